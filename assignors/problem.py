@@ -1,0 +1,202 @@
+"""The question an assignor is asked, and its answer. Both frozen; the machine asks, `equipoise assign` asks, tests ask.
+
+Determinism: equal problems give equal plans, whatever the order of `tasks` and `members` and of every mapping in them.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+
+from events.knobs import Knobs
+from events.tasks import Lag, TaskId
+
+
+class Guarantee(enum.Enum):
+    """The invariants an assignor may declare; 1, 3, 6 and 8 bind every assignor. Checked where declared."""
+
+    ALWAYS_OWNED = 2
+    """Every task has exactly one target owner whenever an eligible member exists, or a stated lost_until_ms."""
+    CAUGHT_UP_FIRST = 4
+    """A stateful task is granted only to a caught-up member if one is alive and eligible."""
+    COPIES_CAPPED = 5
+    """Warm-ups never exceed their caps, standbys never the number asked for."""
+    CONVERGES = 7
+    """With truthful reports the balanced target is reached within a stated bound and kept."""
+
+
+@attrs.frozen(kw_only=True)
+class Partition:
+    """A partition and the racks of its replicas (empty: not known)."""
+
+    topic: str
+    partition: int
+    racks: tuple[str, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Task:
+    """A task to be placed. `end_offset`: records in its changelogs, which a member without a copy has to restore."""
+
+    id: TaskId
+    stateful: bool
+    end_offset: int = 0
+    source: tuple[Partition, ...] = ()
+    changelog: tuple[Partition, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Member:
+    """A live member.
+
+    `active`: tasks it owns: granted to it, or still being given up by it. No task is in two members' `active`.
+    `standby`, `warmup`: copies it was told to keep. `lags`: task -> lag of every copy it reports, whoever asked for it; no entry = no copy.
+    `ready`: copies it declared ready. `subtopologies`: those its topology epoch knows, None = all (PROTOCOL D1).
+    `home`: tasks it owned until it left or died, and that moved for that reason alone; they are the first to come back.
+    """
+
+    id: str
+    capacity: int = 1
+    rack: str | None = None
+    tags: Mapping[str, str] = attrs.field(factory=dict)
+    leaving: bool = False
+    drained: bool = False
+    """It is leaving and its drain timeout has passed: what it still runs goes now, caught-up destination or not (PROTOCOL M7)."""
+    subtopologies: frozenset[int] | None = None
+    active: tuple[TaskId, ...] = ()
+    standby: tuple[TaskId, ...] = ()
+    warmup: tuple[TaskId, ...] = ()
+    lags: Mapping[TaskId, Lag] = attrs.field(factory=dict)
+    ready: frozenset[TaskId] = frozenset()
+    home: frozenset[TaskId] = frozenset()
+    restore_records_per_s: float = 0.0
+    """Restore speed it measured; 0.0 = not measured."""
+
+
+class MovementState(enum.Enum):
+    """What a movement waits for."""
+
+    WAITING = "waiting"
+    """Wanted; no warm-up slot yet."""
+    WARMING = "warming"
+    """Its destination restores; it holds a warm-up slot, unless the destination is a standby of the task."""
+    REVOKING = "revoking"
+    """Its destination is caught up; the source has been told to give the task up."""
+
+
+@attrs.frozen(kw_only=True)
+class Movement:
+    """A change of owner that is wanted or under way. `source` None: nobody owns the task."""
+
+    task: TaskId
+    source: str | None
+    destination: str
+    state: MovementState
+
+
+@attrs.frozen(kw_only=True)
+class AssignmentProblem:
+    """Everything an assignor may look at.
+
+    `in_flight`: WARMING and REVOKING movements decided earlier. Their destinations are carried to the end (PROTOCOL D9): the machine has already
+    dropped those whose reason is gone. A REVOKING one whose source has let go has source None, and its destination gets the task now.
+    `blocked`: (task, member) pairs on which no new warm-up may begin (a stalled warm-up's back-off, PROTOCOL M7).
+    """
+
+    tasks: tuple[Task, ...]
+    members: tuple[Member, ...]
+    knobs: Knobs = attrs.field(factory=Knobs)
+    in_flight: tuple[Movement, ...] = ()
+    blocked: frozenset[tuple[TaskId, str]] = frozenset()
+
+
+@attrs.frozen(kw_only=True)
+class MemberPlan:
+    """What one member may hold now. All in rising order.
+
+    `active` holds only tasks that are free, or that this member owns and keeps. `revoke` is what it owns and must give up.
+    """
+
+    active: tuple[TaskId, ...] = ()
+    standby: tuple[TaskId, ...] = ()
+    warmup: tuple[TaskId, ...] = ()
+    revoke: tuple[TaskId, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Reason:
+    """Why a task moves, is placed, or waits: a code of REASONS and the lag it rests on (None: no copy, or no state)."""
+
+    code: str
+    lag_records: int | None = None
+
+
+REASONS: Mapping[str, str] = {
+    "balance": "{source} has more than its share; {destination} has less",
+    "leaving": "{source} is leaving",
+    "unowned": "nobody ran it; {destination} is the best placed of the caught-up members",
+    "unowned_cold": "nobody ran it and nobody is caught up; {destination} is soonest ready ({lag} records to restore)",
+    "return_home": "{destination} is back and had it before",
+    "ready": "{destination} is caught up ({lag} records behind)",
+    "slot_full": "waits for a warm-up slot",
+    "warming": "{destination} restores {lag} records",
+    "overdue": "{source} is leaving and its drain timeout has passed",
+    "standby": "a hot copy",
+    "carried": "decided earlier and still right",
+    "blocked": "the last warm-up on {destination} stalled; back-off",
+}
+"""Reason code -> template for readers."""
+
+
+@attrs.frozen(kw_only=True)
+class PlanCost:
+    """What the plan costs. `moves`: owners that change from now to the target; `moves_lower_bound`: fewest for any balanced target, proven."""
+
+    moves: int
+    moves_lower_bound: int
+    restore_records: int
+    """Records that destinations still have to restore."""
+    cross_rack: int
+    imbalance: int
+    """Tasks over the upper share plus tasks under the lower share at the target, summed over members."""
+    optimal: bool
+    """True only when the solver proved the cost equal to its lower bound."""
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """Target, what may happen now, and why. Mappings are keyed in rising order and name every live member."""
+
+    members: Mapping[str, MemberPlan]
+    target: Mapping[str, tuple[TaskId, ...]]
+    """Active tasks each member is to have in the end."""
+    movements: tuple[Movement, ...]
+    """All that is wanted or under way, soonest ready first."""
+    reasons: Mapping[TaskId, Reason]
+    probing: bool
+    """More movements are to come, so the group should be evaluated again."""
+    cost: PlanCost
+    unique: bool = True
+    """False: other plans cost the same, so another solver version may rightly choose another."""
+    imbalance_now: int = 0
+    """As cost.imbalance, with the owners of now."""
+
+
+class Assignor(Protocol):
+    """Who should run what. Pure: no clock, randomness, environment, or memory from call to call."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def version(self) -> int:
+        """Behaviour version: rises when any problem gets another plan."""
+    @property
+    def solver(self) -> str:
+        """Name and version of the pinned solver, or ""."""
+    @property
+    def guarantees(self) -> frozenset[Guarantee]: ...
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        """Raises InputError on a problem it cannot take, never anything else but for a defect."""

@@ -1,0 +1,152 @@
+"""Decisions: what the leader emitted, each with the fact that caused it. Imperative, frozen, the same each time they are computed."""
+
+from __future__ import annotations
+
+import attrs
+
+from events import fields
+from events.tasks import TaskId
+
+_member = attrs.field(validator=fields.text())
+_incarnation = attrs.field(validator=fields.integer())
+
+
+@attrs.frozen(kw_only=True)
+class MemberExpired:
+    """An incarnation is out: it must end itself when it reads this."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    cause: str = attrs.field(validator=fields.one_of("session_timeout", "superseded", "proven_dead", "revocation_timeout"))
+    silent_ms: int = attrs.field(validator=fields.integer())
+    """Group time since its last valid fact."""
+    hold_ms: int = attrs.field(default=0, validator=fields.integer())
+    """How long a new owner of its tasks waits from reading its grant; > 0 when it was taken by force (PROTOCOL M5)."""
+
+
+@attrs.frozen(kw_only=True)
+class BalanceEvaluated:
+    """The leader's verdict on the balance, emitted when it changes."""
+
+    verdict: str = attrs.field(validator=fields.one_of("empty", "balanced", "warming", "moving", "blocked"))
+    """balanced: the target is reached. warming: copies restore. moving: tasks change hands. blocked: wanted, but nothing can be begun."""
+    available_movements: int = attrs.field(validator=fields.integer())
+    planned_movements: int = attrs.field(validator=fields.integer())
+    imbalance_before: int = attrs.field(validator=fields.integer())
+    imbalance_after: int = attrs.field(validator=fields.integer())
+    """Tasks over the upper share plus tasks under the lower share, summed over members; now, and at the target."""
+
+
+MOVE_STATES = ("waiting", "warming", "revoking", "granted", "cancelled")
+"""waiting: no warm-up slot yet. warming: the destination restores. revoking: the source gives it up. granted: the destination has it."""
+
+
+@attrs.frozen(kw_only=True)
+class Move:
+    """One task's movement, with the reason as a code and the numbers it rests on; readers render the text."""
+
+    task: TaskId = attrs.field(validator=fields.task)
+    source: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
+    destination: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
+    state: str = attrs.field(validator=fields.one_of(*MOVE_STATES))
+    reason: str = attrs.field(validator=fields.text())
+    """A code of `assignors.REASONS`."""
+    lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """Lag of the destination's copy when it was decided; None: it has no copy, or the task has no state."""
+
+
+@attrs.frozen(kw_only=True)
+class AssignmentIssued:
+    """A decision round. The members it changes each get a MemberAssigned right after. Over MOST_MOVES moves, it comes in parts."""
+
+    generation: int = attrs.field(validator=fields.integer())
+    cause: str = attrs.field(validator=fields.text())
+    """What began the round: see `statemachine.leader.CAUSES`."""
+    members: tuple[str, ...] = attrs.field(validator=fields.tuple_of(fields.text()))
+    moves: tuple[Move, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(Move)))
+    """Every task whose movement began, advanced, ended or was cancelled in this round."""
+    probing: bool = attrs.field(validator=fields.boolean)
+    """More movements are to come."""
+    scheduled_delay_ms: int = attrs.field(default=0, validator=fields.integer())
+    unique: bool = attrs.field(default=True, validator=fields.boolean)
+    """False: the optimum is not the only one, so another solver version may rightly differ."""
+    part: int = attrs.field(default=1, validator=fields.integer(1))
+    parts: int = attrs.field(default=1, validator=fields.integer(1))
+
+
+MOST_MOVES = 8_000
+"""Moves in one AssignmentIssued: at under 120 bytes each it stays under Kafka's default message size of 1 MB."""
+
+
+@attrs.frozen(kw_only=True)
+class MemberAssigned:
+    """The complete set for one incarnation, fenced by its own epoch (PROTOCOL M3)."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    assignment_epoch: int = attrs.field(validator=fields.integer(1))
+    active: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    standby: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    warmup: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    revoke: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    """To be closed and left out of `held` in the next report."""
+    tokens: tuple[int, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.integer(1)))
+    """Fencing token of each task of `active`, in its order; rises with every grant of the task (PROTOCOL M6)."""
+    hold_ms: dict[TaskId, int] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer(1)))
+    """Active tasks that must not start until this long after this decision was read (PROTOCOL M5)."""
+    released: bool = attrs.field(default=False, validator=fields.boolean)
+    """A leaving member that owns nothing: it may go."""
+
+    def __attrs_post_init__(self) -> None:
+        if len(self.tokens) != len(self.active):
+            raise fields.FieldError("MemberAssigned.tokens", f"{len(self.tokens)} tokens for {len(self.active)} active tasks; one for each, in the same order")
+        for task in self.hold_ms:
+            if task not in self.active:
+                raise fields.FieldError(f"MemberAssigned.hold_ms[{task}]", "a hold is for a task of `active`")
+
+
+@attrs.frozen(kw_only=True)
+class ProposedMember:
+    """What equipoise would give one member."""
+
+    member_id: str = _member
+    active: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    standby: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    warmup: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+
+
+@attrs.frozen(kw_only=True)
+class AssignmentProposed:
+    """Shadow: what would have been decided here in a group that something else leads (PROTOCOL D7). Never applied."""
+
+    generation: int = attrs.field(validator=fields.integer())
+    """Generation of the observed assignment it stands beside."""
+    members: tuple[ProposedMember, ...] = attrs.field(validator=fields.tuple_of(fields.instance_of(ProposedMember)))
+    moves: tuple[Move, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(Move)))
+    probing: bool = attrs.field(validator=fields.boolean)
+    unique: bool = attrs.field(default=True, validator=fields.boolean)
+
+
+@attrs.frozen(kw_only=True)
+class EventRejected:
+    """A fact was unsound or came too late; it changed nothing but, at most, its member's lease."""
+
+    kind: int = attrs.field(validator=fields.integer())
+    """Type code of the fact."""
+    code: str = attrs.field(validator=fields.text())
+    """A code of `statemachine.rejections.REJECTIONS`; its text is rendered by readers."""
+    member_id: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
+    incarnation: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    numbers: tuple[int, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.integer(-(2**63))))
+    """What the text needs, in the order its template names them."""
+
+
+@attrs.frozen(kw_only=True)
+class Checkpointed:
+    """The state after this fact has this hash, so that `verify` may start here (PROTOCOL L7)."""
+
+    state_sha256: str = attrs.field(validator=fields.text(64, 64))
+    seq: int = attrs.field(validator=fields.integer())
+
+
+Decision = MemberExpired | BalanceEvaluated | AssignmentIssued | MemberAssigned | AssignmentProposed | EventRejected | Checkpointed

@@ -1,0 +1,254 @@
+"""Facts: what came from outside. Past tense, frozen, sound by construction.
+
+Every fact of a member carries `member_id` and `incarnation` (PROTOCOL M1). Times inside a fact are what its sender knew and decide nothing:
+the machine's time comes from records (PROTOCOL L2).
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from events import fields
+from events.knobs import Knobs
+from events.tasks import Lag, TaskId
+
+_member = attrs.field(validator=fields.text())
+_incarnation = attrs.field(validator=fields.integer())
+
+
+@attrs.frozen(kw_only=True)
+class LogOpened:
+    """The first record of a log: who it is and how senders choose a partition (PROTOCOL L1)."""
+
+    log_id: str = attrs.field(validator=fields.text())
+    partitions: int = attrs.field(default=1, validator=fields.integer(1, 10_000))
+    manifest: str = attrs.field(default="", validator=fields.text(0, 900_000))
+    """JSON text: for an imported log what was observed, inferred and supplied. Empty for a log that was lived."""
+
+
+@attrs.frozen(kw_only=True)
+class GroupConfigured:
+    """The whole configuration of the group from here on (PROTOCOL D8)."""
+
+    assignor: str = attrs.field(default="high_availability", validator=fields.text())
+    behaviour_version: int = attrs.field(default=1, validator=fields.integer(1))
+    solver: str = attrs.field(default="", validator=fields.text(0))
+    """Name and version of the solver the assignor pins; empty when it uses none."""
+    led_by: str = attrs.field(default="equipoise", validator=fields.one_of("equipoise", "external"))
+    """`external`: something else leads, our decisions are proposals (PROTOCOL D7)."""
+    knobs: Knobs = attrs.field(factory=Knobs, validator=fields.instance_of(Knobs))
+
+
+@attrs.frozen(kw_only=True)
+class Subtopology:
+    """`partitions` tasks ``<subtopology>_0 ..``: task p reads partition p of each source topic and logs to partition p of each changelog."""
+
+    subtopology: int = attrs.field(validator=fields.integer(0, 999_999_999))
+    partitions: int = attrs.field(validator=fields.integer(1, 1_000_000))
+    stateful: bool = attrs.field(validator=fields.boolean)
+    source_topics: tuple[str, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.text()))
+    changelog_topics: tuple[str, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.text()))
+
+
+@attrs.frozen(kw_only=True)
+class TopologyDeclared:
+    """The tasks of topology `epoch`; a higher epoch replaces a lower one, and members say which they run (PROTOCOL D1)."""
+
+    epoch: int = attrs.field(validator=fields.integer())
+    subtopologies: tuple[Subtopology, ...] = attrs.field(validator=fields.tuple_of(fields.instance_of(Subtopology)))
+
+    def __attrs_post_init__(self) -> None:
+        previous = -1
+        for index, part in enumerate(self.subtopologies):
+            if part.subtopology <= previous:
+                raise fields.FieldError(f"TopologyDeclared.subtopologies[{index}]", "sub-topologies must be in rising order, each once")
+            previous = part.subtopology
+
+
+@attrs.frozen(kw_only=True)
+class PartitionsObserved:
+    """End offsets and replica racks of some partitions; what is not named stays as it was (PROTOCOL D6)."""
+
+    end_offsets: dict[str, dict[int, int]] = attrs.field(
+        factory=dict,
+        converter=fields.sorted_mapping,
+        validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.integer())),
+    )
+    """topic -> partition -> end offset in records."""
+    racks: dict[str, dict[int, tuple[str, ...]]] = attrs.field(
+        factory=dict,
+        converter=fields.sorted_mapping,
+        validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.tuple_of(fields.text()))),
+    )
+    """topic -> partition -> racks of its replicas."""
+
+
+@attrs.frozen(kw_only=True)
+class MemberJoined:
+    """One incarnation of a member begins. It owns no task; it may have copies on disk (PROTOCOL M1)."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
+    """Threads: a member of capacity 2 gets twice the tasks of a member of capacity 1."""
+    rack: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
+    tags: dict[str, str] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.text(), fields.text()))
+    session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
+    lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
+    """How much earlier than `session_timeout_ms` the lease ends: at least max_step_ms per broker failover tolerated (PROTOCOL M4)."""
+    topology_epoch: int = attrs.field(default=0, validator=fields.integer())
+    join_nonce: str = attrs.field(validator=fields.text())
+    ended_incarnation: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """An earlier incarnation of this member that is proven dead, for instance by the state directory's lock (PROTOCOL M5)."""
+    lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
+    """Copies found on disk."""
+
+
+@attrs.frozen(kw_only=True)
+class Load:
+    """What a member's host is busy with. Shares in 0..1 of what it has, rates per second."""
+
+    cpu: float = attrs.field(default=0.0, validator=fields.number())
+    memory: float = attrs.field(default=0.0, validator=fields.number())
+    disk: float = attrs.field(default=0.0, validator=fields.number())
+    records_per_s: float = attrs.field(default=0.0, validator=fields.number())
+    restored_records_per_s: float = attrs.field(default=0.0, validator=fields.number())
+    """Restore speed measured lately; 0: not measured."""
+
+
+@attrs.frozen
+class LagReported:
+    """Heartbeat and whole truth of a member (PROTOCOL M2).
+
+    `held` and `ready` are always whole. `lags` is whole when `base` is None; else it changes the report numbered `base`, and `forgotten`
+    names the copies that are gone.
+    """
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    number: int = attrs.field(validator=fields.integer())
+    """Rises with every report of the incarnation."""
+    assignment_epoch: int = attrs.field(validator=fields.integer())
+    """The last MemberAssigned it applied; 0: none yet."""
+    held: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    """Tasks it runs as active, those it is still closing included, those it still waits to start (a hold) not."""
+    ready: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    """Copies it declares ready to become active."""
+    lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
+    base: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    forgotten: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    leaving: bool = attrs.field(default=False, validator=fields.boolean)
+    load: Load | None = attrs.field(default=None, validator=fields.optional(fields.instance_of(Load)))
+
+
+@attrs.frozen(kw_only=True)
+class TaskReady:
+    """Copies have been restored and may become active; says sooner what the next LagReported says in `ready`."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    assignment_epoch: int = attrs.field(validator=fields.integer())
+    tasks: tuple[TaskId, ...] = attrs.field(validator=fields.task_set)
+
+
+@attrs.frozen(kw_only=True)
+class TasksRevoked:
+    """Tasks have been given up; says sooner what the next LagReported says by leaving them out of `held`."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    assignment_epoch: int = attrs.field(validator=fields.integer())
+    tasks: tuple[TaskId, ...] = attrs.field(validator=fields.task_set)
+
+
+@attrs.frozen(kw_only=True)
+class LeaveIntended:
+    """The member wants to leave once its tasks run elsewhere. Belongs to the incarnation (PROTOCOL M7)."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+
+
+@attrs.frozen(kw_only=True)
+class LeaveCancelled:
+    """It stays after all."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+
+
+@attrs.frozen(kw_only=True)
+class MemberLeft:
+    """The member's own word that it has stopped everything; nobody else may say it."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+
+
+@attrs.frozen(kw_only=True)
+class ProbingTick:
+    """Time passes: sent when a deadline is due, or when a group with members had no record for max_step_ms (PROTOCOL L3)."""
+
+
+@attrs.frozen(kw_only=True)
+class ObservedMember:
+    """What something else's leader gave one member."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    active: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    standby: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+
+
+@attrs.frozen(kw_only=True)
+class EndedMember:
+    """A member that an external group no longer has. `ended_ms` is wall time; `inferred` when nobody wrote it down."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    how: str = attrs.field(validator=fields.one_of("left", "expired", "replaced"))
+    ended_ms: int = attrs.field(validator=fields.integer())
+    inferred: bool = attrs.field(validator=fields.boolean)
+
+
+@attrs.frozen(kw_only=True)
+class AssignmentObserved:
+    """One generation of a group that something else leads: the complete set of members, and what is current from here on (PROTOCOL D7)."""
+
+    generation: int = attrs.field(validator=fields.integer())
+    members: tuple[ObservedMember, ...] = attrs.field(validator=fields.tuple_of(fields.instance_of(ObservedMember)))
+    ended: tuple[EndedMember, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(EndedMember)))
+    cause: str = attrs.field(default="unknown", validator=fields.text())
+    """What began the round, as far as it shows: join, leave, expiry, follow-up, probing, unknown."""
+    next_probing_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """Wall time of the next round it has scheduled."""
+
+
+@attrs.frozen(kw_only=True)
+class Undecodable:
+    """Bytes that a sender appended and that are no sound fact. Folded in its place, so that live and replay see the same (PROTOCOL L6)."""
+
+    code: str = attrs.field(validator=fields.text())
+    """What was wrong, from a fixed list: see `events.codec.UNDECODABLE_CODES`."""
+    field: str = attrs.field(default="", validator=fields.text(0))
+    kind: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    length_bytes: int = attrs.field(validator=fields.integer())
+    crc32: int = attrs.field(validator=fields.integer(0, 2**32 - 1))
+
+
+Fact = (
+    LogOpened
+    | GroupConfigured
+    | TopologyDeclared
+    | PartitionsObserved
+    | MemberJoined
+    | LagReported
+    | TaskReady
+    | TasksRevoked
+    | LeaveIntended
+    | LeaveCancelled
+    | MemberLeft
+    | ProbingTick
+    | AssignmentObserved
+    | Undecodable
+)

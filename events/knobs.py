@@ -1,0 +1,54 @@
+"""The settings of a group, each with its unit, default and source. All of them travel in `GroupConfigured`."""
+
+from __future__ import annotations
+
+import attrs
+
+from events import fields
+
+Scalar = int | float | str | bool
+
+
+@attrs.frozen(kw_only=True)
+class Knobs:
+    """What an operator may set for a group.
+
+    Assignment (KIP-441 "Parameters"; `max_warmups` and its default as Apache Kafka has it):
+    """
+
+    acceptable_recovery_lag: int = attrs.field(default=10_000, validator=fields.integer())
+    """Records a copy may be behind and still count as caught up. Kafka: acceptable.recovery.lag."""
+    balance_factor: int = attrs.field(default=1, validator=fields.integer(1))
+    """Wanted difference between the fullest and the emptiest member, in tasks."""
+    num_standbys: int = attrs.field(default=0, validator=fields.integer(0, 1_000))
+    """Hot copies of each stateful task beside the active one. Kafka: num.standby.replicas."""
+    max_warmups: int = attrs.field(default=2, validator=fields.integer(1))
+    """Extra copies that may be restoring at once in the whole group. Kafka: max.warmup.replicas."""
+    max_warmups_per_member: int = attrs.field(default=2, validator=fields.integer(1))
+    """The same for one member, so that one joiner's disk is not asked for everything at once."""
+    probing_interval_ms: int = attrs.field(default=600_000, validator=fields.integer(1))
+    """Group time between two balance evaluations without a natural change. Kafka: probing.rebalance.interval.ms."""
+
+    rack_aware_strategy: str = attrs.field(default="none", validator=fields.one_of("none", "min_cost", "balanced_min_cost"))
+    rack_traffic_cost: int = attrs.field(default=10, validator=fields.integer())
+    rack_non_overlap_cost: int = attrs.field(default=1, validator=fields.integer())
+    rack_aware_tags: tuple[str, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.text()))
+
+    # Time, all in milliseconds of group time (PROTOCOL L2).
+    max_step_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
+    """The most that group time moves from one record to the next: what one broker failover can add at most."""
+    initial_delay_ms: int = attrs.field(default=3_000, validator=fields.integer())
+    """How long an empty group waits after its first member (PROTOCOL D2). Kafka: group.initial.rebalance.delay.ms."""
+    revocation_timeout_ms: int = attrs.field(default=60_000, validator=fields.integer(1))
+    """A member that has not given up a task by then is expelled (PROTOCOL M7)."""
+    warmup_stall_ms: int = attrs.field(default=300_000, validator=fields.integer(1))
+    """A warm-up that got no nearer for this long loses its slot; doubled at each repeat (PROTOCOL M7)."""
+    drain_timeout_ms: int = attrs.field(default=600_000, validator=fields.integer())
+    """A leaving member's tasks are moved by then, caught-up destination or not (PROTOCOL M7)."""
+    scheduled_delay_ms: int = attrs.field(default=0, validator=fields.integer())
+    """How long lost work is kept for its member's return before others get it (KIP-415; 0: not at all)."""
+    checkpoint_every_records: int = attrs.field(default=10_000, validator=fields.integer(0))
+    """Facts between two `Checkpointed` decisions; 0: none."""
+
+    options: dict[str, Scalar] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.text(), fields.scalar))
+    """What a third-party assignor wants to be told; unknown to us."""

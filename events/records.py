@@ -1,0 +1,39 @@
+"""Records: events with their place in the log."""
+
+from __future__ import annotations
+
+import attrs
+
+from events.decisions import Decision
+from events.facts import Fact
+
+
+@attrs.frozen(slots=True)
+class Record:
+    """A fact in the log.
+
+    `offset`: its place in the partition, dense from 0. `append_ms`: the log's own append time, never the sender's. `checksum`: CRC-32 of the
+    stored form (see `events.codec`). Readers construct it after checking all of these; it does not check them again.
+    """
+
+    group: str
+    offset: int
+    append_ms: int
+    event: Fact
+    checksum: int = 0
+
+
+@attrs.frozen(slots=True)
+class DecisionRecord:
+    """A decision in the log. Its id is (log_id, group, number); numbers are dense per group from 1 (PROTOCOL L4).
+
+    `caused_by`: offset of the fact; `index`: place among that fact's decisions, from 0; `fact_checksum`: checksum of that fact.
+    """
+
+    log_id: str
+    group: str
+    number: int
+    caused_by: int
+    index: int
+    fact_checksum: int
+    decision: Decision
