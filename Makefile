@@ -1,0 +1,43 @@
+# Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench soak clean .venv
+
+BIN := .venv/bin
+READY := .venv/.ready
+WORKERS ?= 2
+
+help: ## what can be made
+	@sed -n 's/^\([a-z.]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+
+demo: $(READY) ## a recorded Kafka Streams group: imported, decided anew, replayed to the byte, compared
+	@$(BIN)/equipoise demo
+
+test: check ## check, then every test
+	@$(BIN)/python -m pytest -q -n $(WORKERS)
+
+check: $(READY) ## style, types, doors
+	@$(BIN)/ruff check --quiet .
+	@$(BIN)/mypy --no-error-summary
+	@$(BIN)/lint-imports --no-cache >.venv/doors.txt 2>&1 || { cat .venv/doors.txt >&2; exit 1; }
+
+bench: $(READY) ## ratios that must not get worse
+	@$(BIN)/python -m bench
+
+soak: $(READY) ## a long storm on the simulated cluster, seeds printed
+	@$(BIN)/python -m tests.soak
+
+clean: ## remove what was made
+	rm -rf .venv build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+.venv: $(READY) ## the virtual environment with everything below it
+
+$(READY): pyproject.toml constraints.txt
+	@python=; for p in $(PYTHON) python3.11 python3; do \
+	  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { python=$$p; break; }; done; \
+	if [ -z "$$python" ]; then echo "make: no Python 3.11 or later found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
+	echo "setting up .venv with $$python (once; about a minute)" >&2; \
+	"$$python" -m venv .venv
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@touch $@
