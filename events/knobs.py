@@ -45,8 +45,6 @@ class Knobs:
     """A warm-up that got no nearer for this long loses its slot; doubled at each repeat (PROTOCOL M7)."""
     drain_timeout_ms: int = attrs.field(default=600_000, validator=fields.integer())
     """A leaving member's tasks are moved by then, caught-up destination or not (PROTOCOL M7)."""
-    scheduled_delay_ms: int = attrs.field(default=0, validator=fields.integer())
-    """How long lost work is kept for its member's return before others get it (KIP-415; 0: not at all)."""
     checkpoint_every_records: int = attrs.field(default=10_000, validator=fields.integer(0))
     """Facts between two `Checkpointed` decisions; 0: none."""
 

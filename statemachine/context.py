@@ -1,0 +1,132 @@
+"""What one `step` works with: the state, what it has emitted so far, and what makes a decision round necessary."""
+
+from __future__ import annotations
+
+from events.decisions import Decision, Move
+from events.tasks import TaskId
+from statemachine.deadlines import NO_TASK, Deadlines, Timer
+from statemachine.state import GroupState, MemberState
+
+CAUSES = (
+    "start",
+    "join",
+    "leave",
+    "expiry",
+    "expelled",
+    "leave_intended",
+    "leave_cancelled",
+    "overdue",
+    "topology",
+    "configured",
+    "wiped",
+    "ready",
+    "handover",
+    "stalled",
+    "unblocked",
+    "probing",
+)
+"""What begins a decision round; of several in one step the first of this list names it. All up to `wiped` are natural changes: they reset the
+probing interval (KIP-441)."""
+NATURAL = frozenset(CAUSES[: CAUSES.index("wiped") + 1])
+
+
+class Context:
+    """Collects the effects of one step on `state`."""
+
+    def __init__(self, state: GroupState, deadlines: Deadlines) -> None:
+        self.state = state
+        self.deadlines = deadlines
+        self.emitted: list[Decision] = []
+        self.causes: set[str] = set()
+        self.moves: dict[TaskId, Move] = {}
+        self.unique = True
+        self.changed: set[str] = set()
+        """Members whose set differs from what they were last told."""
+
+    def cancel(self, task: TaskId, reason: str) -> None:
+        """The reason of a movement in flight is gone, or its slot is taken away: it ends here, explicitly (PROTOCOL D9)."""
+        movement = self.state.in_flight.pop(task)
+        self.moves[task] = Move(task=task, source=movement.source, destination=movement.destination, state="cancelled", reason=reason)
+        destination = self.state.members.get(movement.destination)
+        if destination is not None:
+            destination.incoming.discard(task)
+            if destination.warmup.pop(task, None) is not None:
+                self.changed.add(destination.member_id)
+
+    def release(self, member: MemberState, task: TaskId) -> None:
+        """The member has given the task up: its destination may have it at once, and if there is none, a round decides."""
+        del member.revoking[task]
+        del self.state.owner[task]
+        self.changed.add(member.member_id)
+        movement = self.state.in_flight.get(task)
+        if movement is None:
+            if self.state.has_task(task):
+                self.causes.add("handover")
+            return
+        del self.state.in_flight[task]
+        destination = self.state.members[movement.destination]
+        destination.incoming.discard(task)
+        self.grant(destination, task)
+        if member.leaving:
+            self.state.homes[task] = member.member_id
+        else:
+            self.state.homes.pop(task, None)
+        lag = destination.lags.get(task)
+        self.moves[task] = Move(
+            task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried", lag_records=lag if isinstance(lag, int) else None
+        )
+        if self.state.waiting:
+            self.causes.add("handover")  # a slot came free, and somebody waits for one
+
+    def grant(self, member: MemberState, task: TaskId) -> None:
+        """The member may run the task from the next MemberAssigned on. The task has no owner, or this one."""
+        state = self.state
+        member.revoking.pop(task, None)
+        member.active[task] = member.issued_epoch + 1
+        member.standby.discard(task)
+        member.warmup.pop(task, None)
+        state.owner[task] = member.member_id
+        state.tokens[task] = state.tokens.get(task, 0) + 1
+        if state.homes.get(task) == member.member_id:
+            del state.homes[task]
+        self.changed.add(member.member_id)
+
+    def remove_member(self, member: MemberState, *, hold_ms: int) -> None:
+        """The incarnation is out. What it ran is free; with hold_ms > 0 the next owner waits, for the old one may run on (PROTOCOL M5)."""
+        state = self.state
+        for task in sorted((*member.active, *member.revoking)):
+            del state.owner[task]
+            if hold_ms:
+                state.holds[task] = max(hold_ms, state.holds.get(task, 0))
+            movement = state.in_flight.get(task)
+            if movement is None or movement.state.value == "warming":
+                state.homes[task] = member.member_id
+        for task in sorted(member.incoming):
+            self.cancel(task, "destination_gone")
+        for task in [task for task, movement in state.in_flight.items() if movement.source == member.member_id]:
+            self._source_gone(task)
+        for key in [key for key in state.backoffs if key[1] == member.member_id]:
+            del state.backoffs[key]
+        del state.members[member.member_id]
+        self.changed.discard(member.member_id)
+
+    def _source_gone(self, task: TaskId) -> None:
+        """The task is free now. A movement that was being handed over is finished; one that was warming ends, and ranks decide anew."""
+        movement = self.state.in_flight[task]
+        destination = self.state.members[movement.destination]
+        if movement.state.value == "revoking":
+            del self.state.in_flight[task]
+            destination.incoming.discard(task)
+            self.grant(destination, task)
+            self.moves[task] = Move(task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried")
+        else:
+            self.cancel(task, "source_gone")
+
+    def begin_drain(self, member: MemberState) -> None:
+        """The member wants to leave: it gets nothing new, and its tasks go elsewhere by drain_timeout_ms (PROTOCOL M7)."""
+        member.leaving = True
+        member.drain_deadline_ms = self.state.now_ms + self.state.knobs.drain_timeout_ms
+        self.deadlines.watch(Timer.DRAIN, (member.member_id, NO_TASK))
+        for task in sorted(member.incoming):
+            self.cancel(task, "destination_leaving")
+        self.causes.add("leave_intended")

@@ -1,0 +1,110 @@
+"""Timers: each is a deadline in state, and this finds the due ones without looking at all of them (PROTOCOL L3).
+
+The heap is derived: an entry only says "look again at this one at that time". A heartbeat moves its member's deadline without touching the heap;
+the old entry is then found early, and put back at the time that state says. So a lag report costs nothing here, whatever the group's size.
+"""
+
+from __future__ import annotations
+
+import enum
+import heapq
+
+from events.tasks import TaskId
+from statemachine.state import GroupPhase, GroupState
+
+
+class Timer(enum.IntEnum):
+    """What a deadline is for. At equal times they are handled in this order: first who is out, then what that opens."""
+
+    SESSION = 1
+    REVOCATION = 2
+    DRAIN = 3
+    STALL = 4
+    UNBLOCK = 5
+    GATHERING = 6
+    PROBING = 7
+
+
+Key = tuple[str, TaskId]
+"""(member_id or "", task or NO_TASK)."""
+NO_TASK = TaskId(0, 0)
+GROUP_KEY: Key = ("", NO_TASK)
+
+
+def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
+    """Group time at which this timer is due, as state says now; None: it no longer runs."""
+    knobs = state.knobs
+    if timer is Timer.GATHERING:
+        return state.gathering_until_ms
+    if timer is Timer.PROBING:
+        return state.probing_deadline_ms
+    if timer is Timer.UNBLOCK:
+        backoff = state.backoffs.get((key[1], key[0]))
+        return None if backoff is None or backoff.over else backoff.until_ms
+    member = state.members.get(key[0])
+    if member is None:
+        return None
+    if timer is Timer.SESSION:
+        return None if state.phase is GroupPhase.SHADOWING else member.last_heard_ms + member.session_timeout_ms
+    if timer is Timer.REVOCATION:
+        return min(since_ms for _, since_ms in member.revoking.values()) + knobs.revocation_timeout_ms if member.revoking else None
+    if timer is Timer.DRAIN:
+        return member.drain_deadline_ms
+    warmup = member.warmup.get(key[1])
+    return None if warmup is None or warmup.caught_up else warmup.improved_ms + knobs.warmup_stall_ms
+
+
+class Deadlines:
+    """The heap over one group's timers."""
+
+    def __init__(self, state: GroupState) -> None:
+        self._state = state
+        self._heap: list[tuple[int, Timer, Key]] = []
+        for member_id in sorted(state.members):
+            member = state.members[member_id]
+            self.watch(Timer.SESSION, (member_id, NO_TASK))
+            self.watch(Timer.REVOCATION, (member_id, NO_TASK))
+            self.watch(Timer.DRAIN, (member_id, NO_TASK))
+            for task in sorted(member.warmup):
+                self.watch(Timer.STALL, (member_id, task))
+        for task, member_id in sorted(state.backoffs):
+            self.watch(Timer.UNBLOCK, (member_id, task))
+        self.watch(Timer.GATHERING)
+        self.watch(Timer.PROBING)
+
+    def watch(self, timer: Timer, key: Key = GROUP_KEY) -> None:
+        """To be called when a timer begins, or is moved to an earlier time."""
+        at_ms = due_at_ms(self._state, timer, key)
+        if at_ms is not None:
+            heapq.heappush(self._heap, (at_ms, timer, key))
+
+    def take_due(self) -> list[tuple[Timer, Key]]:
+        """Every timer due by the group's now, by (time due, timer, key), each once."""
+        now_ms = self._state.now_ms
+        heap = self._heap
+        if not heap or heap[0][0] > now_ms:
+            return []
+        due: set[tuple[int, Timer, Key]] = set()
+        while heap and heap[0][0] <= now_ms:
+            _, timer, key = heapq.heappop(heap)
+            at_ms = due_at_ms(self._state, timer, key)
+            if at_ms is None:
+                continue
+            if at_ms > now_ms:
+                heapq.heappush(heap, (at_ms, timer, key))
+            else:
+                due.add((at_ms, timer, key))
+        return [(timer, key) for _, timer, key in sorted(due)]
+
+    def next_ms(self) -> int | None:
+        """Group time of the next deadline, None when no timer runs. Drops stale entries on the way."""
+        heap = self._heap
+        while heap:
+            at_ms, timer, key = heap[0]
+            actual_ms = due_at_ms(self._state, timer, key)
+            if actual_ms == at_ms:
+                return at_ms
+            heapq.heappop(heap)
+            if actual_ms is not None:
+                heapq.heappush(heap, (actual_ms, timer, key))
+        return None

@@ -1,0 +1,272 @@
+"""The leader: asks the assignor, and turns its plan into decisions.
+
+A round is begun by a cause (see `context.CAUSES`), at most one per step. It adds to what is in flight and never draws a new target over it
+(PROTOCOL D9): movements under way are part of the question.
+"""
+
+from __future__ import annotations
+
+from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Task
+from assignors.validation import plan_faults
+from events.decisions import MOST_MOVES, AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
+from events.errors import GroupHalted
+from events.facts import Subtopology
+from events.tasks import TaskId
+from statemachine.context import CAUSES, NATURAL, Context
+from statemachine.deadlines import NO_TASK, Timer
+from statemachine.state import GroupState, MemberState, Warmup, known_lag
+
+
+def build_problem(state: GroupState) -> AssignmentProblem:
+    """The frozen view of the state that an assignor decides on. Everything in rising order."""
+    tasks = state.tasks()
+    return AssignmentProblem(
+        tasks=tuple(_task(state, task, part) for task, part in tasks.items()),
+        members=tuple(_member(state, state.members[member_id], tasks) for member_id in sorted(state.members)),
+        knobs=state.knobs,
+        in_flight=tuple(state.in_flight[task] for task in sorted(state.in_flight)),
+        blocked=frozenset(key for key, backoff in state.backoffs.items() if not backoff.over),
+    )
+
+
+def _task(state: GroupState, task: TaskId, part: Subtopology) -> Task:
+    return Task(
+        id=task,
+        stateful=part.stateful,
+        end_offset=state.end_offset(task, part),
+        source=_partitions(state, part.source_topics, task.partition),
+        changelog=_partitions(state, part.changelog_topics, task.partition),
+    )
+
+
+def _partitions(state: GroupState, topics: tuple[str, ...], partition: int) -> tuple[Partition, ...]:
+    return tuple(Partition(topic=topic, partition=partition, racks=state.racks.get(topic, {}).get(partition, ())) for topic in topics)
+
+
+def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopology]) -> Member:
+    return Member(
+        id=member.member_id,
+        capacity=member.capacity,
+        rack=member.rack,
+        tags=member.tags,
+        leaving=member.leaving,
+        drained=member.drained,
+        subtopologies=state.runnable(member),
+        active=tuple(sorted(task for task in (*member.active, *member.revoking) if task in tasks)),
+        standby=tuple(sorted(task for task in member.standby if task in tasks)),
+        warmup=tuple(sorted(task for task in member.warmup if task in tasks)),
+        lags=member.lags,
+        ready=member.ready,
+        home=frozenset(task for task, home in state.homes.items() if home == member.member_id),
+        restore_records_per_s=0.0 if member.load is None else float(member.load.restored_records_per_s),
+    )
+
+
+def decide(context: Context, assignor: Assignor, offset: int) -> None:
+    """One round: asks the assignor, applies its plan to the state, emits the decisions. The group has members and leads itself.
+
+    Raises GroupHalted when the plan does not hold: the last one stays in force (PROTOCOL L6).
+    """
+    state = context.state
+    problem = build_problem(state)
+    plan = _ask(state, assignor, problem, offset)
+    _apply(context, plan)
+    natural = bool(context.causes & NATURAL)
+    if not plan.probing:
+        state.probing_deadline_ms = None
+    elif natural or state.probing_deadline_ms is None:
+        state.probing_deadline_ms = state.now_ms + state.knobs.probing_interval_ms
+        context.deadlines.watch(Timer.PROBING)
+    _note_verdict(context, plan)
+
+
+def propose(context: Context, assignor: Assignor, offset: int) -> None:
+    """Shadow: the same question about an observed group; the answer is written down and nothing is applied (PROTOCOL D7)."""
+    state = context.state
+    plan = _ask(state, assignor, build_problem(state), offset)
+    context.emitted.append(
+        AssignmentProposed(
+            generation=state.generation,
+            members=tuple(ProposedMember(member_id=name, active=plan.target.get(name, ()), standby=part.standby, warmup=part.warmup) for name, part in plan.members.items()),
+            moves=tuple(_move(plan, movement) for movement in sorted(plan.movements, key=lambda movement: movement.task)),
+            probing=plan.probing,
+            unique=plan.unique,
+        )
+    )
+
+
+def _ask(state: GroupState, assignor: Assignor, problem: AssignmentProblem, offset: int) -> Plan:
+    plan = assignor.assign(problem)
+    faults = plan_faults(problem, plan, assignor.guarantees)
+    if faults:
+        raise GroupHalted(state.group, offset, "plan_invalid", f"the plan of {assignor.name} {assignor.version} does not hold: {faults[0]}; the last one stays in force")
+    return plan
+
+
+def _apply(context: Context, plan: Plan) -> None:
+    state = context.state
+    _apply_movements(context, plan)
+    for member_id in sorted(state.members):
+        member = state.members[member_id]
+        part = plan.members[member_id]
+        keep = set(part.active)
+        for task in sorted(task for task in member.active if task not in keep):
+            del member.active[task]
+            member.revoking[task] = (member.issued_epoch + 1, state.now_ms)
+            context.changed.add(member_id)
+            context.deadlines.watch(Timer.REVOCATION, (member_id, NO_TASK))
+    for member_id in sorted(state.members):
+        member = state.members[member_id]
+        part = plan.members[member_id]
+        for task in part.active:
+            if task not in member.active:
+                context.grant(member, task)
+                _note_grant(context, plan, member, task)
+        _apply_copies(context, member, set(part.standby), set(part.warmup))
+        if member.leaving and not member.released and member.owns_nothing():
+            member.released = True
+            member.standby.clear()
+            member.warmup.clear()
+            context.changed.add(member_id)
+        elif member.released and not member.leaving:
+            member.released = False
+
+
+def _apply_movements(context: Context, plan: Plan) -> None:
+    state = context.state
+    before = state.in_flight
+    state.in_flight = {}
+    state.waiting = 0
+    for member in state.members.values():
+        member.incoming.clear()
+    for movement in sorted(plan.movements, key=lambda movement: movement.task):
+        if movement.state is MovementState.WAITING:
+            state.waiting += 1
+            continue
+        if movement.source is None:
+            continue  # free, so granted in this very round
+        state.in_flight[movement.task] = movement
+        state.members[movement.destination].incoming.add(movement.task)
+        if before.get(movement.task) != movement:
+            context.moves[movement.task] = _move(plan, movement)
+    for task in sorted(task for task in before if task not in state.in_flight and task not in context.moves):
+        gone = before[task]
+        context.moves[task] = Move(task=task, source=gone.source, destination=gone.destination, state="cancelled", reason="not_wanted")
+
+
+def _move(plan: Plan, movement: Movement) -> Move:
+    reason = plan.reasons[movement.task]
+    return Move(
+        task=movement.task, source=movement.source, destination=movement.destination, state=movement.state.value, reason=reason.code, lag_records=reason.lag_records
+    )
+
+
+def _note_grant(context: Context, plan: Plan, member: MemberState, task: TaskId) -> None:
+    reason = plan.reasons.get(task)
+    home = context.state.homes.get(task)
+    source = home if home is not None and home != member.member_id else None
+    context.moves[task] = Move(
+        task=task,
+        source=source,
+        destination=member.member_id,
+        state="granted",
+        reason="unowned" if reason is None else reason.code,
+        lag_records=known_lag(member.lags.get(task)) if reason is None else reason.lag_records,
+    )
+
+
+def _apply_copies(context: Context, member: MemberState, standby: set[TaskId], warmup: set[TaskId]) -> None:
+    state = context.state
+    if member.standby != standby:
+        member.standby = standby
+        context.changed.add(member.member_id)
+    for task in sorted(set(member.warmup) - warmup):
+        del member.warmup[task]
+        context.changed.add(member.member_id)
+    for task in sorted(warmup - set(member.warmup)):
+        caught_up = member.is_caught_up(task, state.knobs.acceptable_recovery_lag)
+        member.warmup[task] = Warmup(best_lag=known_lag(member.lags.get(task)), improved_ms=state.now_ms, caught_up=caught_up)
+        context.changed.add(member.member_id)
+        context.deadlines.watch(Timer.STALL, (member.member_id, task))
+
+
+def _note_verdict(context: Context, plan: Plan) -> None:
+    state = context.state
+    in_flight = [movement.state for movement in plan.movements]
+    available = in_flight.count(MovementState.REVOKING)
+    if not state.members or not plan.members:
+        verdict = "empty"
+    elif not plan.movements:
+        verdict = "balanced"
+    elif available:
+        verdict = "moving"
+    elif MovementState.WARMING in in_flight:
+        verdict = "warming"
+    else:
+        verdict = "blocked"
+    evaluated = (verdict, available, len(plan.movements), plan.imbalance_now, plan.cost.imbalance)
+    if evaluated != state.verdict:
+        state.verdict = evaluated
+        context.emitted.append(
+            BalanceEvaluated(
+                verdict=verdict,
+                available_movements=available,
+                planned_movements=len(plan.movements),
+                imbalance_before=plan.imbalance_now,
+                imbalance_after=plan.cost.imbalance,
+            )
+        )
+    context.unique = context.unique and plan.unique
+
+
+def settle(context: Context) -> None:
+    """A hand-over without a round: all that is left to do is to release a leaving member that owns nothing any more."""
+    for member_id in sorted(context.changed):
+        member = context.state.members[member_id]
+        if member.leaving and not member.released and member.owns_nothing():
+            member.released = True
+            member.standby.clear()
+            member.warmup.clear()
+
+
+def issue(context: Context) -> None:
+    """Tells the members that changed: one AssignmentIssued (in parts when it is long), then one MemberAssigned each, by member id."""
+    state = context.state
+    members = tuple(sorted(context.changed))
+    if not members and not context.moves:
+        return
+    state.generation += 1
+    cause = next((cause for cause in CAUSES if cause in context.causes), "handover")
+    moves = tuple(context.moves[task] for task in sorted(context.moves))
+    parts = max(1, -(-len(moves) // MOST_MOVES))
+    for part in range(parts):
+        context.emitted.append(
+            AssignmentIssued(
+                generation=state.generation,
+                cause=cause,
+                members=members if part == 0 else (),
+                moves=moves[part * MOST_MOVES : (part + 1) * MOST_MOVES],
+                probing=state.probing_deadline_ms is not None,
+                unique=context.unique,
+                part=part + 1,
+                parts=parts,
+            )
+        )
+    for member_id in members:
+        member = state.members[member_id]
+        member.issued_epoch += 1
+        active = tuple(sorted(member.active))
+        context.emitted.append(
+            MemberAssigned(
+                member_id=member_id,
+                incarnation=member.incarnation,
+                assignment_epoch=member.issued_epoch,
+                active=active,
+                standby=tuple(sorted(member.standby)),
+                warmup=tuple(sorted(member.warmup)),
+                revoke=tuple(sorted(member.revoking)),
+                tokens=tuple(state.tokens[task] for task in active),
+                hold_ms={task: state.holds[task] for task in active if task in state.holds},
+                released=member.released,
+            )
+        )

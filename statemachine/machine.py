@@ -1,0 +1,172 @@
+"""GroupMachine: one group's log in, decisions out. The only path there is: live, replay, what-if and tests all step this."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable
+
+from assignors import registry
+from assignors.problem import Assignor
+from events.codec import kind_of
+from events.decisions import Checkpointed, Decision, EventRejected
+from events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
+from events.facts import AssignmentObserved, GroupConfigured, LogOpened
+from events.records import DecisionRecord, Record
+from statemachine import leader, snapshots
+from statemachine.context import Context
+from statemachine.deadlines import Deadlines
+from statemachine.rejections import Rejected
+from statemachine.state import GroupPhase, GroupState
+from statemachine.transitions import TRANSITIONS, deadline_passed
+
+Load = Callable[[str, int], Assignor]
+
+
+class GroupMachine:
+    """The leader of one group.
+
+    `load` finds an assignor by name and behaviour version (default: built-in ones and entry points); it raises InputError for one it does not have.
+    With `any_solver` a group whose configuration pins another solver version is folded all the same, as `verify` does, which then knows
+    not to call a difference a divergence; without it such a group halts (PROTOCOL L6).
+    """
+
+    def __init__(self, *, load: Load = registry.load, any_solver: bool = False) -> None:
+        self.state = GroupState()
+        self._deadlines = Deadlines(self.state)
+        self._load = load
+        self._any_solver = any_solver
+        self._assignor: Assignor | None = None
+        self.halted: GroupHalted | None = None
+        """Why the group stands still; None while it goes on."""
+
+    def step(self, record: Record) -> list[DecisionRecord]:
+        """Folds one fact and returns the decisions it causes, in order; usually none.
+
+        Raises RepeatError when `record` does not come after the last one, and GroupHalted when going on would be a guess: from then on
+        every step raises it again, and the state is that of the last checkpoint taken by the caller.
+        """
+        if self.halted is not None:
+            raise self.halted
+        state = self.state
+        if record.offset <= state.last_offset:
+            raise RepeatError(record.offset, f"the group is at offset {state.last_offset} already")
+        event = record.event
+        if event.__class__ is LogOpened:
+            state.log_id = event.log_id  # type: ignore[union-attr]
+            state.last_offset = record.offset
+            return []
+        self._advance(record)
+        context = Context(state, self._deadlines)
+        for timer, key in self._deadlines.take_due():
+            deadline_passed(context, timer, key)
+        try:
+            if event.__class__ is GroupConfigured:
+                self._assignor = self._find_assignor(event, record.offset)  # type: ignore[arg-type]
+            TRANSITIONS[state.phase][event.__class__](context, event)
+        except Rejected as rejected:
+            context.emitted.append(_rejection(record, rejected))
+        except GroupHalted as halted:
+            self.halted = halted
+            raise
+        if context.causes or context.changed or context.moves:
+            self._lead(context, record)
+        knobs = state.knobs
+        if knobs.checkpoint_every_records and (state.seq + 1) % knobs.checkpoint_every_records == 0:
+            context.emitted.append(self._checkpoint())
+        return self._number(record, context.emitted) if context.emitted else []
+
+    def _advance(self, record: Record) -> None:
+        """Group time moves by what the log's clock moved, clamped (PROTOCOL L2)."""
+        state = self.state
+        if state.last_append_ms is not None:
+            state.now_ms += self._time_step_ms(state.last_append_ms, record.append_ms)
+        elif not state.group:
+            state.group = record.group
+        state.last_append_ms = record.append_ms
+        state.last_offset = record.offset
+        state.seq += 1
+
+    def _time_step_ms(self, previous_append_ms: int, append_ms: int) -> int:
+        return min(max(0, append_ms - previous_append_ms), self.state.knobs.max_step_ms)
+
+    def _find_assignor(self, config: GroupConfigured, offset: int) -> Assignor:
+        group = self.state.group
+        try:
+            assignor = self._load(config.assignor, config.behaviour_version)
+        except InputError as error:
+            raise GroupHalted(group, offset, "assignor_missing", str(error)) from error
+        if config.solver != assignor.solver and not self._any_solver:
+            raise GroupHalted(
+                group, offset, "solver_missing", f"the group's decisions are pinned to solver {config.solver!r}, this build has {assignor.solver!r}; run the build that has it"
+            )
+        return assignor
+
+    def _lead(self, context: Context, record: Record) -> None:
+        state = self.state
+        phase = state.phase
+        if phase is GroupPhase.SHADOWING:
+            if record.event.__class__ is AssignmentObserved and context.causes:
+                self._decide(leader.propose, context, record)
+            return
+        if phase is not GroupPhase.LEADING:
+            return
+        if context.causes:
+            self._decide(leader.decide, context, record)
+        leader.settle(context)
+        leader.issue(context)
+
+    def _decide(self, decide: Callable[[Context, Assignor, int], None], context: Context, record: Record) -> None:
+        assert self._assignor is not None, "a configured group has its assignor"
+        try:
+            decide(context, self._assignor, record.offset)
+        except GroupHalted as halted:
+            self.halted = halted
+            raise
+        except EquipoiseError as error:
+            self.halted = GroupHalted(self.state.group, record.offset, "assignor_failed", f"{self._assignor.name} could not decide: {error}")
+            raise self.halted from error
+
+    def _number(self, record: Record, emitted: list[Decision]) -> list[DecisionRecord]:
+        """Dense numbers per group, each with the fact that caused it (PROTOCOL L4)."""
+        state = self.state
+        first = state.number + 1
+        state.number += len(emitted)
+        return [
+            DecisionRecord(state.log_id, state.group, first + index, record.offset, index, record.checksum, decision) for index, decision in enumerate(emitted)
+        ]
+
+    def _checkpoint(self) -> Checkpointed:
+        return Checkpointed(state_sha256=hashlib.sha256(self.snapshot()).hexdigest(), seq=self.state.seq)
+
+    @property
+    def next_deadline_ms(self) -> int | None:
+        """Group time of the next deadline: when a ProbingTick is due at the latest. None: no timer runs."""
+        return self._deadlines.next_ms()
+
+    def snapshot(self) -> bytes:
+        """Canonical bytes of the whole state: equal states give equal bytes. Raises GroupHalted when the group is halted."""
+        if self.halted is not None:
+            raise self.halted
+        return snapshots.dump(self.state)
+
+    @classmethod
+    def restore(cls, checkpoint: bytes, *, load: Load = registry.load, any_solver: bool = False) -> GroupMachine:
+        """A machine that continues identically. Raises InputError for bytes that are no snapshot of this or an earlier build, GroupHalted when the
+        assignor or solver the group needs is missing."""
+        machine = cls(load=load, any_solver=any_solver)
+        machine.state = snapshots.load(checkpoint)
+        machine._deadlines = Deadlines(machine.state)
+        if machine.state.config is not None:
+            machine._assignor = machine._find_assignor(machine.state.config, machine.state.last_offset)
+        return machine
+
+
+def _rejection(record: Record, rejected: Rejected) -> EventRejected:
+    event = record.event
+    return EventRejected(
+        kind=kind_of(event),
+        code=rejected.code,
+        member_id=getattr(event, "member_id", None),
+        incarnation=getattr(event, "incarnation", None),
+        numbers=rejected.numbers,
+    )

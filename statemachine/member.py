@@ -1,0 +1,569 @@
+"""The member's side of the protocol: one incarnation, sans-IO and without a clock.
+
+A host (the real client, or a process of the simulated cluster) hands in what happened together with `now_ms`, its CLOCK_BOOTTIME in
+milliseconds, and asks three things back: what to send (`poll`), what to close (`closing`), and, before each record it processes, `refusal`.
+
+::
+
+    session = MemberSession(settings)
+    session.reader_placed(last_number=17, sent_ms=..., now_ms=...)   # M1: the decisions reader stands at the end
+    send(session.join(now_ms))
+    loop: session.receive(record, now_ms)  session.fetch_completed(...)  session.heartbeat_acknowledged(...)
+          send(session.poll(now_ms))       close(session.closing)        process while session.refusal(task, now_ms) is None
+    ended: close what `closing` names, then join again with a new session (and its `ended_incarnation`, when nothing runs any more)
+
+Rules of PROTOCOL that a search wants to break one at a time are the small methods at the end of the class.
+"""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from events import fields
+from events.decisions import Decision, EventRejected, MemberAssigned, MemberExpired
+from events.errors import InputError
+from events.facts import Fact, LagReported, LeaveCancelled, LeaveIntended, Load, MemberJoined, MemberLeft, TaskReady, TasksRevoked
+from events.records import DecisionRecord
+from events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
+
+
+@attrs.frozen(kw_only=True)
+class MemberSettings:
+    """What one incarnation is; the fields up to `ended_incarnation` stand in its MemberJoined."""
+
+    member_id: str = attrs.field(validator=fields.text())
+    incarnation: int = attrs.field(validator=fields.integer())
+    capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
+    rack: str | None = None
+    tags: Mapping[str, str] = attrs.field(factory=dict)
+    session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
+    lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
+    topology_epoch: int = attrs.field(default=0, validator=fields.integer())
+    join_nonce: str = attrs.field(validator=fields.text())
+    ended_incarnation: int | None = None
+
+    heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
+    ready_lag_records: int = attrs.field(default=10_000, validator=fields.integer())
+    """A standby or warm-up with at most this lag is declared ready."""
+    stateful_subtopologies: frozenset[int] = frozenset()
+    """Sub-topologies whose tasks must be restored before they process."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.lease_margin_ms >= self.session_timeout_ms:
+            raise fields.FieldError("MemberSettings.lease_margin_ms", f"{self.lease_margin_ms} leaves nothing of session_timeout_ms {self.session_timeout_ms}")
+
+
+class Reception(enum.Enum):
+    """What became of a decision that was handed in (PROTOCOL L4)."""
+
+    APPLIED = "applied"
+    DROPPED = "dropped"
+    """Its number was read before."""
+    GAP = "gap"
+    """Its number is too high: read on from `next_number` first, then hand this one in again."""
+
+
+class End(enum.Enum):
+    """Why an incarnation is over."""
+
+    LEASE_LAPSED = "lease_lapsed"
+    """It could not renew in time; whatever comes later does not bring it back (PROTOCOL M4)."""
+    EXPIRED = "expired"
+    """It read its own MemberExpired: timed out, superseded or expelled."""
+    REFUSED = "refused"
+    """The leader does not know this incarnation; `refused_code` says why."""
+    RELEASED = "released"
+    """It was leaving, owns nothing any more and has said MemberLeft."""
+    LEFT = "left"
+    """It was closed, has stopped everything and has said MemberLeft."""
+
+
+FATAL_REJECTIONS = frozenset({"unknown_member", "stale_incarnation", "not_configured", "margin_too_small", "margin_too_large", "incarnation_repeated"})
+"""EventRejected codes after which the leader will not hear this incarnation."""
+
+
+@attrs.define
+class Grant:
+    """A task it may run: from `start_ms` on (a hold, PROTOCOL M5), once `restored`."""
+
+    token: int
+    start_ms: int
+    restored: bool
+
+
+class MemberSession:
+    """One incarnation of a member, from before its join to its end. Obeys PROTOCOL M1-M7."""
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self.settings = settings
+        self.ended: End | None = None
+        self.refused_code = ""
+        self.assignment_epoch = 0
+        """The last MemberAssigned applied; 0: none."""
+        self.grants: dict[TaskId, Grant] = {}
+        self.standby: frozenset[TaskId] = frozenset()
+        self.warmup: frozenset[TaskId] = frozenset()
+        self.closing: set[TaskId] = set()
+        """Tasks the host must stop now; it says `task_closed` when that is done."""
+        self.leaving = False
+        self.stopping = False
+        """It is being closed: nothing new is opened, and MemberLeft follows when all is closed."""
+
+        self._joined = False
+        self._last_number: int | None = None
+        self._gap = False
+        self._heartbeat_ms = 0
+        self._fetch_ms = 0
+        self._lags: dict[TaskId, Lag] = {}
+        self._ready: set[TaskId] = set()
+        self._load: Load | None = None
+        self._urgent: list[Fact] = []
+        self._next_report_ms = 0
+        self._report_number = -1
+        self._reported: dict[TaskId, Lag] | None = None
+        """Lags of the last report, while the next may build on it; None: the next must be full."""
+        self._report_known = False
+        """The last report was acknowledged by the broker."""
+
+    # Joining and the log reader
+
+    @property
+    def member_id(self) -> str:
+        return self.settings.member_id
+
+    @property
+    def incarnation(self) -> int:
+        return self.settings.incarnation
+
+    @property
+    def joined(self) -> bool:
+        return self._joined
+
+    @property
+    def next_number(self) -> int:
+        """Number of the decision it needs next (PROTOCOL L4)."""
+        if self._last_number is None:
+            raise InputError("MemberSession: place the decisions reader at the end first (reader_placed)")
+        return self._last_number + 1
+
+    def reader_placed(self, *, last_number: int, sent_ms: int) -> None:
+        """The decisions reader stands at the end of the partition, behind the group's decision `last_number` (0: none yet); known since `sent_ms` (M1)."""
+        if self._joined:
+            raise InputError("MemberSession.reader_placed: it has joined already; a new incarnation needs a new session")
+        self._last_number = last_number
+        self._fetch_ms = sent_ms
+
+    def join(self, now_ms: int) -> MemberJoined:
+        """The fact that begins the incarnation, to be sent at once. The lease runs from here: the leader cannot count it from earlier.
+
+        Raises InputError when the decisions reader was not placed, or so long ago that the lease would be over (PROTOCOL M1).
+        """
+        if self._joined or self.ended is not None:
+            raise InputError("MemberSession.join: one session joins once; a new incarnation needs a new session")
+        if self._last_number is None or now_ms >= self._fetch_ms + self.lease_lasts_ms():
+            raise InputError("MemberSession.join: place the decisions reader at the end first (reader_placed)")
+        self._joined = True
+        self._heartbeat_ms = now_ms
+        self._next_report_ms = now_ms + self.settings.heartbeat_interval_ms
+        given = self.settings
+        return MemberJoined(
+            member_id=given.member_id,
+            incarnation=given.incarnation,
+            capacity=given.capacity,
+            rack=given.rack,
+            tags=dict(given.tags),
+            session_timeout_ms=given.session_timeout_ms,
+            lease_margin_ms=given.lease_margin_ms,
+            topology_epoch=given.topology_epoch,
+            join_nonce=given.join_nonce,
+            ended_incarnation=given.ended_incarnation,
+            lags=dict(sorted(self._lags.items())),
+        )
+
+    # What comes in
+
+    def receive(self, record: DecisionRecord, now_ms: int) -> Reception:
+        """A decision of its group, in the order read. `now_ms` is when it was read: holds count from it (PROTOCOL M5)."""
+        self._look_at_lease(now_ms)
+        if record.number < self.next_number:
+            return Reception.DROPPED
+        if not self._takes_number(record.number):
+            self._gap = True
+            return Reception.GAP
+        self._gap = False
+        self._last_number = record.number
+        self._decided(record.decision, now_ms)
+        return Reception.APPLIED
+
+    def fetch_completed(self, *, sent_ms: int, reached_end: bool, now_ms: int) -> None:
+        """A fetch sent at `sent_ms` is done, and every decision it brought has been handed in. `reached_end`: nothing was left to read (PROTOCOL M4)."""
+        self._look_at_lease(now_ms)
+        if self._fetch_counts(reached_end):
+            self._fetch_ms = max(self._fetch_ms, self._lease_dates_from(sent_ms, now_ms))
+
+    def heartbeat_acknowledged(self, *, sent_ms: int, now_ms: int, report_number: int | None = None) -> None:
+        """The broker has appended a fact of this incarnation that was first sent at `sent_ms`. `report_number`: when it was that LagReported."""
+        self._look_at_lease(now_ms)
+        self._heartbeat_ms = max(self._heartbeat_ms, self._lease_dates_from(sent_ms, now_ms))
+        if report_number is not None and report_number == self._report_number:
+            self._report_known = True
+
+    # What the host says of its copies and tasks
+
+    def copy_progress(self, task: TaskId, lag: Lag, now_ms: int) -> None:
+        """The copy of `task` is `lag` records behind. For a granted task: behind the changelog's end as read after its hold; 0 means restored."""
+        grant = self.grants.get(task)
+        if grant is not None and self._counts_as_restored(grant, lag, now_ms):
+            grant.restored = True
+        self._lags[task] = lag
+        if lag.__class__ is int and lag <= self.settings.ready_lag_records:  # type: ignore[operator]
+            if task not in self._ready and (task in self.standby or task in self.warmup):
+                self._ready.add(task)
+                if self._joined and self.ended is None:
+                    self._urgent.append(
+                        TaskReady(member_id=self.member_id, incarnation=self.incarnation, assignment_epoch=self.assignment_epoch, tasks=(task,))
+                    )
+        else:
+            self._ready.discard(task)
+
+    def copy_dropped(self, task: TaskId) -> None:
+        """There is no copy of `task` on this member any more."""
+        self._lags.pop(task, None)
+        self._ready.discard(task)
+
+    def task_closed(self, task: TaskId, now_ms: int) -> None:
+        """A task of `closing` has stopped and written its last. It is given up, or opened again when it was granted again meanwhile."""
+        self._look_at_lease(now_ms)
+        self.closing.discard(task)
+        if self.ended is not None:
+            return
+        if task not in self.grants and not self.stopping:
+            self._urgent.append(TasksRevoked(member_id=self.member_id, incarnation=self.incarnation, assignment_epoch=self.assignment_epoch, tasks=(task,)))
+        self._leave_if_stopped()
+
+    def load_measured(self, load: Load | None) -> None:
+        """What the next reports say of the host's load."""
+        self._load = load
+
+    # Leaving
+
+    def intend_leave(self) -> None:
+        """It wants to go once its tasks run elsewhere; `released` in a MemberAssigned then ends it."""
+        if not self.leaving and self.ended is None:
+            self.leaving = True
+            if self._joined:
+                self._urgent.append(LeaveIntended(member_id=self.member_id, incarnation=self.incarnation))
+
+    def cancel_leave(self) -> None:
+        """It stays after all."""
+        if self.leaving and self.ended is None:
+            self.leaving = False
+            if self._joined:
+                self._urgent.append(LeaveCancelled(member_id=self.member_id, incarnation=self.incarnation))
+
+    def close(self, now_ms: int) -> None:
+        """Stops everything at once and says MemberLeft when the host has closed it all."""
+        self._look_at_lease(now_ms)
+        if self.ended is None:
+            self.stopping = True
+            self.closing.update(self.held(now_ms))
+            self.grants.clear()
+            self._leave_if_stopped()
+
+    # What the host asks
+
+    def poll(self, now_ms: int) -> list[Fact]:
+        """Facts to send now, in this order, over one ordered producer: what is urgent, then a report when one is due."""
+        self._look_at_lease(now_ms)
+        facts, self._urgent = self._urgent, []
+        if self._joined and self.ended is None and now_ms >= self._next_report_ms:
+            facts.append(self._report(now_ms))
+        return facts
+
+    @property
+    def next_poll_ms(self) -> int | None:
+        """When `poll` has something to say next; None: never again. 0 = now."""
+        if self._urgent:
+            return 0
+        return self._next_report_ms if self._joined and self.ended is None else None
+
+    def held(self, now_ms: int) -> list[TaskId]:
+        """Tasks it runs, restores to run, or is still closing, in rising order; not those that wait for a hold."""
+        return sorted(self.closing.union(task for task, grant in self.grants.items() if grant.start_ms <= now_ms))
+
+    def may_process(self, task: TaskId, now_ms: int) -> bool:
+        """Whether a record of `task` may be processed at this moment. To be asked before each."""
+        return self.refusal(task, now_ms) is None
+
+    def refusal(self, task: TaskId, now_ms: int) -> str | None:
+        """Why `task` may not be processed now: ended, not_granted, closing, hold, restoring; None: it may."""
+        self._look_at_lease(now_ms)
+        if self.ended is not None or not self.lease_is_fresh(now_ms):
+            return "ended"
+        grant = self.grants.get(task)
+        if task in self.closing:
+            return "closing"
+        if grant is None:
+            return "not_granted"
+        if now_ms < grant.start_ms:
+            return "hold"
+        return None if grant.restored else "restoring"
+
+    @property
+    def lease_ends_ms(self) -> int:
+        """From this moment on nothing may be processed, unless it is renewed before. Meaningless before `join`."""
+        return self._lease_rests_on(self._heartbeat_ms, self._fetch_ms) + self.lease_lasts_ms()
+
+    def lease_lasts_ms(self) -> int:
+        return self.settings.session_timeout_ms - self.settings.lease_margin_ms
+
+    def lease_is_fresh(self, now_ms: int) -> bool:
+        return self._joined and now_ms < self.lease_ends_ms
+
+    # Inside
+
+    def _look_at_lease(self, now_ms: int) -> None:
+        if self.ended is None and self._joined and now_ms >= self.lease_ends_ms and not self._may_revive():
+            self._end(End.LEASE_LAPSED, now_ms)
+
+    def _end(self, how: End, now_ms: int) -> None:
+        """Everything is dropped: what it ran must be closed, what it had to say is void."""
+        self.closing.update(self.held(now_ms))
+        self.grants.clear()
+        self.standby = self.warmup = frozenset()
+        self._urgent = []
+        self.ended = how
+
+    def _decided(self, decision: Decision, now_ms: int) -> None:
+        if self.ended is not None:
+            return
+        if isinstance(decision, MemberAssigned):
+            if self._is_mine(decision.member_id, decision.incarnation) and self._takes_epoch(decision.assignment_epoch):
+                self._apply(decision, now_ms)
+        elif isinstance(decision, MemberExpired):
+            if self._is_mine(decision.member_id, decision.incarnation) and self._heeds_expiry():
+                self._end(End.EXPIRED, now_ms)
+        elif isinstance(decision, EventRejected) and self._is_mine(decision.member_id, decision.incarnation):
+            if decision.code == "report_base_unknown":
+                self._reported = None
+                self._next_report_ms = now_ms
+            elif decision.code == "already_released":
+                self._leave(End.RELEASED, now_ms)
+            elif decision.code in FATAL_REJECTIONS:
+                self.refused_code = decision.code
+                self._end(End.REFUSED, now_ms)
+
+    def _is_mine(self, member_id: str | None, incarnation: int | None) -> bool:
+        return member_id == self.settings.member_id and incarnation == self.settings.incarnation
+
+    def _apply(self, assigned: MemberAssigned, now_ms: int) -> None:
+        """The complete set: what is not in it is given up (PROTOCOL M3)."""
+        self.assignment_epoch = assigned.assignment_epoch
+        tokens = dict(zip(assigned.active, assigned.tokens, strict=True))
+        for task in [task for task, grant in self.grants.items() if tokens.get(task) != grant.token]:
+            if self.grants[task].start_ms <= now_ms:
+                self.closing.add(task)
+            del self.grants[task]
+        self.standby = frozenset(assigned.standby)
+        self.warmup = frozenset(assigned.warmup)
+        self._ready &= self.standby | self.warmup
+        if assigned.released:
+            self._leave(End.RELEASED, now_ms)
+            return
+        if not self.stopping:
+            for task, token in tokens.items():
+                if task not in self.grants:
+                    start_ms = self._hold_ends_ms(now_ms, assigned.hold_ms.get(task, 0))
+                    stateless = task.subtopology not in self.settings.stateful_subtopologies
+                    self.grants[task] = Grant(token=token, start_ms=start_ms, restored=stateless)
+        if assigned.revoke and self.closing.isdisjoint(assigned.revoke):
+            self._next_report_ms = now_ms  # it never ran them: say so at once
+
+    def _leave_if_stopped(self) -> None:
+        if self.stopping and not self.closing:
+            self._leave(End.LEFT, 0)
+
+    def _leave(self, how: End, now_ms: int) -> None:
+        """Its own word that nothing runs here any more (PROTOCOL M1): the last thing it says. With tasks still closing, it waits for them."""
+        self.closing.update(self.held(now_ms))
+        self.grants.clear()
+        if self.closing:
+            self.stopping = True
+            return
+        said = self._urgent
+        self._end(how, now_ms)
+        if self._joined:
+            self._urgent = [*said, MemberLeft(member_id=self.member_id, incarnation=self.incarnation)]
+
+    def _report(self, now_ms: int) -> LagReported:
+        """The whole truth, as a delta when the last report is known to have arrived (PROTOCOL M2)."""
+        lags: dict[TaskId, Lag] = dict(self._lags)
+        for task, grant in self.grants.items():
+            if grant.restored and grant.start_ms <= now_ms and task.subtopology in self.settings.stateful_subtopologies:
+                lags[task] = LagSentinel.ACTIVE
+        base: int | None = None
+        said = lags
+        forgotten: tuple[TaskId, ...] = ()
+        if self._reported is not None and self._report_known:
+            base = self._report_number
+            said = {task: lag for task, lag in lags.items() if self._reported.get(task) != lag}
+            forgotten = tuple(sorted(task for task in self._reported if task not in lags))
+        self._reported, self._report_known = lags, False
+        self._report_number += 1
+        self._next_report_ms = now_ms + self.settings.heartbeat_interval_ms
+        return LagReported(
+            member_id=self.member_id,
+            incarnation=self.incarnation,
+            number=self._report_number,
+            assignment_epoch=self.assignment_epoch,
+            held=tuple(self.held(now_ms)),
+            ready=tuple(sorted(self._ready)),
+            lags=dict(sorted(said.items())),
+            base=base,
+            forgotten=forgotten,
+            leaving=self.leaving,
+            load=self._load,
+        )
+
+    # The rules, one method each
+
+    def _lease_dates_from(self, sent_ms: int, arrived_ms: int) -> int:
+        """M4: the lease is dated from the sending. A late acknowledgement would otherwise be a fresh lease after the leader has expired us."""
+        return sent_ms
+
+    def _lease_rests_on(self, heartbeat_ms: int, fetch_ms: int) -> int:
+        """M4: both must be fresh. By heartbeats alone a member whose reader is stuck would renew for ever after it was expelled."""
+        return min(heartbeat_ms, fetch_ms)
+
+    def _fetch_counts(self, reached_end: bool) -> bool:
+        """M4: only a fetch that left nothing unread proves that no decision against us was waiting; nor does one count while a gap is open (L4)."""
+        return reached_end and not self._gap
+
+    def _may_revive(self) -> bool:
+        """M4: a lapsed lease never revives. A paused member would otherwise wake, see an old heartbeat acknowledged, and go on."""
+        return False
+
+    def _hold_ends_ms(self, read_ms: int, hold_ms: int) -> int:
+        """M5: a task taken by force waits, from the reading of its grant, until the old owner's lease must be over."""
+        return read_ms + hold_ms
+
+    def _heeds_expiry(self) -> bool:
+        """M4, M7: a member that reads that it is out ends itself."""
+        return True
+
+    def _takes_number(self, number: int) -> bool:
+        """L4: number n+1 only. Anything higher would lose what is between for ever."""
+        return number == self.next_number
+
+    def _takes_epoch(self, epoch: int) -> bool:
+        """M3: an older set than the one applied is stale."""
+        return epoch > self.assignment_epoch
+
+    def _counts_as_restored(self, grant: Grant, lag: Lag, now_ms: int) -> bool:
+        """M5, M6: up to date counts only after the hold, when nobody else writes to the changelog any more."""
+        return lag == 0 and now_ms >= grant.start_ms
+
+    # State as bytes
+
+    def snapshot(self) -> bytes:
+        """Everything but the settings, canonical: equal states have equal bytes. `restore` goes on from them identically."""
+        return json.dumps(self._state(), sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def restore(cls, settings: MemberSettings, snapshot: bytes) -> MemberSession:
+        """The session that `snapshot()` was taken of, with the same settings."""
+        state: dict[str, Any] = json.loads(snapshot)
+        session = cls(settings)
+        session.ended = None if state["ended"] is None else End(state["ended"])
+        session.refused_code = state["refused_code"]
+        session.assignment_epoch = state["epoch"]
+        session.grants = {PARSED_TASKS[task]: Grant(*grant) for task, grant in state["grants"]}
+        session.standby = frozenset(_tasks(state["standby"]))
+        session.warmup = frozenset(_tasks(state["warmup"]))
+        session.closing = set(_tasks(state["closing"]))
+        session.leaving, session.stopping = state["leaving"], state["stopping"]
+        session._joined, session._last_number, session._gap = state["joined"], state["last_number"], state["gap"]
+        session._heartbeat_ms, session._fetch_ms = state["heartbeat_ms"], state["fetch_ms"]
+        session._lags = _lags(state["lags"])
+        session._ready = set(_tasks(state["ready"]))
+        session._load = None if state["load"] is None else Load(*state["load"])
+        session._urgent = [_SAID[kind](member_id=settings.member_id, incarnation=settings.incarnation, **_said(said)) for kind, said in state["urgent"]]
+        session._next_report_ms, session._report_number = state["next_report_ms"], state["report_number"]
+        session._reported = None if state["reported"] is None else _lags(state["reported"])
+        session._report_known = state["report_known"]
+        return session
+
+    def relative_key(self, now_ms: int) -> bytes:
+        """The state for an exhaustive search: times as ages that stop where they no longer matter, counters left out.
+
+        Equal keys, with equal numbers still to come, mean equal behaviour from here on.
+        """
+        state = self._state()
+        oldest = self.settings.session_timeout_ms + 1
+        for name in ("heartbeat_ms", "fetch_ms"):
+            state[name] = min(oldest, now_ms - state[name])
+        state["next_report_ms"] = max(0, state["next_report_ms"] - now_ms)
+        state["grants"] = [[task, [token, max(0, start_ms - now_ms), restored]] for task, (token, start_ms, restored) in state["grants"]]
+        del state["report_number"]
+        return json.dumps(state, sort_keys=True, separators=(",", ":")).encode()
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "ended": None if self.ended is None else self.ended.value,
+            "refused_code": self.refused_code,
+            "epoch": self.assignment_epoch,
+            "grants": [[str(task), [grant.token, grant.start_ms, grant.restored]] for task, grant in sorted(self.grants.items())],
+            "standby": _texts(self.standby),
+            "warmup": _texts(self.warmup),
+            "closing": _texts(self.closing),
+            "leaving": self.leaving,
+            "stopping": self.stopping,
+            "joined": self._joined,
+            "last_number": self._last_number,
+            "gap": self._gap,
+            "heartbeat_ms": self._heartbeat_ms,
+            "fetch_ms": self._fetch_ms,
+            "lags": _lag_texts(self._lags),
+            "ready": _texts(self._ready),
+            "load": None if self._load is None else list(attrs.astuple(self._load)),
+            "urgent": [[type(fact).__name__, _content(fact)] for fact in self._urgent],
+            "next_report_ms": self._next_report_ms,
+            "report_number": self._report_number,
+            "reported": None if self._reported is None else _lag_texts(self._reported),
+            "report_known": self._report_known,
+        }
+
+
+_SAID: dict[str, type[TaskReady] | type[TasksRevoked] | type[LeaveIntended] | type[LeaveCancelled] | type[MemberLeft]] = {
+    kind.__name__: kind for kind in (TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled, MemberLeft)
+}
+"""What can wait in `_urgent`."""
+
+
+def _content(fact: Fact) -> list[Any]:
+    return [fact.assignment_epoch, _texts(fact.tasks)] if isinstance(fact, TaskReady | TasksRevoked) else []
+
+
+def _said(content: list[Any]) -> dict[str, Any]:
+    return {"assignment_epoch": content[0], "tasks": tuple(_tasks(content[1]))} if content else {}
+
+
+def _texts(tasks: Iterable[TaskId]) -> list[str]:
+    return [str(task) for task in sorted(tasks)]
+
+
+def _tasks(texts: Iterable[str]) -> list[TaskId]:
+    return [PARSED_TASKS[text] for text in texts]
+
+
+def _lag_texts(lags: Mapping[TaskId, Lag]) -> list[list[Any]]:
+    return [[str(task), lag.value if isinstance(lag, LagSentinel) else lag] for task, lag in sorted(lags.items())]
+
+
+def _lags(texts: Iterable[list[Any]]) -> dict[TaskId, Lag]:
+    return {PARSED_TASKS[task]: lag if isinstance(lag, int) else LagSentinel(lag) for task, lag in texts}

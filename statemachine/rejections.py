@@ -1,0 +1,52 @@
+"""Why a fact is answered by EventRejected: a code in the log, its text rendered here for people.
+
+A rejection changes nothing but, for a member's current incarnation, its lease: that is renewed before the content is judged (PROTOCOL M4).
+"""
+
+from __future__ import annotations
+
+from events.decisions import EventRejected
+
+REJECTIONS: dict[str, str] = {
+    "undecodable": "the bytes are no sound event",
+    "not_configured": "the group has no configuration yet; send GroupConfigured first",
+    "not_external": "the group is led by equipoise, which takes no AssignmentObserved; configure led_by=external while it is empty",
+    "external": "the group is led by something else; only AssignmentObserved changes what its members have",
+    "leader_change": "led_by can only change while the group is empty; it has {0} members",
+    "step_exceeds_margin": "max_step_ms {0} is over the smallest lease_margin_ms of the live members, {1}",
+    "topology_not_newer": "topology epoch {0} is not above the newest one, {1}",
+    "join_repeated": "this join was seen before",
+    "incarnation_repeated": "incarnation {0} is the one that is already a member",
+    "margin_too_small": "lease_margin_ms {0} is below the group's max_step_ms {1}: one broker failover could cost it its lease",
+    "margin_too_large": "lease_margin_ms {0} leaves nothing of session_timeout_ms {1}",
+    "unknown_member": "no such member; join first",
+    "stale_incarnation": "incarnation {0} is not the current one, {1}",
+    "epoch_from_future": "assignment_epoch {0} was never issued to this member; the last one is {1}",
+    "epoch_went_back": "assignment_epoch {0} after {1}",
+    "epoch_too_low": "assignment_epoch {0} does not know yet that the task is revoked, {1} does",
+    "report_repeated": "report {0} is not above the last one, {1}",
+    "report_base_unknown": "report builds on {0}, the last one is {1}; send a full report",
+    "held_not_granted": "it holds task {0}_{1}, which it was never granted",
+    "not_revoking": "task {0}_{1} is not being revoked from it",
+    "not_a_copy": "task {0}_{1} is neither standby nor warm-up of it",
+    "already_released": "the member was released already; join again",
+    "generation_not_newer": "generation {0} is not above the last observed one, {1}",
+    "task_owned_twice": "task {0}_{1} stands in two members' active lists",
+    "observed_unknown_task": "task {0}_{1} is not in the topology",
+}
+"""Code -> template; {n} is EventRejected.numbers[n]."""
+
+
+class Rejected(Exception):
+    """Raised by a transition that must not change anything; the machine turns it into an EventRejected."""
+
+    def __init__(self, code: str, *numbers: int) -> None:
+        super().__init__(code)
+        self.code = code
+        self.numbers = numbers
+
+
+def rejection_text(decision: EventRejected) -> str:
+    """One line for people. Codes of later versions are shown as they are."""
+    template = REJECTIONS.get(decision.code)
+    return f"{decision.code} {decision.numbers}" if template is None else template.format(*decision.numbers)

@@ -1,0 +1,173 @@
+"""The state as canonical bytes, and back (PROTOCOL L7): every mapping in key order, so equal states give equal bytes.
+
+Derived parts (the timers' heap, `incoming`) are left out and rebuilt.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgpack
+
+from assignors.problem import Movement, MovementState
+from events import codec
+from events.errors import EquipoiseError, InputError
+from events.facts import Load
+from events.tasks import Lag, LagSentinel, TaskId, parse_task
+from statemachine.state import Backoff, GroupState, MemberState, Warmup
+
+FORMAT = "equipoise-state"
+VERSION = 1
+
+
+def dump(state: GroupState) -> bytes:
+    """Canonical bytes of `state`."""
+    return bytes(msgpack.packb([FORMAT, VERSION, *_state_to_wire(state)]))
+
+
+def load(checkpoint: bytes) -> GroupState:
+    """The state that `dump` gave these bytes. Raises InputError when they are none."""
+    try:
+        wire = msgpack.unpackb(checkpoint, strict_map_key=False)
+        if wire[:1] != [FORMAT]:
+            raise InputError("these bytes are no checkpoint of a group")
+        if wire[1] != VERSION:
+            raise InputError(f"checkpoint version {wire[1]} is not known to this build, which reads version {VERSION}")
+        return _state_from_wire(wire[2:])
+    except EquipoiseError:
+        raise
+    except (ValueError, TypeError, IndexError, KeyError, AttributeError, msgpack.exceptions.ExtraData, msgpack.exceptions.UnpackException) as error:
+        raise InputError(f"the checkpoint is damaged: {error}") from error
+
+
+def _tasks(tasks: Iterable[TaskId]) -> list[str]:
+    return [str(task) for task in sorted(tasks)]
+
+
+def _task_map(values: Mapping[TaskId, Any]) -> dict[str, Any]:
+    return {str(task): values[task] for task in sorted(values)}
+
+
+def _from_task_map(wire: Mapping[str, Any]) -> dict[TaskId, Any]:
+    return {parse_task(text): value for text, value in wire.items()}
+
+
+def _lag_to_wire(lag: Lag) -> int | str:
+    return lag.value if isinstance(lag, LagSentinel) else lag
+
+
+def _lag_from_wire(wire: int | str) -> Lag:
+    return LagSentinel(wire) if isinstance(wire, str) else wire
+
+
+def _state_to_wire(state: GroupState) -> list[Any]:
+    return [
+        state.group,
+        state.log_id,
+        None if state.config is None else list(codec.encode(state.config)),
+        [list(codec.encode(state.topologies[epoch])) for epoch in sorted(state.topologies)],
+        {topic: dict(sorted(ends.items())) for topic, ends in sorted(state.end_offsets.items())},
+        {topic: {partition: list(names) for partition, names in sorted(racks.items())} for topic, racks in sorted(state.racks.items())},
+        [state.now_ms, state.last_append_ms, state.last_offset, state.seq, state.number, state.generation],
+        [_member_to_wire(state.members[member_id]) for member_id in sorted(state.members)],
+        _task_map(state.owner),
+        _task_map(state.tokens),
+        _task_map(state.holds),
+        _task_map(state.homes),
+        [[str(task), m.source, m.destination, m.state.value] for task, m in sorted(state.in_flight.items())],
+        state.waiting,
+        [[str(task), member_id, b.until_ms, b.times, b.over] for (task, member_id), b in sorted(state.backoffs.items())],
+        dict(sorted(state.nonces.items())),
+        [state.gathering_until_ms, state.probing_deadline_ms],
+        None if state.verdict is None else list(state.verdict),
+    ]
+
+
+def _state_from_wire(wire: list[Any]) -> GroupState:
+    group, log_id, config, topologies, ends, racks, numbers, members, owner, tokens, holds, homes, in_flight, waiting, backoffs, nonces, timers, verdict = wire
+    now_ms, last_append_ms, last_offset, seq, number, generation = numbers
+    state = GroupState(
+        group=group,
+        log_id=log_id,
+        config=None if config is None else codec.decode(*config),
+        end_offsets=ends,
+        racks={topic: {partition: tuple(names) for partition, names in of_topic.items()} for topic, of_topic in racks.items()},
+        now_ms=now_ms,
+        last_append_ms=last_append_ms,
+        last_offset=last_offset,
+        seq=seq,
+        number=number,
+        generation=generation,
+        owner=_from_task_map(owner),
+        tokens=_from_task_map(tokens),
+        holds=_from_task_map(holds),
+        homes=_from_task_map(homes),
+        waiting=waiting,
+        nonces=nonces,
+        gathering_until_ms=timers[0],
+        probing_deadline_ms=timers[1],
+        verdict=None if verdict is None else tuple(verdict),
+    )
+    for encoded in topologies:
+        topology = codec.decode(*encoded)
+        state.topologies[topology.epoch] = topology
+    for member in map(_member_from_wire, members):
+        state.members[member.member_id] = member
+    for text, source, destination, what in in_flight:
+        task = parse_task(text)
+        state.in_flight[task] = Movement(task=task, source=source, destination=destination, state=MovementState(what))
+        state.members[destination].incoming.add(task)
+    for text, member_id, until_ms, times, over in backoffs:
+        state.backoffs[parse_task(text), member_id] = Backoff(until_ms=until_ms, times=times, over=over)
+    return state
+
+
+def _member_to_wire(member: MemberState) -> list[Any]:
+    load = member.load
+    return [
+        [member.member_id, member.incarnation, member.capacity, member.rack, dict(sorted(member.tags.items()))],
+        [member.session_timeout_ms, member.lease_margin_ms, member.topology_epoch, member.last_heard_ms],
+        {str(task): _lag_to_wire(member.lags[task]) for task in sorted(member.lags)},
+        [member.issued_epoch, member.applied_epoch, member.report_number],
+        _tasks(member.held),
+        _tasks(member.ready),
+        None if load is None else [load.cpu, load.memory, load.disk, load.records_per_s, load.restored_records_per_s],
+        [member.leaving, member.drain_deadline_ms, member.drained, member.released],
+        _task_map(member.active),
+        {str(task): list(member.revoking[task]) for task in sorted(member.revoking)},
+        _tasks(member.standby),
+        {str(task): [w.best_lag, w.improved_ms, w.caught_up] for task, w in sorted(member.warmup.items())},
+    ]
+
+
+def _member_from_wire(wire: list[Any]) -> MemberState:
+    who, session, lags, epochs, held, ready, load, leave, active, revoking, standby, warmup = wire
+    return MemberState(
+        member_id=who[0],
+        incarnation=who[1],
+        capacity=who[2],
+        rack=who[3],
+        tags=who[4],
+        session_timeout_ms=session[0],
+        lease_margin_ms=session[1],
+        topology_epoch=session[2],
+        last_heard_ms=session[3],
+        lags={parse_task(text): _lag_from_wire(lag) for text, lag in lags.items()},
+        issued_epoch=epochs[0],
+        applied_epoch=epochs[1],
+        report_number=epochs[2],
+        held=tuple(map(parse_task, held)),
+        ready=frozenset(map(parse_task, ready)),
+        load=None
+        if load is None
+        else Load(cpu=load[0], memory=load[1], disk=load[2], records_per_s=load[3], restored_records_per_s=load[4]),
+        leaving=leave[0],
+        drain_deadline_ms=leave[1],
+        drained=leave[2],
+        released=leave[3],
+        active=_from_task_map(active),
+        revoking={parse_task(text): (epoch, since_ms) for text, (epoch, since_ms) in revoking.items()},
+        standby=set(map(parse_task, standby)),
+        warmup={parse_task(text): Warmup(best_lag=w[0], improved_ms=w[1], caught_up=w[2]) for text, w in warmup.items()},
+    )

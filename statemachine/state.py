@@ -1,0 +1,210 @@
+"""What the leader knows of one group. Mutable, and touched by `transitions` and `leader` only.
+
+A task has at most one owner: the member that was granted it and has not been proven to have let go. A member's own sets say what it was
+told: `active` (it may run these), `revoking` (it was told to give these up and has not acknowledged it), `standby` and `warmup` (copies).
+`owner[t] == m` exactly when t is in m's `active` or `revoking`.
+"""
+
+from __future__ import annotations
+
+import enum
+
+import attrs
+
+from assignors.problem import Movement
+from events.facts import GroupConfigured, Load, Subtopology, TopologyDeclared
+from events.knobs import Knobs
+from events.tasks import Lag, LagSentinel, TaskId
+
+DEFAULT_KNOBS = Knobs()
+
+
+class GroupPhase(enum.Enum):
+    """What the group waits for."""
+
+    UNCONFIGURED = "unconfigured"
+    """Its first GroupConfigured."""
+    EMPTY = "empty"
+    """A first member."""
+    GATHERING = "gathering"
+    """The initial delay to pass, so that the first of many does not get all (PROTOCOL D2)."""
+    LEADING = "leading"
+    """The next fact; we decide."""
+    SHADOWING = "shadowing"
+    """The next fact; something else decides (PROTOCOL D7)."""
+
+
+class MemberPhase(enum.Enum):
+    """What a member waits for, as Kafka's group coordinator names it (KIP-848)."""
+
+    STABLE = "STABLE"
+    UNREVOKED = "UNREVOKED"
+    """It still has to give something up."""
+    UNRELEASED = "UNRELEASED"
+    """It waits for another to give something up."""
+
+
+@attrs.define
+class Warmup:
+    """Progress of a warm-up copy. `best_lag`: smallest lag reported since it began, None = none yet. Times are group time."""
+
+    best_lag: int | None
+    improved_ms: int
+    caught_up: bool
+
+
+@attrs.define
+class MemberState:
+    """One live incarnation."""
+
+    member_id: str
+    incarnation: int
+    capacity: int
+    rack: str | None
+    tags: dict[str, str]
+    session_timeout_ms: int
+    lease_margin_ms: int
+    topology_epoch: int
+    last_heard_ms: int
+    """Group time of its last valid envelope (PROTOCOL M4)."""
+    lags: dict[TaskId, Lag]
+
+    issued_epoch: int = 0
+    applied_epoch: int = 0
+    report_number: int = -1
+    """Number of its last accepted report; -1: none."""
+    held: tuple[TaskId, ...] = ()
+    ready: frozenset[TaskId] = frozenset()
+    load: Load | None = None
+
+    leaving: bool = False
+    drain_deadline_ms: int | None = None
+    drained: bool = False
+    """Its drain timeout has passed: what it still runs goes now (PROTOCOL M7)."""
+    released: bool = False
+
+    active: dict[TaskId, int] = attrs.field(factory=dict)
+    """Granted task -> epoch of the grant."""
+    revoking: dict[TaskId, tuple[int, int]] = attrs.field(factory=dict)
+    """Task it must give up -> (epoch that says so, group time of it)."""
+    standby: set[TaskId] = attrs.field(factory=set)
+    warmup: dict[TaskId, Warmup] = attrs.field(factory=dict)
+    incoming: set[TaskId] = attrs.field(factory=set)
+    """Tasks of movements in flight whose destination it is. Derived from `GroupState.in_flight`."""
+
+    def is_caught_up(self, task: TaskId, acceptable_recovery_lag: int) -> bool:
+        """Whether its copy counts as up to date: rank 0 of KIP-441, or declared ready (PROTOCOL M2)."""
+        if task in self.ready:
+            return True
+        lag = self.lags.get(task)
+        return lag.__class__ is int and lag <= acceptable_recovery_lag  # type: ignore[operator]
+
+    def owns_nothing(self) -> bool:
+        return not self.active and not self.revoking
+
+
+@attrs.define
+class Backoff:
+    """A warm-up that stalled `times` times: no new one of this task on this member before `until_ms`; `over` once that has passed."""
+
+    until_ms: int
+    times: int
+    over: bool = False
+
+
+@attrs.define
+class GroupState:
+    """The whole state. Everything here is in the snapshot, but for what is marked derived."""
+
+    group: str = ""
+    log_id: str = ""
+    config: GroupConfigured | None = None
+    topologies: dict[int, TopologyDeclared] = attrs.field(factory=dict)
+    end_offsets: dict[str, dict[int, int]] = attrs.field(factory=dict)
+    racks: dict[str, dict[int, tuple[str, ...]]] = attrs.field(factory=dict)
+
+    now_ms: int = 0
+    """Group time (PROTOCOL L2)."""
+    last_append_ms: int | None = None
+    last_offset: int = -1
+    seq: int = -1
+    """Dense number of the last fact of this group, from 0."""
+    number: int = 0
+    """Number of the last decision."""
+    generation: int = 0
+
+    members: dict[str, MemberState] = attrs.field(factory=dict)
+    owner: dict[TaskId, str] = attrs.field(factory=dict)
+    tokens: dict[TaskId, int] = attrs.field(factory=dict)
+    """Fencing token of the last grant of each task (PROTOCOL M6)."""
+    holds: dict[TaskId, int] = attrs.field(factory=dict)
+    """Tasks that were taken by force: how long a new owner waits, until one is known to run it (PROTOCOL M5)."""
+    homes: dict[TaskId, str] = attrs.field(factory=dict)
+    """Tasks that left a member because it left or died, not for balance: whom they come back to first."""
+
+    in_flight: dict[TaskId, Movement] = attrs.field(factory=dict)
+    waiting: int = 0
+    """Movements the last round wanted and had no slot for."""
+    backoffs: dict[tuple[TaskId, str], Backoff] = attrs.field(factory=dict)
+    nonces: dict[str, int] = attrs.field(factory=dict)
+    """Join nonce -> group time at which it may be forgotten (PROTOCOL M1)."""
+
+    gathering_until_ms: int | None = None
+    probing_deadline_ms: int | None = None
+    verdict: tuple[str, int, int, int, int] | None = None
+    """The last BalanceEvaluated, field by field."""
+
+    @property
+    def knobs(self) -> Knobs:
+        return DEFAULT_KNOBS if self.config is None else self.config.knobs
+
+    @property
+    def phase(self) -> GroupPhase:
+        if self.config is None:
+            return GroupPhase.UNCONFIGURED
+        if self.config.led_by == "external":
+            return GroupPhase.SHADOWING
+        if not self.members:
+            return GroupPhase.EMPTY
+        return GroupPhase.LEADING if self.gathering_until_ms is None else GroupPhase.GATHERING
+
+    @property
+    def topology(self) -> TopologyDeclared | None:
+        """The newest topology, None before the first."""
+        return self.topologies[max(self.topologies)] if self.topologies else None
+
+    def tasks(self) -> dict[TaskId, Subtopology]:
+        """Every task of the newest topology, in rising order."""
+        topology = self.topology
+        if topology is None:
+            return {}
+        return {TaskId(part.subtopology, partition): part for part in topology.subtopologies for partition in range(part.partitions)}
+
+    def has_task(self, task: TaskId) -> bool:
+        """Whether the newest topology has it."""
+        topology = self.topology
+        return topology is not None and any(part.subtopology == task.subtopology and task.partition < part.partitions for part in topology.subtopologies)
+
+    def end_offset(self, task: TaskId, part: Subtopology) -> int:
+        """Records in the task's changelogs as last observed; 0: none seen."""
+        return sum(self.end_offsets.get(topic, {}).get(task.partition, 0) for topic in part.changelog_topics)
+
+    def runnable(self, member: MemberState) -> frozenset[int] | None:
+        """Sub-topologies the member's topology epoch knows; None: it runs the newest, so all (PROTOCOL D1)."""
+        topology = self.topology
+        if topology is None or member.topology_epoch == topology.epoch:
+            return None
+        known = self.topologies.get(member.topology_epoch)
+        return frozenset() if known is None else frozenset(part.subtopology for part in known.subtopologies)
+
+    def member_phase(self, member: MemberState) -> MemberPhase:
+        if member.revoking:
+            return MemberPhase.UNREVOKED
+        if any(self.owner.get(task) not in (None, member.member_id) and self.in_flight[task].state.value == "revoking" for task in member.incoming):
+            return MemberPhase.UNRELEASED
+        return MemberPhase.STABLE
+
+
+def known_lag(lag: Lag | None) -> int | None:
+    """The number of records, or None for a sentinel or no report."""
+    return None if lag is None or isinstance(lag, LagSentinel) else lag

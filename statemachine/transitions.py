@@ -1,0 +1,457 @@
+"""What each fact does to the state: the one transition table, and the functions it names.
+
+Each function gets the context and the fact. It either changes state and returns, or raises Rejected and has changed nothing but a lease.
+Decision rounds are not begun here: a transition only notes a cause, and the machine asks the leader once per step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from events.decisions import MemberExpired
+from events.facts import (
+    AssignmentObserved,
+    Fact,
+    GroupConfigured,
+    LagReported,
+    LeaveCancelled,
+    LeaveIntended,
+    LogOpened,
+    MemberJoined,
+    MemberLeft,
+    PartitionsObserved,
+    ProbingTick,
+    TaskReady,
+    TasksRevoked,
+    TopologyDeclared,
+    Undecodable,
+)
+from events.tasks import TaskId
+from statemachine.context import Context
+from statemachine.deadlines import NO_TASK, Timer
+from statemachine.rejections import Rejected
+from statemachine.state import Backoff, GroupPhase, MemberState, known_lag
+
+NONCE_MEMORY_MS = 3_600_000
+"""How long a join nonce is remembered: far longer than any producer retries (Kafka's delivery.timeout.ms defaults to 120 s)."""
+
+
+def log_opened(context: Context, fact: LogOpened) -> None:
+    context.state.log_id = fact.log_id
+
+
+def group_configured(context: Context, fact: GroupConfigured) -> None:
+    state = context.state
+    before = state.config
+    if before is not None and before.led_by != fact.led_by and state.members:
+        raise Rejected("leader_change", len(state.members))
+    margins = [member.lease_margin_ms for member in state.members.values()]
+    if margins and fact.knobs.max_step_ms > min(margins):
+        raise Rejected("step_exceeds_margin", fact.knobs.max_step_ms, min(margins))
+    state.config = fact
+    if state.phase is GroupPhase.LEADING:
+        _give_back_slots(context)
+    for member_id in sorted(state.members):  # deadlines may have come nearer
+        context.deadlines.watch(Timer.REVOCATION, (member_id, NO_TASK))
+        for task in sorted(state.members[member_id].warmup):
+            context.deadlines.watch(Timer.STALL, (member_id, task))
+    context.causes.add("configured")
+
+
+def _give_back_slots(context: Context) -> None:
+    """Lower caps: the warm-ups furthest from ready end, explicitly, until what is left fits (PROTOCOL D8)."""
+    state = context.state
+    knobs = state.knobs
+    warmups = sorted((known_lag(member.lags.get(task)) or 0, task, member_id) for member_id, member in state.members.items() for task in member.warmup)
+    used: dict[str, int] = {}
+    kept = 0
+    for _, task, member_id in warmups:
+        movement = state.in_flight.get(task)
+        handing_over = movement is not None and movement.state.value == "revoking"
+        if handing_over or (kept < knobs.max_warmups and used.get(member_id, 0) < knobs.max_warmups_per_member):
+            kept += 1
+            used[member_id] = used.get(member_id, 0) + 1
+        elif movement is not None and movement.destination == member_id:
+            context.cancel(task, "reconfigured")
+        else:
+            del state.members[member_id].warmup[task]
+            context.changed.add(member_id)
+
+
+def topology_declared(context: Context, fact: TopologyDeclared) -> None:
+    state = context.state
+    newest = state.topology
+    if newest is not None and fact.epoch <= newest.epoch:
+        raise Rejected("topology_not_newer", fact.epoch, newest.epoch)
+    in_use = {member.topology_epoch for member in state.members.values()}
+    state.topologies = {epoch: topology for epoch, topology in state.topologies.items() if epoch in in_use}
+    state.topologies[fact.epoch] = fact
+    tasks = state.tasks()
+    for task in sorted(task for task in state.in_flight if task not in tasks):
+        context.cancel(task, "task_gone")
+    for task in [task for task in state.homes if task not in tasks]:
+        del state.homes[task]
+    for key in [key for key in state.backoffs if key[0] not in tasks]:
+        del state.backoffs[key]
+    context.causes.add("topology")
+
+
+def partitions_observed(context: Context, fact: PartitionsObserved) -> None:
+    for topic, ends in fact.end_offsets.items():
+        context.state.end_offsets.setdefault(topic, {}).update(ends)
+    for topic, racks in fact.racks.items():
+        context.state.racks.setdefault(topic, {}).update(racks)
+
+
+def member_joined(context: Context, fact: MemberJoined) -> None:
+    state = context.state
+    if fact.join_nonce in state.nonces:
+        raise Rejected("join_repeated")
+    first = not state.members
+    old = state.members.get(fact.member_id)
+    if old is not None and old.incarnation == fact.incarnation:
+        raise Rejected("incarnation_repeated", fact.incarnation)
+    if fact.lease_margin_ms < state.knobs.max_step_ms:
+        raise Rejected("margin_too_small", fact.lease_margin_ms, state.knobs.max_step_ms)
+    if fact.lease_margin_ms >= fact.session_timeout_ms:
+        raise Rejected("margin_too_large", fact.lease_margin_ms, fact.session_timeout_ms)
+
+    state.nonces = {nonce: until_ms for nonce, until_ms in state.nonces.items() if until_ms > state.now_ms}
+    state.nonces[fact.join_nonce] = state.now_ms + NONCE_MEMORY_MS
+    if old is not None and state.phase is not GroupPhase.SHADOWING:
+        proven = fact.ended_incarnation == old.incarnation
+        expire(context, old, "proven_dead" if proven else "superseded", hold_ms=0 if proven else old.session_timeout_ms)
+    elif old is not None:
+        context.remove_member(old, hold_ms=0)
+    member = MemberState(
+        member_id=fact.member_id,
+        incarnation=fact.incarnation,
+        capacity=fact.capacity,
+        rack=fact.rack,
+        tags=dict(fact.tags),
+        session_timeout_ms=fact.session_timeout_ms,
+        lease_margin_ms=fact.lease_margin_ms,
+        topology_epoch=fact.topology_epoch,
+        last_heard_ms=state.now_ms,
+        lags=dict(fact.lags),
+    )
+    state.members[fact.member_id] = member
+    context.deadlines.watch(Timer.SESSION, (fact.member_id, NO_TASK))
+    if first and state.knobs.initial_delay_ms and state.phase is not GroupPhase.SHADOWING:
+        state.gathering_until_ms = state.now_ms + state.knobs.initial_delay_ms
+        context.deadlines.watch(Timer.GATHERING)
+    context.causes.add("join")
+
+
+def lag_reported(context: Context, fact: LagReported) -> None:
+    """Heartbeat and whole truth of a member (PROTOCOL M2). Costs time in the report's own size."""
+    member = _renew(context, fact.member_id, fact.incarnation)
+    if fact.number <= member.report_number:
+        raise Rejected("report_repeated", fact.number, member.report_number)
+    _check_epoch(member, fact.assignment_epoch)
+    if fact.base is not None and fact.base != member.report_number:
+        raise Rejected("report_base_unknown", fact.base, member.report_number)
+    shadowing = context.state.phase is GroupPhase.SHADOWING
+    if fact.held and not shadowing:
+        for task in fact.held:
+            if task not in member.active and task not in member.revoking:
+                raise Rejected("held_not_granted", *task)
+
+    member.report_number = fact.number
+    member.load = fact.load
+    if fact.base is None:
+        member.lags = dict(fact.lags)  # ours to change: a delta must not cost more than its own size
+    else:
+        member.lags.update(fact.lags)
+        for task in fact.forgotten:
+            member.lags.pop(task, None)
+    if member.ready or fact.ready:
+        member.ready = frozenset(fact.ready)
+    member.held = fact.held
+    if shadowing:
+        return
+    _applied(context, member, fact.assignment_epoch, fact.held)
+    if fact.leaving != member.leaving:
+        if fact.leaving:
+            context.begin_drain(member)
+        elif not member.released:
+            _cancel_drain(context, member)
+    if member.warmup or member.incoming:
+        _note_progress(context, member)
+
+
+def task_ready(context: Context, fact: TaskReady) -> None:
+    member = _renew(context, fact.member_id, fact.incarnation)
+    _refuse_in_shadow(context)
+    _check_epoch(member, fact.assignment_epoch)
+    for task in fact.tasks:
+        if task not in member.warmup and task not in member.standby and task not in member.active:
+            raise Rejected("not_a_copy", *task)
+    member.ready = member.ready | frozenset(fact.tasks)
+    _note_progress(context, member)
+
+
+def tasks_revoked(context: Context, fact: TasksRevoked) -> None:
+    member = _renew(context, fact.member_id, fact.incarnation)
+    _refuse_in_shadow(context)
+    _check_epoch(member, fact.assignment_epoch)
+    for task in fact.tasks:
+        if task not in member.revoking:
+            raise Rejected("not_revoking", *task)
+        if fact.assignment_epoch < member.revoking[task][0]:
+            raise Rejected("epoch_too_low", fact.assignment_epoch, member.revoking[task][0])
+    given_up = set(fact.tasks)
+    member.held = tuple(task for task in member.held if task not in given_up)
+    for task in fact.tasks:
+        context.release(member, task)
+
+
+def leave_intended(context: Context, fact: LeaveIntended) -> None:
+    member = _renew(context, fact.member_id, fact.incarnation)
+    _refuse_in_shadow(context)
+    if not member.leaving:
+        context.begin_drain(member)
+
+
+def leave_cancelled(context: Context, fact: LeaveCancelled) -> None:
+    member = _renew(context, fact.member_id, fact.incarnation)
+    _refuse_in_shadow(context)
+    if member.released:
+        raise Rejected("already_released")
+    if member.leaving:
+        _cancel_drain(context, member)
+
+
+def member_left(context: Context, fact: MemberLeft) -> None:
+    member = _renew(context, fact.member_id, fact.incarnation)
+    context.remove_member(member, hold_ms=0)
+    _if_empty(context)
+    context.causes.add("leave")
+
+
+def probing_tick(context: Context, fact: ProbingTick) -> None:
+    """Only time passes; what is due was handled before."""
+
+
+def undecodable(context: Context, fact: Undecodable) -> None:
+    raise Rejected("undecodable", fact.length_bytes, fact.crc32)
+
+
+def assignment_observed(context: Context, fact: AssignmentObserved) -> None:
+    """What something else decided is what is current (PROTOCOL D7)."""
+    state = context.state
+    if state.generation and fact.generation <= state.generation:
+        raise Rejected("generation_not_newer", fact.generation, state.generation)
+    tasks = state.tasks()
+    owner: dict[TaskId, str] = {}
+    for observed in fact.members:
+        member = state.members.get(observed.member_id)
+        if member is None:
+            raise Rejected("unknown_member")
+        if member.incarnation != observed.incarnation:
+            raise Rejected("stale_incarnation", observed.incarnation, member.incarnation)
+        for task in observed.active:
+            if task in owner:
+                raise Rejected("task_owned_twice", *task)
+            if task not in tasks:
+                raise Rejected("observed_unknown_task", *task)
+            owner[task] = observed.member_id
+    present = {observed.member_id for observed in fact.members}
+    for member_id in sorted(state.members):
+        if member_id not in present:
+            context.remove_member(state.members[member_id], hold_ms=0)
+    for observed in fact.members:
+        member = state.members[observed.member_id]
+        member.last_heard_ms = state.now_ms
+        member.active = dict.fromkeys(observed.active, 0)
+        member.standby = set(observed.standby) - set(observed.active)
+    state.owner = owner
+    state.generation = fact.generation
+    context.causes.add("probing")
+
+
+def _renew(context: Context, member_id: str, incarnation: int) -> MemberState:
+    """The current incarnation's lease is renewed by any valid envelope, before the content is judged (PROTOCOL M4)."""
+    member = context.state.members.get(member_id)
+    if member is None:
+        raise Rejected("unknown_member")
+    if member.incarnation != incarnation:
+        raise Rejected("stale_incarnation", incarnation, member.incarnation)
+    member.last_heard_ms = context.state.now_ms
+    return member
+
+
+def _refuse_in_shadow(context: Context) -> None:
+    if context.state.phase is GroupPhase.SHADOWING:
+        raise Rejected("external")
+
+
+def _check_epoch(member: MemberState, epoch: int) -> None:
+    """Acknowledgements name the member's own epoch (PROTOCOL M3)."""
+    if epoch > member.issued_epoch:
+        raise Rejected("epoch_from_future", epoch, member.issued_epoch)
+    if epoch < member.applied_epoch:
+        raise Rejected("epoch_went_back", epoch, member.applied_epoch)
+
+
+def _applied(context: Context, member: MemberState, epoch: int, held: tuple[TaskId, ...]) -> None:
+    """The member has applied `epoch` and runs `held`: what it was told to give up by then and does not run is released."""
+    member.applied_epoch = epoch
+    if member.revoking:
+        holding = set(held)
+        for task in sorted(task for task, (revoked_epoch, _) in member.revoking.items() if epoch >= revoked_epoch and task not in holding):
+            context.release(member, task)
+    if context.state.holds:
+        for task in held:
+            if task in context.state.holds and member.active.get(task, epoch + 1) <= epoch:
+                del context.state.holds[task]  # it runs it, so it has waited
+
+
+def _note_progress(context: Context, member: MemberState) -> None:
+    """A warm-up, or a standby that is to take over, may have come nearer, be caught up, or have lost what it had."""
+    state = context.state
+    acceptable = state.knobs.acceptable_recovery_lag
+    for task, warmup in sorted(member.warmup.items()):
+        lag = known_lag(member.lags.get(task))
+        caught_up = member.is_caught_up(task, acceptable)
+        if caught_up and not warmup.caught_up:
+            state.backoffs.pop((task, member.member_id), None)
+            context.causes.add("ready")
+        elif warmup.caught_up and not caught_up:
+            warmup.improved_ms = state.now_ms  # it fell behind again: its time to stall begins anew
+            context.deadlines.watch(Timer.STALL, (member.member_id, task))
+        warmup.caught_up = caught_up
+        if lag is not None and (warmup.best_lag is None or lag < warmup.best_lag):
+            warmup.best_lag = lag
+            warmup.improved_ms = state.now_ms
+        elif lag is None and task not in member.lags and warmup.best_lag is not None:
+            context.causes.add("wiped")
+            movement = state.in_flight.get(task)
+            if movement is not None and movement.destination == member.member_id:
+                if movement.state.value == "warming":
+                    context.cancel(task, "destination_wiped")
+            else:
+                del member.warmup[task]
+                context.changed.add(member.member_id)
+    for task in sorted(member.incoming):
+        if task not in member.warmup and state.in_flight[task].state.value == "warming" and member.is_caught_up(task, acceptable):
+            context.causes.add("ready")
+
+
+def _cancel_drain(context: Context, member: MemberState) -> None:
+    member.leaving = False
+    member.drain_deadline_ms = None
+    member.drained = False
+    context.causes.add("leave_cancelled")
+
+
+def _if_empty(context: Context) -> None:
+    """Nobody is left: nothing is under way, and no timer of a round runs (PROTOCOL L3: no ticks while a group is empty)."""
+    state = context.state
+    if not state.members:
+        state.gathering_until_ms = None
+        state.probing_deadline_ms = None
+        state.waiting = 0
+
+
+def expire(context: Context, member: MemberState, cause: str, *, hold_ms: int) -> None:
+    """The incarnation is out, and is told so."""
+    silent_ms = context.state.now_ms - member.last_heard_ms
+    context.emitted.append(MemberExpired(member_id=member.member_id, incarnation=member.incarnation, cause=cause, silent_ms=silent_ms, hold_ms=hold_ms))
+    context.remove_member(member, hold_ms=hold_ms)
+
+
+def deadline_passed(context: Context, timer: Timer, key: tuple[str, TaskId]) -> None:
+    """One due deadline (PROTOCOL L3, M7). What an earlier one of the same step has ended is passed over."""
+    state = context.state
+    member_id, task = key
+    if timer is Timer.GATHERING:
+        state.gathering_until_ms = None
+        context.causes.add("start")
+        return
+    if timer is Timer.PROBING:
+        state.probing_deadline_ms = None
+        context.causes.add("probing")
+        return
+    if timer is Timer.UNBLOCK:
+        backoff = state.backoffs.get((task, member_id))
+        if backoff is not None:
+            backoff.over = True
+            context.causes.add("unblocked")
+        return
+    member = state.members.get(member_id)
+    if member is None:
+        return
+    if timer is Timer.SESSION:
+        expire(context, member, "session_timeout", hold_ms=0)
+        _if_empty(context)
+        context.causes.add("expiry")
+    elif timer is Timer.REVOCATION:
+        expire(context, member, "revocation_timeout", hold_ms=member.session_timeout_ms)
+        _if_empty(context)
+        context.causes.add("expelled")
+    elif timer is Timer.DRAIN:
+        member.drain_deadline_ms = None
+        member.drained = True
+        context.causes.add("overdue")
+    elif timer is Timer.STALL and task in member.warmup:
+        _stalled(context, member, task)
+
+
+def _stalled(context: Context, member: MemberState, task: TaskId) -> None:
+    """The warm-up got no nearer: its slot goes to another, and it may try again later, each time twice as late (PROTOCOL M7)."""
+    state = context.state
+    movement = state.in_flight.get(task)
+    if movement is not None and movement.destination == member.member_id:
+        if movement.state.value == "revoking":
+            return
+        context.cancel(task, "stalled")
+    else:
+        del member.warmup[task]
+        context.changed.add(member.member_id)
+    backoff = state.backoffs.get((task, member.member_id))
+    times = 1 if backoff is None else backoff.times + 1
+    wait_ms = state.knobs.warmup_stall_ms * 2 ** min(times - 1, 10)
+    state.backoffs[task, member.member_id] = Backoff(until_ms=state.now_ms + wait_ms, times=times)
+    context.deadlines.watch(Timer.UNBLOCK, (member.member_id, task))
+    context.causes.add("stalled")
+
+
+Transition = Callable[[Context, Any], None]
+
+
+def _reject(code: str) -> Transition:
+    def transition(context: Context, fact: Fact) -> None:
+        raise Rejected(code)
+
+    return transition
+
+
+_ALWAYS: dict[type, Transition] = {
+    LogOpened: log_opened,
+    GroupConfigured: group_configured,
+    TopologyDeclared: topology_declared,
+    PartitionsObserved: partitions_observed,
+    ProbingTick: probing_tick,
+    Undecodable: undecodable,
+}
+_OF_MEMBERS: dict[type, Transition] = {
+    MemberJoined: member_joined,
+    LagReported: lag_reported,
+    TaskReady: task_ready,
+    TasksRevoked: tasks_revoked,
+    LeaveIntended: leave_intended,
+    LeaveCancelled: leave_cancelled,
+    MemberLeft: member_left,
+}
+_NOT_EXTERNAL: dict[type, Transition] = {AssignmentObserved: _reject("not_external")}
+
+TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
+    GroupPhase.UNCONFIGURED: {**_ALWAYS, **dict.fromkeys((*_OF_MEMBERS, AssignmentObserved), _reject("not_configured"))},
+    GroupPhase.EMPTY: {**_ALWAYS, **_OF_MEMBERS, **_NOT_EXTERNAL},
+    GroupPhase.GATHERING: {**_ALWAYS, **_OF_MEMBERS, **_NOT_EXTERNAL},
+    GroupPhase.LEADING: {**_ALWAYS, **_OF_MEMBERS, **_NOT_EXTERNAL},
+    GroupPhase.SHADOWING: {**_ALWAYS, **_OF_MEMBERS, AssignmentObserved: assignment_observed},
+}
+"""(what the group waits for, fact) -> what happens. Every phase names every fact: an illegal pair is a rejection, never a missing entry."""
