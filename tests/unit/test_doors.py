@@ -77,7 +77,8 @@ def pure_files() -> list[Path]:
 
 def impure_builtins(source: str) -> list[str]:
     """Uses of an impure builtin, as ``line: name``. ruff's banned APIs see imported names only."""
-    return [f"{n.lineno}: {n.id}" for n in ast.walk(ast.parse(source)) if isinstance(n, ast.Name) and isinstance(n.ctx, ast.Load) and n.id in IMPURE_BUILTINS]
+    names = [node for node in ast.walk(ast.parse(source)) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Load)]
+    return [f"{name.lineno}: {name.id}" for name in names if name.id in IMPURE_BUILTINS]
 
 
 def test_no_impure_builtin_in_a_pure_room() -> None:

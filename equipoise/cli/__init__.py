@@ -1,0 +1,32 @@
+"""The command line: `equipoise COMMAND ...`.
+
+One command is one module of this package; the function that runs it is made a click command by `equipoise.cli.command.command` and named once
+more in `COMMANDS`. Modules are imported when they are asked for, and import what takes long inside the function.
+
+What the outside relies on: one JSON document on stdout with ``--json`` and nothing else there; exit codes 0 (it holds, or is done), 1 (the answer
+is no), 2 (bad input or usage: one line on stderr that names the place and the fix), 70 (a defect of ours), 130 (interrupted).
+"""
+
+from __future__ import annotations
+
+from equipoise.cli.front import Front
+
+COMMANDS = {
+    "assign": "equipoise.cli.assign:assign",
+}
+"""Command -> ``module:attribute``, in the order `equipoise --help` lists them."""
+
+main = Front(
+    name="equipoise",
+    commands_by_place=COMMANDS,
+    help="""The leader of a stream-processing group: who runs which task, when a task may move, and why.
+
+    A stateful task that moves to a member without its state stops for minutes. equipoise moves state first and work second, writes every decision to
+    a log, and answers from that log: what was decided, why, and what would have been decided otherwise.
+
+    Start with `equipoise demo`. A LOG is a path or URL: group.db or sqlite:///... (SQLite), group.jsonl (JSON Lines).
+    """,
+    epilog="`equipoise COMMAND --help` shows examples. Exit codes: 0 it holds or is done, 1 the answer is no, 2 bad input or usage.",
+)
+
+__all__ = ["COMMANDS", "main"]

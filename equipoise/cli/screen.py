@@ -1,0 +1,138 @@
+"""The user's screen: an answer (text and tables, or one JSON document) on stdout; remarks and progress bars on stderr."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sys
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any, TypeVar
+
+import attrs
+import click
+import rich.box
+import rich.console
+import rich.progress
+import rich.table
+from rich.cells import cell_len
+from rich.text import Text
+
+T = TypeVar("T")
+
+_REDRAW_S = 0.1  # ten times a second looks smooth; telling rich of each record would cost more than reading it
+
+
+@attrs.frozen(kw_only=True)
+class Table:
+    """Rows under named columns. A column whose cells are all numbers (or None) stands to the right. None is an empty cell."""
+
+    columns: tuple[str, ...]
+    rows: Sequence[Sequence[str | int | float | None]]
+    title: str = ""
+
+    def __attrs_post_init__(self) -> None:
+        for row in self.rows:
+            if len(row) != len(self.columns):
+                raise ValueError(f"a row of {len(row)} cells in a table of {len(self.columns)} columns: {row!r:.80}")
+
+    def cells(self) -> list[list[str]]:
+        return [[_cell(value) for value in row] for row in self.rows]
+
+    def stands_right(self, column: int) -> bool:
+        values = [row[column] for row in self.rows if row[column] is not None]
+        return bool(values) and all(isinstance(value, int | float) for value in values)
+
+
+def _cell(value: str | float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
+
+
+def plain(table: Table) -> str:
+    """The table as text for files and pipes: every cell whole, columns two spaces apart, nothing that depends on a terminal."""
+    lines = [list(table.columns), *table.cells()]
+    widths = [max(cell_len(line[i]) for line in lines) for i in range(len(table.columns))]
+    right = [table.stands_right(i) for i in range(len(table.columns))]
+    out = [table.title] if table.title else []
+    for line in lines:
+        padded = [" " * (w - cell_len(c)) + c if r else c + " " * (w - cell_len(c)) for c, w, r in zip(line, widths, right, strict=True)]
+        out.append("  ".join(padded).rstrip())
+    return "\n".join(out)
+
+
+@attrs.frozen(kw_only=True)
+class Screen:
+    """`json`: the answer is a JSON document. `quiet`: neither remarks nor progress bars."""
+
+    json: bool = False
+    quiet: bool = False
+
+    def answer(self, document: Any, *parts: str | Table) -> None:
+        """Prints the one answer of a command: `document` (what json.dumps takes; no NaN) with ``--json``, else `parts` from top to bottom."""
+        if self.json:
+            click.echo(json.dumps(document, indent=2, allow_nan=False))
+            return
+        for part in parts:
+            if isinstance(part, str):
+                click.echo(part)
+            elif sys.stdout.isatty():
+                _draw(part)
+            else:
+                click.echo(plain(part))
+
+    def remark(self, text: str) -> None:
+        """One line on stderr that is no part of the answer."""
+        if not self.quiet and not self.json:
+            click.echo(text, err=True)
+
+    @contextlib.contextmanager
+    def progress(self, label: str, total: int | None = None, *, streams_output: bool = False) -> Iterator[Callable[[int], None]]:
+        """A progress bar on stderr for the time of the block, which calls what it is given with the number of steps done since the last call.
+
+        `total`: steps in all; None = not known. `streams_output`: the block writes to stdout as it goes, so no bar is drawn if stdout is the
+        terminal too. No bar with ``--json`` or ``--quiet``, nor when stderr is no terminal.
+        """
+        shown = sys.stderr.isatty() and not (self.json or self.quiet) and not (streams_output and sys.stdout.isatty())
+        if not shown:
+            yield lambda steps: None
+            return
+        columns = [
+            rich.progress.TextColumn("{task.description}"),
+            rich.progress.BarColumn(),
+            rich.progress.TextColumn("{task.completed:,.0f}" + (f"/{total:,}" if total is not None else "")),
+            rich.progress.TimeElapsedColumn(),
+            rich.progress.TimeRemainingColumn(),
+        ]
+        with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True), transient=True, redirect_stdout=False) as bar:
+            task = bar.add_task(label, total=total)
+            waiting = 0
+            drawn_s = time.monotonic()
+
+            def advance(steps: int) -> None:
+                nonlocal waiting, drawn_s
+                waiting += steps
+                now_s = time.monotonic()
+                if now_s - drawn_s >= _REDRAW_S:
+                    bar.advance(task, waiting)
+                    waiting, drawn_s = 0, now_s
+
+            yield advance
+            bar.advance(task, waiting)
+
+    def track(self, items: Iterable[T], label: str, total: int | None = None, *, streams_output: bool = False) -> Iterator[T]:
+        """The same items, with a progress bar while they are taken; one step an item."""
+        with self.progress(label, total, streams_output=streams_output) as advance:
+            for item in items:
+                yield item
+                advance(1)
+
+
+def _draw(table: Table) -> None:
+    drawn = rich.table.Table(title=table.title or None, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for index, name in enumerate(table.columns):
+        drawn.add_column(Text(name), justify="right" if table.stands_right(index) else "left", overflow="fold")
+    for row in table.cells():
+        drawn.add_row(*map(Text, row))
+    rich.console.Console().print(drawn)

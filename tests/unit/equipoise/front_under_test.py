@@ -1,0 +1,73 @@
+"""A command line of its own, made of the same frame, whose commands end in every way a command can end. Run as a script by test_cli_front.py."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.front import Front
+from equipoise.cli.screen import Screen, Table
+from events.errors import EquipoiseError, FieldError, GapError, InputError, InvariantBroken
+
+ERRORS: dict[str, BaseException] = {
+    "input": InputError("the log is a folder;\nname a file in it"),
+    "field": FieldError("LagReported.lags[0_3]", "-1 is not a lag"),
+    "gap": GapError(17, "offset 16 is missing"),
+    "invariant": InvariantBroken(1, "0_0 has two owners"),
+    "base": EquipoiseError("no"),
+    "defect": KeyError("a\nb"),
+    "recursion": RecursionError("maximum recursion depth exceeded"),
+    "missing-file": FileNotFoundError(2, "No such file or directory", "group.db"),
+    "interrupt": KeyboardInterrupt(),
+}
+
+
+@command("fails", json=False)
+@click.argument("how", type=click.Choice(sorted(ERRORS)))
+def fails(screen: Screen, how: str) -> None:
+    """Raises an error of one kind."""
+    raise ERRORS[how]
+
+
+@command("answers")
+@click.option("--code", type=int, default=0)
+def answers(screen: Screen, code: int) -> int:
+    """Prints a table of two rows and ends with the code it is told."""
+    rows = [("0_0", 5, None), ("0_10", 123456, 0.25)]
+    screen.remark("two rows follow")
+    screen.answer({"rows": rows}, "a heading", Table(columns=("task", "lag", "share"), rows=rows))
+    return code
+
+
+@command("counts", json=True)
+@click.argument("total", type=int)
+@click.option("--streams", is_flag=True)
+def counts(screen: Screen, total: int, streams: bool) -> None:
+    """Takes so many steps under a progress bar."""
+    steps = sum(1 for _ in screen.track(range(total), "counting", total, streams_output=streams))
+    screen.answer(steps, str(steps))
+
+
+@command("floods", json=False)
+def floods(screen: Screen) -> None:
+    """Writes far more than a pipe holds."""
+    for _ in range(100_000):
+        print("x" * 80)
+
+
+@command("waits", json=False)
+def waits(screen: Screen) -> None:
+    """Says that it is there, then is interrupted as a terminal does it."""
+    os.kill(os.getpid(), signal.SIGINT)
+    signal.pause()
+
+
+NAMES = ("fails", "answers", "counts", "floods", "waits")
+front = Front(name="front", help="A front.", commands_by_place={name: f"{__name__}:{name}" for name in NAMES})
+
+if __name__ == "__main__":
+    sys.exit(front())

@@ -1,0 +1,199 @@
+"""The frame of the command line: exit codes, one line on stderr, JSON alone on stdout, tables, progress bars, a closed pipe, an interrupt."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from importlib import metadata
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from equipoise.cli import COMMANDS, main
+from equipoise.cli.screen import Screen, Table, plain
+from tests.unit.equipoise.front_under_test import front
+
+ROOT = Path(__file__).parents[3]
+SCRIPT = [sys.executable, str(Path(__file__).with_name("front_under_test.py"))]
+ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "TERM": "xterm", "COLUMNS": "100"}
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(front, args)
+
+
+def script(*args: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*SCRIPT, *args], capture_output=True, text=True, env=ENVIRONMENT, check=False, timeout=60)
+
+
+def on_a_terminal(*args: str, stdout_too: bool) -> tuple[str, str]:
+    """Runs the script with stderr (and stdout) on a terminal; returns what came on stdout, if a pipe, and on the terminal."""
+    leader, follower = pty.openpty()
+    process = subprocess.Popen([*SCRIPT, *args], stdout=follower if stdout_too else subprocess.PIPE, stderr=follower, env=ENVIRONMENT, text=True)
+    os.close(follower)
+    drawn = b""
+    while True:
+        try:
+            piece = os.read(leader, 65_536)
+        except OSError:  # Linux says EIO when the last writer has gone
+            break
+        if not piece:
+            break
+        drawn += piece
+    os.close(leader)
+    piped = process.communicate(timeout=60)[0] or ""
+    assert process.returncode == 0, drawn
+    return piped, drawn.decode()
+
+
+@pytest.mark.parametrize(
+    ("how", "code", "line"),
+    [
+        ("input", 2, "equipoise: the log is a folder; name a file in it\n"),
+        ("field", 2, "equipoise: LagReported.lags[0_3]: -1 is not a lag\n"),
+        ("gap", 2, "equipoise: offset 17: offset 16 is missing\n"),
+        ("base", 2, "equipoise: no\n"),
+        ("invariant", 1, "equipoise: invariant 1: 0_0 has two owners\n"),
+        ("missing-file", 2, "equipoise: group.db: No such file or directory\n"),
+        ("interrupt", 130, "equipoise: interrupted\n"),
+    ],
+)
+def test_an_error_is_one_line_and_its_exit_code(how: str, code: int, line: str) -> None:
+    result = run("fails", how)
+    assert (result.exit_code, result.stderr, result.stdout) == (code, line, "")
+
+
+@pytest.mark.parametrize("how", ["defect", "recursion"])
+def test_a_defect_asks_to_be_reported_and_shows_its_traceback_under_debug_alone(how: str) -> None:
+    result = run("fails", how)
+    assert result.exit_code == 70
+    assert result.stderr.count("\n") == 1
+    assert "please report it" in result.stderr
+    for args in (["fails", how, "--debug"], ["--debug", "fails", how]):
+        loud = run(*args)
+        assert loud.exit_code == 70
+        assert loud.stderr.startswith("Traceback")
+        assert loud.stderr.endswith(result.stderr)
+
+
+def test_the_traceback_of_a_user_error_shows_under_debug_alone() -> None:
+    assert "Traceback" not in run("fails", "field").stderr
+    assert "Traceback" in run("fails", "field", "--debug").stderr
+
+
+@pytest.mark.parametrize("line", ["nothing", "--nothing", "answers --nothing", "answers --code", "answers --code x", "fails nothing", "fails", "answers a b"])
+def test_misuse_is_one_line_that_names_the_help_and_exit_2(line: str) -> None:
+    result = run(*line.split())
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("equipoise: ")
+    assert result.stderr.count("\n") == 1
+    assert result.stderr.rstrip().endswith("--help")
+
+
+def test_a_no_is_exit_1_with_the_answer_on_stdout() -> None:
+    assert run("answers", "--code", "1").exit_code == 1
+    assert json.loads(run("answers", "--code", "1", "--json").stdout)["rows"][0][0] == "0_0"
+
+
+def test_json_is_alone_on_stdout_and_silences_the_rest() -> None:
+    result = run("answers", "--json")
+    assert json.loads(result.stdout) == {"rows": [["0_0", 5, None], ["0_10", 123456, 0.25]]}
+    assert result.stderr == ""
+
+
+def test_a_table_off_the_terminal_is_plain_and_aligned() -> None:
+    result = run("answers")
+    assert result.stdout == "a heading\ntask      lag  share\n0_0         5\n0_10  123,456    0.2\n"
+    assert result.stderr == "two rows follow\n"
+    assert run("answers", "--quiet").stderr == ""
+
+
+def test_a_table_is_never_cut_off_the_terminal() -> None:
+    text = plain(Table(columns=("a",), rows=[("x" * 500,)]))
+    assert text == "a\n" + "x" * 500
+
+
+def test_wide_characters_keep_their_columns() -> None:
+    assert plain(Table(columns=("m", "n"), rows=[("日本", 1), ("ab", 22)], title="t")) == "t\nm      n\n日本   1\nab    22"
+
+
+def test_a_row_of_the_wrong_length_is_refused() -> None:
+    with pytest.raises(ValueError, match="1 cells in a table of 2"):
+        Table(columns=("a", "b"), rows=[("x",)])
+
+
+def test_no_not_a_number_gets_into_a_document() -> None:
+    with pytest.raises(ValueError, match="JSON"):
+        Screen(json=True).answer({"share": float("nan")})
+
+
+def test_exit_codes_of_a_real_process() -> None:
+    assert [script("fails", how).returncode for how in ("field", "invariant", "defect", "interrupt")] == [2, 1, 70, 130]
+    assert script("answers").returncode == 0
+    assert script("answers", "--code", "1").returncode == 1
+    assert script("nothing").returncode == 2
+
+
+def test_an_interrupt_from_the_terminal_is_one_line() -> None:
+    done = script("waits")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "equipoise: interrupted\n")
+
+
+def test_a_reader_that_goes_away_is_no_error() -> None:
+    with subprocess.Popen([*SCRIPT, "floods"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, env=ENVIRONMENT) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        assert process.stdout.readline() == b"x" * 80 + b"\n"
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 141
+
+
+def test_a_progress_bar_shows_on_a_terminal_and_only_there() -> None:
+    piped, drawn = on_a_terminal("counts", "5000", stdout_too=False)
+    assert piped == "5000\n"
+    assert "counting" in drawn
+    assert "5,000/5,000" in drawn
+    for silencer in ("--quiet", "--json"):
+        piped, drawn = on_a_terminal("counts", "5000", silencer, stdout_too=False)
+        assert (piped, drawn) == ("5000\n", "")
+    assert script("counts", "5000").stderr == ""
+
+
+def test_no_bar_is_drawn_over_output_that_streams_to_the_same_terminal() -> None:
+    assert "counting" in on_a_terminal("counts", "10", stdout_too=True)[1]
+    assert "counting" not in on_a_terminal("counts", "10", "--streams", stdout_too=True)[1]
+
+
+def test_a_table_on_a_terminal_is_drawn() -> None:
+    _, drawn = on_a_terminal("answers", stdout_too=True)
+    assert "━" in drawn or "─" in drawn
+    assert "123,456" in drawn
+
+
+def test_alone_it_helps() -> None:
+    result = CliRunner().invoke(main, [])
+    assert result.exit_code == 0
+    assert result.stdout == CliRunner().invoke(main, ["--help"]).stdout
+    assert result.stdout.startswith("Usage: equipoise")
+
+
+def test_version() -> None:
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"equipoise {metadata.version('equipoise')}\n"
+
+
+@pytest.mark.parametrize("name", sorted(COMMANDS))
+def test_every_command_helps_with_an_example(name: str) -> None:
+    result = CliRunner().invoke(main, [name, "--help"])
+    assert result.exit_code == 0
+    assert "Example" in result.stdout
+    assert f"equipoise {name}" in result.stdout
+    command = main.get_command(click.Context(main), name)
+    assert command is not None
+    assert command.name == name
+    assert {"quiet", "debug"} <= {str(param.name) for param in command.params}
