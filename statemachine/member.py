@@ -20,13 +20,13 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Self
 
 import attrs
 
 from events import fields
 from events.decisions import Decision, EventRejected, MemberAssigned, MemberExpired
-from events.errors import InputError
+from events.errors import FieldError, InputError
 from events.facts import Fact, LagReported, LeaveCancelled, LeaveIntended, Load, MemberJoined, MemberLeft, TaskReady, TasksRevoked
 from events.records import DecisionRecord
 from events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
@@ -55,7 +55,8 @@ class MemberSettings:
 
     def __attrs_post_init__(self) -> None:
         if self.lease_margin_ms >= self.session_timeout_ms:
-            raise fields.FieldError("MemberSettings.lease_margin_ms", f"{self.lease_margin_ms} leaves nothing of session_timeout_ms {self.session_timeout_ms}")
+            problem = f"{self.lease_margin_ms} leaves nothing of session_timeout_ms {self.session_timeout_ms}; lower it"
+            raise FieldError("MemberSettings.lease_margin_ms", problem)
 
 
 class Reception(enum.Enum):
@@ -83,7 +84,9 @@ class End(enum.Enum):
     """It was closed, has stopped everything and has said MemberLeft."""
 
 
-FATAL_REJECTIONS = frozenset({"unknown_member", "stale_incarnation", "not_configured", "margin_too_small", "margin_too_large", "incarnation_repeated"})
+FATAL_REJECTIONS = frozenset(
+    {"unknown_member", "stale_incarnation", "not_configured", "margin_too_small", "margin_too_large", "incarnation_repeated"}
+)
 """EventRejected codes after which the leader will not hear this incarnation."""
 
 
@@ -152,7 +155,10 @@ class MemberSession:
         return self._last_number + 1
 
     def reader_placed(self, *, last_number: int, sent_ms: int) -> None:
-        """The decisions reader stands at the end of the partition, behind the group's decision `last_number` (0: none yet); known since `sent_ms` (M1)."""
+        """The decisions reader stands at the end of the partition, as a fetch sent at `sent_ms` found it (PROTOCOL M1).
+
+        `last_number`: the highest number of a decision of this group before that place; 0: none yet.
+        """
         if self._joined:
             raise InputError("MemberSession.reader_placed: it has joined already; a new incarnation needs a new session")
         self._last_number = last_number
@@ -201,7 +207,10 @@ class MemberSession:
         return Reception.APPLIED
 
     def fetch_completed(self, *, sent_ms: int, reached_end: bool, now_ms: int) -> None:
-        """A fetch sent at `sent_ms` is done, and every decision it brought has been handed in. `reached_end`: nothing was left to read (PROTOCOL M4)."""
+        """A fetch sent at `sent_ms` is done, and every decision it brought has been handed in (PROTOCOL M4).
+
+        `reached_end`: nothing was left to read in the partition when the broker answered.
+        """
         self._look_at_lease(now_ms)
         if self._fetch_counts(reached_end):
             self._fetch_ms = max(self._fetch_ms, self._lease_dates_from(sent_ms, now_ms))
@@ -221,15 +230,11 @@ class MemberSession:
         if grant is not None and self._counts_as_restored(grant, lag, now_ms):
             grant.restored = True
         self._lags[task] = lag
-        if lag.__class__ is int and lag <= self.settings.ready_lag_records:  # type: ignore[operator]
-            if task not in self._ready and (task in self.standby or task in self.warmup):
-                self._ready.add(task)
-                if self._joined and self.ended is None:
-                    self._urgent.append(
-                        TaskReady(member_id=self.member_id, incarnation=self.incarnation, assignment_epoch=self.assignment_epoch, tasks=(task,))
-                    )
-        else:
+        if isinstance(lag, LagSentinel) or lag > self.settings.ready_lag_records:
             self._ready.discard(task)
+        elif task not in self._ready and (task in self.standby or task in self.warmup):
+            self._ready.add(task)
+            self._say_sooner(TaskReady, (task,))
 
     def copy_dropped(self, task: TaskId) -> None:
         """There is no copy of `task` on this member any more."""
@@ -243,8 +248,8 @@ class MemberSession:
         if self.ended is not None:
             return
         if task not in self.grants and not self.stopping:
-            self._urgent.append(TasksRevoked(member_id=self.member_id, incarnation=self.incarnation, assignment_epoch=self.assignment_epoch, tasks=(task,)))
-        self._leave_if_stopped()
+            self._say_sooner(TasksRevoked, (task,))
+        self._leave_if_stopped(now_ms)
 
     def load_measured(self, load: Load | None) -> None:
         """What the next reports say of the host's load."""
@@ -273,7 +278,7 @@ class MemberSession:
             self.stopping = True
             self.closing.update(self.held(now_ms))
             self.grants.clear()
-            self._leave_if_stopped()
+            self._leave_if_stopped(now_ms)
 
     # What the host asks
 
@@ -381,12 +386,18 @@ class MemberSession:
                     start_ms = self._hold_ends_ms(now_ms, assigned.hold_ms.get(task, 0))
                     stateless = task.subtopology not in self.settings.stateful_subtopologies
                     self.grants[task] = Grant(token=token, start_ms=start_ms, restored=stateless)
-        if assigned.revoke and self.closing.isdisjoint(assigned.revoke):
-            self._next_report_ms = now_ms  # it never ran them: say so at once
+        never_run = tuple(task for task in assigned.revoke if task not in self.closing)
+        if never_run:
+            self._say_sooner(TasksRevoked, never_run)
 
-    def _leave_if_stopped(self) -> None:
+    def _say_sooner(self, what: type[TaskReady] | type[TasksRevoked], tasks: tuple[TaskId, ...]) -> None:
+        """What the next report says anyway (PROTOCOL M2)."""
+        if self._joined and self.ended is None:
+            self._urgent.append(what(member_id=self.member_id, incarnation=self.incarnation, assignment_epoch=self.assignment_epoch, tasks=tasks))
+
+    def _leave_if_stopped(self, now_ms: int) -> None:
         if self.stopping and not self.closing:
-            self._leave(End.LEFT, 0)
+            self._leave(End.LEFT, now_ms)
 
     def _leave(self, how: End, now_ms: int) -> None:
         """Its own word that nothing runs here any more (PROTOCOL M1): the last thing it says. With tasks still closing, it waits for them."""
@@ -475,7 +486,7 @@ class MemberSession:
         return json.dumps(self._state(), sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod
-    def restore(cls, settings: MemberSettings, snapshot: bytes) -> MemberSession:
+    def restore(cls, settings: MemberSettings, snapshot: bytes) -> Self:
         """The session that `snapshot()` was taken of, with the same settings."""
         state: dict[str, Any] = json.loads(snapshot)
         session = cls(settings)
@@ -492,16 +503,17 @@ class MemberSession:
         session._lags = _lags(state["lags"])
         session._ready = set(_tasks(state["ready"]))
         session._load = None if state["load"] is None else Load(*state["load"])
-        session._urgent = [_SAID[kind](member_id=settings.member_id, incarnation=settings.incarnation, **_said(said)) for kind, said in state["urgent"]]
+        who: dict[str, Any] = {"member_id": settings.member_id, "incarnation": settings.incarnation}
+        session._urgent = [_SAID[kind](**who, **_said(said)) for kind, said in state["urgent"]]
         session._next_report_ms, session._report_number = state["next_report_ms"], state["report_number"]
         session._reported = None if state["reported"] is None else _lags(state["reported"])
         session._report_known = state["report_known"]
         return session
 
     def relative_key(self, now_ms: int) -> bytes:
-        """The state for an exhaustive search: times as ages that stop where they no longer matter, counters left out.
+        """The state for an exhaustive search: times as ages that stop where they no longer matter, the count of reports left out.
 
-        Equal keys, with equal numbers still to come, mean equal behaviour from here on.
+        Equal keys mean equal behaviour from here on, up to the numbers of reports.
         """
         state = self._state()
         oldest = self.settings.session_timeout_ms + 1

@@ -1,0 +1,449 @@
+"""The member's side of the protocol: lease arithmetic to the millisecond, epochs, holds, revocations, reports, and the ways to end."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from events.decisions import EventRejected, MemberAssigned, MemberExpired
+from events.errors import FieldError, InputError
+from events.facts import LagReported, LeaveCancelled, LeaveIntended, MemberLeft, TaskReady, TasksRevoked
+from events.records import DecisionRecord
+from events.tasks import LagSentinel, TaskId
+from statemachine.member import End, MemberSession, MemberSettings, Reception
+
+STATEFUL = TaskId(0, 0)
+OTHER = TaskId(0, 1)
+STATELESS = TaskId(1, 0)
+LEASE_MS = 8_000
+
+
+def settings(**changes: Any) -> MemberSettings:
+    base: dict[str, Any] = {
+        "member_id": "m1",
+        "incarnation": 7,
+        "session_timeout_ms": 10_000,
+        "lease_margin_ms": 2_000,
+        "join_nonce": "n",
+        "ready_lag_records": 100,
+        "stateful_subtopologies": frozenset({0}),
+    }
+    return MemberSettings(**{**base, **changes})
+
+
+def joined(at_ms: int = 0, session_class: type[MemberSession] = MemberSession, **changes: Any) -> MemberSession:
+    session = session_class(settings(**changes))
+    session.reader_placed(last_number=0, sent_ms=at_ms)
+    session.join(at_ms)
+    return session
+
+
+def record(number: int, decision: Any) -> DecisionRecord:
+    return DecisionRecord("log", "g", number, number, 0, 0, decision)
+
+
+def assigned(epoch: int, active: tuple[TaskId, ...] = (), **fields: Any) -> MemberAssigned:
+    tokens = fields.pop("tokens", tuple(1 for _ in active))
+    return MemberAssigned(member_id="m1", incarnation=fields.pop("incarnation", 7), assignment_epoch=epoch, active=active, tokens=tokens, **fields)
+
+
+def renew(session: MemberSession, sent_ms: int, now_ms: int) -> None:
+    session.heartbeat_acknowledged(sent_ms=sent_ms, now_ms=now_ms)
+    session.fetch_completed(sent_ms=sent_ms, reached_end=True, now_ms=now_ms)
+
+
+def running(task: TaskId = STATELESS, session_class: type[MemberSession] = MemberSession) -> MemberSession:
+    session = joined(session_class=session_class)
+    assert session.receive(record(1, assigned(1, (task,))), 0) is Reception.APPLIED
+    session.copy_progress(task, 0, 0)
+    assert session.may_process(task, 0)
+    return session
+
+
+# Joining
+
+
+def test_a_member_joins_only_with_its_reader_at_the_end():
+    session = MemberSession(settings())
+    with pytest.raises(InputError, match="reader_placed"):
+        session.join(0)
+    session.reader_placed(last_number=4, sent_ms=0)
+    with pytest.raises(InputError, match="reader_placed"):  # so long ago that the lease would be over
+        session.join(LEASE_MS)
+    fact = session.join(LEASE_MS - 1)
+    assert (fact.member_id, fact.incarnation, fact.session_timeout_ms, fact.lease_margin_ms) == ("m1", 7, 10_000, 2_000)
+    assert session.next_number == 5
+    with pytest.raises(InputError, match="joins once"):
+        session.join(1)
+    with pytest.raises(InputError, match="joined already"):
+        session.reader_placed(last_number=9, sent_ms=1)
+
+
+def test_a_join_names_the_copies_found_on_disk_and_nothing_is_announced_before():
+    session = MemberSession(settings())
+    session.copy_progress(OTHER, 50, 0)
+    session.copy_progress(STATEFUL, LagSentinel.UNKNOWN, 0)
+    session.reader_placed(last_number=0, sent_ms=0)
+    assert session.poll(0) == []
+    assert list(session.join(0).lags.items()) == [(STATEFUL, LagSentinel.UNKNOWN), (OTHER, 50)]
+
+
+def test_a_margin_that_eats_the_session_is_refused():
+    with pytest.raises(FieldError, match="lease_margin_ms"):
+        settings(lease_margin_ms=10_000)
+
+
+# The lease (M4)
+
+
+def test_the_lease_lasts_the_session_timeout_less_the_margin_to_the_millisecond():
+    session = running()
+    assert session.may_process(STATELESS, LEASE_MS - 1)
+    assert session.refusal(STATELESS, LEASE_MS) == "ended"
+    assert session.ended is End.LEASE_LAPSED
+
+
+@pytest.mark.parametrize(("heartbeat_ms", "fetch_ms", "ends_ms"), [(3_000, 0, LEASE_MS), (0, 3_000, LEASE_MS), (3_000, 2_000, 2_000 + LEASE_MS)])
+def test_both_the_heartbeat_and_the_fetch_must_be_fresh(heartbeat_ms: int, fetch_ms: int, ends_ms: int):
+    session = running()
+    session.heartbeat_acknowledged(sent_ms=heartbeat_ms, now_ms=4_000)
+    session.fetch_completed(sent_ms=fetch_ms, reached_end=True, now_ms=4_000)
+    assert session.lease_ends_ms == ends_ms
+    assert session.may_process(STATELESS, ends_ms - 1)
+    assert not session.may_process(STATELESS, ends_ms)
+
+
+def test_the_lease_is_dated_from_sending_not_from_arrival():
+    session = running()
+    renew(session, 1_000, LEASE_MS - 1)
+    assert session.lease_ends_ms == 1_000 + LEASE_MS
+
+
+def test_an_older_acknowledgement_does_not_shorten_it():
+    session = running()
+    renew(session, 3_000, 3_010)
+    renew(session, 2_000, 3_020)
+    assert session.lease_ends_ms == 3_000 + LEASE_MS
+
+
+def test_a_fetch_that_left_something_unread_does_not_count():
+    session = running()
+    session.heartbeat_acknowledged(sent_ms=5_000, now_ms=5_001)
+    session.fetch_completed(sent_ms=5_000, reached_end=False, now_ms=5_001)
+    assert session.lease_ends_ms == LEASE_MS
+
+
+def test_a_lapsed_lease_never_revives():
+    """A paused member wakes, and what it sent before the pause is acknowledged."""
+    session = running()
+    renew(session, LEASE_MS - 1, LEASE_MS)
+    assert session.ended is End.LEASE_LAPSED
+    assert session.closing == {STATELESS}
+    assert session.poll(LEASE_MS) == []
+    assert session.receive(record(2, assigned(2, (STATELESS,))), LEASE_MS) is Reception.APPLIED
+    assert not session.may_process(STATELESS, LEASE_MS)
+
+
+def test_each_rule_can_be_switched_off_by_one_method():
+    class Revives(MemberSession):
+        def _may_revive(self) -> bool:
+            return True
+
+    class DatesArrival(MemberSession):
+        def _lease_dates_from(self, sent_ms: int, arrived_ms: int) -> int:
+            return arrived_ms
+
+    class HeartbeatsOnly(MemberSession):
+        def _lease_rests_on(self, heartbeat_ms: int, fetch_ms: int) -> int:
+            return heartbeat_ms
+
+    revived = running(session_class=Revives)
+    assert not revived.may_process(STATELESS, LEASE_MS)
+    renew(revived, LEASE_MS, LEASE_MS)
+    assert revived.may_process(STATELESS, LEASE_MS)
+    late = running(session_class=DatesArrival)
+    renew(late, 0, 7_000)
+    assert late.may_process(STATELESS, LEASE_MS)
+    deaf = running(session_class=HeartbeatsOnly)
+    deaf.heartbeat_acknowledged(sent_ms=5_000, now_ms=5_000)
+    assert deaf.may_process(STATELESS, LEASE_MS)
+
+
+# Decisions in order (L4, M3)
+
+
+def test_decisions_are_taken_in_order_and_a_gap_is_read_first():
+    session = joined()
+    first, second = record(1, assigned(1, (STATELESS,))), record(2, assigned(2, (OTHER,)))
+    assert session.receive(second, 0) is Reception.GAP
+    assert session.next_number == 1
+    assert not session.grants
+    assert session.receive(first, 0) is Reception.APPLIED
+    assert session.receive(first, 0) is Reception.DROPPED
+    assert session.receive(second, 0) is Reception.APPLIED
+    assert list(session.grants) == [OTHER]
+
+
+def test_while_a_gap_is_open_no_fetch_renews():
+    session = running()
+    session.heartbeat_acknowledged(sent_ms=5_000, now_ms=5_000)
+    session.receive(record(3, assigned(3)), 5_000)
+    session.fetch_completed(sent_ms=5_000, reached_end=True, now_ms=5_000)
+    assert session.lease_ends_ms == LEASE_MS
+    session.receive(record(2, assigned(2)), 5_000)
+    session.fetch_completed(sent_ms=5_000, reached_end=True, now_ms=5_000)
+    assert session.lease_ends_ms == 5_000 + LEASE_MS
+
+
+def test_an_older_epoch_or_another_incarnation_is_not_applied():
+    session = joined()
+    session.receive(record(1, assigned(5, (STATELESS,))), 0)
+    session.receive(record(2, assigned(4, (OTHER,))), 0)
+    session.receive(record(3, assigned(6, (OTHER,), incarnation=6)), 0)
+    assert (session.assignment_epoch, list(session.grants)) == (5, [STATELESS])
+
+
+# Tasks
+
+
+def test_a_stateful_task_processes_once_its_copy_has_caught_up():
+    session = joined()
+    session.receive(record(1, assigned(1, (STATEFUL,))), 0)
+    assert session.refusal(STATEFUL, 0) == "restoring"
+    session.copy_progress(STATEFUL, 1, 10)
+    assert session.refusal(STATEFUL, 10) == "restoring"
+    session.copy_progress(STATEFUL, 0, 20)
+    assert session.refusal(STATEFUL, 20) is None
+    assert session.refusal(OTHER, 20) == "not_granted"
+
+
+def test_a_hold_counts_from_reading_the_grant_and_what_was_restored_before_does_not_count():
+    session = joined()
+    session.receive(record(1, assigned(1, (STATEFUL, STATELESS), hold_ms={STATEFUL: 500, STATELESS: 500})), 1_000)
+    session.copy_progress(STATEFUL, 0, 1_499)
+    assert session.refusal(STATELESS, 1_499) == "hold"
+    assert session.held(1_499) == []
+    assert session.refusal(STATELESS, 1_500) is None
+    assert session.refusal(STATEFUL, 1_500) == "restoring"
+    assert session.held(1_500) == [STATEFUL, STATELESS]
+    session.copy_progress(STATEFUL, 0, 1_500)
+    assert session.may_process(STATEFUL, 1_500)
+
+
+def test_a_grant_that_is_repeated_does_not_begin_its_hold_anew():
+    session = joined()
+    session.receive(record(1, assigned(1, (STATELESS,), hold_ms={STATELESS: 500})), 1_000)
+    session.receive(record(2, assigned(2, (STATELESS,), hold_ms={STATELESS: 500})), 1_400)
+    assert session.may_process(STATELESS, 1_500)
+
+
+def test_a_revoked_task_stops_at_once_is_held_until_closed_and_then_given_up_with_the_epoch_that_revoked_it():
+    session = running()
+    session.receive(record(2, assigned(2, (), revoke=(STATELESS,))), 100)
+    assert session.refusal(STATELESS, 100) == "closing"
+    assert session.held(100) == [STATELESS]
+    assert session.poll(100) == []
+    session.task_closed(STATELESS, 150)
+    assert session.poll(150) == [TasksRevoked(member_id="m1", incarnation=7, assignment_epoch=2, tasks=(STATELESS,))]
+    assert session.held(150) == []
+
+
+def test_a_set_without_a_task_closes_it_even_when_it_does_not_say_revoke():
+    session = running()
+    session.receive(record(2, assigned(2, ())), 100)
+    assert session.closing == {STATELESS}
+
+
+def test_a_task_in_hold_that_is_revoked_is_given_up_at_once():
+    session = joined()
+    session.receive(record(1, assigned(1, (STATELESS,), hold_ms={STATELESS: 500})), 0)
+    session.receive(record(2, assigned(2, (), revoke=(STATELESS,))), 100)
+    assert session.closing == set()
+    assert session.poll(100) == [TasksRevoked(member_id="m1", incarnation=7, assignment_epoch=2, tasks=(STATELESS,))]
+
+
+def test_a_task_granted_again_while_it_closes_opens_anew_and_restores_anew():
+    session = running(STATEFUL)
+    session.receive(record(2, assigned(2, (), revoke=(STATEFUL,))), 100)
+    session.receive(record(3, assigned(3, (STATEFUL,), tokens=(2,))), 110)
+    assert session.refusal(STATEFUL, 110) == "closing"
+    session.task_closed(STATEFUL, 120)
+    assert session.poll(120) == []  # nothing is given up
+    assert session.refusal(STATEFUL, 120) == "restoring"
+    session.copy_progress(STATEFUL, 0, 130)
+    assert session.may_process(STATEFUL, 130)
+
+
+# Reports (M2)
+
+
+def reports(session: MemberSession, now_ms: int) -> list[LagReported]:
+    return [fact for fact in session.poll(now_ms) if isinstance(fact, LagReported)]
+
+
+def test_heartbeats_come_at_their_interval_and_say_everything():
+    session = joined()
+    session.receive(record(1, assigned(1, (STATEFUL,), warmup=(OTHER,))), 0)
+    session.copy_progress(STATEFUL, 0, 0)
+    session.copy_progress(OTHER, 5_000, 0)
+    assert session.next_poll_ms == 3_000
+    assert session.poll(2_999) == []
+    assert session.poll(3_000) == [
+        LagReported(member_id="m1", incarnation=7, number=0, assignment_epoch=1, held=(STATEFUL,), lags={STATEFUL: LagSentinel.ACTIVE, OTHER: 5_000})
+    ]
+    assert session.next_poll_ms == 6_000
+
+
+def test_a_report_builds_on_the_last_one_only_once_that_has_arrived():
+    session = joined()
+    session.copy_progress(STATEFUL, 10, 0)
+    session.copy_progress(OTHER, 20, 0)
+    assert reports(session, 3_000)[0].base is None
+    renew(session, 3_000, 3_010)
+    session.copy_progress(OTHER, 15, 0)
+    assert reports(session, 6_000)[0].base is None  # number 0 was not acknowledged as such
+    session.heartbeat_acknowledged(sent_ms=6_000, now_ms=6_010, report_number=1)
+    session.fetch_completed(sent_ms=6_000, reached_end=True, now_ms=6_010)
+    session.copy_progress(OTHER, 14, 0)
+    session.copy_dropped(STATEFUL)
+    delta = reports(session, 9_000)[0]
+    assert (delta.base, delta.lags, delta.forgotten) == (1, {OTHER: 14}, (STATEFUL,))
+
+
+def test_a_report_on_an_unknown_base_is_answered_by_a_full_one_at_once():
+    session = joined()
+    session.copy_progress(OTHER, 20, 0)
+    reports(session, 3_000)
+    session.heartbeat_acknowledged(sent_ms=3_000, now_ms=3_001, report_number=0)
+    rejected = EventRejected(kind=1, code="report_base_unknown", member_id="m1", incarnation=7, numbers=(0, 5))
+    session.receive(record(1, rejected), 3_100)
+    full = reports(session, 3_100)[0]
+    assert (full.number, full.base, full.lags) == (1, None, {OTHER: 20})
+
+
+def test_readiness_is_said_once_and_repeated_in_reports():
+    session = joined()
+    session.receive(record(1, assigned(1, (), warmup=(OTHER,))), 0)
+    session.copy_progress(OTHER, 101, 0)
+    assert session.poll(0) == []
+    session.copy_progress(OTHER, 100, 10)
+    session.copy_progress(OTHER, 90, 11)
+    assert session.poll(11) == [TaskReady(member_id="m1", incarnation=7, assignment_epoch=1, tasks=(OTHER,))]
+    assert reports(session, 3_000)[0].ready == (OTHER,)
+    session.copy_progress(OTHER, 101, 3_001)
+    assert reports(session, 6_000)[0].ready == ()
+
+
+# Ends
+
+
+@pytest.mark.parametrize("cause", ["session_timeout", "superseded", "revocation_timeout"])
+def test_a_member_that_reads_that_it_is_out_drops_everything(cause: str):
+    session = running()
+    session.receive(record(2, MemberExpired(member_id="m1", incarnation=6, cause=cause, silent_ms=1)), 10)
+    assert session.may_process(STATELESS, 10)
+    session.receive(record(3, MemberExpired(member_id="m1", incarnation=7, cause=cause, silent_ms=1)), 11)
+    assert session.ended is End.EXPIRED
+    assert (session.closing, session.grants, session.poll(5_000), session.next_poll_ms) == ({STATELESS}, {}, [], None)
+    session.task_closed(STATELESS, 12)
+    assert session.poll(12) == []
+
+
+@pytest.mark.parametrize("code", ["unknown_member", "stale_incarnation", "margin_too_small"])
+def test_a_member_the_leader_will_not_hear_ends(code: str):
+    session = joined()
+    session.receive(record(1, EventRejected(kind=1, code=code, member_id="m1", incarnation=7)), 0)
+    assert (session.ended, session.refused_code) == (End.REFUSED, code)
+
+
+def test_a_rejection_of_somebody_else_or_of_a_trifle_ends_nothing():
+    session = joined()
+    session.receive(record(1, EventRejected(kind=1, code="unknown_member", member_id="m1", incarnation=6)), 0)
+    session.receive(record(2, EventRejected(kind=1, code="not_revoking", member_id="m1", incarnation=7)), 0)
+    assert session.ended is None
+
+
+def test_an_announced_leave_ends_with_the_release_and_its_own_word():
+    session = running()
+    session.intend_leave()
+    session.intend_leave()
+    assert session.poll(10) == [LeaveIntended(member_id="m1", incarnation=7)]
+    assert reports(session, 3_000)[0].leaving
+    session.receive(record(2, assigned(2, (), revoke=(STATELESS,))), 3_100)
+    session.task_closed(STATELESS, 3_200)
+    session.receive(record(3, assigned(3, (), released=True)), 3_300)
+    assert session.ended is End.RELEASED
+    assert session.poll(3_300) == [
+        TasksRevoked(member_id="m1", incarnation=7, assignment_epoch=2, tasks=(STATELESS,)),
+        MemberLeft(member_id="m1", incarnation=7),
+    ]
+    assert session.poll(3_301) == []
+
+
+def test_a_leave_can_be_cancelled_until_the_release():
+    session = running()
+    session.intend_leave()
+    session.cancel_leave()
+    assert session.poll(10) == [LeaveIntended(member_id="m1", incarnation=7), LeaveCancelled(member_id="m1", incarnation=7)]
+    assert session.may_process(STATELESS, 10)
+    session.receive(record(2, EventRejected(kind=1, code="already_released", member_id="m1", incarnation=7)), 20)
+    assert session.ended is None  # a task still closes
+    session.task_closed(STATELESS, 30)
+    assert session.ended is End.LEFT
+    assert session.poll(30)[-1] == MemberLeft(member_id="m1", incarnation=7)
+
+
+def test_closing_stops_everything_first_and_says_so_last():
+    session = running()
+    session.close(10)
+    assert session.refusal(STATELESS, 10) == "closing"
+    assert session.poll(10) == []
+    session.receive(record(2, assigned(2, (OTHER,))), 11)
+    assert session.refusal(OTHER, 11) == "not_granted"
+    session.task_closed(STATELESS, 20)
+    assert session.ended is End.LEFT
+    assert session.poll(20) == [MemberLeft(member_id="m1", incarnation=7)]
+
+
+# State as bytes
+
+
+def _stages() -> list[MemberSession]:
+    bare = MemberSession(settings())
+    busy = running(STATEFUL)
+    busy.copy_progress(OTHER, LagSentinel.UNKNOWN, 5)
+    busy.receive(record(2, assigned(2, (STATELESS,), tokens=(3,), revoke=(STATEFUL,), standby=(OTHER,), hold_ms={STATELESS: 70})), 10)
+    busy.copy_progress(OTHER, 3, 15)
+    busy.intend_leave()
+    told = running()
+    reports(told, 3_000)
+    told.heartbeat_acknowledged(sent_ms=3_000, now_ms=3_001, report_number=0)
+    ended = running()
+    ended.close(4)
+    ended.task_closed(STATELESS, 5)
+    return [bare, busy, told, ended]
+
+
+@pytest.mark.parametrize("stage", range(4))
+def test_a_restored_session_is_the_same_and_goes_on_the_same(stage: int):
+    original = _stages()[stage]
+    restored = MemberSession.restore(original.settings, original.snapshot())
+    assert restored.snapshot() == original.snapshot()
+    for session in (original, restored):
+        if session.joined and session.ended is None:
+            session.receive(record(session.next_number, assigned(9, (OTHER,), tokens=(9,))), 3_500)
+    assert restored.poll(7_000) == original.poll(7_000)
+    assert restored.snapshot() == original.snapshot()
+
+
+def test_the_relative_key_does_not_depend_on_when_it_is_taken():
+    def lived(start_ms: int) -> MemberSession:
+        session = joined(at_ms=start_ms)
+        session.receive(record(1, assigned(1, (STATELESS,), hold_ms={STATELESS: 700})), start_ms + 10)
+        return session
+
+    early, late = lived(0), lived(123_456)
+    assert early.snapshot() != late.snapshot()
+    assert early.relative_key(200) == late.relative_key(123_656)
+    assert early.relative_key(200) != early.relative_key(300)
