@@ -7,53 +7,48 @@ from typing import Any
 
 import click
 
+from equipoise.cli.endings import DEBUG, Endings
 from equipoise.cli.screen import Screen
 
-_META = "equipoise.cli."
+_QUIET = "equipoise.cli.quiet"
+_JSON = "equipoise.cli.json"
 
 CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 100}
-
-
-def _remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
-    if value:
-        ctx.meta[_META + str(param.name)] = True
-
-
-def _flag(*names: str, help: str) -> click.Option:
-    return click.Option(names, is_flag=True, expose_value=False, callback=_remember, is_eager=True, help=help)
-
-
-def common_options() -> list[click.Parameter]:
-    """Fresh ``--quiet`` and ``--debug`` options; both may stand before or after the command's name."""
-    return [_flag("-q", "--quiet", help="No progress bar, no remarks."), _flag("--debug", help="Show the traceback of an error.")]
-
-
-def wants_debug(ctx: click.Context) -> bool:
-    return bool(ctx.meta.get(_META + "debug"))
-
-
-def current_screen(ctx: click.Context) -> Screen:
-    """The screen as the options given so far want it."""
-    return Screen(json=bool(ctx.meta.get(_META + "json")), quiet=bool(ctx.meta.get(_META + "quiet")))
 
 
 def command(name: str, *, json: bool = True, **settings: Any) -> Callable[[Callable[..., int | None]], click.Command]:
     """Decorator: makes a command out of ``def run(screen: Screen, ...) -> int | None``, which returns its exit code (None: 0).
 
     The docstring is the help text; end it with examples, as one block that begins with a line ``\\b``. `json`: the command has an answer in JSON
-    and takes ``--json``. `settings` go to click.Command. Errors are raised, never printed: see `equipoise.cli.front`.
+    and takes ``--json``. `settings` go to click.Command. Errors are raised, never printed: see `equipoise.cli.endings`.
     """
 
     def make(run: Callable[..., int | None]) -> click.Command:
         def with_screen(*args: Any, **kwargs: Any) -> int | None:
-            return run(current_screen(click.get_current_context()), *args, **kwargs)
+            meta = click.get_current_context().meta
+            return run(Screen(json=_JSON in meta, quiet=_QUIET in meta), *args, **kwargs)
 
         with_screen.__doc__ = run.__doc__
         with_screen.__click_params__ = getattr(run, "__click_params__", [])  # type: ignore[attr-defined]
-        made: click.Command = click.command(name, cls=click.Command, context_settings=CONTEXT_SETTINGS, **settings)(with_screen)
+        made = click.command(name, cls=Endings, context_settings=CONTEXT_SETTINGS, **settings)(with_screen)
         if json:
-            made.params.append(_flag("--json", help="Answer with one JSON document on stdout, and nothing else there."))
+            made.params.append(_flag(_JSON, "--json", help="Answer with one JSON document on stdout, and nothing else there."))
         made.params.extend(common_options())
         return made
 
     return make
+
+
+def common_options() -> list[click.Parameter]:
+    """Fresh ``--quiet`` and ``--debug`` options; both may stand before or after the command's name."""
+    return [_flag(_QUIET, "-q", "--quiet", help="No progress bar, no remarks."), _flag(DEBUG, "--debug", help="Show the traceback of an error.")]
+
+
+def _flag(key: str, *names: str, help: str) -> click.Option:
+    """A flag that sets `key` in the context's `meta`, which a command and its group share."""
+
+    def remember(ctx: click.Context, param: click.Parameter, value: bool) -> None:
+        if value:
+            ctx.meta[key] = True
+
+    return click.Option(names, is_flag=True, expose_value=False, callback=remember, is_eager=True, help=help)

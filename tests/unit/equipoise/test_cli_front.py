@@ -86,7 +86,10 @@ def test_the_traceback_of_a_user_error_shows_under_debug_alone() -> None:
     assert "Traceback" in run("fails", "field", "--debug").stderr
 
 
-@pytest.mark.parametrize("line", ["nothing", "--nothing", "answers --nothing", "answers --code", "answers --code x", "fails nothing", "fails", "answers a b"])
+MISUSES = ["nothing", "--nothing", "answers --nothing", "answers --code", "answers --code x", "fails nothing", "fails", "answers a b"]
+
+
+@pytest.mark.parametrize("line", MISUSES)
 def test_misuse_is_one_line_that_names_the_help_and_exit_2(line: str) -> None:
     result = run(*line.split())
     assert (result.exit_code, result.stdout) == (2, "")

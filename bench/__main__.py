@@ -1,0 +1,58 @@
+"""`python -m bench`: runs every benchmark and prints one table.
+
+A benchmark is a module ``bench/<name>_bench.py`` with ``run() -> list[tuple[str, float, str]]``: what was measured, the number, and what it is to be
+held against ("at most 8: ..."). Numbers are ratios and counts, never wall time alone: this machine is not the next one.
+"""
+
+from __future__ import annotations
+
+import importlib
+import os
+import platform
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.screen import Screen, Table
+from events.errors import InputError
+
+Row = tuple[str, float, str]
+
+
+def benchmarks(folder: Path) -> list[str]:
+    """Names of the benchmarks in `folder`, in rising order."""
+    return sorted(path.name.removesuffix("_bench.py") for path in folder.glob("*_bench.py"))
+
+
+def environment() -> str:
+    """What a reader must know of the machine to read the numbers."""
+    return f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores"
+
+
+@command("bench", short_help="Ratios that must not get worse.")
+@click.argument("names", nargs=-1)
+def bench(screen: Screen, names: Sequence[str]) -> None:
+    """Runs the benchmarks NAMES (default: all) and prints what they measured.
+
+    \b
+    Examples:
+      python -m bench
+      python -m bench codec --json
+    """
+    there = benchmarks(Path(__file__).parent)
+    for name in names:
+        if name not in there:
+            raise InputError(f"{name!r} is no benchmark; there are: {', '.join(there) or 'none'}")
+    rows: list[tuple[str, str, float, str]] = []
+    for name in screen.track(names or there, "measuring", len(names or there)):
+        run: Callable[[], list[Row]] = importlib.import_module(f"bench.{name}_bench").run
+        rows.extend((name, *row) for row in run())
+    keys = ("benchmark", "measure", "value", "note")
+    document = {"environment": environment(), "rows": [dict(zip(keys, row, strict=True)) for row in rows]}
+    screen.answer(document, environment(), Table(columns=keys, rows=rows))
+
+
+if __name__ == "__main__":
+    bench.main(prog_name="python -m bench")
