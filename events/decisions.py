@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from events import fields
+from events.errors import FieldError
 from events.tasks import TaskId
 
 _member = attrs.field(validator=fields.text())
@@ -92,17 +93,22 @@ class MemberAssigned:
     """To be closed and left out of `held` in the next report."""
     tokens: tuple[int, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.integer(1)))
     """Fencing token of each task of `active`, in its order; rises with every grant of the task (PROTOCOL M6)."""
-    hold_ms: dict[TaskId, int] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer(1)))
+    hold_ms: dict[TaskId, int] = attrs.field(
+        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer(1))
+    )
     """Active tasks that must not start until this long after this decision was read (PROTOCOL M5)."""
     released: bool = attrs.field(default=False, validator=fields.boolean)
     """A leaving member that owns nothing: it may go."""
 
     def __attrs_post_init__(self) -> None:
         if len(self.tokens) != len(self.active):
-            raise fields.FieldError("MemberAssigned.tokens", f"{len(self.tokens)} tokens for {len(self.active)} active tasks; one for each, in the same order")
+            raise FieldError(
+                "MemberAssigned.tokens", f"{len(self.tokens)} tokens for {len(self.active)} active tasks; one for each, in the same order"
+            )
+        active = frozenset(self.active) if self.hold_ms else frozenset()
         for task in self.hold_ms:
-            if task not in self.active:
-                raise fields.FieldError(f"MemberAssigned.hold_ms[{task}]", "a hold is for a task of `active`")
+            if task not in active:
+                raise FieldError(f"MemberAssigned.hold_ms[{task}]", "a hold is for a task of `active`")
 
 
 @attrs.frozen(kw_only=True)

@@ -4,7 +4,10 @@
 
     EquipoiseError                  any of the below; `exit_code` is what the command line ends with
     ├── InputError                  the caller's data or usage is wrong: say which field, and the fix   (exit 2)
-    │   └── FieldError              one field of one event or problem is unsound
+    │   ├── FieldError              one field of one event or problem is unsound
+    │   │   └── UnsoundError        an event's bytes do not make a sound event
+    │   └── TooLargeError           an event is larger than a log may hold
+    ├── UnknownEventError           an event kind or version this build does not know; has no offset yet   (exit 2)
     ├── LogError                    a log cannot be read further; carries the offset                    (exit 2)
     │   ├── GapError                an offset is missing
     │   ├── RepeatError             an offset came twice
@@ -39,6 +42,27 @@ class FieldError(InputError):
         super().__init__(f"{field}: {problem}")
         self.field = field
         self.problem = problem
+
+
+class UnsoundError(FieldError):
+    """Bytes that are no sound event: `code` is one of `events.codec.UNDECODABLE_CODES`, `field` is ``Class.field`` or ``Class``."""
+
+    def __init__(self, code: str, field: str, problem: str) -> None:
+        super().__init__(field, problem)
+        self.code = code
+
+
+class TooLargeError(InputError):
+    """An event over `events.codec.MOST_EVENT_BYTES`; it must be split."""
+
+
+class UnknownEventError(EquipoiseError):
+    """An event kind or schema version that this build does not know. A log reader turns it into UnknownKindError, a worker halts the group."""
+
+    def __init__(self, kind: int, version: int, problem: str) -> None:
+        super().__init__(problem)
+        self.kind = kind
+        self.version = version
 
 
 class LogError(EquipoiseError):

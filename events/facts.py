@@ -9,6 +9,7 @@ from __future__ import annotations
 import attrs
 
 from events import fields
+from events.errors import FieldError
 from events.knobs import Knobs
 from events.tasks import Lag, TaskId
 
@@ -61,7 +62,7 @@ class TopologyDeclared:
         previous = -1
         for index, part in enumerate(self.subtopologies):
             if part.subtopology <= previous:
-                raise fields.FieldError(f"TopologyDeclared.subtopologies[{index}]", "sub-topologies must be in rising order, each once")
+                raise FieldError(f"TopologyDeclared.subtopologies[{index}]", "sub-topologies must be in rising order, each once")
             previous = part.subtopology
 
 
@@ -108,11 +109,11 @@ class MemberJoined:
 class Load:
     """What a member's host is busy with. Shares in 0..1 of what it has, rates per second."""
 
-    cpu: float = attrs.field(default=0.0, validator=fields.number())
-    memory: float = attrs.field(default=0.0, validator=fields.number())
-    disk: float = attrs.field(default=0.0, validator=fields.number())
-    records_per_s: float = attrs.field(default=0.0, validator=fields.number())
-    restored_records_per_s: float = attrs.field(default=0.0, validator=fields.number())
+    cpu: float = attrs.field(default=0.0, converter=fields.as_float, validator=fields.number())
+    memory: float = attrs.field(default=0.0, converter=fields.as_float, validator=fields.number())
+    disk: float = attrs.field(default=0.0, converter=fields.as_float, validator=fields.number())
+    records_per_s: float = attrs.field(default=0.0, converter=fields.as_float, validator=fields.number())
+    restored_records_per_s: float = attrs.field(default=0.0, converter=fields.as_float, validator=fields.number())
     """Restore speed measured lately; 0: not measured."""
 
 
@@ -124,8 +125,8 @@ class LagReported:
     names the copies that are gone.
     """
 
-    member_id: str = _member
-    incarnation: int = _incarnation
+    member_id: str = attrs.field(validator=fields.text())
+    incarnation: int = attrs.field(validator=fields.integer())
     number: int = attrs.field(validator=fields.integer())
     """Rises with every report of the incarnation."""
     assignment_epoch: int = attrs.field(validator=fields.integer())

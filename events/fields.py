@@ -5,7 +5,7 @@ They are attrs validators, so an event cannot be constructed unsound, from Pytho
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
 import attrs
@@ -16,6 +16,8 @@ from events.tasks import LagSentinel, TaskId
 type_ = type
 MOST_TEXT_CHARS = 1_000
 INT64_MAX = 2**63 - 1
+MOST_TASK_NUMBER = 999_999_999
+"""Highest sub-topology and partition number: the nine digits that the text form of a task has room for."""
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
@@ -29,7 +31,7 @@ def integer(least: int = 0, most: int = INT64_MAX) -> Validator:
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value.__class__ is not int or value < least or value > most:
-            raise FieldError(_name(owner, attribute), f"{value!r} is not a whole number from {least} to {most}")
+            raise FieldError(_name(owner, attribute), f"{value!r:.80} is not a whole number from {least} to {most}")
 
     return check
 
@@ -62,7 +64,7 @@ def text(least_chars: int = 1, most_chars: int = MOST_TEXT_CHARS) -> Validator:
 def boolean(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     """True or False."""
     if value is not True and value is not False:
-        raise FieldError(_name(owner, attribute), f"{value!r} is neither true nor false")
+        raise FieldError(_name(owner, attribute), f"{value!r:.80} is neither true nor false")
 
 
 def one_of(*allowed: str) -> Validator:
@@ -70,14 +72,20 @@ def one_of(*allowed: str) -> Validator:
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value.__class__ is not str or value not in allowed:
-            raise FieldError(_name(owner, attribute), f"{value!r} is not one of {', '.join(allowed)}")
+            raise FieldError(_name(owner, attribute), f"{value!r:.80} is not one of {', '.join(allowed)}")
 
     return check
 
 
 def _check_task(field: str, value: Any) -> None:
-    if value.__class__ is not TaskId or value.subtopology.__class__ is not int or value.partition.__class__ is not int or value.subtopology < 0 or value.partition < 0:
-        raise FieldError(field, f"{value!r} is not a task; use TaskId(sub-topology, partition), both >= 0")
+    if (
+        value.__class__ is not TaskId
+        or value.subtopology.__class__ is not int
+        or value.partition.__class__ is not int
+        or not 0 <= value.subtopology <= MOST_TASK_NUMBER
+        or not 0 <= value.partition <= MOST_TASK_NUMBER
+    ):
+        raise FieldError(field, f"{value!r:.80} is not a task; use TaskId(sub-topology, partition), both from 0 to {MOST_TASK_NUMBER}")
 
 
 def task(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -87,28 +95,41 @@ def task(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
 
 def task_set(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     """A tuple of TaskIds in strictly rising order: canonical, so no task stands in it twice."""
-    if not value and value.__class__ is tuple:
-        return
-    field = _name(owner, attribute)
     if value.__class__ is not tuple:
-        raise FieldError(field, f"{value!r:.80} is not a tuple of tasks")
-    previous: TaskId | None = None
-    for index, item in enumerate(value):
-        _check_task(f"{field}[{index}]", item)
-        if previous is not None and item <= previous:
-            raise FieldError(f"{field}[{index}]", f"{item} after {previous}: tasks must be in rising order, each once")
-        previous = item
+        raise FieldError(_name(owner, attribute), f"{value!r:.80} is not a tuple of tasks")
+    last_subtopology = last_partition = -1
+    for index, item in enumerate(value):  # spelled out, because every heartbeat passes here
+        if item.__class__ is not TaskId:
+            _check_task(f"{_name(owner, attribute)}[{index}]", item)
+        subtopology, partition = item
+        if (
+            subtopology.__class__ is not int
+            or partition.__class__ is not int
+            or subtopology < 0
+            or partition < 0
+            or subtopology > MOST_TASK_NUMBER
+            or partition > MOST_TASK_NUMBER
+        ):
+            _check_task(f"{_name(owner, attribute)}[{index}]", item)
+        if subtopology <= last_subtopology and (subtopology < last_subtopology or partition <= last_partition):
+            _check_task(f"{_name(owner, attribute)}[{index}]", item)
+            raise FieldError(f"{_name(owner, attribute)}[{index}]", f"{item} after {value[index - 1]}: tasks must be in rising order, each once")
+        last_subtopology, last_partition = subtopology, partition
 
 
 def lags(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """dict TaskId -> Lag: a number of records >= 0, or a LagSentinel."""
+    """dict TaskId -> Lag: a number of records >= 0, or a LagSentinel.
+
+    Of the keys only the class is checked, because every heartbeat passes here; that their numbers are in range is checked where they meet the
+    wire (`events.tasks.PARSED_TASKS`, `events.tasks.TASK_TEXTS`).
+    """
     if value.__class__ is not dict:
         raise FieldError(_name(owner, attribute), f"{value!r:.80} is not a mapping of task to lag")
     for key, lag in value.items():
         if key.__class__ is not TaskId:
-            _check_task(f"{_name(owner, attribute)}[{key}]", key)
+            _check_task(f"{_name(owner, attribute)}[{key!s:.80}]", key)
         if (lag.__class__ is not int or lag < 0 or lag > INT64_MAX) and lag.__class__ is not LagSentinel:
-            raise FieldError(f"{_name(owner, attribute)}[{key}]", f"{lag!r} is not a lag; use a number of records >= 0, 'active' or 'unknown'")
+            raise FieldError(f"{_name(owner, attribute)}[{key}]", f"{lag!r:.80} is not a lag; use a number of records >= 0, 'active' or 'unknown'")
 
 
 def mapping_of(key: Validator, item: Validator) -> Validator:
@@ -122,7 +143,7 @@ def mapping_of(key: Validator, item: Validator) -> Validator:
                 key(owner, attribute, name)
                 item(owner, attribute, content)
             except FieldError as error:
-                raise FieldError(f"{_name(owner, attribute)}[{name}]", error.problem) from None
+                raise FieldError(f"{_name(owner, attribute)}[{name!s:.80}]", error.problem) from None
 
     return check
 
@@ -153,21 +174,44 @@ def instance_of(kind: type_) -> Validator:
 
 
 def number(least: float = 0.0) -> Validator:
-    """A finite int or float >= least."""
+    """A finite float >= least."""
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value.__class__ not in (int, float) or not least <= value < float("inf"):
-            raise FieldError(_name(owner, attribute), f"{value!r} is not a finite number >= {least}")
+        if value.__class__ is not float or not least <= value < float("inf"):
+            raise FieldError(_name(owner, attribute), f"{value!r:.80} is not a finite number >= {least}")
 
     return check
 
 
+def as_float(value: Any) -> Any:
+    """attrs converter: a whole number becomes a float and -0.0 becomes 0.0, so that equal numbers have equal bytes."""
+    if value.__class__ is int and -INT64_MAX <= value <= INT64_MAX:
+        return float(value)
+    return value + 0.0 if value.__class__ is float else value
+
+
+_option_text = text(0)
+_option_integer = integer(-(2**63))
+
+
 def scalar(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """An option of a third-party assignor: int, float, str or bool."""
-    if value.__class__ not in (int, float, str, bool):
-        raise FieldError(_name(owner, attribute), f"{value!r} is not a number, text or truth value")
+    """An option of a third-party assignor: a bool, a text, an int of 64 bits or a finite float other than -0.0."""
+    if value.__class__ is str:
+        _option_text(owner, attribute, value)
+    elif value.__class__ is int:
+        _option_integer(owner, attribute, value)
+    elif value.__class__ is float:
+        if not abs(value) < float("inf") or str(value) == "-0.0":
+            raise FieldError(_name(owner, attribute), f"{value!r} is not a finite number other than -0.0")
+    elif value is not True and value is not False:
+        raise FieldError(_name(owner, attribute), f"{value!r:.80} is not a number, text or truth value")
 
 
-def sorted_mapping(value: Mapping[Any, Any]) -> dict[Any, Any]:
-    """attrs converter: the same mapping in key order, so that equal events have equal bytes whoever built them."""
-    return dict(sorted(value.items())) if value.__class__ is dict and len(value) > 1 else value  # type: ignore[return-value]
+def sorted_mapping(value: Any) -> Any:
+    """attrs converter: the same mapping in key order, mappings within it too, so that it reads the same whoever built it."""
+    if value.__class__ is not dict or not value:
+        return value
+    try:
+        return {key: sorted_mapping(value[key]) for key in sorted(value)}
+    except TypeError:  # keys of several types: the validator names the one that is wrong
+        return value

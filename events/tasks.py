@@ -58,6 +58,22 @@ PARSED_TASKS: Mapping[str, TaskId] = _ParsedTasks()
 """``PARSED_TASKS["0_3"] == TaskId(0, 3)``; raises FieldError for text that is no task id."""
 
 
+class _TaskTexts(dict[TaskId, str]):
+    """TaskId -> text form, filled on demand."""
+
+    def __missing__(self, task: TaskId) -> str:
+        text = f"{task[0]}_{task[1]}"
+        if PARSED_TASKS[text] != task:  # raises, too, when a number is out of range
+            raise FieldError("task", f"{task!r} is not a task")
+        if len(self) < _ParsedTasks._MOST_ENTRIES:
+            self[task] = text
+        return text
+
+
+TASK_TEXTS: Mapping[TaskId, str] = _TaskTexts()
+"""``TASK_TEXTS[TaskId(0, 3)] == "0_3"``; raises FieldError for a task that has no text form."""
+
+
 def parse_task(text: str) -> TaskId:
     """``"0_3"`` -> ``TaskId(0, 3)``. Raises FieldError when `text` is no task id."""
     if not isinstance(text, str):

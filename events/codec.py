@@ -1,0 +1,213 @@
+"""One codec: event <-> (kind, version, payload).
+
+`payload` is the msgpack of the event's wire form (`events.wire`). There is one payload for each event: equal events have equal bytes, and
+``encode(decode(b)) == b`` for every `b` of a current version that is accepted. So what msgpack alone would also have read (an int in more bytes
+than it needs, a key twice, keys out of order, bytes behind the end) is unsound, just as what an event's constructor refuses.
+"""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple, cast
+
+import msgpack
+
+from events import decisions, facts, readable, upcasters, wire
+from events.decisions import Decision
+from events.errors import FieldError, InputError, TooLargeError, UnknownEventError, UnsoundError
+from events.facts import Fact, Undecodable
+from events.records import DecisionRecord, Record
+
+Event = Fact | Decision
+
+MOST_EVENT_BYTES = 1_000_000
+"""Kafka's default max.message.bytes is 1,048,588; the rest is for keys, headers and the batch."""
+
+FIRST_DECISION_KIND = 100
+
+KINDS: Mapping[int, tuple[int, type]] = {
+    1: (1, facts.LogOpened),
+    2: (1, facts.GroupConfigured),
+    3: (1, facts.TopologyDeclared),
+    4: (1, facts.PartitionsObserved),
+    5: (2, facts.MemberJoined),
+    6: (1, facts.LagReported),
+    7: (1, facts.TaskReady),
+    8: (1, facts.TasksRevoked),
+    9: (1, facts.LeaveIntended),
+    10: (1, facts.LeaveCancelled),
+    11: (1, facts.MemberLeft),
+    12: (1, facts.ProbingTick),
+    13: (1, facts.AssignmentObserved),
+    14: (1, facts.Undecodable),
+    100: (1, decisions.MemberExpired),
+    101: (1, decisions.BalanceEvaluated),
+    102: (1, decisions.AssignmentIssued),
+    103: (1, decisions.MemberAssigned),
+    104: (1, decisions.AssignmentProposed),
+    105: (1, decisions.EventRejected),
+    106: (1, decisions.Checkpointed),
+}
+"""Type code -> (schema version written, class). A code is never used again for another class; a version is never changed, only followed."""
+
+UNDECODABLE_CODES: Mapping[str, str] = {
+    "too_large": "more bytes than an event may have",
+    "not_msgpack": "the bytes are no msgpack value",
+    "not_canonical": "the bytes are not the one form that this value has",
+    "misshapen": "not an array with as many fields as the class has",
+    "unsound_field": "the constructor refuses a field",
+    "not_a_fact": "a decision where only facts may stand",
+}
+"""Why a payload is `Undecodable`; in code and in stored records only by name."""
+
+
+class _Kind(NamedTuple):
+    code: int
+    version: int
+    shape: type
+    read: Callable[[Any, Any], Any]
+    write: Callable[[Any], list[Any]]
+
+
+_BY_CODE = {code: _Kind(code, version, shape, wire.reader(shape), wire.writer(shape)) for code, (version, shape) in KINDS.items()}
+_BY_CLASS = {kind.shape: kind for kind in _BY_CODE.values()}
+_BY_NAME = {kind.shape.__name__: kind for kind in _BY_CODE.values()}
+
+_pack = msgpack.Packer(autoreset=True).pack
+_unpack = msgpack.unpackb  # strict by default: UTF-8 texts, keys that are texts, and no length that exceeds the bytes given
+
+
+class Encoded(NamedTuple):
+    """An event as it is stored."""
+
+    kind: int
+    version: int
+    payload: bytes
+
+
+def kind_of(event: Event | type) -> int:
+    """The type code of an event, or of an event class."""
+    return _BY_CLASS[event if isinstance(event, type) else event.__class__].code
+
+
+def kind_name(code: int) -> str:
+    """The class name of a type code; the number itself where this build knows none."""
+    return _BY_CODE[code].shape.__name__ if code in _BY_CODE else str(code)
+
+
+def encode(event: Event) -> Encoded:
+    """The event as it is stored, in the current version.
+
+    Raises InputError when it is no event, TooLargeError when its payload has over MOST_EVENT_BYTES bytes.
+    """
+    try:
+        kind = _BY_CLASS[event.__class__]
+    except KeyError:
+        raise InputError(f"{event!r:.80} is no event; events are the classes of events.facts and events.decisions") from None
+    payload = _pack(kind.write(event))
+    if len(payload) > MOST_EVENT_BYTES:
+        raise TooLargeError(f"{kind.shape.__name__}: {len(payload)} bytes; an event has at most {MOST_EVENT_BYTES}, so split it")
+    return Encoded(kind.code, kind.version, payload)
+
+
+def decode(kind: int, version: int, payload: bytes) -> Event:
+    """The event that was stored.
+
+    Raises UnknownEventError for a kind or version this build does not know, UnsoundError with a code of UNDECODABLE_CODES and the field's name for
+    bytes that are no sound event. Nothing else, whatever the bytes are.
+    """
+    known = _BY_CODE.get(kind)
+    if known is None or not 1 <= version <= known.version:
+        raise _unknown(kind, version)
+    if len(payload) > MOST_EVENT_BYTES:
+        raise UnsoundError("too_large", known.shape.__name__, f"{len(payload)} bytes; an event has at most {MOST_EVENT_BYTES}")
+    try:
+        form = _unpack(payload)
+        if _pack(form) != payload:
+            raise UnsoundError("not_canonical", known.shape.__name__, "its bytes are not the only ones for what they say (a long int, a key twice)")
+    except (ValueError, TypeError, OverflowError, RecursionError, MemoryError, msgpack.UnpackException) as error:
+        raise UnsoundError("not_msgpack", known.shape.__name__, f"{len(payload)} bytes that are no msgpack value ({error!s:.80})") from None
+    try:
+        if version != known.version:
+            form = upcasters.upcast(kind, version, known.version, form)
+        return cast(Event, known.read(form, known.shape))
+    except UnsoundError:
+        raise
+    except FieldError as error:
+        raise UnsoundError("unsound_field", error.field, error.problem) from None
+    except RecursionError:
+        raise UnsoundError("misshapen", known.shape.__name__, "is nested too deeply") from None
+
+
+def _unknown(kind: int, version: int) -> UnknownEventError:
+    known = _BY_CODE.get(kind)
+    if known is None:
+        return UnknownEventError(kind, version, f"event kind {kind} is not known to this build; read it with the newer one that wrote it")
+    versions = f"{known.shape.__name__} version {version} is not known to this build, which reads 1 to {known.version}"
+    return UnknownEventError(kind, version, f"{versions}; read it with the newer one that wrote it")
+
+
+def decode_lenient(kind: int, version: int, payload: bytes) -> Fact:
+    """The fact that a sender appended, or `Undecodable` in its place (PROTOCOL L6).
+
+    Raises UnknownEventError for an unknown kind or version: another worker may know it, so the group must halt.
+    """
+    try:
+        event = decode(kind, version, payload)
+    except UnsoundError as error:
+        return _undecodable(error.code, error.field, kind, payload)
+    if kind >= FIRST_DECISION_KIND:
+        return _undecodable("not_a_fact", kind_name(kind), kind, payload)
+    return cast(Fact, event)
+
+
+def _undecodable(code: str, field: str, kind: int, payload: bytes) -> Undecodable:
+    # A field's name may hold text from the payload: cut to what Undecodable takes.
+    return Undecodable(code=code, field=field[:200], kind=kind, length_bytes=len(payload), crc32=zlib.crc32(payload))
+
+
+# ---------------------------------------------------------------------------------------------------------------- checksums
+
+
+def fact_checksum(group: str, offset: int, append_ms: int, kind: int, version: int, payload: bytes) -> int:
+    """CRC-32 of msgpack [group, offset, append_ms, kind, version] and then the payload."""
+    return zlib.crc32(payload, zlib.crc32(_pack((group, offset, append_ms, kind, version))))
+
+
+def decision_checksum(
+    log_id: str, group: str, number: int, caused_by: int, index: int, fact_checksum: int, kind: int, version: int, payload: bytes
+) -> int:
+    """CRC-32 of msgpack [log_id, group, number, caused_by, index, fact_checksum, kind, version] and then the payload."""
+    return zlib.crc32(payload, zlib.crc32(_pack((log_id, group, number, caused_by, index, fact_checksum, kind, version))))
+
+
+def make_record(group: str, offset: int, append_ms: int, event: Fact) -> Record:
+    """The record that a log would hold for this fact: the checksum is that of its current encoding."""
+    return Record(group, offset, append_ms, event, fact_checksum(group, offset, append_ms, *encode(event)))
+
+
+def checksum_of(record: DecisionRecord) -> int:
+    """The checksum that a log would hold for this decision."""
+    return decision_checksum(
+        record.log_id, record.group, record.number, record.caused_by, record.index, record.fact_checksum, *encode(record.decision)
+    )
+
+
+# --------------------------------------------------------------------------------------------------------------------- JSON
+
+
+def to_json(event: Event) -> dict[str, Any]:
+    """``{"kind": "LagReported", "event": {"member_id": ...}}``: the readable form (`events.readable`), for people and JSON Lines."""
+    return {"kind": event.__class__.__name__, "event": readable.write(event)}
+
+
+def from_json(form: Mapping[str, Any]) -> Event:
+    """The event of `to_json`; fields left out get their defaults.
+
+    Raises UnsoundError with the field's name; UnknownEventError (kind -1) for a name that is no kind.
+    """
+    name = form.get("kind")
+    if name.__class__ is not str or name not in _BY_NAME:
+        raise UnknownEventError(-1, 0, f"event kind {name!r:.80} is not known to this build")
+    return cast(Event, readable.read(_BY_NAME[name].shape, form.get("event")))

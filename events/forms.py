@@ -1,0 +1,145 @@
+"""What the two written forms of an event share: cattrs converters that leave every check a constructor makes to that constructor.
+
+By itself cattrs would turn ``"5"`` into 5 and ``1.0`` into 1 on the way in. Here a value of the wrong type reaches the constructor as it is, and
+the constructor names its field.
+"""
+
+from __future__ import annotations
+
+import types
+import typing
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+import cattrs
+
+from events.errors import FieldError
+from events.knobs import Scalar
+from events.tasks import PARSED_TASKS, LagSentinel, TaskId
+
+Reader = Callable[[Any, Any], Any]
+"""(written form, type) -> value, as cattrs calls it."""
+Writer = Callable[[Any], Any]
+"""value -> written form."""
+
+
+class MisshapenError(Exception):
+    """A value that no constructor would name: the caller knows its field, and turns this into an UnsoundError."""
+
+
+def as_is(value: Any, _: Any = None) -> Any:
+    """Written as it is, and read as it is: the constructor checks it."""
+    return value
+
+
+def columns(kind: Any) -> list[tuple[str, Any]]:
+    """Name and type of each field of an attrs class, in declared order."""
+    attrs.resolve_types(kind)
+    return [(attribute.name, attribute.type) for attribute in attrs.fields(kind)]
+
+
+def read_task(value: Any, _: Any = None) -> TaskId:
+    """``"0_3"`` -> ``TaskId(0, 3)``."""
+    if value.__class__ is not str:
+        raise MisshapenError(f"{value!r:.80} is not a task id; write <sub-topology>_<partition>, as in 0_3")
+    try:
+        return PARSED_TASKS[value]
+    except FieldError as error:
+        raise MisshapenError(error.problem) from None
+
+
+_SENTINELS = {sentinel.value: sentinel for sentinel in LagSentinel}
+
+
+def read_lag(value: Any) -> Any:
+    """``"active"`` and ``"unknown"`` -> their LagSentinel; anything else as it is."""
+    return _SENTINELS.get(value, value) if value.__class__ is str else value
+
+
+# ------------------------------------------------------------------------------------------------------------------ types
+
+
+def is_mapping_from(key: type) -> Callable[[Any], bool]:
+    """True for ``dict[key, ...]``."""
+    return lambda kind: typing.get_origin(kind) is dict and typing.get_args(kind)[0] is key
+
+
+def is_exactly(wanted: Any) -> Callable[[Any], bool]:
+    """True for this type alone."""
+    return lambda kind: bool(kind == wanted)
+
+
+def _is_plain(kind: Any) -> bool:
+    return kind in (int, float, str, bool, Scalar)
+
+
+def _part_of_optional(kind: Any) -> Any:
+    """X of ``X | None``, else None."""
+    parts = typing.get_args(kind)
+    if typing.get_origin(kind) not in (types.UnionType, typing.Union) or len(parts) != 2 or parts[1] is not types.NoneType:
+        return None
+    return parts[0]
+
+
+def _is_tuple_of_any_length(kind: Any) -> bool:
+    return typing.get_origin(kind) is tuple and typing.get_args(kind)[1:] == (Ellipsis,)
+
+
+# -------------------------------------------------------------------------------------------------------------- converters
+
+Form = tuple[Callable[[Any], bool], Callable[[cattrs.Converter, Any], Reader], Callable[[cattrs.Converter, Any], Writer]]
+"""Which types it is for, and what makes a reader and a writer for one of them."""
+
+
+def simply(wanted: Any, reader: Reader, writer: Writer) -> Form:
+    """The form of one type."""
+    return is_exactly(wanted), lambda _converter, _kind: reader, lambda _converter, _kind: writer
+
+
+def make_converter(forms: Iterable[Form]) -> cattrs.Converter:
+    """A converter with plain values, optional values and tuples, and then `forms`, of which a later one wins."""
+    converter = cattrs.Converter(detailed_validation=False)
+    everywhere: tuple[Form, ...] = (
+        (_is_plain, lambda _converter, _kind: as_is, lambda _converter, _kind: as_is),
+        (lambda kind: _part_of_optional(kind) is not None, _optional_reader, _optional_writer),
+        (_is_tuple_of_any_length, _tuple_reader, _tuple_writer),
+    )
+    for predicate, make_reader, make_writer in (*everywhere, *forms):
+        converter.register_structure_hook_factory(predicate, lambda kind, make=make_reader: make(converter, kind))
+        converter.register_unstructure_hook_factory(predicate, lambda kind, make=make_writer: make(converter, kind))
+    return converter
+
+
+def _optional_reader(converter: cattrs.Converter, kind: Any) -> Reader:
+    inner = _part_of_optional(kind)
+    read = converter.get_structure_hook(inner)
+    if read is as_is:
+        return as_is
+
+    def read_optional(value: Any, _: Any = None) -> Any:
+        return None if value is None else read(value, inner)
+
+    return read_optional
+
+
+def _optional_writer(converter: cattrs.Converter, kind: Any) -> Writer:
+    write = converter.get_unstructure_hook(_part_of_optional(kind))
+    return as_is if write is as_is else lambda value: None if value is None else write(value)
+
+
+def _tuple_reader(converter: cattrs.Converter, kind: Any) -> Reader:
+    inner = typing.get_args(kind)[0]
+    read = converter.get_structure_hook(inner)
+
+    def read_tuple(value: Any, _: Any = None) -> Any:
+        if value.__class__ is not list:
+            return value
+        return tuple(value) if read is as_is else tuple([read(item, inner) for item in value])
+
+    return read_tuple
+
+
+def _tuple_writer(converter: cattrs.Converter, kind: Any) -> Writer:
+    write = converter.get_unstructure_hook(typing.get_args(kind)[0])
+    return list if write is as_is else lambda items: [write(item) for item in items]

@@ -1,0 +1,54 @@
+"""Schema versions that are still read, though no longer written: one step per version, on the wire form, before any class sees it.
+
+To change the wire form of a kind: leave its past shape here as a class, add the step that leads from it, raise its version in `events.codec.KINDS`,
+and keep bytes of the past version, as they were written, under ``tests/data/events``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from events import fields
+from events.errors import UnsoundError
+
+MEMBER_JOINED = 5
+
+
+@attrs.frozen(kw_only=True)
+class MemberJoinedV1:
+    """MemberJoined before members told their tags (KIP-708) and the copies found on their disks."""
+
+    member_id: str = attrs.field(validator=fields.text())
+    incarnation: int = attrs.field(validator=fields.integer())
+    capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
+    rack: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
+    session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
+    lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
+    topology_epoch: int = attrs.field(default=0, validator=fields.integer())
+    join_nonce: str = attrs.field(validator=fields.text())
+    ended_incarnation: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+
+
+def _member_joined_2(wire: list[Any]) -> list[Any]:
+    """No tags, between `rack` and `session_timeout_ms`; no copies, at the end."""
+    return [*wire[:4], {}, *wire[4:], {}]
+
+
+PAST_SHAPES: Mapping[tuple[int, int], type] = {(MEMBER_JOINED, 1): MemberJoinedV1}
+"""(kind, version) -> the class that version had. JSON Lines of that version are read with it."""
+
+STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {(MEMBER_JOINED, 1): _member_joined_2}
+"""(kind, version n) -> the step from wire form n to wire form n + 1."""
+
+
+def upcast(kind: int, version: int, newest: int, wire: Any) -> Any:
+    """The wire form of version `newest`, from that of `version`. Raises UnsoundError when it has not as many fields as `version` had."""
+    for past in range(version, newest):
+        shape = PAST_SHAPES[kind, past]
+        if wire.__class__ is not list or len(wire) != len(attrs.fields(shape)):
+            raise UnsoundError("misshapen", shape.__name__, f"{wire!r:.80} is not an array of its {len(attrs.fields(shape))} fields")
+        wire = STEPS[kind, past](wire)
+    return wire

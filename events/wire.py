@@ -1,0 +1,247 @@
+"""The wire form: an event as an array of its fields in declared order, of nothing but what both msgpack and JSON can carry.
+
+==========================  ==================================================================================================
+in Python                   on the wire
+==========================  ==================================================================================================
+attrs class                 array of its fields, in the order they are declared
+int, float, str, bool       itself (a float is always a float, and never -0.0)
+X or None                   X or null
+tuple of X                  array of X
+TaskId                      text ``"0_3"``
+set of tasks                ``[[sub-topology, [step, ...]], ...]``, sub-topologies rising; each step (>= 1) is the distance from the
+                            partition before it, the first one from -1: partitions 0, 1, 2, 7 are ``[1, 1, 1, 5]``
+mapping of task to lag      map of task text to a number, ``"active"`` or ``"unknown"``; keys in the order of the tasks
+mapping of task to number   ``[[number, set of tasks], ...]``, numbers rising (holds: many tasks, few numbers)
+mapping of text to X        map, keys rising
+mapping of number to X      ``[[key, X], ...]``, keys rising (JSON has no keys but texts)
+==========================  ==================================================================================================
+
+So equal events have equal wire forms. Reading is as strict: what a writer would not have written is refused, with the field's name.
+Steps, because a member's partitions are near each other and a step under 128 is one byte: 100,000 tasks fit in one event.
+"""
+
+from __future__ import annotations
+
+import typing
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import cattrs
+
+from events.errors import FieldError, UnsoundError
+from events.facts import LagReported
+from events.forms import MisshapenError, Reader, Writer, as_is, columns, is_mapping_from, make_converter, read_lag, read_task, simply
+from events.tasks import PARSED_TASKS, TASK_TEXTS, Lag, TaskId
+
+_text = TASK_TEXTS.__getitem__
+
+
+def _read_float(wire: Any, _: Any = None) -> float:
+    if wire.__class__ is not float or str(wire) == "-0.0":
+        raise MisshapenError(f"{wire!r:.80} is not a float other than -0.0")
+    return wire
+
+
+# ------------------------------------------------------------------------------------------------------------------- tasks
+
+
+def _write_tasks(tasks: tuple[TaskId, ...]) -> list[Any]:
+    groups: list[Any] = []
+    steps: list[int] = []
+    last_subtopology = last_partition = -1
+    for subtopology, partition in tasks:
+        if subtopology != last_subtopology:
+            steps = []
+            groups.append([subtopology, steps])
+            last_subtopology, last_partition = subtopology, -1
+        steps.append(partition - last_partition)
+        last_partition = partition
+    return groups
+
+
+def _read_tasks(wire: Any, _: Any = None) -> tuple[TaskId, ...]:
+    if wire.__class__ is not list:
+        raise MisshapenError(f"{wire!r:.80} is not a set of tasks")
+    tasks = []
+    last_subtopology = -1
+    for group in wire:
+        if group.__class__ is not list or len(group) != 2:
+            raise MisshapenError(f"{group!r:.80} is not a sub-topology and its steps")
+        subtopology, steps = group
+        if subtopology.__class__ is not int or subtopology <= last_subtopology or steps.__class__ is not list or not steps:
+            raise MisshapenError(f"{group!r:.80} after sub-topology {last_subtopology}: sub-topologies must rise, each with its steps")
+        last_subtopology = subtopology
+        partition = -1
+        for step in steps:
+            if step.__class__ is not int or step < 1:
+                raise MisshapenError(f"step {step!r:.80} is not a whole number >= 1")
+            partition += step
+            tasks.append(TaskId(subtopology, partition))
+    return tuple(tasks)
+
+
+def _write_lags(lags: dict[TaskId, Lag]) -> dict[str, Any]:
+    return {_text(task): lag if isinstance(lag, int) else lag.value for task, lag in sorted(lags.items(), key=_task_of)}
+
+
+def _task_of(item: tuple[TaskId, Any]) -> TaskId:
+    return item[0]
+
+
+def _read_lags(wire: Any, _: Any = None) -> dict[TaskId, Lag]:
+    if wire.__class__ is not dict:
+        raise MisshapenError(f"{wire!r:.80} is not a mapping of task to lag")
+    try:
+        lags = {PARSED_TASKS[text]: lag if lag.__class__ is int else read_lag(lag) for text, lag in wire.items()}
+    except FieldError as error:
+        raise MisshapenError(error.problem) from None
+    tasks = list(lags)
+    if tasks != sorted(tasks):
+        raise MisshapenError("tasks must be in rising order")
+    return lags
+
+
+def _write_holds(holds: dict[TaskId, int]) -> list[Any]:
+    by_number: dict[int, list[TaskId]] = {}
+    for task in sorted(holds):
+        by_number.setdefault(holds[task], []).append(task)
+    return [[number, _write_tasks(tuple(by_number[number]))] for number in sorted(by_number)]
+
+
+def _read_holds(wire: Any, _: Any = None) -> dict[TaskId, int]:
+    holds: dict[TaskId, int] = {}
+    for number, group in _read_pairs(wire):
+        tasks = _read_tasks(group)
+        if not tasks or not holds.keys().isdisjoint(tasks):
+            raise MisshapenError(f"no task, or a task that has a number already, stands under {number}")
+        holds.update(dict.fromkeys(tasks, number))
+    return holds
+
+
+# ---------------------------------------------------------------------------------------------------------------- mappings
+
+
+def _read_pairs(wire: Any) -> list[Any]:
+    """``[[key, value], ...]`` with whole-numbered keys, strictly rising from 0."""
+    if wire.__class__ is not list:
+        raise MisshapenError(f"{wire!r:.80} is not an array of pairs")
+    last = -1
+    for pair in wire:
+        if pair.__class__ is not list or len(pair) != 2 or pair[0].__class__ is not int or pair[0] <= last:
+            raise MisshapenError(f"{pair!r:.80} is not a pair with a whole number over {last} as key")
+        last = pair[0]
+    return wire
+
+
+def _text_mapping_reader(converter: cattrs.Converter, kind: Any) -> Reader:
+    inner = typing.get_args(kind)[1]
+    read_value = converter.get_structure_hook(inner)
+
+    def read(wire: Any, _: Any = None) -> Any:
+        if wire.__class__ is not dict:
+            raise MisshapenError(f"{wire!r:.80} is not a mapping")
+        keys = list(wire)
+        if not all(key.__class__ is str for key in keys) or keys != sorted(keys):
+            raise MisshapenError("keys must be texts in rising order")
+        return {key: read_value(value, inner) for key, value in wire.items()}
+
+    return read
+
+
+def _text_mapping_writer(converter: cattrs.Converter, kind: Any) -> Writer:
+    write_value = converter.get_unstructure_hook(typing.get_args(kind)[1])
+    return lambda mapping: {key: write_value(mapping[key]) for key in sorted(mapping)}
+
+
+def _number_mapping_reader(converter: cattrs.Converter, kind: Any) -> Reader:
+    inner = typing.get_args(kind)[1]
+    read_value = converter.get_structure_hook(inner)
+
+    def read(wire: Any, _: Any = None) -> Any:
+        return {key: read_value(value, inner) for key, value in _read_pairs(wire)}
+
+    return read
+
+
+def _number_mapping_writer(converter: cattrs.Converter, kind: Any) -> Writer:
+    write_value = converter.get_unstructure_hook(typing.get_args(kind)[1])
+    return lambda mapping: [[key, write_value(mapping[key])] for key in sorted(mapping)]
+
+
+# ----------------------------------------------------------------------------------------------------------------- classes
+
+
+def _class_reader(converter: cattrs.Converter, kind: Any) -> Reader:
+    fields = [(name, converter.get_structure_hook(type_), type_) for name, type_ in columns(kind)]
+
+    def read(wire: Any, _: Any = None) -> Any:
+        if wire.__class__ is not list:
+            raise UnsoundError("misshapen", kind.__name__, f"{wire!r:.80} is not an array of its {len(fields)} fields")
+        if len(wire) != len(fields):
+            raise UnsoundError("misshapen", kind.__name__, f"has {len(fields)} fields; found {len(wire)}")
+        values = {}
+        for (name, read_field, type_), item in zip(fields, wire, strict=True):
+            try:
+                values[name] = read_field(item, type_)
+            except MisshapenError as error:
+                raise UnsoundError("unsound_field", f"{kind.__name__}.{name}", str(error)) from None
+        return kind(**values)
+
+    return read
+
+
+def _class_writer(converter: cattrs.Converter, kind: Any) -> Writer:
+    fields = [(name, converter.get_unstructure_hook(type_)) for name, type_ in columns(kind)]
+    return lambda event: [write_field(getattr(event, name)) for name, write_field in fields]
+
+
+_converter = make_converter(
+    [
+        (attrs.has, _class_reader, _class_writer),
+        (is_mapping_from(str), _text_mapping_reader, _text_mapping_writer),
+        (is_mapping_from(int), _number_mapping_reader, _number_mapping_writer),
+        simply(float, _read_float, as_is),
+        simply(TaskId, read_task, _text),
+        simply(tuple[TaskId, ...], _read_tasks, _write_tasks),
+        simply(dict[TaskId, Lag], _read_lags, _write_lags),
+        simply(dict[TaskId, int], _read_holds, _write_holds),
+    ]
+)
+
+_read_any_report = _converter.get_structure_hook(LagReported)
+_read_load = _converter.get_structure_hook(dict(columns(LagReported))["load"])
+
+
+def _read_report(wire: Any, _: Any = None) -> LagReported:
+    """Nearly every record of a log is one of these: no loop over fields, positional arguments, and the reason sought only when there is one."""
+    try:
+        member_id, incarnation, number, assignment_epoch, held, ready, lags, base, forgotten, leaving, load = wire
+        return LagReported(
+            member_id,
+            incarnation,
+            number,
+            assignment_epoch,
+            _read_tasks(held),
+            () if ready == [] else _read_tasks(ready),
+            _read_lags(lags),
+            base,
+            () if forgotten == [] else _read_tasks(forgotten),
+            leaving,
+            None if load is None else _read_load(load, None),
+        )
+    except (MisshapenError, TypeError, ValueError):
+        return typing.cast(LagReported, _read_any_report(wire, LagReported))
+
+
+_converter.register_structure_hook(LagReported, _read_report)
+
+
+def reader(kind: type) -> Callable[[Any, Any], Any]:
+    """The function (wire form, kind) -> event. It raises FieldError, or UnsoundError where no constructor could see what is wrong."""
+    return _converter.get_structure_hook(kind)
+
+
+def writer(kind: type) -> Callable[[Any], list[Any]]:
+    """The function event -> wire form."""
+    return _converter.get_unstructure_hook(kind)
