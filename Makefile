@@ -34,7 +34,7 @@ clean: ## remove what was made
 .venv: $(READY) ## the virtual environment with everything below it
 
 $(READY): pyproject.toml constraints.txt
-	@python=; for p in $(PYTHON) python3.11 python3; do \
+	@python=; for p in $(or $(PYTHON),python3.11 python3); do \
 	  "$$p" -c 'import sys; sys.exit(sys.version_info < (3, 11))' >/dev/null 2>&1 && { python=$$p; break; }; done; \
 	if [ -z "$$python" ]; then echo "make: no Python 3.11 or later found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
 	echo "setting up .venv with $$python (once; about a minute)" >&2; \
