@@ -18,6 +18,8 @@ from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
 from events.errors import InputError
 
+FOLDER = Path(__file__).parent
+
 Row = tuple[str, float, str]
 
 
@@ -41,7 +43,7 @@ def bench(screen: Screen, names: Sequence[str]) -> None:
       python -m bench
       python -m bench codec --json
     """
-    there = benchmarks(Path(__file__).parent)
+    there = benchmarks(FOLDER)
     for name in names:
         if name not in there:
             raise InputError(f"{name!r} is no benchmark; there are: {', '.join(there) or 'none'}")

@@ -1,0 +1,53 @@
+"""The written pages hold: every link between them leads somewhere, every command they name exists."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from equipoise.cli import COMMANDS
+
+ROOT = Path(__file__).parents[2]
+PAGES = sorted([*ROOT.glob("*.md"), *(ROOT / "docs").rglob("*.md")])
+
+LINK = re.compile(r"!?\[[^\]]*\]\(([^)\s]+)\)")
+HEADING = re.compile(r"^#+ (.+)$", re.MULTILINE)
+COMMENT = re.compile(r"<!--.*?-->", re.DOTALL)
+COMMENT_OR_CODE = re.compile(r"<!--.*?-->|```.*?```", re.DOTALL)
+
+
+def anchor(heading: str) -> str:
+    """The anchor GitHub gives a heading: lower case, spaces to hyphens, anything else but letters, digits, _ and - dropped."""
+    return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
+
+
+def anchors(page: Path) -> set[str]:
+    return {anchor(heading) for heading in HEADING.findall(COMMENT_OR_CODE.sub("", page.read_text()))}
+
+
+def test_anchors_are_as_github_makes_them() -> None:
+    assert anchor("D9 A movement is carried to its end") == "d9-a-movement-is-carried-to-its-end"
+    assert anchor("L5 Re-emission is compared, `x_y`") == "l5-re-emission-is-compared-x_y"
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_link_leads_somewhere(page: Path) -> None:
+    dead = []
+    for link in LINK.findall(COMMENT_OR_CODE.sub("", page.read_text())):
+        if re.match(r"[a-z]+:", link):
+            continue
+        path, _, fragment = link.partition("#")
+        target = (page.parent / path).resolve() if path else page
+        if not target.exists() or (fragment and fragment not in anchors(target)):
+            dead.append(link)
+    assert dead == []
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_every_command_named_exists(page: Path) -> None:
+    text = COMMENT.sub("", page.read_text())
+    targets = set(re.findall(r"^([a-z.]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
+    assert set(re.findall(r"`?\bmake ([a-z]+)`", text)) <= targets
+    assert set(re.findall(r"`equipoise ([a-z][a-z-]*)", text)) <= set(COMMANDS)
