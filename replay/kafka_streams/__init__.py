@@ -1,0 +1,9 @@
+"""The history of a real Kafka Streams group, read from its recorded files into facts: `import_history`."""
+
+from __future__ import annotations
+
+from replay.kafka_streams.importer import FactSink, ImportOptions, ImportSummary, import_history, options_of
+from replay.kafka_streams.source import Source
+from replay.kafka_streams.wire import WireError
+
+__all__ = ["FactSink", "ImportOptions", "ImportSummary", "Source", "WireError", "import_history", "options_of"]
