@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib
 from collections.abc import Mapping
 from importlib import metadata
@@ -28,6 +29,13 @@ class Front(Endings, click.Group):
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(self.commands_by_place)
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0]
+        if not name.startswith("-") and name not in self.commands_by_place:
+            near = difflib.get_close_matches(name, self.commands_by_place, n=1)
+            ctx.fail(f"no command {name!r}; " + (f"did you mean {near[0]}?" if near else f"there are: {', '.join(self.commands_by_place)}"))
+        return super().resolve_command(ctx, args)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
         place = self.commands_by_place.get(cmd_name)

@@ -98,6 +98,11 @@ def test_misuse_is_one_line_that_names_the_help_and_exit_2(line: str) -> None:
     assert result.stderr.rstrip().endswith("--help")
 
 
+def test_a_command_that_does_not_exist_is_answered_with_those_that_do() -> None:
+    assert run("answer").stderr == "equipoise: no command 'answer'; did you mean answers?; see front --help\n"
+    assert run("zzz").stderr == "equipoise: no command 'zzz'; there are: fails, answers, counts, floods, waits; see front --help\n"
+
+
 def test_a_no_is_exit_1_with_the_answer_on_stdout() -> None:
     assert run("answers", "--code", "1").exit_code == 1
     assert json.loads(run("answers", "--code", "1", "--json").stdout)["rows"][0][0] == "0_0"
