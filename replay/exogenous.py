@@ -1,0 +1,428 @@
+"""What the world did to a group, told apart from what its leader did: the part of a log that would have been the same under another leader.
+
+Joins, ends, configuration, topology and the growth of changelogs are exogenous; lags, readiness and acknowledgements are not: under another
+assignment they would have been others (DESIGN section 8). Read from any log: one that equipoise led, or one imported from Kafka Streams, where what
+operators wrote down (the manifest's supplied actions) is better than what can be inferred, and wins.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from events.decisions import MemberExpired
+from events.errors import InputError
+from events.facts import (
+    AssignmentObserved,
+    GroupConfigured,
+    LagReported,
+    LeaveCancelled,
+    LeaveIntended,
+    LogOpened,
+    MemberJoined,
+    MemberLeft,
+    PartitionsObserved,
+    TaskReady,
+    TasksRevoked,
+    TopologyDeclared,
+)
+from events.records import DecisionRecord, Record
+from events.tasks import Lag, TaskId
+
+TAIL_MS = 60_000
+"""Past its last sample a curve goes on as it grew over this much time before."""
+
+
+@attrs.frozen
+class Curve:
+    """End offset of one partition over time. `samples`: (append_ms, end offset), in rising time, at least one."""
+
+    samples: tuple[tuple[int, int], ...]
+
+    def at(self, ms: int) -> int:
+        """End offset at `ms`: linear between two samples, the first one's before it, growing on as in the last TAIL_MS after the last one."""
+        index = bisect.bisect_right(self.samples, ms, key=lambda sample: sample[0])
+        if index == 0:
+            return self.samples[0][1]
+        before_ms, before = self.samples[index - 1]
+        if index < len(self.samples):
+            after_ms, after = self.samples[index]
+            return before + (after - before) * (ms - before_ms) // (after_ms - before_ms)
+        tail = bisect.bisect_left(self.samples, before_ms - TAIL_MS, key=lambda sample: sample[0])
+        start_ms, start = self.samples[tail]
+        if start_ms == before_ms:
+            return before
+        return before + max(0, before - start) * (ms - before_ms) // (before_ms - start_ms)
+
+    def rate_per_s(self, from_ms: int, to_ms: int) -> float:
+        """Mean growth in records/s between two times; 0.0 when they are the same."""
+        return (self.at(to_ms) - self.at(from_ms)) * 1_000 / (to_ms - from_ms) if to_ms > from_ms else 0.0
+
+
+@attrs.frozen(kw_only=True)
+class GroupStart:
+    """How the group began. `curves`: (topic, partition) -> end offsets over time; `racks`: topic -> partition -> racks of its replicas."""
+
+    at_ms: int
+    group: str
+    config: GroupConfigured
+    topology: TopologyDeclared
+    curves: Mapping[tuple[str, int], Curve]
+    racks: Mapping[str, Mapping[int, tuple[str, ...]]]
+
+    def end_offset(self, task: TaskId, ms: int) -> int:
+        """Records in the task's changelogs at `ms`; 0 for a task without state or of another topology."""
+        for part in self.topology.subtopologies:
+            if part.subtopology == task.subtopology:
+                curves = (self.curves.get((topic, task.partition)) for topic in part.changelog_topics)
+                return sum(curve.at(ms) for curve in curves if curve is not None)
+        return 0
+
+
+@attrs.frozen(kw_only=True)
+class ProcessStarted:
+    """A process began. `at_ms` is wall time."""
+
+    at_ms: int
+    member_id: str
+    incarnation: int
+    capacity: int
+    rack: str | None
+    tags: Mapping[str, str]
+    session_timeout_ms: int
+    lease_margin_ms: int
+    state_kept: bool
+    """Its disk still has what an earlier process of that name, or one before the log began, left there."""
+    lags: Mapping[TaskId, Lag]
+    """Copies it reported when it joined."""
+    joined_ms: int
+    """When the log first has it: when it began, plus what it took to start and to be let in."""
+    supplied: bool
+    """`at_ms` was written down by an operator; else it is `joined_ms`."""
+    pause_ms: int | None
+    """How long after its predecessor was gone somebody began it; None: no predecessor, or nobody wrote it down."""
+
+
+@attrs.frozen(kw_only=True)
+class ProcessEnded:
+    """A process ended. `at_ms`: from when on it was going, wall time."""
+
+    at_ms: int
+    member_id: str
+    incarnation: int
+    how: str
+    """``killed``: it stopped without a word. ``closed``: it stopped and said so. ``announced``: it asked to leave and waits until it may."""
+    inferred: bool
+    done_ms: int | None
+    """When it was gone, if somebody wrote that down."""
+
+
+@attrs.frozen(kw_only=True)
+class ConfigurationChanged:
+    """A later GroupConfigured."""
+
+    at_ms: int
+    config: GroupConfigured
+
+
+@attrs.frozen(kw_only=True)
+class TopologyChanged:
+    """A later TopologyDeclared."""
+
+    at_ms: int
+    topology: TopologyDeclared
+
+
+Happening = ProcessStarted | ProcessEnded | ConfigurationChanged | TopologyChanged
+
+
+@attrs.frozen(kw_only=True)
+class Window:
+    """A stretch of the log that somebody marked, for tables. `measured`: what the group's own leader cost there, as the manifest has it."""
+
+    label: str
+    start_ms: int
+    end_ms: int
+    measured: Mapping[str, Any] | None
+
+
+@attrs.frozen(kw_only=True)
+class Exogenous:
+    """Everything the outside did, in order of time (ends before starts at the same moment)."""
+
+    start: GroupStart
+    happenings: tuple[Happening, ...]
+    windows: tuple[Window, ...]
+    end_ms: int
+    """When the log, or what was written down about it, ends."""
+    imported: bool
+    """Something else led this group."""
+
+
+@attrs.define
+class _Life:
+    """One incarnation, while the log is read."""
+
+    join: MemberJoined
+    joined_ms: int
+    heard_ms: int
+    intended_ms: int | None = None
+    removed_ms: int | None = None
+    end: ProcessEnded | None = None
+
+    def ends(self, at_ms: int, how: str, *, inferred: bool, removed_ms: int, better: bool = False) -> None:
+        """The first word on its end counts, unless a later one is `better` founded."""
+        if self.end is None or better:
+            self.removed_ms = removed_ms
+            self.end = ProcessEnded(
+                at_ms=at_ms, member_id=self.join.member_id, incarnation=self.join.incarnation, how=how, inferred=inferred, done_ms=None
+            )
+
+
+_OBSERVED_ENDS = {"left": "closed", "expired": "killed", "replaced": "killed"}
+
+
+class _Reading:
+    """One log being read."""
+
+    def __init__(self, group: str | None) -> None:
+        self.group = group
+        self.manifest: dict[str, Any] = {}
+        self.start_ms: int | None = None
+        self.config: GroupConfigured | None = None
+        self.topology: TopologyDeclared | None = None
+        self.changes: list[Happening] = []
+        self.samples: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self.racks: dict[str, dict[int, tuple[str, ...]]] = {}
+        self.lives: list[_Life] = []
+        self.live: dict[str, _Life] = {}
+        self.known: dict[tuple[str, int], _Life] = {}
+        self.now_ms = 0
+
+    def fact(self, record: Record) -> None:
+        event = record.event
+        if isinstance(event, LogOpened):
+            self.manifest = _manifest(event.manifest)
+            return
+        if self.group is None:
+            self.group = record.group
+        elif self.group != record.group:
+            raise InputError(f"offset {record.offset}: the log holds groups {self.group!r} and {record.group!r}; name one")
+        self.now_ms = max(self.now_ms, record.append_ms)
+        if self.start_ms is None:
+            self.start_ms = self.now_ms
+        if isinstance(event, GroupConfigured):
+            if self.config is None:
+                self.config = event
+            else:
+                self.changes.append(ConfigurationChanged(at_ms=self.now_ms, config=event))
+        elif isinstance(event, TopologyDeclared):
+            if self.topology is None:
+                self.topology = event
+            else:
+                self.changes.append(TopologyChanged(at_ms=self.now_ms, topology=event))
+        elif isinstance(event, PartitionsObserved):
+            self._partitions(event)
+        elif isinstance(event, MemberJoined):
+            self._joined(event)
+        elif isinstance(event, AssignmentObserved):
+            for ended in event.ended:
+                life = self._life(ended.member_id, ended.incarnation)
+                if life is not None:
+                    life.ends(ended.ended_ms, _OBSERVED_ENDS[ended.how], inferred=ended.inferred, removed_ms=self.now_ms, better=True)
+        elif isinstance(event, LagReported | TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled | MemberLeft):
+            life = self._life(event.member_id, event.incarnation)
+            if life is not None:
+                self._heard(life, event)
+
+    def _partitions(self, event: PartitionsObserved) -> None:
+        for topic, ends in event.end_offsets.items():
+            for partition, end in ends.items():
+                samples = self.samples.setdefault((topic, partition), [])
+                if samples and samples[-1][0] == self.now_ms:
+                    samples[-1] = (self.now_ms, end)
+                else:
+                    samples.append((self.now_ms, end))
+        for topic, racks in event.racks.items():
+            self.racks.setdefault(topic, {}).update(racks)
+
+    def _joined(self, event: MemberJoined) -> None:
+        before = self.live.get(event.member_id)
+        if before is not None and before.join.incarnation == event.incarnation:
+            return  # a repeat: the machine rejects it too
+        if before is not None:
+            before.ends(before.heard_ms, "killed", inferred=True, removed_ms=self.now_ms)
+        self.live[event.member_id] = _Life(join=event, joined_ms=self.now_ms, heard_ms=self.now_ms)
+        self.known[event.member_id, event.incarnation] = self.live[event.member_id]
+        self.lives.append(self.live[event.member_id])
+
+    def _life(self, member_id: str, incarnation: int) -> _Life | None:
+        return self.known.get((member_id, incarnation))
+
+    def _heard(self, life: _Life, event: LagReported | TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled | MemberLeft) -> None:
+        life.heard_ms = self.now_ms
+        if isinstance(event, LeaveIntended) or (isinstance(event, LagReported) and event.leaving):
+            life.intended_ms = self.now_ms if life.intended_ms is None else life.intended_ms
+        elif isinstance(event, LeaveCancelled | LagReported):
+            life.intended_ms = None
+        elif isinstance(event, MemberLeft):
+            if life.intended_ms is not None:
+                life.ends(life.intended_ms, "announced", inferred=False, removed_ms=self.now_ms)
+            else:
+                life.ends(self.now_ms, "closed", inferred=False, removed_ms=self.now_ms)
+
+    def decision(self, record: DecisionRecord) -> None:
+        if isinstance(record.decision, MemberExpired):
+            life = self._life(record.decision.member_id, record.decision.incarnation)
+            if life is not None:
+                life.ends(life.heard_ms, "killed", inferred=True, removed_ms=self.now_ms)
+
+
+def read_exogenous(records: Iterable[Record | DecisionRecord], *, group: str | None = None, announce_closes: bool = False) -> Exogenous:
+    """What the outside did, from a log of one group (or of several, when `group` names one).
+
+    With `announce_closes` every supplied close counts as announced: what an operator could have done with a leader that takes leave intents.
+
+    Raises:
+        InputError: no configuration or topology, several groups and none named, or a manifest that is no JSON object.
+    """
+    reading = _Reading(group)
+    for record in records:
+        if isinstance(record, DecisionRecord):
+            if group is None or record.group == group:
+                reading.decision(record)
+        elif group is None or record.group in ("", group):
+            reading.fact(record)
+    if reading.config is None or reading.topology is None or reading.start_ms is None or reading.group is None:
+        missing = "GroupConfigured" if reading.config is None else "TopologyDeclared"
+        raise InputError(f"the log has no {missing} fact of {group or 'its group'}; import or record it again")
+    imported = reading.config.led_by == "external"
+    actions = reading.manifest.get("supplied", {}).get("actions", {})
+    supplied = [each for each in actions.get("values", []) if each.get("instance")]
+    people = _processes(reading.lives, supplied, imported=imported, announce_closes=announce_closes)
+    windows = _windows(reading.manifest)
+    start = GroupStart(
+        at_ms=reading.start_ms,
+        group=reading.group,
+        config=reading.config,
+        topology=reading.topology,
+        curves={key: Curve(tuple(samples)) for key, samples in sorted(reading.samples.items())},
+        racks={topic: dict(sorted(racks.items())) for topic, racks in sorted(reading.racks.items())},
+    )
+    return Exogenous(
+        start=start,
+        happenings=tuple(sorted([*reading.changes, *people], key=_order)),
+        windows=windows,
+        end_ms=max([reading.now_ms, *(window.end_ms for window in windows)]),
+        imported=imported,
+    )
+
+
+def _order(happening: Happening) -> tuple[int, int, str, int]:
+    if isinstance(happening, ProcessEnded):
+        return happening.at_ms, 1, happening.member_id, happening.incarnation
+    if isinstance(happening, ProcessStarted):
+        return happening.at_ms, 2, happening.member_id, happening.incarnation
+    return happening.at_ms, 0, type(happening).__name__, 0
+
+
+def _manifest(text: str) -> dict[str, Any]:
+    if not text:
+        return {}
+    try:
+        manifest = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"LogOpened.manifest: not JSON ({error})") from None
+    if not isinstance(manifest, dict):
+        raise InputError("LogOpened.manifest: not a JSON object")
+    return manifest
+
+
+def _windows(manifest: Mapping[str, Any]) -> tuple[Window, ...]:
+    supplied = manifest.get("supplied", {})
+    measured = {each["action"]: each for each in supplied.get("measured", {}).get("values", [])}
+    return tuple(
+        Window(label=each["label"], start_ms=each["start_ms"], end_ms=each["end_ms"], measured=measured.get(each["label"]))
+        for each in supplied.get("actions", {}).get("windows", [])
+    )
+
+
+def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: bool, announce_closes: bool) -> list[Happening]:
+    """Starts and ends of all processes; what operators wrote down wins."""
+    by_member: dict[str, list[_Life]] = {}
+    for life in lives:
+        by_member.setdefault(life.join.member_id, []).append(life)
+    found: list[Happening] = []
+    for member_id, theirs in sorted(by_member.items()):
+        told = [each for each in supplied if each["instance"] == member_id]
+        starts = [_told_start(told, life, theirs[index - 1] if index else None) for index, life in enumerate(theirs)]
+        gone_ms: int | None = None
+        for index, life in enumerate(theirs):
+            start = starts[index]
+            begin_ms = life.joined_ms if start is None else start["at_ms"]
+            next_begin_ms = None
+            if index + 1 < len(theirs):
+                following = starts[index + 1]
+                next_begin_ms = theirs[index + 1].joined_ms if following is None else following["at_ms"]
+            found.append(
+                ProcessStarted(
+                    at_ms=begin_ms,
+                    member_id=member_id,
+                    incarnation=life.join.incarnation,
+                    capacity=life.join.capacity,
+                    rack=life.join.rack,
+                    tags=life.join.tags,
+                    session_timeout_ms=life.join.session_timeout_ms,
+                    lease_margin_ms=life.join.lease_margin_ms,
+                    state_kept=_state_kept(life, theirs[index - 1] if index else None, start, imported=imported),
+                    lags=life.join.lags,
+                    joined_ms=life.joined_ms,
+                    supplied=start is not None,
+                    pause_ms=None if start is None or gone_ms is None else max(0, begin_ms - gone_ms),
+                )
+            )
+            end = _told_end(told, life, begin_ms, next_begin_ms, announce_closes=announce_closes) or life.end
+            gone_ms = None
+            if end is not None:
+                found.append(end)
+                gone_ms = end.done_ms
+    return found
+
+
+def _told_start(told: list[dict[str, Any]], life: _Life, before: _Life | None) -> dict[str, Any] | None:
+    """The last start that was written down before the log first has the process, and after its predecessor joined."""
+    after_ms = -1 if before is None else before.joined_ms
+    starts = [each for each in told if each["action"] == "start" and after_ms < each["at_ms"] <= life.joined_ms]
+    return starts[-1] if starts else None
+
+
+def _told_end(told: list[dict[str, Any]], life: _Life, begin_ms: int, next_begin_ms: int | None, *, announce_closes: bool) -> ProcessEnded | None:
+    """The first kill or close that was written down between its start and its removal, or its successor's start."""
+    limits = [each for each in (life.removed_ms, next_begin_ms) if each is not None]
+    for each in told:
+        if each["action"] in ("kill", "close_begin") and begin_ms < each["at_ms"] and all(each["at_ms"] <= limit for limit in limits):
+            killed = each["action"] == "kill"
+            closes = [done["at_ms"] for done in told if done["action"] == "close_end" and done["at_ms"] >= each["at_ms"]]
+            at_ms = each.get("sent_ms", each["at_ms"]) if killed else each["at_ms"]
+            return ProcessEnded(
+                at_ms=at_ms,
+                member_id=life.join.member_id,
+                incarnation=life.join.incarnation,
+                how="killed" if killed else "announced" if announce_closes else "closed",
+                inferred=False,
+                done_ms=each["at_ms"] if killed else closes[0] if closes else None,
+            )
+    return None
+
+
+def _state_kept(life: _Life, before: _Life | None, start: dict[str, Any] | None, *, imported: bool) -> bool:
+    """Written down; else, for an imported group, by the process id (it lives in the state directory); else by what it joined with."""
+    if start is not None and start.get("state_dir") in ("kept", "empty"):
+        return bool(start["state_dir"] == "kept")
+    if imported and before is not None:
+        return before.join.join_nonce.split("@")[0] == life.join.join_nonce.split("@")[0]
+    return bool(life.join.lags)
