@@ -54,14 +54,15 @@ class Endings(click.Command):
         except BrokenPipeError:
             _let_go_of_stdout()
             return EXIT_BROKEN_PIPE
-        except EquipoiseError as error:
-            return _failed(ctx, str(error) or type(error).__name__, error.exit_code)
-        except OSError as error:
-            return _failed(ctx, f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error), EXIT_USAGE)
-        except Exception as error:  # noqa: BLE001 the last resort; nothing is swallowed: it ends the process with its own code
-            first_line = next(iter(str(error).splitlines()), "")
-            what = f"{type(error).__name__}: {first_line:.200}"
-            return _failed(ctx, f"{what} (a defect of equipoise: please report it, with what the same command prints under --debug)", EXIT_DEFECT)
+        except Exception as error:  # noqa: BLE001 the last resort; nothing is swallowed: each ends the process with its own code
+            return _failed(ctx, error)
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """As click does; a LOG that cannot be opened ends the command as it would inside of it."""
+        try:
+            return super().parse_args(ctx, args)
+        except (EquipoiseError, OSError) as error:
+            ctx.exit(_failed(ctx, error))
 
     def _usage_text(self, error: click.ClickException) -> str:
         text = error.format_message()
@@ -70,11 +71,19 @@ class Endings(click.Command):
         return text
 
 
-def _failed(ctx: click.Context, text: str, code: int) -> int:
+def _failed(ctx: click.Context, error: Exception) -> int:
+    """Reports `error`; returns the exit code it asks for."""
     if ctx.meta.get(DEBUG):
-        traceback.print_exc()
-    report(text)
-    return code
+        traceback.print_exception(error)
+    if isinstance(error, EquipoiseError):
+        report(str(error) or type(error).__name__)
+        return error.exit_code
+    if isinstance(error, OSError):
+        report(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+        return EXIT_USAGE
+    first_line = next(iter(str(error).splitlines()), "")
+    report(f"{type(error).__name__}: {first_line:.200} (a defect of equipoise: please report it, with what the same command prints under --debug)")
+    return EXIT_DEFECT
 
 
 def _let_go_of_stdout() -> None:

@@ -1,0 +1,101 @@
+"""Types of what is written after a command: a LOG to read, a LOG to write, a task, settings of a group."""
+
+from __future__ import annotations
+
+import difflib
+import json
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import attrs
+import click
+
+from equipoise.cli.screen import Screen
+from events.errors import FieldError, InputError
+from events.knobs import Knobs
+from events.log import Log, open_log
+from events.records import DecisionRecord, Record
+from events.tasks import TaskId, parse_task
+
+
+class _LogToRead(click.ParamType[Log]):
+    """A LOG that is there: the command gets it open, and it is closed when the command ends."""
+
+    name = "log"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Log:
+        log = open_log(value, "r")
+        if ctx is not None:
+            ctx.call_on_close(log.close)
+        return log
+
+
+class _Task(click.ParamType[TaskId]):
+    """A task id as it is written, ``0_3``."""
+
+    name = "task"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> TaskId:
+        try:
+            return parse_task(value)
+        except FieldError as error:
+            self.fail(error.problem, param, ctx)
+
+
+LOG = _LogToRead()
+"""``@click.argument("log", type=LOG)`` gives an open `events.log.Log`."""
+
+NEW_LOG = click.Path(writable=True)
+"""``@click.option("--to", type=NEW_LOG)`` gives a location for ``open_log(location, "w")``: to be opened once all else is known to be sound."""
+
+TASK = _Task()
+OFFSET = click.IntRange(min=0)
+"""A fact's offset."""
+
+
+def read(screen: Screen, log: Log, label: str) -> Iterator[Record | DecisionRecord]:
+    """Every record of `log` in stored order, under a progress bar."""
+    return screen.track(log.read(), label, log.count())
+
+
+def with_settings(knobs: Knobs, settings: Iterable[str]) -> Knobs:
+    """`knobs` with ``name=value`` settings over them, later ones over earlier ones.
+
+    Lists are written with commas (``rack_aware_tags=zone,host``). An option of a third-party assignor is ``options.name=value``; its value is
+    a number, true, false, or else text. Raises InputError for a setting that is none, FieldError for a value that is out of bounds.
+    """
+    changes: dict[str, Any] = {}
+    options = dict(knobs.options)
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set {setting}: write it as name=value")
+        if name.startswith("options."):
+            options[name.removeprefix("options.")] = _scalar(text)
+        else:
+            changes[name] = _knob(name, text)
+    return attrs.evolve(knobs, **changes, options=options)
+
+
+def _knob(name: str, text: str) -> Any:
+    names = [field.name for field in attrs.fields(Knobs) if field.name != "options"]
+    if name not in names:
+        near = difflib.get_close_matches(name, names, n=1)
+        raise InputError(f"--set {name}: no such setting; " + (f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"))
+    default = getattr(attrs.fields(Knobs), name).default
+    if isinstance(default, tuple):
+        return tuple(part for part in text.split(",") if part)
+    if isinstance(default, str):
+        return text
+    try:
+        return int(text.replace("_", ""))
+    except ValueError:
+        raise InputError(f"--set {name}: {text!r} is not a whole number") from None
+
+
+def _scalar(text: str) -> int | float | str | bool:
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return text
+    return value if isinstance(value, int | float | bool) else text

@@ -1,0 +1,106 @@
+"""What is written after a command: logs, tasks and settings become values, or one line that names the fix."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner, Result
+
+from equipoise.cli.command import command
+from equipoise.cli.params import LOG, TASK, read, with_settings
+from equipoise.cli.screen import Screen
+from events.errors import FieldError, InputError
+from events.facts import LogOpened, ProbingTick
+from events.knobs import Knobs
+from events.log import Log, open_log
+from events.tasks import TaskId
+
+opened: list[Log] = []
+
+
+@command("counts", json=True)
+@click.argument("log", type=LOG)
+@click.option("--task", type=TASK)
+def counts(screen: Screen, log: Log, task: TaskId | None) -> None:
+    """Counts the records of a log."""
+    opened.append(log)
+    screen.answer({"records": sum(1 for _ in read(screen, log, "counting")), "task": task})
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(counts, [*args, "--json"])
+
+
+@pytest.fixture(params=["group.db", "group.jsonl"])
+def location(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    place = str(tmp_path / request.param)
+    with open_log(place, "w") as log:
+        log.append_fact("", 0, LogOpened(log_id="l1"))
+        log.append_fact("orders", 5, ProbingTick())
+    return place
+
+
+def test_a_log_comes_open_and_is_closed_behind_the_command(location: str) -> None:
+    assert run(location).stdout == '{\n  "records": 2,\n  "task": null\n}\n'
+    with pytest.raises(InputError, match="closed"):
+        next(iter(opened.pop().read()))
+
+
+def test_the_url_form_of_a_log(tmp_path: Path) -> None:
+    with open_log(tmp_path / "x.db", "w") as log:
+        log.append_fact("", 0, LogOpened(log_id="l1"))
+    assert '"records": 1' in run(f"sqlite:///{tmp_path}/x.db").stdout
+
+
+@pytest.mark.parametrize("name", ["absent.db", "absent.jsonl", "group.parquet", "kafka://h:1", "", "."])
+def test_a_log_that_is_not_there_or_of_no_known_form_is_one_line_and_exit_2(tmp_path: Path, name: str) -> None:
+    result = run(str(tmp_path / name) if name.startswith("absent") else name)
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith("equipoise: ")
+    assert result.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["garbage.db", "garbage.jsonl"])
+def test_a_file_that_is_no_log_is_one_line_and_exit_2(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes(b"\x00\xffno log at all\n" * 9)
+    result = run(str(tmp_path / name))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_task_is_read_and_a_wrong_one_names_the_form(location: str) -> None:
+    assert '"task": [\n    0,\n    3\n  ]' in run(location, "--task", "0_3").stdout
+    result = run(location, "--task", "0-3")
+    assert result.exit_code == 2
+    assert "<sub-topology>_<partition>, as in 0_3" in result.stderr
+
+
+def test_settings_go_over_knobs_the_last_one_wins() -> None:
+    knobs = with_settings(Knobs(num_standbys=2), ["max_warmups=3", "max_warmups=4", "rack_aware_tags=zone,host", "rack_aware_strategy=min_cost"])
+    assert knobs == Knobs(num_standbys=2, max_warmups=4, rack_aware_tags=("zone", "host"), rack_aware_strategy="min_cost")
+    assert with_settings(knobs, []) == knobs
+    assert with_settings(knobs, ["rack_aware_tags="]).rack_aware_tags == ()
+
+
+def test_options_of_other_assignors_are_typed_as_json_has_them() -> None:
+    knobs = with_settings(Knobs(options={"a": 1, "z": 0}), ["options.a=2", "options.b=0.5", "options.c=true", "options.d=[1]", "options.e=x=y"])
+    assert knobs.options == {"a": 2, "b": 0.5, "c": True, "d": "[1]", "e": "x=y", "z": 0}
+
+
+@pytest.mark.parametrize(
+    ("setting", "text"),
+    [
+        ("max_warmups", "write it as name=value"),
+        ("max_warmup=3", "did you mean max_warmups?"),
+        ("zzz=3", "there are: acceptable_recovery_lag"),
+        ("max_warmups=three", "'three' is not a whole number"),
+        ("max_warmups=-1", "Knobs.max_warmups"),
+        ("rack_aware_strategy=best", "Knobs.rack_aware_strategy"),
+    ],
+)
+def test_a_wrong_setting_names_itself_and_the_fix(setting: str, text: str) -> None:
+    with pytest.raises((InputError, FieldError)) as caught:
+        with_settings(Knobs(), [setting])
+    assert text in str(caught.value)
