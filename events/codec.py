@@ -71,6 +71,9 @@ class _Kind(NamedTuple):
 
 
 _BY_CODE = {code: _Kind(code, version, shape, wire.reader(shape), wire.writer(shape)) for code, (version, shape) in KINDS.items()}
+_PAST = {
+    (code, version): _Kind(code, version, shape, wire.reader(shape), wire.writer(shape)) for (code, version), shape in upcasters.PAST_SHAPES.items()
+}
 _BY_CLASS = {kind.shape: kind for kind in _BY_CODE.values()}
 _BY_NAME = {kind.shape.__name__: kind for kind in _BY_CODE.values()}
 
@@ -209,5 +212,38 @@ def from_json(form: Mapping[str, Any]) -> Event:
     """
     name = form.get("kind")
     if name.__class__ is not str or name not in _BY_NAME:
-        raise UnknownEventError(-1, 0, f"event kind {name!r:.80} is not known to this build")
+        raise _unknown_name(name)
     return cast(Event, readable.read(_BY_NAME[name].shape, form.get("event")))
+
+
+def payload_to_json(kind: int, version: int, payload: bytes) -> dict[str, Any] | None:
+    """The fields of a stored payload in readable form, under the names they had in that version.
+
+    None when the payload is not the one form of a sound event of that version, so that it cannot be had back from names and values.
+    """
+    shape = _versioned(kind, version)
+    if shape is None:
+        return None
+    try:
+        event = shape.read(_unpack(payload), shape.shape)
+        return readable.write(event) if _pack(shape.write(event)) == payload else None
+    except (FieldError, ValueError, TypeError, OverflowError, RecursionError, msgpack.UnpackException):
+        return None
+
+
+def payload_from_json(name: str, version: int, form: Any) -> tuple[int, bytes]:
+    """Kind and payload of what `payload_to_json` gave. Raises UnsoundError; UnknownEventError for a kind or version this build does not know."""
+    kind = _BY_NAME[name].code if name.__class__ is str and name in _BY_NAME else -1
+    shape = _versioned(kind, version)
+    if shape is None:
+        raise _unknown(kind, version) if kind >= 0 else _unknown_name(name)
+    return kind, _pack(shape.write(readable.read(shape.shape, form)))
+
+
+def _versioned(kind: int, version: int) -> _Kind | None:
+    newest = _BY_CODE.get(kind)
+    return newest if newest is not None and newest.version == version else _PAST.get((kind, version))
+
+
+def _unknown_name(name: object) -> UnknownEventError:
+    return UnknownEventError(-1, 0, f"event kind {name!r:.80} is not known to this build; read it with the newer one that wrote it")

@@ -1,0 +1,116 @@
+"""Logs: where events are kept, behind one protocol.
+
+::
+
+    with open_log("group.db", "a") as log:
+        with log.transaction():
+            record = log.append_fact("orders", append_ms, event)
+            log.append_decisions(machine.step(record))
+        for record in log.read():
+            ...
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from os import PathLike, fspath
+from pathlib import Path
+from types import TracebackType
+from typing import Protocol, Self
+
+from events.errors import InputError
+from events.facts import Fact
+from events.log.jsonl import JsonLinesLog
+from events.log.sqlite import SqliteLog
+from events.log.stored import Mode
+from events.records import DecisionRecord, Record
+
+__all__ = ["JsonLinesLog", "Log", "Mode", "SqliteLog", "open_log"]
+
+
+class Log(Protocol):
+    """A complete log: each fact, the decisions it caused, the next fact, ... in one partition.
+
+    One writer at a time; any number of readers, which see what was there when their reading began. Memory does not grow with the log.
+    """
+
+    location: str
+    """Where it is, for messages."""
+
+    def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Record | DecisionRecord]:
+        """Records in stored order, from the fact `from_offset` on.
+
+        With `group`: the records of that group, and LogOpened. The others are checked all the same, but not decoded.
+
+        A fact whose payload is unsound, though its checksum holds, comes as `Undecodable` (PROTOCOL L6).
+
+        Raises, each with the offset and before anything behind that is given out: GapError, RepeatError, UnknownKindError; DamagedError for bytes
+        that are not what was written. InputError when `from_offset` is beyond the end.
+        """
+        ...
+
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+        """Append a fact at the next offset and return its record. `append_ms`: the log's own wall time, in milliseconds.
+
+        The first one must be LogOpened, of group "". Outside `transaction` it is lasting on return.
+
+        Raises InputError, TooLargeError.
+        """
+        ...
+
+    def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
+        """Append bytes that a sender calls a fact, whether they are sound or not; the record's event is `Undecodable` when they are not.
+
+        Raises InputError, and UnknownKindError for a kind or version that this build does not know.
+        """
+        ...
+
+    def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
+        """Append decisions of the last fact, all or none. Raises GapError or RepeatError when they do not follow on; InputError."""
+        ...
+
+    def transaction(self) -> AbstractContextManager[None]:
+        """What is appended within becomes lasting together, at the end, or not at all when an exception leaves it.
+
+        It is also the way to append much: the cost of making it lasting is paid once. One within another is part of the outer one.
+        """
+        ...
+
+    def count(self) -> int:
+        """How many records there are, facts and decisions, without decoding them."""
+        ...
+
+    def position(self) -> int:
+        """The offset that the next fact gets."""
+        ...
+
+    def close(self) -> None:
+        """Let go of the files."""
+        ...
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /) -> None: ...
+
+
+def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure: bool = False) -> Log:
+    """Open the log at `location`: ``group.db`` or ``sqlite:///group.db`` (``sqlite:////absolute.db``), ``group.jsonl``.
+
+    `mode`: "r" to read; "w" for a new one, in place of a log that is there (anything else there is left alone); "a" to go on with one, or begin it.
+    `check_structure`: have the store check its own pages and indexes first, where it has them.
+
+    Raises InputError with the fix; DamagedError when it is no readable log.
+    """
+    text = fspath(location)
+    if mode not in ("r", "w", "a"):
+        raise InputError(f'mode {mode!r}: use "r" to read, "w" for a new log, "a" to append')
+    if text.startswith("sqlite:///"):
+        return SqliteLog(Path(text.removeprefix("sqlite:///")), mode, check_structure=check_structure)
+    if "://" in text or text.endswith("/") or Path(text).is_dir():
+        raise InputError(f"{text}: this build reads and writes SQLite (group.db, sqlite:///group.db) and JSON Lines (group.jsonl)")
+    if text.endswith(".db"):
+        return SqliteLog(Path(text), mode, check_structure=check_structure)
+    if text.endswith(".jsonl"):
+        return JsonLinesLog(Path(text), mode)
+    raise InputError(f"{text}: which form is this? Name it .db (SQLite) or .jsonl (JSON Lines), or write sqlite:///{text}")

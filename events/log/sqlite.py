@@ -1,0 +1,211 @@
+"""SQLite: one table of records in one file; the embedded default.
+
+WAL with synchronous=FULL: a transaction is on the disk when it is committed, and a process killed at any moment leaves all of it or nothing.
+`id` counts the rows, so that stored order is the table's own order and the number of records is the highest id.
+"""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from events.errors import DamagedError, InputError
+from events.log.rows import DecisionRow, FactRow, Order, Row
+from events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog
+
+APPLICATION_ID = 0x45515049  # "EQPI", in the file's header
+SCHEMA_VERSION = 1
+
+_COLUMNS = '"group", partition, offset, append_ms, kind, version, payload, number, caused_by, "index", checksum'
+
+_SCHEMA = (
+    """CREATE TABLE records (
+    id INTEGER PRIMARY KEY,
+    "group" TEXT NOT NULL, partition INTEGER NOT NULL, offset INTEGER, append_ms INTEGER,
+    kind INTEGER NOT NULL, version INTEGER NOT NULL, payload BLOB NOT NULL,
+    number INTEGER, caused_by INTEGER, "index" INTEGER, checksum INTEGER NOT NULL) STRICT""",
+    "CREATE UNIQUE INDEX facts ON records (offset) WHERE offset IS NOT NULL",
+    'CREATE UNIQUE INDEX decisions ON records ("group", number) WHERE number IS NOT NULL',
+    f"PRAGMA application_id = {APPLICATION_ID}",
+    f"PRAGMA user_version = {SCHEMA_VERSION}",
+)
+
+_FACT = f"INSERT INTO records (id, {_COLUMNS}) VALUES (?, ?, 0, ?, ?, ?, ?, ?, NULL, NULL, NULL, ?)"
+_DECISION = f"INSERT INTO records (id, {_COLUMNS}) VALUES (?, ?, 0, NULL, NULL, ?, ?, ?, ?, ?, ?, ?)"
+
+
+class SqliteLog(StoredLog):
+    """A log in a SQLite file. `check_structure`: have SQLite check its own pages and indexes first (reads the whole file)."""
+
+    def __init__(self, path: Path, mode: Mode, *, check_structure: bool = False) -> None:
+        super().__init__(str(path), mode)
+        if mode == "r" and not path.is_file():
+            raise InputError(f"{path}: there is no such log; import or simulate one, or mend the path")
+        if mode == "w":
+            _remove(path)
+        self._db = _connect(path, mode)
+        try:
+            self._prepare(check_structure)
+        except sqlite3.Error as error:
+            self._db.close()
+            if mode == "r" or (isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)):
+                raise DamagedError(0, f"{path} cannot be read: {error}; restore the log from a copy") from None
+            raise InputError(f"{path}: {error}; mend the path or its rights") from None
+        except BaseException:
+            self._db.close()
+            raise
+
+    def _prepare(self, check_structure: bool) -> None:
+        application, version = self._one("PRAGMA application_id"), self._one("PRAGMA user_version")
+        is_empty = application == 0 and not self._one("SELECT count(*) FROM sqlite_schema")
+        if is_empty and self.mode != "r":  # new, or its creator was killed before it came this far
+            self._db.execute("PRAGMA journal_mode = WAL")
+            self._db.execute("BEGIN IMMEDIATE")
+            for statement in _SCHEMA:
+                self._db.execute(statement)
+            self._db.execute("COMMIT")
+        elif application != APPLICATION_ID:
+            raise InputError(f"{self.location}: is a SQLite file, but no log of equipoise; name another file")
+        elif version != SCHEMA_VERSION:
+            raise InputError(f"{self.location}: is a log of schema {version}, this build reads {SCHEMA_VERSION}; use the build that wrote it")
+        self._db.execute("PRAGMA synchronous = FULL")
+        if check_structure:
+            found = self._one("PRAGMA quick_check(1)")
+            if found != "ok":
+                raise DamagedError(0, f"{self.location}: {found!r:.200}; restore the log from a copy")
+        self._next_id = self._last_id() + 1
+        if self.mode != "r":
+            self._order = self._last_order()
+
+    def _one(self, query: str) -> object:
+        row = self._db.execute(query).fetchone()
+        return row[0] if row else None
+
+    def _last_id(self) -> int:
+        last = self._one("SELECT max(id) FROM records")
+        return last if isinstance(last, int) else 0
+
+    # ------------------------------------------------------------------------------------------------------------ reading
+
+    def _rows(self, from_offset: int) -> Iterator[Row]:
+        try:
+            last = self._last_id()  # what is appended while somebody reads is for the next reading
+            first = self._first_id(from_offset)
+            cursor = self._db.execute(f"SELECT id, {_COLUMNS} FROM records WHERE id BETWEEN ? AND ? ORDER BY id", (first, last))
+            due = first
+            for columns in cursor:
+                if columns[0] != due:
+                    raise MissingRowError(f"row {due} of {last}")
+                yield _row(columns)
+                due += 1
+        except sqlite3.Error as error:
+            raise BrokenStoreError(str(error)) from None
+
+    def _first_id(self, from_offset: int) -> int:
+        if from_offset == 0:
+            return 1
+        found = self._db.execute("SELECT id FROM records WHERE offset = ?", (from_offset,)).fetchone()
+        return found[0] if found else self._last_id() + 1
+
+    def _last_order(self) -> Order:
+        position = self._stored_position()
+        if position == 0:
+            return Order()
+        try:
+            order = Order(position - 1, self._log_id())
+            for row in self._rows(position - 1):
+                order.take(row)
+            numbers = self._db.execute('SELECT "group", max(number) FROM records WHERE number IS NOT NULL GROUP BY "group"')
+            order.numbers, order.from_the_middle = dict(numbers), False
+        except (sqlite3.Error, BrokenStoreError) as error:
+            raise DamagedError(position - 1, f"cannot be read: {error}; restore the log from a copy") from None
+        return order
+
+    def _stored_position(self) -> int:
+        last = self._one("SELECT max(offset) FROM records WHERE offset IS NOT NULL")
+        return last + 1 if isinstance(last, int) else 0
+
+    def count(self) -> int:
+        """How many records are stored: the highest id, without reading them."""
+        self._must_be_open()
+        return self._last_id()
+
+    # ---------------------------------------------------------------------------------------------------------- appending
+
+    def _store(self, row: Row) -> None:
+        if isinstance(row, FactRow):
+            columns = (self._next_id, row.group, row.offset, row.append_ms, row.kind, row.version, row.payload, row.checksum)
+            self._write(_FACT, columns)
+        else:
+            about = (row.number, row.caused_by, row.index, row.checksum)
+            self._write(_DECISION, (self._next_id, row.group, row.kind, row.version, row.payload, *about))
+        self._next_id += 1
+
+    def _write(self, statement: str, values: tuple[object, ...] = ()) -> None:
+        try:
+            self._db.execute(statement, values)
+        except sqlite3.Error as error:
+            raise BrokenStoreError(str(error)) from None
+
+    def _begin(self) -> None:
+        self._write("BEGIN IMMEDIATE")
+        if self._last_id() != self._next_id - 1:
+            self._db.execute("ROLLBACK")
+            raise InputError(f"{self.location}: another process has appended since this one opened it; a log has one writer, so close the other one")
+
+    def _commit(self) -> None:
+        self._write("COMMIT")
+
+    def _roll_back(self) -> None:
+        if self._db.in_transaction:
+            self._db.execute("ROLLBACK")
+        self._next_id = self._last_id() + 1
+
+    def _close(self) -> None:
+        self._db.close()
+
+
+def _row(columns: tuple[Any, ...]) -> Row:
+    """A row of the table. Raises BrokenStoreError where columns are set that this sort of record does not have; `Order` checks the rest."""
+    _, group, partition, offset, append_ms, kind, version, payload, number, caused_by, index, checksum = columns
+    if partition != 0:
+        raise BrokenStoreError(f"it is of partition {partition!r:.20}, and the file holds one, 0")
+    if (number, caused_by, index) == (None, None, None):
+        return FactRow(group, offset, append_ms, kind, version, payload, checksum)
+    if (offset, append_ms) == (None, None):
+        return DecisionRow(group, number, caused_by, index, kind, version, payload, checksum)
+    raise BrokenStoreError("it is neither a fact nor a decision")
+
+
+def _connect(path: Path, mode: Mode) -> sqlite3.Connection:
+    name = f"file:{quote(str(path.absolute()))}"
+    try:
+        if mode != "r":
+            return sqlite3.connect(f"{name}?mode=rwc", uri=True, isolation_level=None)
+        # Not mode=ro: that one cannot clear away the -wal and -shm files it needs while it reads.
+        connection = sqlite3.connect(f"{name}?mode=rw", uri=True, isolation_level=None)
+        try:
+            connection.execute("PRAGMA query_only = ON")
+            connection.execute("SELECT count(*) FROM sqlite_schema")
+        except sqlite3.OperationalError:
+            if Path(f"{path}-wal").exists():
+                raise
+            # A closed log on a medium that takes no files beside it: nobody writes there, so it can be read as it is.
+            connection.close()
+            connection = sqlite3.connect(f"{name}?mode=ro&immutable=1", uri=True, isolation_level=None)
+        except sqlite3.DatabaseError:
+            pass  # no database, or a damaged one: `_prepare` meets the same, and says so
+        return connection
+    except sqlite3.Error as error:
+        raise InputError(f"{path}: {error}; mend the path or its rights") from None
+
+
+def _remove(path: Path) -> None:
+    """Make room for a new log in the place of an old one; of nothing else."""
+    if path.exists() and path.stat().st_size > 0:
+        SqliteLog(path, "r").close()  # raises when it is something else
+    for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+        name.unlink(missing_ok=True)

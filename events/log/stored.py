@@ -1,0 +1,210 @@
+"""What every log that stores rows does alike: encode, check, number, hand on. `SqliteLog` and `JsonLinesLog` only keep the rows."""
+
+from __future__ import annotations
+
+import abc
+import contextlib
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Literal, Self, cast
+
+from events import codec
+from events.errors import DamagedError, GapError, InputError, LogError
+from events.facts import Fact
+from events.log.rows import LOG_OPENED, DecisionRow, FactRow, Order, Row, is_count, is_group
+from events.records import DecisionRecord, Record
+
+Mode = Literal["r", "w", "a"]
+
+
+class BrokenStoreError(Exception):
+    """The store cannot give the next row; `StoredLog` knows which offset that was, and turns this into a DamagedError."""
+
+
+class MissingRowError(BrokenStoreError):
+    """The store knows that there was a row between the last one and the next."""
+
+
+class StoredLog(abc.ABC):
+    """A log that stores rows in order. See `events.log.Log` for what its methods promise."""
+
+    def __init__(self, location: str, mode: Mode) -> None:
+        self.location = location
+        self.mode = mode
+        self._order = Order()
+        """What was appended last; kept in the modes that append."""
+        self._in_transaction = self._part_failed = False
+        self._closed = False
+
+    # ------------------------------------------------------------------------------------------- what a store has to do
+
+    @abc.abstractmethod
+    def _rows(self, from_offset: int) -> Iterator[Row]:
+        """The rows there are now, from that fact on, in stored order. Raises BrokenStoreError."""
+
+    @abc.abstractmethod
+    def _store(self, row: Row) -> None:
+        """Put the row behind the last one; only within a transaction. Raises BrokenStoreError, as `_begin` and `_commit` do."""
+
+    @abc.abstractmethod
+    def _begin(self) -> None:
+        """Begin what `_commit` makes lasting as a whole and `_roll_back` undoes as a whole."""
+
+    @abc.abstractmethod
+    def _commit(self) -> None: ...
+
+    @abc.abstractmethod
+    def _roll_back(self) -> None: ...
+
+    @abc.abstractmethod
+    def _last_order(self) -> Order:
+        """The order after the last stored row."""
+
+    @abc.abstractmethod
+    def _close(self) -> None: ...
+
+    @abc.abstractmethod
+    def count(self) -> int:
+        """How many records are stored, facts and decisions."""
+
+    @abc.abstractmethod
+    def _stored_position(self) -> int:
+        """Offset of the next fact, found without reading all."""
+
+    # ------------------------------------------------------------------------------------------------------------ reading
+
+    def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Record | DecisionRecord]:
+        """Records in stored order, from the fact `from_offset` on. See `events.log.Log.read`."""
+        self._must_be_open()
+        if not is_count(from_offset):
+            raise InputError(f"{self.location}: {from_offset!r} is no offset; offsets are whole numbers from 0")
+        return self._read(from_offset, group)
+
+    def _read(self, from_offset: int, group: str | None) -> Iterator[Record | DecisionRecord]:
+        order = Order(from_offset, self._log_id() if from_offset else "")
+        any_row = False
+        try:
+            for row in self._rows(from_offset):
+                any_row = True
+                order.take(row)
+                if group is None or row.group == group or row.group == "":
+                    yield order.record(row)
+        except MissingRowError as error:
+            raise GapError(order.position, f"a record is missing here: {error}; restore the log from a copy") from None
+        except BrokenStoreError as error:
+            raise DamagedError(order.position, f"cannot be read: {error}; restore the log from a copy") from None
+        if from_offset and not any_row and from_offset != self.position():
+            raise InputError(f"{self.location}: begins at offset 0 and its next fact gets {self.position()}; {from_offset} is beyond that")
+
+    def _log_id(self) -> str:
+        order = Order()
+        try:
+            for row in self._rows(0):
+                order.take(row)
+                break
+        except BrokenStoreError as error:
+            raise DamagedError(0, f"cannot be read: {error}; restore the log from a copy") from None
+        return order.log_id
+
+    def position(self) -> int:
+        """The offset that the next fact gets."""
+        self._must_be_open()
+        return self._stored_position() if self.mode == "r" else self._order.position
+
+    # ---------------------------------------------------------------------------------------------------------- appending
+
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+        """Append a fact at the next offset. See `events.log.Log.append_fact`."""
+        kind, version, payload = codec.encode(event)
+        return self.append_payload(group, append_ms, kind, version, payload)
+
+    def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
+        """Append bytes that a sender calls a fact. See `events.log.Log.append_payload`."""
+        self._must_append()
+        position = self._order.position
+        if not is_count(append_ms):
+            raise InputError(f"append_ms: {append_ms!r:.80} is not a number of milliseconds from 0")
+        if position == 0 and (kind != LOG_OPENED or group != ""):
+            raise InputError(f'{self.location}: the first record of a log is LogOpened, of group ""; append that first')
+        if position > 0 and (kind == LOG_OPENED or not is_group(group)):
+            raise InputError(f"{self.location}: {codec.kind_name(kind)} of group {group!r:.80}: after LogOpened, records are facts of a named group")
+        if kind >= codec.FIRST_DECISION_KIND:
+            raise InputError(f"{self.location}: {codec.kind_name(kind)} is a decision; append it with append_decisions")
+        if len(payload) > codec.MOST_EVENT_BYTES:
+            raise InputError(f"{self.location}: {len(payload)} bytes; an event has at most {codec.MOST_EVENT_BYTES}")
+        row = FactRow(group, position, append_ms, kind, version, payload, codec.fact_checksum(group, position, append_ms, kind, version, payload))
+        with self.transaction():
+            record = self._order.record(row)
+            self._order.take(row)
+            self._store(row)
+        return cast(Record, record)
+
+    def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
+        """Append the decisions of the last fact. See `events.log.Log.append_decisions`."""
+        self._must_append()
+        with self.transaction():
+            for record in decisions:
+                if record.log_id != self._order.log_id:
+                    raise InputError(f"{self.location}: a decision of log {record.log_id!r:.80}; this is log {self._order.log_id!r}")
+                if record.fact_checksum != self._order.fact_checksum and record.caused_by == self._order.position - 1:
+                    raise InputError(f"{self.location}: decision {record.number} names another checksum than offset {record.caused_by} has")
+                kind, version, payload = codec.encode(record.decision)
+                checksum = codec.decision_checksum(
+                    record.log_id, record.group, record.number, record.caused_by, record.index, record.fact_checksum, kind, version, payload
+                )
+                row = DecisionRow(record.group, record.number, record.caused_by, record.index, kind, version, payload, checksum)
+                self._order.take(row)
+                self._store(row)
+
+    @contextlib.contextmanager
+    def transaction(self) -> Iterator[None]:
+        """All appends within become lasting together, or none. See `events.log.Log.transaction`."""
+        self._must_append()
+        if self._in_transaction:  # part of the outer one, which cannot be saved when a part of it has failed
+            try:
+                yield
+            except BaseException:
+                self._part_failed = True
+                raise
+            return
+        try:
+            self._begin()
+        except BrokenStoreError as error:
+            raise LogError(self._order.position, f"{self.location}: cannot be appended to: {error}") from None
+        self._in_transaction, self._part_failed = True, False
+        try:
+            yield
+            if self._part_failed:
+                raise InputError(f"{self.location}: an append within the transaction has failed, so it cannot be ended well; begin it anew")
+            self._commit()
+        except BaseException as error:
+            self._roll_back()
+            self._order = self._last_order()
+            if isinstance(error, BrokenStoreError):
+                raise LogError(self._order.position, f"{self.location}: cannot be appended to: {error}") from None
+            raise
+        finally:
+            self._in_transaction = False
+
+    # ------------------------------------------------------------------------------------------------------------ closing
+
+    def close(self) -> None:
+        """Let go of the files. A second close does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise InputError(f"{self.location}: is closed; open it again")
+
+    def _must_append(self) -> None:
+        self._must_be_open()
+        if self.mode == "r":
+            raise InputError(f'{self.location}: is open for reading; open it with mode "a" to append')
