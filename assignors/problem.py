@@ -132,6 +132,8 @@ class Reason:
 
     code: str
     lag_records: int | None = None
+    because: str | None = None
+    """For a movement: the code of why it was wanted, when `code` says what it waits for."""
 
 
 REASONS: Mapping[str, str] = {

@@ -1,0 +1,201 @@
+"""The assignor `high_availability`: KIP-441 as its seed tells it. A task moves when its destination is caught up, and not before.
+
+::
+
+    rank                               who is how far behind on what                  ranking
+    propose_balanced_assignment        the target: balanced, by the fewest moves      target
+    constrained_balanced_assignment    who runs what nobody runs, of the min rank     target
+    get_movements                      target minus now, as warm-ups with slots       movements
+    assign_standbys                    hot copies beside the active ones              standbys
+
+What differs from the seed, and why. The seed computes the target regardless of what runs where and moves most of a group when one member joins; here the present
+owner is part of the target's cost. The seed deals all tasks anew to the members of the min rank; here a task that is owned stays until its movement completes, for a
+change of owner without need is a stop without need. The seed deals stateless tasks anew at every round; here they are part of the same target, and stay as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from assignors.bounds import moves_lower_bound
+from assignors.movements import Movements, Slots, get_movements, keep_ready, warmups_by_member
+from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason
+from assignors.situation import Shares, Situation
+from assignors.standbys import Standbys, assign_standbys
+from assignors.target import Candidates, Target, constrained_balanced_assignment, min_rank, propose_balanced_assignment
+from assignors.transport import SOLVER
+from events.errors import FieldError
+from events.tasks import TaskId
+
+
+class HighAvailability:
+    """KIP-441. Pure and without memory: what is under way stands in the problem."""
+
+    name = "high_availability"
+    version = 1
+    solver = SOLVER
+    guarantees = frozenset(Guarantee)
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself or asks for racks, which this version does not know."""
+        if problem.knobs.rack_aware_strategy != "none":
+            raise FieldError("config.rack_aware_strategy", f"{self.name} version {self.version} places without regard to racks; use 'none'")
+        situation = Situation(problem)
+        shares = Shares(situation)
+
+        settled = {task: movement.destination for task, movement in situation.in_flight.items()}
+        overdue = _overdue(situation, shares, settled)
+        settled.update(overdue)
+        free = [task for task in situation.tasks if task not in situation.owner and not _granted(situation, task)]
+        candidates = min_rank(situation, [task for task in free if situation.tasks[task].stateful])
+
+        target = _target(situation, shares, candidates, settled)
+        now = _now(situation, shares, candidates, target.owner, free)
+
+        slots = Slots(situation)
+        movements = get_movements(situation, now, target.owner, slots)
+        standbys = assign_standbys(situation, now, target.owner, movements, slots)
+        return _plan(situation, shares, settled, target, now, movements, standbys, keep_ready(movements, slots))
+
+
+def _granted(situation: Situation, task: TaskId) -> bool:
+    """Its movement was REVOKING and its source has let go: the grant stands (PROTOCOL D3)."""
+    movement = situation.in_flight.get(task)
+    return movement is not None and movement.state is MovementState.REVOKING
+
+
+def _overdue(situation: Situation, shares: Shares, settled: Mapping[TaskId, str]) -> dict[TaskId, str]:
+    """Tasks of leaving members whose drain timeout has passed -> the best destination there is now; what is being revoked already keeps its own."""
+    tasks = [
+        task
+        for task, owner in situation.owner.items()
+        if situation.members[owner].leaving and situation.members[owner].drained and not _granted(situation, task)
+    ]
+    destination = constrained_balanced_assignment(
+        situation, shares, min_rank(situation, [task for task in sorted(tasks) if situation.tasks[task].stateful]), situation.owner
+    )
+    return destination
+
+
+def _target(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
+    """The proposed balance, adopted only if something must change or it is more balanced than what runs (the seed's last lines: no thrash)."""
+    imbalance = shares.imbalance(situation.owner)
+    running = Target(owner={task: situation.owner[task] for task in situation.tasks if task in situation.owner})
+    must_change = bool(settled) or len(situation.owner) < len(situation.tasks) or any(situation.members[owner].leaving or situation.must_move(task) for task, owner in situation.owner.items())
+    if not must_change and imbalance == 0:
+        return running
+    proposed = propose_balanced_assignment(situation, shares, candidates, settled)
+    if must_change or shares.imbalance(proposed.owner) < imbalance:
+        return proposed
+    return Target(owner=running.owner, optimal=proposed.optimal, unique=proposed.unique)
+
+
+def _now(
+    situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str], free: list[TaskId]
+) -> dict[TaskId, str]:
+    """Who runs what after this plan: owners keep what they own; a free task goes to its target if that is of its min rank, otherwise to another one that is."""
+    now = dict(situation.owner)
+    for task, movement in situation.in_flight.items():
+        if task not in now and movement.state is MovementState.REVOKING:
+            now[task] = movement.destination
+    waiting: dict[TaskId, Candidates] = {}
+    for task in free:
+        if task not in target:
+            continue
+        if not situation.tasks[task].stateful or target[task] in candidates[task]:
+            now[task] = target[task]
+        else:
+            waiting[task] = candidates[task]
+    now.update(constrained_balanced_assignment(situation, shares, waiting, now))
+    return dict(sorted(now.items()))
+
+
+def _plan(
+    situation: Situation,
+    shares: Shares,
+    settled: Mapping[TaskId, str],
+    target: Target,
+    now: Mapping[TaskId, str],
+    movements: Movements,
+    standbys: Standbys,
+    kept_ready: frozenset[tuple[TaskId, str]],
+) -> Plan:
+    """Everything sorted, everything named."""
+    revoked = {movement.task for movement in movements.planned if movement.state is MovementState.REVOKING}
+    revoked.update(task for task, owner in situation.owner.items() if situation.members[owner].leaving and not situation.eligible(task))
+    warmups = warmups_by_member(movements.warmups | standbys.warmups | kept_ready)
+    active: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    revoke: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    standby: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    targets: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    for task, owner in now.items():
+        (revoke if task in revoked else active)[owner].append(task)
+    for member in situation.members.values():
+        revoke[member.id] = sorted({*revoke[member.id], *(task for task in member.active if task not in situation.tasks)})
+    for task, holders in standbys.holders.items():
+        for holder in holders:
+            standby[holder].append(task)
+    for task, owner in sorted(target.owner.items()):
+        targets[owner].append(task)
+    imbalance = shares.imbalance(target.owner)
+    moves = sum(now[task] != owner for task, owner in target.owner.items() if task in now)
+    bound = moves_lower_bound(situation, shares, settled, balanced=imbalance == 0)
+    return Plan(
+        members={
+            member: MemberPlan(
+                active=tuple(active[member]), standby=tuple(standby[member]), warmup=tuple(warmups.get(member, ())), revoke=tuple(revoke[member])
+            )
+            for member in situation.members
+        },
+        target={member: tuple(tasks) for member, tasks in targets.items()},
+        movements=movements.planned,
+        reasons=_reasons(situation, now, movements, standbys),
+        probing=bool(movements.planned) or standbys.unsettled,
+        cost=PlanCost(
+            moves=moves,
+            moves_lower_bound=bound,
+            restore_records=_restore_records(situation, now, movements.planned),
+            cross_rack=_cross_rack(situation, target.owner),
+            imbalance=imbalance,
+            optimal=target.optimal or moves == bound,
+        ),
+        unique=target.unique,
+        imbalance_now=shares.imbalance(now),
+    )
+
+
+def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys) -> dict[TaskId, Reason]:
+    """For each task that moves, waits, is placed, or gets a copy."""
+    reasons = {task: Reason(code="standby", lag_records=None) for task in standbys.placed}
+    for task, owner in now.items():
+        if task in situation.owner:
+            if situation.members[owner].leaving and not situation.eligible(task):
+                reasons[task] = Reason(code="leaving", lag_records=None)
+            continue
+        code = "carried"
+        if not _granted(situation, task):
+            cold = situation.tasks[task].stateful and not situation.caught_up(owner, task)
+            code = "unowned_cold" if cold else "return_home" if situation.comes_home(owner, task) else "unowned"
+        reasons[task] = Reason(code=code, lag_records=situation.lag(owner, task))
+    reasons.update(movements.reasons)
+    return dict(sorted(reasons.items()))
+
+
+def _restore_records(situation: Situation, now: Mapping[TaskId, str], movements: tuple[Movement, ...]) -> int:
+    """Records between now and the target: of destinations that are not caught up, and of members that are granted a task cold."""
+    granted = [(task, owner) for task, owner in now.items() if task not in situation.owner]
+    moved = [(movement.task, movement.destination) for movement in movements]
+    return sum(
+        situation.records(member, task) for task, member in (*granted, *moved) if situation.tasks[task].stateful and not situation.caught_up(member, task)
+    )
+
+
+def _cross_rack(situation: Situation, target: Mapping[TaskId, str]) -> int:
+    """Source partitions whose replicas are all in other racks than the task's owner in the target; unknown racks do not count."""
+    return sum(
+        1
+        for task, owner in target.items()
+        if situation.members[owner].rack is not None
+        for partition in situation.tasks[task].source
+        if partition.racks and situation.members[owner].rack not in partition.racks
+    )

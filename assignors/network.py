@@ -1,0 +1,198 @@
+"""Tasks and members as a flow network, sparse, and read back as owners.
+
+::
+
+    stateful task --(it has a copy there)---> member's stateful tasks --> all its tasks --> sink
+    stateful task --> pool of who may run it --> member's stateful tasks
+    stateless task --> pool of who may run it --------------------------> all its tasks
+
+A task has an arc to each member that it names and one arc to a pool, never one to each member. Shares are soft, so that there always is a solution: a place
+up to the lower share costs 0, from there to the upper share 1, above it 2. As the number of tasks is given, the sum is the number of tasks outside
+the shares plus a constant. When all tasks are of one kind, a member is one node.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from assignors.problem import Task
+from assignors.situation import Pool
+from assignors.transport import Flow, Hashes, Network, mixed, solve, stable_hash
+from events.tasks import TaskId
+
+_KINDS = {"direct": 1, "pooled": 2, "pool": 3, "place": 4}  # so that arcs between the same names draw different ties
+
+
+class AssignmentNetwork:
+    """Built arc by arc, solved, and read back. `levels`: costs per arc, the most important first."""
+
+    def __init__(self, tasks: Mapping[TaskId, Task], *, levels: int, two_kinds: bool = False) -> None:
+        self._tasks = tasks
+        self._levels = levels
+        self._two_kinds = two_kinds
+        self._nodes = 1  # 0 is the sink
+        self._task_node: dict[TaskId, int] = {}
+        self._member_node: dict[tuple[str, bool], int] = {}
+        self._pool_node: dict[tuple[Pool, bool], int] = {}
+        self._pool_tasks: dict[tuple[Pool, bool], int] = {}
+        self._direct_wanted: dict[str, int] = {}
+        self._tail: list[int] = []
+        self._head: list[int] = []
+        self._capacity: list[int] = []
+        self._cost: list[Sequence[int]] = []
+        self._name: list[tuple[int, int]] = []
+        self._direct_arcs: list[tuple[int, TaskId, str]] = []
+        self._pooled_arcs: list[tuple[int, TaskId, tuple[Pool, bool]]] = []
+        self._pool_arcs: dict[tuple[Pool, bool], list[tuple[int, str]]] = {}
+        self._hash: dict[str, int] = {}
+
+    def direct(self, task: TaskId, member: str, cost: Sequence[int]) -> None:
+        """The task may go to this member."""
+        node = self._source(task)
+        inner = self._two_kinds and self._tasks[task].stateful
+        self._direct_arcs.append((len(self._tail), task, member))
+        self._direct_wanted[member] = self._direct_wanted.get(member, 0) + 1
+        self._arc(node, self._member(member, inner), 1, cost, "direct", task, member)
+
+    def pooled(self, task: TaskId, pool: Pool, cost: Sequence[int]) -> None:
+        """The task may go to any member of the pool."""
+        node = self._source(task)
+        key = (pool, self._two_kinds and self._tasks[task].stateful)
+        if key not in self._pool_node:
+            self._pool_node[key] = self._new_node()
+            self._pool_tasks[key] = 0
+        self._pool_tasks[key] += 1
+        self._pooled_arcs.append((len(self._tail), task, key))
+        self._arc(node, self._pool_node[key], 1, cost, "pooled", task, None)
+
+    def place(self, member: str, capacity: int, cost: Sequence[int], *, inner: bool = False) -> None:
+        """Room for `capacity` tasks on a member, at this cost each."""
+        if capacity <= 0 or (member, inner) not in self._member_node:
+            return
+        node = self._member_node[member, inner]
+        self._arc(node, self._member(member, False) if inner else 0, capacity, cost, "place", None, member)
+
+    def shares(self, member: str, lower: int, upper: int, *, kind: str) -> None:
+        """Soft bounds for a member's stateful tasks, or for all its tasks; the first level of cost counts what is outside."""
+        inner = kind == "stateful"
+        if inner and not self._two_kinds:
+            return
+        self._open_pools()
+        rest = (0,) * (self._levels - 1)
+        self.place(member, lower, (0, *rest), inner=inner)
+        self.place(member, upper - lower, (1, *rest), inner=inner)
+        self.place(member, len(self._task_node), (2, *rest), inner=inner)
+
+    def wanted(self) -> dict[str, int]:
+        """Member -> how many tasks could come to it at most."""
+        self._open_pools()
+        wanted = dict(self._direct_wanted)
+        for (pool, _), tasks in self._pool_tasks.items():
+            for member in pool.members:
+                wanted[member] = wanted.get(member, 0) + tasks
+        return dict(sorted(wanted.items()))
+
+    def solve(self) -> Flow:
+        """The cheapest flow."""
+        self._open_pools()
+        supply = np.zeros(self._nodes, dtype=np.int64)
+        supply[list(self._task_node.values())] = 1
+        supply[0] = -len(self._task_node)
+        cost = np.array(self._cost, dtype=np.int64).reshape(-1, self._levels)
+        return solve(
+            Network(
+                nodes=self._nodes,
+                supply=supply,
+                tail=np.array(self._tail, dtype=np.int64),
+                head=np.array(self._head, dtype=np.int64),
+                capacity=np.array(self._capacity, dtype=np.int64),
+                costs=tuple(np.ascontiguousarray(cost[:, level]) for level in range(self._levels)),
+                names=self._names(),
+                most_costed=4,
+            )
+        )
+
+    def assigned(self, flow: Flow, *, allowed: Callable[[TaskId, str], bool]) -> dict[TaskId, str]:
+        """Task -> member. What the flow sent through a pool is dealt by `deal`."""
+        amount: list[int] = flow.amount.tolist()
+        owner = {task: member for arc, task, member in self._direct_arcs if amount[arc]}
+        pooled: dict[tuple[Pool, bool], list[TaskId]] = {}
+        for arc, task, key in self._pooled_arcs:
+            if amount[arc]:
+                pooled.setdefault(key, []).append(task)
+        for key, tasks in pooled.items():
+            owner.update(deal(tasks, {member: amount[arc] for arc, member in self._pool_arcs[key]}, allowed))
+        return dict(sorted(owner.items()))
+
+    def _open_pools(self) -> None:
+        for key, node in self._pool_node.items():
+            if key in self._pool_arcs:
+                continue
+            pool, inner = key
+            arcs = self._pool_arcs[key] = []
+            for member in pool.members:
+                arcs.append((len(self._tail), member))
+                self._arc(node, self._member(member, inner), self._pool_tasks[key], (0,) * self._levels, "pool", None, member)
+
+    def _new_node(self) -> int:
+        self._nodes += 1
+        return self._nodes - 1
+
+    def _source(self, task: TaskId) -> int:
+        node = self._task_node.get(task)
+        if node is None:
+            node = self._task_node[task] = self._new_node()
+        return node
+
+    def _member(self, member: str, inner: bool) -> int:
+        node = self._member_node.get((member, inner))
+        if node is None:
+            node = self._member_node[member, inner] = self._new_node()
+            if inner:
+                self._member(member, False)
+        return node
+
+    def _arc(self, tail: int, head: int, capacity: int, cost: Sequence[int], kind: str, task: TaskId | None, member: str | None) -> None:
+        self._tail.append(tail)
+        self._head.append(head)
+        self._capacity.append(capacity)
+        self._cost.append(cost)
+        named = 0
+        if member is not None:
+            named = self._hash.get(member, 0) or self._hash.setdefault(member, stable_hash(member))
+        # A member's places differ by their cost only, and places of one cost are one arc.
+        self._name.append((named ^ (_KINDS[kind] << 8 | (cost[0] if kind == "place" else 0)), 0 if task is None else (task.subtopology << 32 | task.partition) + 1))
+
+    def _names(self) -> Hashes:
+        pairs = np.array(self._name, dtype=np.uint64).reshape(-1, 2)
+        return mixed(pairs[:, 0] ^ mixed(pairs[:, 1], 1), 0)
+
+
+def deal(tasks: Sequence[TaskId], places: Mapping[str, int], allowed: Callable[[TaskId, str], bool]) -> dict[TaskId, str]:
+    """The canonical rule for what a pool leaves open: tasks in rising order go round the members in rising order, one to each that has a place left.
+
+    So the tasks of a sub-topology spread over the members. A task goes to the next member that is `allowed` for it; if none is left, it
+    changes places with the first task dealt for which both fit; if there is none, it goes where a place is left.
+    """
+    turn = deque((member, count) for member, count in sorted(places.items()) if count > 0)
+    dealt: dict[TaskId, str] = {}
+    for task in sorted(tasks):
+        for skipped in range(len(turn)):
+            if allowed(task, turn[skipped][0]):
+                break
+        else:
+            skipped = 0
+        member, count = turn[skipped]
+        del turn[skipped]
+        if count > 1:
+            turn.append((member, count - 1))
+        if not allowed(task, member):
+            for other, place in dealt.items():
+                if allowed(task, place) and allowed(other, member):
+                    dealt[other], member = member, place
+                    break
+        dealt[task] = member
+    return dealt

@@ -1,0 +1,48 @@
+"""Assignors by name and behaviour version: the built-in ones, and those installed under the entry-point group `equipoise.assignors`.
+
+An entry point names an `Assignor` class or a callable without parameters that gives one; its own name does not matter, the assignor's `name` and `version` do.
+"""
+
+from __future__ import annotations
+
+import functools
+from importlib import metadata
+
+from assignors.high_availability import HighAvailability
+from assignors.problem import Assignor
+from events.errors import InputError
+
+ENTRY_POINT_GROUP = "equipoise.assignors"
+
+
+@functools.cache
+def available() -> dict[tuple[str, int], Assignor]:
+    """(name, version) -> assignor, in rising order. Raises InputError when two claim the same place, or one cannot be loaded."""
+    found: dict[tuple[str, int], Assignor] = {}
+    for builtin in (HighAvailability(),):
+        found[builtin.name, builtin.version] = builtin
+    for entry_point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value)):
+        try:
+            assignor = entry_point.load()()
+            key = str(assignor.name), int(assignor.version)
+        except (ImportError, AttributeError, TypeError, ValueError) as error:
+            raise InputError(f"entry point {entry_point.name} = {entry_point.value}: {error}; mend or uninstall the package that declares it") from error
+        if key in found and type(found[key]) is not type(assignor):
+            raise InputError(f"entry point {entry_point.name} = {entry_point.value}: {key[0]} version {key[1]} is taken; raise its version or rename it")
+        found[key] = assignor
+    return dict(sorted(found.items()))
+
+
+def load(name: str, version: int) -> Assignor:
+    """The assignor of that name and behaviour version. Raises InputError when this installation has none."""
+    found = available().get((name, version))
+    if found is None:
+        known = ", ".join(f"{known} version {number}" for known, number in available())
+        raise InputError(f"assignor: {name!r} version {version} is not installed; here are {known}")
+    return found
+
+
+def latest(name: str) -> Assignor:
+    """The assignor of that name with the highest version. Raises InputError when there is none."""
+    versions = [number for known, number in available() if known == name]
+    return load(name, max(versions, default=1))

@@ -1,0 +1,194 @@
+"""The problem sorted, checked and indexed once, so that nothing after depends on the order in which it was given."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Task
+from assignors.ranking import Copy, copies, whole
+from events.errors import FieldError
+from events.tasks import TaskId
+
+
+@attrs.frozen(eq=False)
+class Pool:
+    """Members that may all be given the same tasks, in rising order. One object per set of members: compared by identity, which costs nothing."""
+
+    members: tuple[str, ...]
+    as_set: frozenset[str]
+
+    def __contains__(self, member: object) -> bool:
+        return member in self.as_set
+
+    def __bool__(self) -> bool:
+        return bool(self.members)
+
+
+def pool_of(members: Iterable[str]) -> Pool:
+    """A new pool; `members` in rising order."""
+    ids = tuple(members)
+    return Pool(ids, frozenset(ids))
+
+
+class Situation:
+    """Who there is, what there is to run, who runs it, and who has which copy.
+
+    `owner`: task -> the member that owns it; tasks without an owner are absent. `in_flight`: movements decided earlier that still hold: their destination lives,
+    is eligible and does not own the task yet. `unknown`: tasks that members own although no topology has them any more.
+    """
+
+    def __init__(self, problem: AssignmentProblem) -> None:
+        self.knobs = problem.knobs
+        self.blocked = problem.blocked
+        self.tasks: dict[TaskId, Task] = {task.id: task for task in sorted(problem.tasks, key=lambda task: task.id)}
+        self.members: dict[str, Member] = {member.id: member for member in sorted(problem.members, key=lambda member: member.id)}
+        _check(problem, self.tasks, self.members)
+        self.stateful = [task.id for task in self.tasks.values() if task.stateful]
+        self.stateless = [task.id for task in self.tasks.values() if not task.stateful]
+        self.owner: dict[TaskId, str] = {task: member.id for member in self.members.values() for task in member.active if task in self.tasks}
+        self.copies: dict[TaskId, dict[str, Copy]] = copies(self.tasks, self.members.values(), self.knobs.acceptable_recovery_lag)
+        self._eligible = self._pools()
+        self._homes = self._index_homes()
+        self.in_flight: dict[TaskId, Movement] = {
+            movement.task: movement
+            for movement in sorted(problem.in_flight, key=lambda movement: movement.task)
+            if movement.state is not MovementState.WAITING
+            and movement.task in self.tasks
+            and self.may_run(movement.destination, movement.task)
+            and self.owner.get(movement.task) != movement.destination
+        }
+
+    def _pools(self) -> dict[int, Pool]:
+        """Sub-topology -> who may run it. Sub-topologies with the same members share one pool."""
+        staying = [member for member in self.members.values() if not member.leaving]
+        everyone = pool_of(member.id for member in staying)
+        shared: dict[tuple[str, ...], Pool] = {everyone.members: everyone}
+        pools: dict[int, Pool] = {}
+        for subtopology in sorted({task.subtopology for task in self.tasks}):
+            ids = tuple(member.id for member in staying if member.subtopologies is None or subtopology in member.subtopologies)
+            pools[subtopology] = shared.setdefault(ids, shared.get(ids) or pool_of(ids))
+        return pools
+
+    def _index_homes(self) -> dict[TaskId, list[str]]:
+        homes: dict[TaskId, list[str]] = {}
+        for member in self.members.values():
+            for task in sorted(member.home):
+                if task in self.tasks:
+                    homes.setdefault(task, []).append(member.id)
+        return homes
+
+    def homes(self, task: TaskId) -> Iterable[str]:
+        """Members that owned the task until they left or died, in rising order."""
+        return self._homes.get(task, ())
+
+    def comes_home(self, member: str, task: TaskId) -> bool:
+        """It had the task before, and still has a good part of its state: less than half is to be restored."""
+        if task not in self.members[member].home:
+            return False
+        return not self.tasks[task].stateful or self.caught_up(member, task) or 2 * self.records(member, task) < whole(self.tasks[task])
+
+    def eligible(self, task: TaskId) -> Pool:
+        """Members that may be given the task: live, not leaving, and their topology epoch has it (PROTOCOL D1)."""
+        return self._eligible[task.subtopology]
+
+    def may_run(self, member: str, task: TaskId) -> bool:
+        return member in self._eligible[task.subtopology]
+
+    def caught_up(self, member: str, task: TaskId) -> bool:
+        """Rank 0."""
+        copy = self.copies[task].get(member)
+        return copy is not None and copy.caught_up
+
+    def records(self, member: str, task: TaskId) -> int:
+        """Records the member has to restore before it can run the task; 0 for a stateless one."""
+        if not self.tasks[task].stateful:
+            return 0
+        copy = self.copies[task].get(member)
+        return whole(self.tasks[task]) if copy is None else copy.records
+
+    def lag(self, member: str, task: TaskId) -> int | None:
+        """The same for readers: None when the task has no state."""
+        return self.records(member, task) if self.tasks[task].stateful else None
+
+    def must_move(self, task: TaskId) -> bool:
+        """Its owner may not keep it, and somebody else may have it. (An owner of an older topology epoch keeps what nobody else can run; a leaving one does not.)"""
+        owner = self.owner.get(task)
+        return owner is not None and not self.may_run(owner, task) and bool(self.eligible(task))
+
+
+def _check(problem: AssignmentProblem, tasks: Mapping[TaskId, Task], members: Mapping[str, Member]) -> None:
+    """Raises FieldError when the problem contradicts itself."""
+    if len(tasks) != len(problem.tasks):
+        raise FieldError("tasks", f"{_first_repeat(str(task.id) for task in problem.tasks)} stands there twice; name each task once")
+    if len(members) != len(problem.members):
+        raise FieldError("members", f"{_first_repeat(member.id for member in problem.members)} stands there twice; name each member once")
+    owner: dict[TaskId, str] = {}
+    for member in members.values():
+        if member.capacity < 1:
+            raise FieldError(f"members[{member.id}].capacity", f"{member.capacity} is not a whole number >= 1")
+        for task in member.active:
+            other = owner.setdefault(task, member.id)
+            if other != member.id:
+                raise FieldError(f"members[{member.id}].active", f"{task} stands in {other}'s active list too; one owner at most")
+    repeated = _first_repeat(str(movement.task) for movement in problem.in_flight)
+    if repeated:
+        raise FieldError("in_flight", f"{repeated} has two movements; one at most")
+
+
+def _first_repeat(names: Iterable[str]) -> str:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return ""
+
+
+@attrs.frozen
+class Share:
+    """Fewest and most tasks a member is to have."""
+
+    lower: int
+    upper: int
+
+    def outside(self, count: int) -> int:
+        """Tasks over the upper share or under the lower one."""
+        return max(count - self.upper, self.lower - count, 0)
+
+
+class Shares:
+    """Balance (PROTOCOL D4): between floor and ceiling of T*c/C, widened by balance_factor - 1, for stateful tasks and for all tasks. A leaving member: 0.
+
+    C: capacity of the members that stay. When all tasks are of one kind the two bounds are one.
+    """
+
+    def __init__(self, situation: Situation) -> None:
+        staying = [member for member in situation.members.values() if not member.leaving]
+        capacity = sum(member.capacity for member in staying)
+        slack = situation.knobs.balance_factor - 1
+        stateful, every = len(situation.stateful), len(situation.tasks)
+        self.two_kinds = 0 < stateful < every
+
+        def share(member: Member, tasks: int) -> Share:
+            if member.leaving:
+                return Share(0, 0)
+            return Share(max(0, tasks * member.capacity // capacity - slack), -(-tasks * member.capacity // capacity) + slack)
+
+        self.stateful = {member.id: share(member, stateful) for member in situation.members.values()}
+        self.every = {member.id: share(member, every) for member in situation.members.values()}
+        self._situation = situation
+
+    def imbalance(self, owner: Mapping[TaskId, str]) -> int:
+        """Tasks outside the shares, summed over members; with both kinds of tasks, over stateful tasks plus over all tasks."""
+        stateful = dict.fromkeys(self.every, 0)
+        every = dict.fromkeys(self.every, 0)
+        for task, member in owner.items():
+            every[member] += 1
+            if self._situation.tasks[task].stateful:
+                stateful[member] += 1
+        outside = sum(self.every[member].outside(count) for member, count in every.items())
+        if self.two_kinds:
+            outside += sum(self.stateful[member].outside(count) for member, count in stateful.items())
+        return outside

@@ -1,0 +1,228 @@
+"""Standbys: `num_standbys` copies of each stateful task, beside the member that runs it, spread evenly and left where they are.
+
+The seed places one ("if count < num_standbys"); all of them are placed here, one round over all tasks after another, so that scarcity is shared.
+
+* Copies a member holds stay, as long as the task needs them. A copy that a movement warms up on counts as one of them, and in the reckoning of loads as its source's, which
+  keeps its own copy once it has handed the task over.
+* Missing copies are placed at once: first where a copy is left over and there is room, then on the least loaded member.
+* A member with more copies than its share (of (1 + n) x tasks, by capacity; the tasks it is to run count), or one that is leaving, passes them on without loss: the
+  new copy restores as a warm-up, under the same caps; when it is caught up it becomes the standby, and the old one goes. A leaving member's
+  copies count until then, or until it has left.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterator, Mapping
+
+import attrs
+
+from assignors.movements import Movements, Slots
+from assignors.situation import Situation
+from events.tasks import TaskId
+
+
+@attrs.frozen(kw_only=True)
+class Standbys:
+    """`holders`: task -> members, in rising order. `warmups`: (task, member) copies that are to replace a standby elsewhere. `placed`: tasks that got a new standby."""
+
+    holders: Mapping[TaskId, tuple[str, ...]]
+    warmups: frozenset[tuple[TaskId, str]]
+    placed: frozenset[TaskId]
+    unsettled: bool
+    """A standby is still to be passed on."""
+
+
+def assign_standbys(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements, slots: Slots) -> Standbys:
+    """Where the standbys of all stateful tasks are to be. `now`, `target`: who runs a task, and who is to."""
+    if situation.knobs.num_standbys == 0:
+        return Standbys(holders={}, warmups=frozenset(), placed=frozenset(), unsettled=False)
+    board = _Board(situation, now, target, movements)
+    board.keep()
+    board.fill()
+    warmups, unsettled = board.pass_on(slots)
+    return Standbys(
+        holders={task: tuple(sorted(members)) for task, members in board.holders.items()},
+        warmups=warmups,
+        placed=frozenset(board.placed),
+        unsettled=unsettled,
+    )
+
+
+class _Board:
+    """Who holds which standby, and how full each member will be."""
+
+    def __init__(self, situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements) -> None:
+        self.situation = situation
+        self.now = now
+        self.destination = {movement.task: movement.destination for movement in movements.planned}
+        self.holders: dict[TaskId, list[str]] = {task: [] for task in situation.stateful if task in now}
+        self.wanted = {task: min(situation.knobs.num_standbys, self._possible(task)) for task in self.holders}
+        self.placed: set[TaskId] = set()
+        self.load = dict.fromkeys(situation.members, 0)
+        for task, member in target.items():
+            self.load[member] += situation.tasks[task].stateful
+        capacity = sum(member.capacity for member in situation.members.values() if not member.leaving)
+        copies = sum(self.wanted.values()) + len(self.holders)
+        slack = situation.knobs.balance_factor - 1
+        self.upper = {
+            member.id: 0 if member.leaving else -(-copies * member.capacity // capacity) + slack for member in situation.members.values()
+        }
+        self.heap: list[tuple[float, str]] = []
+        self.must_stay = movements.standby_destinations
+
+    def _possible(self, task: TaskId) -> int:
+        return len(self.situation.eligible(task).members) - self.situation.may_run(self.now[task], task)
+
+    def keep(self) -> None:
+        """Copies that are there and still needed."""
+        for member in self.situation.members.values():
+            for task in sorted(member.standby):
+                useful = member.leaving or self.situation.may_run(member.id, task) if task in self.holders else False
+                if useful and self.now[task] != member.id and self.wanted[task] > 0:
+                    self.add(task, member.id)
+        for task, destination in self.must_stay.items():
+            if task in self.holders and destination not in self.holders[task]:
+                self.add(task, destination)
+                self.placed.add(task)
+        for task, members in self.holders.items():
+            while len(members) > self.wanted[task]:
+                self.remove(task, min(members, key=lambda member: self._worth_keeping(task, member)))
+
+    def _worth_keeping(self, task: TaskId, member: str) -> tuple[bool, bool, int, int, str]:
+        """Least first: what a movement needs stays; then copies of members that stay, with room, with the least to restore."""
+        return (
+            self.must_stay.get(task) == member,
+            not self.situation.members[member].leaving,
+            min(0, self.upper[member] - self.load[member]),
+            -self.situation.records(member, task),
+            member,
+        )
+
+    def fill(self) -> None:
+        """Missing copies, one round over all tasks after another."""
+        self.heap = [self._entry(member.id) for member in self.situation.members.values() if not member.leaving]
+        heapq.heapify(self.heap)
+        missing = [task for task, members in self.holders.items() if len(members) < self.wanted[task]]
+        for copies in range(self.situation.knobs.num_standbys):
+            if not missing:
+                return
+            for task in missing:
+                if len(self.holders[task]) == copies:
+                    member = self._left_over(task) or self._least_loaded(task, beside=self.destination.get(task)) or self._least_loaded(task, beside=None)
+                    if member is not None:
+                        self.add(task, member)
+                        self.placed.add(task)
+            missing = [task for task in missing if len(self.holders[task]) < self.wanted[task]]
+
+    def _left_over(self, task: TaskId) -> str | None:
+        """The best copy that nobody counts yet, on a member with room."""
+        found = sorted(
+            (not copy.caught_up, copy.records, member)
+            for member, copy in self.situation.copies[task].items()
+            if self.may_hold(member, task) and member != self.destination.get(task) and self.load[member] < self.upper[member]
+        )
+        return found[0][2] if found else None
+
+    def _least_loaded(self, task: TaskId, beside: str | None) -> str | None:
+        """The least loaded member that may hold a copy, for its capacity; not `beside`."""
+        skipped = []
+        found = None
+        while self.heap:
+            entry = heapq.heappop(self.heap)
+            current = self._entry(entry[1])
+            if entry != current:
+                heapq.heappush(self.heap, current)
+                continue
+            skipped.append(entry)
+            if entry[1] != beside and self.may_hold(entry[1], task):
+                found = entry[1]
+                break
+        for entry in skipped:
+            heapq.heappush(self.heap, entry)
+        return found
+
+    def pass_on(self, slots: Slots) -> tuple[frozenset[tuple[TaskId, str]], bool]:
+        """Copies of members that have too many, or are leaving. Returns warm-ups, and whether any copy is still to be passed on."""
+        warmups: set[tuple[TaskId, str]] = set()
+        begun = {
+            task: member.id
+            for member in self.situation.members.values()
+            for task in sorted(member.warmup)
+            if task in self.holders and self.destination.get(task) != member.id and self.may_hold(member.id, task)
+        }
+        for task, member in sorted(begun.items()):
+            giver = self._giver(task)
+            if giver is None or self.load[member] >= self.upper[member]:
+                continue
+            if self.situation.caught_up(member, task):
+                self._replace(task, giver, member)
+            elif slots.take(member):
+                warmups.add((task, member))
+                self._promise(task, giver, member)
+        unsettled = bool(warmups)
+        for task, giver in self._surplus():
+            if (self.load[giver] <= self.upper[giver] and not self.situation.members[giver].leaving) or task in begun:
+                continue
+            member = self._left_over(task)
+            if member is not None and self.situation.caught_up(member, task):
+                self._replace(task, giver, member)
+                continue
+            member = member or self._least_loaded(task, beside=self.destination.get(task))
+            if member is None or self.load[member] >= self.upper[member]:
+                continue
+            unsettled = True
+            if (task, member) not in self.situation.blocked and slots.take(member):
+                warmups.add((task, member))
+                self._promise(task, giver, member)
+            elif not slots.left:
+                break
+        return frozenset(warmups), unsettled
+
+    def _surplus(self) -> Iterator[tuple[TaskId, str]]:
+        """Copies that may be passed on, cheapest first, of members that have too many or leave."""
+        givers = {member for member, load in self.load.items() if load > self.upper[member] or self.situation.members[member].leaving}
+        pairs = [
+            (self.situation.tasks[task].end_offset, task, member)
+            for task, members in self.holders.items()
+            for member in members
+            if member in givers and self.must_stay.get(task) != member
+        ]
+        for _, task, member in sorted(pairs):
+            yield task, member
+
+    def _giver(self, task: TaskId) -> str | None:
+        """The standby that a new copy is to replace: of a leaving member, or of the one that is most over its share."""
+        found = sorted(
+            (not self.situation.members[member].leaving, self.upper[member] - self.load[member], member)
+            for member in self.holders[task]
+            if self.must_stay.get(task) != member and (self.situation.members[member].leaving or self.load[member] > self.upper[member])
+        )
+        return found[0][2] if found else None
+
+    def _replace(self, task: TaskId, giver: str, member: str) -> None:
+        self.remove(task, giver)
+        self.add(task, member)
+
+    def _promise(self, task: TaskId, giver: str, member: str) -> None:
+        """Loads as they will be once the copy has been passed on."""
+        self.load[giver] -= 1
+        self.load[member] += 1
+
+    def may_hold(self, member: str, task: TaskId) -> bool:
+        return self.now[task] != member and member not in self.holders[task] and self.situation.may_run(member, task)
+
+    def add(self, task: TaskId, member: str) -> None:
+        self.holders[task].append(member)
+        self.load[self._counted_at(task, member)] += 1
+
+    def remove(self, task: TaskId, member: str) -> None:
+        self.holders[task].remove(member)
+        self.load[self._counted_at(task, member)] -= 1
+
+    def _counted_at(self, task: TaskId, member: str) -> str:
+        """A destination that is a standby becomes the owner, and then its source holds the standby."""
+        return self.now[task] if self.must_stay.get(task) == member else member
+
+    def _entry(self, member: str) -> tuple[float, str]:
+        return self.load[member] / self.situation.members[member].capacity, member

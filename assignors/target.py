@@ -1,0 +1,164 @@
+"""Where tasks can run now, and where they should: KIP-441's `constrainedBalancedAssignment` and `proposeBalancedAssignment`, one transportation problem with two costs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from assignors.network import AssignmentNetwork
+from assignors.ranking import whole
+from assignors.situation import Pool, Shares, Situation, pool_of
+from events.tasks import TaskId
+
+PARTS_OF_A_SHARE = 8  # members that must take more than their share are even to within an eighth of a share, or one task
+MOST_STEPS = 64  # eight shares too many: beyond that evenness no longer matters
+
+
+@attrs.frozen(kw_only=True)
+class Candidates:
+    """The members of a task's min rank: by name, because they have copies, or `fresh`, all that may run it and are least busy restoring."""
+
+    members: tuple[str, ...] = ()
+    fresh: Pool | None = None
+
+    def __contains__(self, member: object) -> bool:
+        return member in self.members or (self.fresh is not None and member in self.fresh)
+
+
+@attrs.frozen(kw_only=True)
+class Target:
+    """`owner`: task -> who is to run it in the end; tasks that nobody may run are absent."""
+
+    owner: Mapping[TaskId, str]
+    optimal: bool = True
+    unique: bool = True
+
+
+def min_rank(situation: Situation, tasks: Iterable[TaskId]) -> dict[TaskId, Candidates]:
+    """Stateful tasks that need an owner now -> the members of their min rank. Tasks nobody may run are absent.
+
+    Rank 0 if anybody is caught up. Otherwise least expected time to ready: the records a member already restores for tasks it owns, plus its lag on this one (PROTOCOL
+    D3); members that differ by no more than acceptable_recovery_lag, which by its definition is next to no time, rank alike.
+    """
+    slack = situation.knobs.acceptable_recovery_lag
+    queue = _restore_queues(situation)
+    least_busy: dict[Pool, tuple[int, Pool]] = {}
+    found: dict[TaskId, Candidates] = {}
+    for task in tasks:
+        eligible = situation.eligible(task)
+        if not eligible:
+            continue
+        held = {member: copy for member, copy in situation.copies[task].items() if member in eligible}
+        caught_up = tuple(member for member, copy in held.items() if copy.caught_up)
+        if caught_up:
+            found[task] = Candidates(members=caught_up)
+            continue
+        if eligible not in least_busy:
+            least = min(queue[member] for member in eligible.members)
+            idle = pool_of(member for member in eligible.members if queue[member] <= least + slack)
+            least_busy[eligible] = least, eligible if len(idle.members) == len(eligible.members) else idle
+        least, fresh = least_busy[eligible]
+        sooner = {member: queue[member] + copy.records for member, copy in held.items() if queue[member] + copy.records < least + whole(situation.tasks[task])}
+        if sooner:
+            soonest = min(sooner.values())
+            found[task] = Candidates(members=tuple(member for member, records in sooner.items() if records <= soonest + slack))
+        else:
+            found[task] = Candidates(fresh=fresh)
+    return found
+
+
+def _restore_queues(situation: Situation) -> dict[str, int]:
+    """Member -> records it is restoring for tasks that it already owns."""
+    queue = dict.fromkeys(situation.members, 0)
+    for task, owner in situation.owner.items():
+        if situation.tasks[task].stateful and not situation.caught_up(owner, task):
+            queue[owner] += situation.records(owner, task)
+    return queue
+
+
+def constrained_balanced_assignment(
+    situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]
+) -> dict[TaskId, str]:
+    """Owners for stateful tasks that need one now, of the min rank only, as balanced as that allows beside what is `running`.
+
+    A place costs nothing up to the member's lower share, 1 up to its upper share, and one more for each further part of a share.
+    Among equals, members that had the task before come first.
+    """
+    if not candidates:
+        return {}
+    load = dict.fromkeys(situation.members, 0)
+    for task, owner in running.items():
+        load[owner] += situation.tasks[task].stateful
+    network = AssignmentNetwork(situation.tasks, levels=2)
+    for task in sorted(candidates):
+        for member in candidates[task].members:
+            network.direct(task, member, (0, 0 if situation.comes_home(member, task) else 1))
+        fresh = candidates[task].fresh
+        if fresh is not None:
+            network.pooled(task, fresh, (0, 1))
+    for member, wanted in network.wanted().items():
+        below = max(0, shares.stateful[member].lower - load[member])
+        within = max(0, shares.stateful[member].upper - load[member]) - below
+        part = max(1, shares.stateful[member].upper // PARTS_OF_A_SHARE)
+        first_step = max(0, load[member] - shares.stateful[member].upper) // part
+        network.place(member, below, (0, 0))
+        network.place(member, within, (1, 0))
+        parts = min(-(-max(0, wanted - below - within) // part), MOST_STEPS)
+        for step in range(parts):
+            network.place(member, part if step < MOST_STEPS - 1 else wanted, (2 + min(first_step + step, MOST_STEPS), 0))
+    return network.assigned(network.solve(), allowed=lambda task, member: (task, member) not in situation.blocked)
+
+
+def propose_balanced_assignment(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
+    """The target: among all assignments with the least imbalance the one that changes the fewest owners, regardless of ranks.
+
+    Then, in this order: most tasks back home, fewest records to restore, a tie-break drawn from the ids. `settled`: destinations decided earlier (PROTOCOL D9),
+    kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when it goes to one of its min rank.
+
+    Before: m1 (0_0, 0_1, 0_2, 0_3), m2 (), both of capacity 1. After: m1 keeps two, m2 is to get the two that are cheapest to restore.
+    """
+    network = AssignmentNetwork(situation.tasks, levels=4, two_kinds=shares.two_kinds)
+    for task in situation.tasks:
+        if task in settled:
+            network.direct(task, settled[task], STAYS)
+        elif situation.eligible(task):
+            _add_task(network, situation, task, candidates.get(task))
+        elif task in situation.owner and not situation.members[situation.owner[task]].leaving:
+            network.direct(task, situation.owner[task], STAYS)
+    for member in situation.members:
+        network.shares(member, shares.stateful[member].lower, shares.stateful[member].upper, kind="stateful")
+        network.shares(member, shares.every[member].lower, shares.every[member].upper, kind="every")
+    flow = network.solve()
+    owner = network.assigned(flow, allowed=lambda task, member: (task, member) not in situation.blocked)
+    return Target(owner=owner, optimal=flow.optimal, unique=flow.unique)
+
+
+STAYS = (0, 0, 0, 0)
+
+
+def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, candidates: Candidates | None) -> None:
+    """One task's arcs. Costs: (imbalance, changes of owner, moves that are not back home, records to restore)."""
+    owner = situation.owner.get(task)
+    eligible = situation.eligible(task)
+    if owner is not None and owner in eligible:
+        network.direct(task, owner, STAYS)
+    if not situation.tasks[task].stateful:
+        moves = int(owner is not None)
+        for member in situation.homes(task):
+            if member != owner and member in eligible:
+                network.direct(task, member, (0, moves, 0, 0))
+        network.pooled(task, eligible, (0, moves, 1, 0))
+        return
+    granted = candidates.members if candidates is not None else ()
+    for member, copy in situation.copies[task].items():
+        if member == owner or member not in eligible:
+            continue
+        if member in granted or copy.caught_up or (task, member) not in situation.blocked:
+            moves = 0 if member in granted else 1
+            network.direct(task, member, (0, moves, 0 if situation.comes_home(member, task) else 1, 0 if copy.caught_up else copy.records))
+    fresh = candidates.fresh if candidates is not None else None
+    if fresh is not None:
+        network.pooled(task, fresh, (0, 0, 1, whole(situation.tasks[task])))
+    if fresh is not eligible:
+        network.pooled(task, eligible, (0, 1, 1, whole(situation.tasks[task])))
