@@ -39,17 +39,19 @@ Lag = int | LagSentinel
 """Records still to restore, >= 0, or a sentinel. No entry at all means: no copy, rank = the whole changelog."""
 
 
+MOST_KNOWN_TASKS = 1_000_000
+"""Tasks whose text form is remembered: ten times the largest planned group."""
+
+
 class _ParsedTasks(dict[str, TaskId]):
     """Text form -> TaskId, filled on demand: a lag report names the same tasks every three seconds."""
-
-    _MOST_ENTRIES = 1_000_000  # ten times the largest planned group; beyond that, parse without remembering
 
     def __missing__(self, text: str) -> TaskId:
         match = _TEXT_FORM.fullmatch(text) if isinstance(text, str) else None
         if match is None:
             raise FieldError("task", f"{text!r} is not a task id; write <sub-topology>_<partition>, as in 0_3")
         task = TaskId(int(match[1]), int(match[2]))
-        if len(self) < self._MOST_ENTRIES:
+        if len(self) < MOST_KNOWN_TASKS:
             self[text] = task
         return task
 
@@ -65,7 +67,7 @@ class _TaskTexts(dict[TaskId, str]):
         text = f"{task[0]}_{task[1]}"
         if PARSED_TASKS[text] != task:  # raises, too, when a number is out of range
             raise FieldError("task", f"{task!r} is not a task")
-        if len(self) < _ParsedTasks._MOST_ENTRIES:
+        if len(self) < MOST_KNOWN_TASKS:
             self[task] = text
         return text
 

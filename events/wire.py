@@ -32,9 +32,10 @@ import cattrs
 from events.errors import FieldError, UnsoundError
 from events.facts import LagReported
 from events.forms import MisshapenError, Reader, Writer, as_is, columns, is_mapping_from, make_converter, read_lag, read_task, simply
-from events.tasks import PARSED_TASKS, TASK_TEXTS, Lag, TaskId
+from events.tasks import MOST_KNOWN_TASKS, PARSED_TASKS, TASK_TEXTS, Lag, TaskId
 
 _text = TASK_TEXTS.__getitem__
+_new = tuple.__new__  # half the time of TaskId(...)
 
 
 def _read_float(wire: Any, _: Any = None) -> float:
@@ -77,7 +78,7 @@ def _read_tasks(wire: Any, _: Any = None) -> tuple[TaskId, ...]:
             if step.__class__ is not int or step < 1:
                 raise MisshapenError(f"step {step!r:.80} is not a whole number >= 1")
             partition += step
-            tasks.append(TaskId(subtopology, partition))
+            tasks.append(_new(TaskId, (subtopology, partition)))
     return tuple(tasks)
 
 
@@ -93,13 +94,28 @@ def _read_lags(wire: Any, _: Any = None) -> dict[TaskId, Lag]:
     if wire.__class__ is not dict:
         raise MisshapenError(f"{wire!r:.80} is not a mapping of task to lag")
     try:
-        lags = {PARSED_TASKS[text]: lag if lag.__class__ is int else read_lag(lag) for text, lag in wire.items()}
-    except FieldError as error:
-        raise MisshapenError(error.problem) from None
+        lags = {_KNOWN[text]: lag if lag.__class__ is int else read_lag(lag) for text, lag in wire.items()}
+    except KeyError:
+        _learn(wire)
+        return _read_lags(wire)
     tasks = list(lags)
     if tasks != sorted(tasks):
         raise MisshapenError("tasks must be in rising order")
     return lags
+
+
+_KNOWN: dict[str, TaskId] = {}
+"""PARSED_TASKS as a plain dict: a fifth of the time of a report goes into looking its tasks up, and a plain dict is a fifth faster."""
+
+
+def _learn(texts: dict[str, Any]) -> None:
+    try:
+        found = {text: PARSED_TASKS[text] for text in texts}
+    except FieldError as error:
+        raise MisshapenError(error.problem) from None
+    if len(_KNOWN) > MOST_KNOWN_TASKS:
+        _KNOWN.clear()
+    _KNOWN.update(found)
 
 
 def _write_holds(holds: dict[TaskId, int]) -> list[Any]:
