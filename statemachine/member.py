@@ -77,7 +77,7 @@ class End(enum.Enum):
     EXPIRED = "expired"
     """It read its own MemberExpired: timed out, superseded or expelled."""
     REFUSED = "refused"
-    """The leader does not know this incarnation; `refused_code` says why."""
+    """The leader will not hear this incarnation."""
     RELEASED = "released"
     """It was leaving, owns nothing any more and has said MemberLeft."""
     LEFT = "left"
@@ -105,7 +105,8 @@ class MemberSession:
     def __init__(self, settings: MemberSettings) -> None:
         self.settings = settings
         self.ended: End | None = None
-        self.refused_code = ""
+        self.end_cause = ""
+        """MemberExpired.cause, or the code of the fatal EventRejected, once it was read; also when the lease had lapsed before."""
         self.assignment_epoch = 0
         """The last MemberAssigned applied; 0: none."""
         self.grants: dict[TaskId, Grant] = {}
@@ -126,6 +127,7 @@ class MemberSession:
         self._ready: set[TaskId] = set()
         self._load: Load | None = None
         self._urgent: list[Fact] = []
+        self._newly_ready: list[TaskId] = []
         self._next_report_ms = 0
         self._report_number = -1
         self._reported: dict[TaskId, Lag] | None = None
@@ -234,7 +236,8 @@ class MemberSession:
             self._ready.discard(task)
         elif task not in self._ready and (task in self.standby or task in self.warmup):
             self._ready.add(task)
-            self._say_sooner(TaskReady, (task,))
+            if self._joined and self.ended is None:
+                self._newly_ready.append(task)
 
     def copy_dropped(self, task: TaskId) -> None:
         """There is no copy of `task` on this member any more."""
@@ -248,7 +251,7 @@ class MemberSession:
         if self.ended is not None:
             return
         if task not in self.grants and not self.stopping:
-            self._say_sooner(TasksRevoked, (task,))
+            self._urgent.append(self._sooner(TasksRevoked, (task,)))
         self._leave_if_stopped(now_ms)
 
     def load_measured(self, load: Load | None) -> None:
@@ -283,19 +286,31 @@ class MemberSession:
     # What the host asks
 
     def poll(self, now_ms: int) -> list[Fact]:
-        """Facts to send now, in this order, over one ordered producer: what is urgent, then a report when one is due."""
+        """Facts to send now, in this order, over one ordered producer: what is urgent, then a report when one is due.
+
+        Readiness is said right behind a report, so that whoever asks why a task moved finds the lag of that moment.
+        """
         self._look_at_lease(now_ms)
         facts, self._urgent = self._urgent, []
-        if self._joined and self.ended is None and now_ms >= self._next_report_ms:
-            facts.append(self._report(now_ms))
+        if self._joined and self.ended is None:
+            ready, self._newly_ready = sorted(self._ready.intersection(self._newly_ready)), []
+            if ready or now_ms >= self._next_report_ms:
+                facts.append(self._report(now_ms))
+            if ready:
+                facts.append(self._sooner(TaskReady, tuple(ready)))
         return facts
 
     @property
     def next_poll_ms(self) -> int | None:
         """When `poll` has something to say next; None: never again. 0 = now."""
-        if self._urgent:
+        if self._urgent or self._newly_ready:
             return 0
         return self._next_report_ms if self._joined and self.ended is None else None
+
+    @property
+    def next_report_ms(self) -> int:
+        """When the next heartbeat is due; what it is to say must be told before the `poll` that gives it. Meaningless before `join`."""
+        return self._next_report_ms
 
     def held(self, now_ms: int) -> list[TaskId]:
         """Tasks it runs, restores to run, or is still closing, in rising order; not those that wait for a hold."""
@@ -341,18 +356,20 @@ class MemberSession:
         self.closing.update(self.held(now_ms))
         self.grants.clear()
         self.standby = self.warmup = frozenset()
-        self._urgent = []
+        self._urgent, self._newly_ready = [], []
         self.ended = how
 
     def _decided(self, decision: Decision, now_ms: int) -> None:
-        if self.ended is not None:
+        if isinstance(decision, MemberExpired):
+            if self._is_mine(decision.member_id, decision.incarnation) and self._heeds_expiry():
+                self.end_cause = decision.cause
+                if self.ended is None:
+                    self._end(End.EXPIRED, now_ms)
+        elif self.ended is not None:
             return
-        if isinstance(decision, MemberAssigned):
+        elif isinstance(decision, MemberAssigned):
             if self._is_mine(decision.member_id, decision.incarnation) and self._takes_epoch(decision.assignment_epoch):
                 self._apply(decision, now_ms)
-        elif isinstance(decision, MemberExpired):
-            if self._is_mine(decision.member_id, decision.incarnation) and self._heeds_expiry():
-                self._end(End.EXPIRED, now_ms)
         elif isinstance(decision, EventRejected) and self._is_mine(decision.member_id, decision.incarnation):
             if decision.code == "report_base_unknown":
                 self._reported = None
@@ -360,7 +377,7 @@ class MemberSession:
             elif decision.code == "already_released":
                 self._leave(End.RELEASED, now_ms)
             elif decision.code in FATAL_REJECTIONS:
-                self.refused_code = decision.code
+                self.end_cause = decision.code
                 self._end(End.REFUSED, now_ms)
 
     def _is_mine(self, member_id: str | None, incarnation: int | None) -> bool:
@@ -388,12 +405,11 @@ class MemberSession:
                     self.grants[task] = Grant(token=token, start_ms=start_ms, restored=stateless)
         never_run = tuple(task for task in assigned.revoke if task not in self.closing)
         if never_run:
-            self._say_sooner(TasksRevoked, never_run)
+            self._urgent.append(self._sooner(TasksRevoked, never_run))
 
-    def _say_sooner(self, what: type[TaskReady] | type[TasksRevoked], tasks: tuple[TaskId, ...]) -> None:
+    def _sooner(self, what: type[TaskReady] | type[TasksRevoked], tasks: tuple[TaskId, ...]) -> Fact:
         """What the next report says anyway (PROTOCOL M2)."""
-        if self._joined and self.ended is None:
-            self._urgent.append(what(member_id=self.member_id, incarnation=self.incarnation, assignment_epoch=self.assignment_epoch, tasks=tasks))
+        return what(member_id=self.member_id, incarnation=self.incarnation, assignment_epoch=self.assignment_epoch, tasks=tasks)
 
     def _leave_if_stopped(self, now_ms: int) -> None:
         if self.stopping and not self.closing:
@@ -491,7 +507,7 @@ class MemberSession:
         state: dict[str, Any] = json.loads(snapshot)
         session = cls(settings)
         session.ended = None if state["ended"] is None else End(state["ended"])
-        session.refused_code = state["refused_code"]
+        session.end_cause = state["end_cause"]
         session.assignment_epoch = state["epoch"]
         session.grants = {PARSED_TASKS[task]: Grant(*grant) for task, grant in state["grants"]}
         session.standby = frozenset(_tasks(state["standby"]))
@@ -505,6 +521,7 @@ class MemberSession:
         session._load = None if state["load"] is None else Load(*state["load"])
         who: dict[str, Any] = {"member_id": settings.member_id, "incarnation": settings.incarnation}
         session._urgent = [_SAID[kind](**who, **_said(said)) for kind, said in state["urgent"]]
+        session._newly_ready = _tasks(state["newly_ready"])
         session._next_report_ms, session._report_number = state["next_report_ms"], state["report_number"]
         session._reported = None if state["reported"] is None else _lags(state["reported"])
         session._report_known = state["report_known"]
@@ -527,7 +544,7 @@ class MemberSession:
     def _state(self) -> dict[str, Any]:
         return {
             "ended": None if self.ended is None else self.ended.value,
-            "refused_code": self.refused_code,
+            "end_cause": self.end_cause,
             "epoch": self.assignment_epoch,
             "grants": [[str(task), [grant.token, grant.start_ms, grant.restored]] for task, grant in sorted(self.grants.items())],
             "standby": _texts(self.standby),
@@ -544,6 +561,7 @@ class MemberSession:
             "ready": _texts(self._ready),
             "load": None if self._load is None else list(attrs.astuple(self._load)),
             "urgent": [[type(fact).__name__, _content(fact)] for fact in self._urgent],
+            "newly_ready": _texts(self._newly_ready),
             "next_report_ms": self._next_report_ms,
             "report_number": self._report_number,
             "reported": None if self._reported is None else _lag_texts(self._reported),
@@ -551,14 +569,13 @@ class MemberSession:
         }
 
 
-_SAID: dict[str, type[TaskReady] | type[TasksRevoked] | type[LeaveIntended] | type[LeaveCancelled] | type[MemberLeft]] = {
-    kind.__name__: kind for kind in (TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled, MemberLeft)
-}
+_Urgent = TasksRevoked | LeaveIntended | LeaveCancelled | MemberLeft
+_SAID: dict[str, type[_Urgent]] = {kind.__name__: kind for kind in (TasksRevoked, LeaveIntended, LeaveCancelled, MemberLeft)}
 """What can wait in `_urgent`."""
 
 
 def _content(fact: Fact) -> list[Any]:
-    return [fact.assignment_epoch, _texts(fact.tasks)] if isinstance(fact, TaskReady | TasksRevoked) else []
+    return [fact.assignment_epoch, _texts(fact.tasks)] if isinstance(fact, TasksRevoked) else []
 
 
 def _said(content: list[Any]) -> dict[str, Any]:

@@ -143,6 +143,8 @@ def test_a_lapsed_lease_never_revives():
     assert session.poll(LEASE_MS) == []
     assert session.receive(record(2, assigned(2, (STATELESS,))), LEASE_MS) is Reception.APPLIED
     assert not session.may_process(STATELESS, LEASE_MS)
+    session.receive(record(3, MemberExpired(member_id="m1", incarnation=7, cause="superseded", silent_ms=1)), LEASE_MS)
+    assert (session.ended, session.end_cause) == (End.LEASE_LAPSED, "superseded")
 
 
 def test_each_rule_can_be_switched_off_by_one_method():
@@ -329,10 +331,13 @@ def test_readiness_is_said_once_and_repeated_in_reports():
     assert session.poll(0) == []
     session.copy_progress(OTHER, 100, 10)
     session.copy_progress(OTHER, 90, 11)
-    assert session.poll(11) == [TaskReady(member_id="m1", incarnation=7, assignment_epoch=1, tasks=(OTHER,))]
-    assert reports(session, 3_000)[0].ready == (OTHER,)
+    report, ready = session.poll(11)
+    assert isinstance(report, LagReported)  # the lag it rests on comes first
+    assert (report.ready, report.lags) == ((OTHER,), {OTHER: 90})
+    assert ready == TaskReady(member_id="m1", incarnation=7, assignment_epoch=1, tasks=(OTHER,))
+    assert session.next_poll_ms == 3_011
     session.copy_progress(OTHER, 101, 3_001)
-    assert reports(session, 6_000)[0].ready == ()
+    assert reports(session, 3_011)[0].ready == ()
 
 
 # Ends
@@ -344,7 +349,7 @@ def test_a_member_that_reads_that_it_is_out_drops_everything(cause: str):
     session.receive(record(2, MemberExpired(member_id="m1", incarnation=6, cause=cause, silent_ms=1)), 10)
     assert session.may_process(STATELESS, 10)
     session.receive(record(3, MemberExpired(member_id="m1", incarnation=7, cause=cause, silent_ms=1)), 11)
-    assert session.ended is End.EXPIRED
+    assert (session.ended, session.end_cause) == (End.EXPIRED, cause)
     assert (session.closing, session.grants, session.poll(5_000), session.next_poll_ms) == ({STATELESS}, {}, [], None)
     session.task_closed(STATELESS, 12)
     assert session.poll(12) == []
@@ -354,7 +359,7 @@ def test_a_member_that_reads_that_it_is_out_drops_everything(cause: str):
 def test_a_member_the_leader_will_not_hear_ends(code: str):
     session = joined()
     session.receive(record(1, EventRejected(kind=1, code=code, member_id="m1", incarnation=7)), 0)
-    assert (session.ended, session.refused_code) == (End.REFUSED, code)
+    assert (session.ended, session.end_cause) == (End.REFUSED, code)
 
 
 def test_a_rejection_of_somebody_else_or_of_a_trifle_ends_nothing():

@@ -1,0 +1,23 @@
+"""The simulated cluster: deterministic, one event queue, one seed."""
+
+from replay.cluster.cluster import ClusterConfig, SimulatedCluster, Sink
+from replay.cluster.network import NetworkSettings
+from replay.cluster.process import Exit, Process, ProcessSettings
+from replay.cluster.restore import RestoreModel
+from replay.cluster.worker import WorkerSettings
+from replay.cluster.world import Growth, Ownership, steady
+
+__all__ = [
+    "ClusterConfig",
+    "Exit",
+    "Growth",
+    "NetworkSettings",
+    "Ownership",
+    "Process",
+    "ProcessSettings",
+    "RestoreModel",
+    "SimulatedCluster",
+    "Sink",
+    "WorkerSettings",
+    "steady",
+]

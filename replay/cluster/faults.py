@@ -1,0 +1,172 @@
+"""What goes wrong: single faults, and random plans of them from a seed.
+
+A plan is data (`Fault`s in order of time), so a failing one can be printed, shortened and played again.
+"""
+
+from __future__ import annotations
+
+from random import Random
+
+import attrs
+
+from replay.cluster.cluster import SimulatedCluster
+from replay.cluster.process import Process
+
+FAULTS = (
+    "crash",
+    "crash_unproven",
+    "disk_loss",
+    "pause_short",
+    "pause_long",
+    "cut_short",
+    "cut_long",
+    "slow",
+    "skip_records",
+    "duplicate",
+    "leave",
+    "leave_cancelled",
+    "close",
+    "close_silently",
+    "failover",
+    "clock_ahead",
+    "clock_back",
+    "worker_crash",
+    "worker_pause",
+    "second_worker",
+)
+"""crash: kill -9, and the same id comes back with proof that its predecessor is dead; crash_unproven: without. pause and cut: shorter or longer than
+the lease. duplicate: a second process with the id. clock_*: a broker failover whose successor's clock differs."""
+
+LONGEST_CLOCK_JUMP_MS = 86_400_000
+
+
+@attrs.frozen
+class Fault:
+    """Something goes wrong at `at_ms`. `member_id`: to whom, "" = to the broker or a worker. `lasts_ms`: of a pause, a cut, an absence.
+
+    `size`: milliseconds of a clock jump or a delay, records of a skip; else 0.
+    """
+
+    at_ms: int
+    kind: str
+    member_id: str
+    lasts_ms: int
+    size: int = 0
+
+
+def random_faults(seed: int, *, members: tuple[str, ...], from_ms: int, until_ms: int, every_ms: int, session_timeout_ms: int) -> list[Fault]:
+    """A plan: faults of every kind, `every_ms` apart on average; every one is over by `until_ms`.
+
+    Clock jumps are at least a session apart, which is what a lease margin of one max_step_ms tolerates (PROTOCOL M4).
+    """
+    random = Random(seed)
+    faults: list[Fault] = []
+    next_jump_ms = from_ms
+    at_ms = from_ms
+    while True:
+        at_ms += random.randint(1, 2 * every_ms)
+        kind = FAULTS[random.randrange(len(FAULTS))]
+        long = kind in ("pause_long", "cut_long")
+        lasts_ms = random.randint(session_timeout_ms, 3 * session_timeout_ms) if long else random.randint(1, session_timeout_ms // 3)
+        if kind in ("failover", "clock_ahead", "clock_back"):
+            lasts_ms = random.randint(1, 2_000)
+        if at_ms + lasts_ms > until_ms:
+            return faults
+        size = 0
+        if kind in ("clock_ahead", "clock_back"):
+            if at_ms < next_jump_ms:
+                continue
+            next_jump_ms = at_ms + lasts_ms + session_timeout_ms + 1
+            size = random.choice((10, 1_000, 40_000, LONGEST_CLOCK_JUMP_MS))
+            size = size if kind == "clock_ahead" else -size
+        elif kind == "slow":
+            size = random.choice((50, 500, 3_000))
+        elif kind == "skip_records":
+            size = random.randint(1, 5)
+        member_id = (
+            "" if kind in ("failover", "clock_ahead", "clock_back", "worker_crash", "worker_pause", "second_worker") else random.choice(members)
+        )
+        faults.append(Fault(at_ms, kind, member_id, lasts_ms, size))
+
+
+def plan(cluster: SimulatedCluster, faults: list[Fault]) -> None:
+    """Has every fault happen in its time."""
+    for fault in faults:
+        cluster.engine.at(fault.at_ms, strike, cluster, fault)
+
+
+def strike(cluster: SimulatedCluster, fault: Fault) -> None:
+    """One fault, now. What does not apply (nobody of that id is alive, no worker leads) is passed over."""
+    if not fault.member_id:
+        _strike_leader(cluster, fault)
+        return
+    process = cluster.last_process(fault.member_id)
+    after = cluster.engine.after
+    if not process.alive:
+        return
+    if fault.kind in ("crash", "crash_unproven", "disk_loss"):
+        process.kill()
+        if fault.kind == "disk_loss":
+            cluster.wipe(fault.member_id)
+        after(fault.lasts_ms, _come_back, cluster, fault.member_id, fault.kind == "crash")
+    elif fault.kind in ("pause_short", "pause_long"):
+        process.pause()
+        after(fault.lasts_ms, process.resume)
+    elif fault.kind in ("cut_short", "cut_long"):
+        cluster.network.cut(process.name, fault.lasts_ms)
+    elif fault.kind == "slow":
+        cluster.network.slow(process.name, fault.lasts_ms, fault.size)
+    elif fault.kind == "skip_records":
+        process.skip_records(fault.size)
+    elif fault.kind == "duplicate":
+        cluster.duplicate(fault.member_id)
+    elif fault.kind == "leave_cancelled":
+        process.leave()
+        after(fault.lasts_ms, process.cancel_leave)
+    elif fault.kind in ("leave", "close", "close_silently"):
+        {"leave": process.leave, "close": process.close, "close_silently": process.close_silently}[fault.kind]()
+        after(fault.lasts_ms, _return_when_gone, cluster, process)
+
+
+def _strike_leader(cluster: SimulatedCluster, fault: Fault) -> None:
+    workers = cluster.live_workers()
+    after = cluster.engine.after
+    if fault.kind in ("failover", "clock_ahead", "clock_back"):
+        cluster.broker.fail_over(down_ms=fault.lasts_ms, clock_jump_ms=fault.size)
+    elif fault.kind == "worker_crash":
+        for worker in workers:
+            worker.kill()
+        after(fault.lasts_ms, _ensure_worker, cluster)
+    elif fault.kind == "worker_pause" and workers:
+        workers[0].pause()
+        after(fault.lasts_ms, workers[0].resume)
+        cluster.start_worker()
+        after(2 * fault.lasts_ms, _retire_oldest, cluster)
+    elif fault.kind == "second_worker" and workers:
+        cluster.start_worker()
+        after(fault.lasts_ms, _retire_oldest, cluster)
+
+
+def _ensure_worker(cluster: SimulatedCluster) -> None:
+    if not cluster.live_workers():
+        cluster.start_worker()
+
+
+def _retire_oldest(cluster: SimulatedCluster) -> None:
+    """A zombie notices at last that it is one."""
+    workers = cluster.live_workers()
+    if len(workers) > 1:
+        workers[0].kill()
+
+
+def _come_back(cluster: SimulatedCluster, member_id: str, proven: bool) -> None:
+    if not cluster.last_process(member_id).alive:
+        cluster.restart(member_id, proven=proven)
+
+
+def _return_when_gone(cluster: SimulatedCluster, process: Process) -> None:
+    """It comes back once it has left; a member that drains is waited for."""
+    if process.alive:
+        cluster.engine.after(1_000, _return_when_gone, cluster, process)
+    else:
+        _come_back(cluster, process.member_id, proven=True)

@@ -1,0 +1,156 @@
+"""The network between processes and the broker, the processes as it sees them, and the producers that get a message across it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import attrs
+
+from events import fields
+from replay.cluster.engine import Engine
+
+if TYPE_CHECKING:
+    from replay.cluster.broker import Broker, Topic
+
+
+@attrs.frozen(kw_only=True)
+class NetworkSettings:
+    """How messages fare; each way of a request is drawn on its own."""
+
+    least_delay_ms: int = attrs.field(default=1, validator=fields.integer())
+    most_delay_ms: int = attrs.field(default=4, validator=fields.integer())
+    loss_per_million: int = attrs.field(default=0, validator=fields.integer(0, 1_000_000))
+    """Messages that never arrive. Requests are sent again after `resend_after_ms`."""
+    report_loss_per_million: int = attrs.field(default=0, validator=fields.integer(0, 1_000_000))
+    """Heartbeats that their producer gives up: they are never appended, and what comes after them is."""
+    resend_after_ms: int = attrs.field(default=500, validator=fields.integer(1))
+
+
+class Network:
+    """Delays, loses and cuts off."""
+
+    def __init__(self, engine: Engine, settings: NetworkSettings) -> None:
+        self.engine = engine
+        self.settings = settings
+        self._cut: dict[str, int] = {}
+        """Endpoint -> until when nothing comes through, either way."""
+        self._slow: dict[str, tuple[int, int]] = {}
+        """Endpoint -> (until when, milliseconds more at most)."""
+
+    def cut(self, endpoint: str, duration_ms: int) -> None:
+        self._cut[endpoint] = max(self._cut.get(endpoint, 0), self.engine.now_ms + duration_ms)
+
+    def slow(self, endpoint: str, duration_ms: int, most_extra_ms: int) -> None:
+        self._slow[endpoint] = (self.engine.now_ms + duration_ms, most_extra_ms)
+
+    def send(self, endpoint: str, deliver: Callable[..., None], *arguments: Any) -> None:
+        """One message between `endpoint` and the broker, in either direction; it may never arrive."""
+        engine, settings = self.engine, self.settings
+        if engine.chance(settings.loss_per_million):
+            return
+        delay_ms = engine.between(settings.least_delay_ms, settings.most_delay_ms)
+        if endpoint in self._cut:
+            if engine.now_ms < self._cut[endpoint]:
+                return
+            del self._cut[endpoint]
+        if endpoint in self._slow:
+            until_ms, most_extra_ms = self._slow[endpoint]
+            if engine.now_ms < until_ms:
+                delay_ms += engine.between(0, most_extra_ms)
+            else:
+                del self._slow[endpoint]
+        engine.after(delay_ms, deliver, *arguments)
+
+
+class Endpoint:
+    """An operating-system process: it can be killed, and it can be stopped while its clock and the world go on (SIGSTOP)."""
+
+    def __init__(self, name: str, engine: Engine, network: Network) -> None:
+        self.name = name
+        self.engine = engine
+        self.network = network
+        self.alive = True
+        self.paused = False
+        self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+
+    def run(self, action: Callable[..., None], *arguments: Any) -> None:
+        """Runs `action` in this process: never when it is dead, later when it is stopped."""
+        if not self.alive:
+            return
+        if self.paused:
+            self._backlog.append((action, arguments))
+        else:
+            action(*arguments)
+
+    def after(self, delay_ms: int, action: Callable[..., None], *arguments: Any) -> None:
+        """A timer of this process."""
+        self.engine.after(delay_ms, self.run, action, *arguments)
+
+    def kill(self) -> None:
+        self.alive = False
+        self._backlog.clear()
+
+    def pause(self) -> None:
+        self.paused = True
+
+    def resume(self) -> None:
+        """Wakes. What waited, messages and timers, comes in any order."""
+        if not self.alive or not self.paused:
+            return
+        self.paused = False
+        backlog, self._backlog = self._backlog, []
+        self.engine.random.shuffle(backlog)
+        for action, arguments in backlog:
+            self.run(action, *arguments)
+
+
+class Producer:
+    """Appends to one topic in order: one request under way, sent again until acknowledged, appended once (Kafka's idempotent producer)."""
+
+    def __init__(self, owner: Endpoint, broker: Broker, topic: Topic[Any], acknowledged: Callable[[Any, int], None]) -> None:
+        self._owner = owner
+        self._broker = broker
+        self._topic = topic
+        self._acknowledged = acknowledged
+        self._waiting: list[tuple[Any, int]] = []
+        self._batch: list[tuple[Any, int]] = []
+        self.batch_number = 0
+        self.appended_batch = 0
+        """The last batch the broker has appended: the broker's memory of this producer."""
+
+    @property
+    def idle(self) -> bool:
+        return not self._batch and not self._waiting
+
+    def send(self, item: Any) -> None:
+        """`item` counts as sent now, however often it has to be sent again."""
+        self._waiting.append((item, self._owner.engine.now_ms))
+        if not self._batch:
+            self._next_batch()
+
+    def _next_batch(self) -> None:
+        self._batch, self._waiting = self._waiting, []
+        self.batch_number += 1
+        self._transmit(self.batch_number)
+
+    def _transmit(self, batch_number: int) -> None:
+        if batch_number != self.batch_number or not self._batch:
+            return
+        network = self._owner.network
+        items = [item for item, _ in self._batch]
+        network.send(self._owner.name, self._broker.produce, self, batch_number, self._topic, items)
+        self._owner.after(network.settings.resend_after_ms, self._transmit, batch_number)
+
+    def answer(self, batch_number: int) -> None:
+        """Called by the broker: the acknowledgement goes on its way."""
+        self._owner.network.send(self._owner.name, self._owner.run, self._answered, batch_number)
+
+    def _answered(self, batch_number: int) -> None:
+        if batch_number != self.batch_number or not self._batch:
+            return
+        batch, self._batch = self._batch, []
+        for item, sent_ms in batch:
+            self._acknowledged(item, sent_ms)
+        if self._waiting and not self._batch:
+            self._next_batch()
