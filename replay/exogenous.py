@@ -342,6 +342,11 @@ def _manifest(text: str) -> dict[str, Any]:
     return manifest
 
 
+def marked_windows(manifest: str) -> tuple[Window, ...]:
+    """The windows that a log's manifest (`LogOpened.manifest`) marks; none for a log that was lived. Raises InputError when it is no JSON object."""
+    return _windows(_manifest(manifest))
+
+
 def _windows(manifest: Mapping[str, Any]) -> tuple[Window, ...]:
     supplied = manifest.get("supplied", {})
     measured = {each["action"]: each for each in supplied.get("measured", {}).get("values", [])}
