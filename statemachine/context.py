@@ -5,7 +5,7 @@ from __future__ import annotations
 from events.decisions import Decision, Move
 from events.tasks import TaskId
 from statemachine.deadlines import NO_TASK, Deadlines, Timer
-from statemachine.state import GroupState, MemberState
+from statemachine.state import GroupState, MemberState, known_lag
 
 CAUSES = (
     "start",
@@ -71,12 +71,16 @@ class Context:
             self.state.homes[task] = member.member_id
         else:
             self.state.homes.pop(task, None)
-        lag = destination.lags.get(task)
         self.moves[task] = Move(
-            task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried", lag_records=lag if isinstance(lag, int) else None
+            task=task,
+            source=movement.source,
+            destination=movement.destination,
+            state="granted",
+            reason="carried",
+            lag_records=known_lag(destination.lags.get(task)),
         )
-        if self.state.waiting:
-            self.causes.add("handover")  # a slot came free, and somebody waits for one
+        if self.state.waiting or not self.state.in_flight:
+            self.causes.add("handover")  # a slot came free and somebody waits for one, or all is done and the verdict is due
 
     def grant(self, member: MemberState, task: TaskId) -> None:
         """The member may run the task from the next MemberAssigned on. The task has no owner, or this one."""

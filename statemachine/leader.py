@@ -87,7 +87,10 @@ def propose(context: Context, assignor: Assignor, offset: int) -> None:
     context.emitted.append(
         AssignmentProposed(
             generation=state.generation,
-            members=tuple(ProposedMember(member_id=name, active=plan.target.get(name, ()), standby=part.standby, warmup=part.warmup) for name, part in plan.members.items()),
+            members=tuple(
+                ProposedMember(member_id=name, active=plan.target.get(name, ()), standby=part.standby, warmup=part.warmup)
+                for name, part in plan.members.items()
+            ),
             moves=tuple(_move(plan, movement) for movement in sorted(plan.movements, key=lambda movement: movement.task)),
             probing=plan.probing,
             unique=plan.unique,
@@ -99,7 +102,8 @@ def _ask(state: GroupState, assignor: Assignor, problem: AssignmentProblem, offs
     plan = assignor.assign(problem)
     faults = plan_faults(problem, plan, assignor.guarantees)
     if faults:
-        raise GroupHalted(state.group, offset, "plan_invalid", f"the plan of {assignor.name} {assignor.version} does not hold: {faults[0]}; the last one stays in force")
+        problem_text = f"the plan of {assignor.name} {assignor.version} does not hold: {faults[0]}; the last one stays in force"
+        raise GroupHalted(state.group, offset, "plan_invalid", problem_text)
     return plan
 
 
@@ -157,7 +161,12 @@ def _apply_movements(context: Context, plan: Plan) -> None:
 def _move(plan: Plan, movement: Movement) -> Move:
     reason = plan.reasons[movement.task]
     return Move(
-        task=movement.task, source=movement.source, destination=movement.destination, state=movement.state.value, reason=reason.code, lag_records=reason.lag_records
+        task=movement.task,
+        source=movement.source,
+        destination=movement.destination,
+        state=movement.state.value,
+        reason=reason.code,
+        lag_records=reason.lag_records,
     )
 
 

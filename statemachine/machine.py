@@ -52,7 +52,7 @@ class GroupMachine:
             raise RepeatError(record.offset, f"the group is at offset {state.last_offset} already")
         event = record.event
         if event.__class__ is LogOpened:
-            state.log_id = event.log_id  # type: ignore[union-attr]
+            state.log_id = event.log_id
             state.last_offset = record.offset
             return []
         self._advance(record)
@@ -61,7 +61,7 @@ class GroupMachine:
             deadline_passed(context, timer, key)
         try:
             if event.__class__ is GroupConfigured:
-                self._assignor = self._find_assignor(event, record.offset)  # type: ignore[arg-type]
+                self._assignor = self._find_assignor(event, record.offset)
             TRANSITIONS[state.phase][event.__class__](context, event)
         except Rejected as rejected:
             context.emitted.append(_rejection(record, rejected))
@@ -96,9 +96,8 @@ class GroupMachine:
         except InputError as error:
             raise GroupHalted(group, offset, "assignor_missing", str(error)) from error
         if config.solver != assignor.solver and not self._any_solver:
-            raise GroupHalted(
-                group, offset, "solver_missing", f"the group's decisions are pinned to solver {config.solver!r}, this build has {assignor.solver!r}; run the build that has it"
-            )
+            problem = f"its decisions are pinned to solver {config.solver!r}, this build has {assignor.solver!r}; run the build that has that one"
+            raise GroupHalted(group, offset, "solver_missing", problem)
         return assignor
 
     def _lead(self, context: Context, record: Record) -> None:
@@ -132,7 +131,8 @@ class GroupMachine:
         first = state.number + 1
         state.number += len(emitted)
         return [
-            DecisionRecord(state.log_id, state.group, first + index, record.offset, index, record.checksum, decision) for index, decision in enumerate(emitted)
+            DecisionRecord(state.log_id, state.group, first + index, record.offset, index, record.checksum, decision)
+            for index, decision in enumerate(emitted)
         ]
 
     def _checkpoint(self) -> Checkpointed:

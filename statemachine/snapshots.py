@@ -6,16 +6,18 @@ Derived parts (the timers' heap, `incoming`) are left out and rebuilt.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import msgpack
 
 from assignors.problem import Movement, MovementState
 from events import codec
 from events.errors import EquipoiseError, InputError
-from events.facts import Load
+from events.facts import GroupConfigured, Load, TopologyDeclared
 from events.tasks import Lag, LagSentinel, TaskId, parse_task
 from statemachine.state import Backoff, GroupState, MemberState, Warmup
+
+T = TypeVar("T")
 
 FORMAT = "equipoise-state"
 VERSION = 1
@@ -39,6 +41,12 @@ def load(checkpoint: bytes) -> GroupState:
         raise
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, msgpack.exceptions.ExtraData, msgpack.exceptions.UnpackException) as error:
         raise InputError(f"the checkpoint is damaged: {error}") from error
+
+
+def _expect(kind: type[T], event: object) -> T:
+    if not isinstance(event, kind):
+        raise InputError(f"the checkpoint is damaged: {event.__class__.__name__} stands where {kind.__name__} should")
+    return event
 
 
 def _tasks(tasks: Iterable[TaskId]) -> list[str]:
@@ -68,7 +76,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         None if state.config is None else list(codec.encode(state.config)),
         [list(codec.encode(state.topologies[epoch])) for epoch in sorted(state.topologies)],
         {topic: dict(sorted(ends.items())) for topic, ends in sorted(state.end_offsets.items())},
-        {topic: {partition: list(names) for partition, names in sorted(racks.items())} for topic, racks in sorted(state.racks.items())},
+        {topic: {number: list(names) for number, names in sorted(racks.items())} for topic, racks in sorted(state.racks.items())},
         [state.now_ms, state.last_append_ms, state.last_offset, state.seq, state.number, state.generation],
         [_member_to_wire(state.members[member_id]) for member_id in sorted(state.members)],
         _task_map(state.owner),
@@ -85,12 +93,13 @@ def _state_to_wire(state: GroupState) -> list[Any]:
 
 
 def _state_from_wire(wire: list[Any]) -> GroupState:
-    group, log_id, config, topologies, ends, racks, numbers, members, owner, tokens, holds, homes, in_flight, waiting, backoffs, nonces, timers, verdict = wire
+    group, log_id, config, topologies, ends, racks, numbers, members, owner, *rest = wire
+    tokens, holds, homes, in_flight, waiting, backoffs, nonces, timers, verdict = rest
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
         group=group,
         log_id=log_id,
-        config=None if config is None else codec.decode(*config),
+        config=None if config is None else _expect(GroupConfigured, codec.decode(*config)),
         end_offsets=ends,
         racks={topic: {partition: tuple(names) for partition, names in of_topic.items()} for topic, of_topic in racks.items()},
         now_ms=now_ms,
@@ -110,7 +119,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         verdict=None if verdict is None else tuple(verdict),
     )
     for encoded in topologies:
-        topology = codec.decode(*encoded)
+        topology = _expect(TopologyDeclared, codec.decode(*encoded))
         state.topologies[topology.epoch] = topology
     for member in map(_member_from_wire, members):
         state.members[member.member_id] = member

@@ -97,7 +97,7 @@ class MemberState:
         if task in self.ready:
             return True
         lag = self.lags.get(task)
-        return lag.__class__ is int and lag <= acceptable_recovery_lag  # type: ignore[operator]
+        return lag.__class__ is int and lag <= acceptable_recovery_lag
 
     def owns_nothing(self) -> bool:
         return not self.active and not self.revoking
@@ -183,7 +183,8 @@ class GroupState:
     def has_task(self, task: TaskId) -> bool:
         """Whether the newest topology has it."""
         topology = self.topology
-        return topology is not None and any(part.subtopology == task.subtopology and task.partition < part.partitions for part in topology.subtopologies)
+        parts = () if topology is None else topology.subtopologies
+        return any(part.subtopology == task.subtopology and task.partition < part.partitions for part in parts)
 
     def end_offset(self, task: TaskId, part: Subtopology) -> int:
         """Records in the task's changelogs as last observed; 0: none seen."""

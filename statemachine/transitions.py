@@ -63,7 +63,9 @@ def _give_back_slots(context: Context) -> None:
     """Lower caps: the warm-ups furthest from ready end, explicitly, until what is left fits (PROTOCOL D8)."""
     state = context.state
     knobs = state.knobs
-    warmups = sorted((known_lag(member.lags.get(task)) or 0, task, member_id) for member_id, member in state.members.items() for task in member.warmup)
+    warmups = sorted(
+        (known_lag(member.lags.get(task)) or 0, task, member_id) for member_id, member in state.members.items() for task in member.warmup
+    )
     used: dict[str, int] = {}
     kept = 0
     for _, task, member_id in warmups:
@@ -183,7 +185,6 @@ def lag_reported(context: Context, fact: LagReported) -> None:
 
 def task_ready(context: Context, fact: TaskReady) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
-    _refuse_in_shadow(context)
     _check_epoch(member, fact.assignment_epoch)
     for task in fact.tasks:
         if task not in member.warmup and task not in member.standby and task not in member.active:
@@ -194,7 +195,6 @@ def task_ready(context: Context, fact: TaskReady) -> None:
 
 def tasks_revoked(context: Context, fact: TasksRevoked) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
-    _refuse_in_shadow(context)
     _check_epoch(member, fact.assignment_epoch)
     for task in fact.tasks:
         if task not in member.revoking:
@@ -209,14 +209,12 @@ def tasks_revoked(context: Context, fact: TasksRevoked) -> None:
 
 def leave_intended(context: Context, fact: LeaveIntended) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
-    _refuse_in_shadow(context)
     if not member.leaving:
         context.begin_drain(member)
 
 
 def leave_cancelled(context: Context, fact: LeaveCancelled) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
-    _refuse_in_shadow(context)
     if member.released:
         raise Rejected("already_released")
     if member.leaving:
@@ -280,11 +278,6 @@ def _renew(context: Context, member_id: str, incarnation: int) -> MemberState:
         raise Rejected("stale_incarnation", incarnation, member.incarnation)
     member.last_heard_ms = context.state.now_ms
     return member
-
-
-def _refuse_in_shadow(context: Context) -> None:
-    if context.state.phase is GroupPhase.SHADOWING:
-        raise Rejected("external")
 
 
 def _check_epoch(member: MemberState, epoch: int) -> None:
@@ -358,7 +351,8 @@ def _if_empty(context: Context) -> None:
 def expire(context: Context, member: MemberState, cause: str, *, hold_ms: int) -> None:
     """The incarnation is out, and is told so."""
     silent_ms = context.state.now_ms - member.last_heard_ms
-    context.emitted.append(MemberExpired(member_id=member.member_id, incarnation=member.incarnation, cause=cause, silent_ms=silent_ms, hold_ms=hold_ms))
+    expired = MemberExpired(member_id=member.member_id, incarnation=member.incarnation, cause=cause, silent_ms=silent_ms, hold_ms=hold_ms)
+    context.emitted.append(expired)
     context.remove_member(member, hold_ms=hold_ms)
 
 
@@ -425,6 +419,7 @@ def _reject(code: str) -> Transition:
     def transition(context: Context, fact: Fact) -> None:
         raise Rejected(code)
 
+    transition.__name__ = f"rejected:{code}"
     return transition
 
 
@@ -437,7 +432,6 @@ _ALWAYS: dict[type, Transition] = {
     Undecodable: undecodable,
 }
 _OF_MEMBERS: dict[type, Transition] = {
-    MemberJoined: member_joined,
     LagReported: lag_reported,
     TaskReady: task_ready,
     TasksRevoked: tasks_revoked,
@@ -445,13 +439,21 @@ _OF_MEMBERS: dict[type, Transition] = {
     LeaveCancelled: leave_cancelled,
     MemberLeft: member_left,
 }
-_NOT_EXTERNAL: dict[type, Transition] = {AssignmentObserved: _reject("not_external")}
+_NOBODY = dict.fromkeys(_OF_MEMBERS, _reject("unknown_member"))
+_LED: dict[type, Transition] = {**_ALWAYS, MemberJoined: member_joined, AssignmentObserved: _reject("not_external")}
 
 TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
-    GroupPhase.UNCONFIGURED: {**_ALWAYS, **dict.fromkeys((*_OF_MEMBERS, AssignmentObserved), _reject("not_configured"))},
-    GroupPhase.EMPTY: {**_ALWAYS, **_OF_MEMBERS, **_NOT_EXTERNAL},
-    GroupPhase.GATHERING: {**_ALWAYS, **_OF_MEMBERS, **_NOT_EXTERNAL},
-    GroupPhase.LEADING: {**_ALWAYS, **_OF_MEMBERS, **_NOT_EXTERNAL},
-    GroupPhase.SHADOWING: {**_ALWAYS, **_OF_MEMBERS, AssignmentObserved: assignment_observed},
+    GroupPhase.UNCONFIGURED: {**_ALWAYS, **dict.fromkeys((MemberJoined, AssignmentObserved, *_OF_MEMBERS), _reject("not_configured"))},
+    GroupPhase.EMPTY: {**_LED, **_NOBODY},
+    GroupPhase.GATHERING: {**_LED, **_OF_MEMBERS},
+    GroupPhase.LEADING: {**_LED, **_OF_MEMBERS},
+    GroupPhase.SHADOWING: {
+        **_ALWAYS,
+        **dict.fromkeys((TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled), _reject("external")),
+        MemberJoined: member_joined,
+        LagReported: lag_reported,
+        MemberLeft: member_left,
+        AssignmentObserved: assignment_observed,
+    },
 }
 """(what the group waits for, fact) -> what happens. Every phase names every fact: an illegal pair is a rejection, never a missing entry."""

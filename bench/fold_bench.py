@@ -1,0 +1,87 @@
+"""What one lag report costs: decoding and folding it, over a bare unpack of the same bytes, and as the group grows.
+
+Peers in the same run: `msgpack.unpackb` of the same payload (a floor: it checks nothing), and the same group with fewer members.
+"""
+
+from __future__ import annotations
+
+import gc
+import time
+from collections.abc import Callable
+
+import msgpack
+
+from assignors import registry
+from events import codec
+from events.facts import Fact, GroupConfigured, LagReported, MemberJoined, Subtopology, TopologyDeclared
+from events.knobs import Knobs
+from events.records import Record
+from events.tasks import Lag, TaskId
+from statemachine.machine import GroupMachine
+
+REPORTS = 20_000
+ROUNDS = 5
+LAGS: dict[TaskId, Lag] = {TaskId(0, partition): partition * 1_000 for partition in range(20)}
+
+
+def _group(members: int, tasks: int) -> tuple[GroupMachine, int]:
+    """A machine with `members` members and `tasks` tasks that has not begun to assign (the delay is long), and the next offset."""
+    machine = GroupMachine()
+    assignor = registry.load("high_availability", 1)
+    knobs = Knobs(initial_delay_ms=10**9, checkpoint_every_records=0)
+    events: list[Fact] = [
+        GroupConfigured(solver=assignor.solver, knobs=knobs),
+        TopologyDeclared(epoch=0, subtopologies=(Subtopology(subtopology=0, partitions=tasks, stateful=True),)),
+        *(MemberJoined(member_id=f"m{index}", incarnation=1, join_nonce=f"n{index}") for index in range(members)),
+    ]
+    for offset, event in enumerate(events):
+        machine.step(codec.make_record("g", offset, 0, event))
+    return machine, len(events)
+
+
+def _payloads() -> list[codec.Encoded]:
+    reports = (LagReported(member_id="m0", incarnation=1, number=number, assignment_epoch=0, lags=LAGS) for number in range(REPORTS * ROUNDS))
+    return [codec.encode(report) for report in reports]
+
+
+def _best_us(run: Callable[[int], None]) -> float:
+    """Microseconds a report of the best of ROUNDS rounds: noise only ever adds."""
+    best = float("inf")
+    for number in range(ROUNDS):
+        begin = time.perf_counter()
+        run(number)
+        best = min(best, time.perf_counter() - begin)
+    return best / REPORTS * 1e6
+
+
+def _folding_us(members: int, tasks: int, payloads: list[codec.Encoded]) -> float:
+    machine, first = _group(members, tasks)
+
+    def fold(number: int) -> None:
+        begin = number * REPORTS
+        for index in range(begin, begin + REPORTS):
+            kind, version, payload = payloads[index]
+            machine.step(Record("g", first + index, index, codec.decode_lenient(kind, version, payload), 0))
+
+    return _best_us(fold)
+
+
+def run() -> list[tuple[str, float, str]]:
+    payloads = _payloads()
+    unpackb = msgpack.unpackb
+
+    def bare(number: int) -> None:
+        for _, _, payload in payloads[number * REPORTS : (number + 1) * REPORTS]:
+            unpackb(payload)
+
+    gc.disable()
+    try:
+        bare_us = _best_us(bare)
+        small_us = _folding_us(3, 60, payloads)
+        large_us = _folding_us(3_000, 60_000, payloads)
+    finally:
+        gc.enable()
+    return [
+        ("decode + fold a 20-lag report / bare unpackb", small_us / bare_us, f"{small_us:.1f} us over {bare_us:.1f} us; goal: at most 8"),
+        ("a report in 3,000 members and 60,000 tasks / in 3 and 60", large_us / small_us, f"{large_us:.1f} us over {small_us:.1f} us; goal: 1"),
+    ]

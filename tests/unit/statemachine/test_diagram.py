@@ -1,0 +1,22 @@
+"""The page of states is what the transition table says, and the table is complete: every phase names every fact."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import get_args
+
+from events.facts import Fact
+from statemachine.diagram import render
+from statemachine.state import GroupPhase
+from statemachine.transitions import TRANSITIONS
+
+
+def test_the_page_is_generated_from_the_table() -> None:
+    page = Path(__file__).parents[3] / "docs" / "states.md"
+    assert page.read_text() == render(), "run `make states`"
+
+
+def test_every_phase_names_every_fact() -> None:
+    assert set(TRANSITIONS) == set(GroupPhase)
+    for phase, table in TRANSITIONS.items():
+        assert set(table) == set(get_args(Fact)), phase
