@@ -206,7 +206,7 @@ class _Reading:
     def fact(self, record: Record) -> None:
         event = record.event
         if isinstance(event, LogOpened):
-            self.manifest = _manifest(event.manifest)
+            self.manifest = read_manifest(event.manifest)
             return
         if self.group is None:
             self.group = record.group
@@ -330,7 +330,8 @@ def _order(happening: Happening) -> tuple[int, int, str, int]:
     return happening.at_ms, 0, type(happening).__name__, 0
 
 
-def _manifest(text: str) -> dict[str, Any]:
+def read_manifest(text: str) -> dict[str, Any]:
+    """`LogOpened.manifest` as a dict; empty for a log that was lived. Raises InputError when it is no JSON object."""
     if not text:
         return {}
     try:

@@ -31,10 +31,10 @@ from events.records import Record
 from events.tasks import Lag, LagSentinel, TaskId
 from replay.kafka_streams import topology
 from replay.kafka_streams.endoffsets import EndOffsetStream
-from replay.kafka_streams.manifest import Told, build_manifest
+from replay.kafka_streams.manifest import Restore, Told, build_manifest
 from replay.kafka_streams.scan import PROGRESS_EVERY_RECORDS, Life, Progress, Round, Scan, group_records, processes, scan
 from replay.kafka_streams.source import SETTINGS, EndOffsets, Source
-from replay.kafka_streams.wire import NEVER_MS, RUNS_IT, UNKNOWN_SUM, GroupMember, GroupMetadata
+from replay.kafka_streams.wire import NEVER_MS, RUNS_IT, UNKNOWN_SUM, GroupMember, GroupMetadata, OffsetCommit
 
 TOPOLOGY_EPOCH = 1
 MOST_PARTITIONS = 50_000
@@ -148,12 +148,15 @@ class _Import:
         self.members: dict[tuple[str, int], Life] = {(life.process_id, life.first_offset): life for life in found.lives}
         self.live: dict[str, Life] = {}
         self.reports: Counter[tuple[str, int]] = Counter()
+        self.owners: dict[TaskId, Life] = {}
+        self.restoring: dict[tuple[str, int], tuple[Life, TaskId, int, int]] = {}
         topics = self._topic_partitions()
         self.task_counts = found.topology.task_counts(topics)
         candidates = topology.changelog_candidates(found.group, topics)
         self.matching = topology.match_changelogs(self.task_counts, found.topology.stateful, candidates, topics, self._evidence(candidates, topics))
         self.topology = topology.declare(TOPOLOGY_EPOCH, found.topology, self.task_counts, self.matching)
         self.changelogs: dict[int, tuple[str, ...]] = {each.subtopology: each.changelog_topics for each in self.topology.subtopologies}
+        self.sources: dict[int, tuple[str, ...]] = {each.subtopology: each.source_topics for each in self.topology.subtopologies}
         self.topics = sorted({topic for each in self.topology.subtopologies for topic in (*each.source_topics, *each.changelog_topics)})
 
     def _topic_partitions(self) -> dict[str, int]:
@@ -203,7 +206,7 @@ class _Import:
             files=files,
             facts=rehearsal,
         )
-        self.told, self.live, self.reports = Told(samples=self.told.samples), {}, Counter()
+        self.told, self.live, self.reports, self.owners, self.restoring = Told(samples=self.told.samples), {}, Counter(), {}, {}
         group = found.group
         first_ms = min(each for each in (found.first_ms, self.first_sample_ms) if each >= 0)
         text = json.dumps(manifest, ensure_ascii=False, separators=(",", ":"))
@@ -245,7 +248,10 @@ class _Import:
             if event is None:
                 continue
             now_ms = max(now_ms, raw.timestamp_ms)
-            if isinstance(event, GroupMetadata):
+            if isinstance(event, OffsetCommit):
+                if event.committed is not None:
+                    self._committed(event.topic, event.partition, now_ms)
+            else:
                 for sample in ends.upto(now_ms):
                     yield from self._sampled(sample)
                 try:
@@ -282,7 +288,36 @@ class _Import:
         if not present and not step.ends:
             self.told.empty_generations += 1
             return
-        yield self._observed(event, step, [(self.live[process_id], present[process_id]) for process_id in ordered])
+        lives = [(self.live[process_id], present[process_id]) for process_id in ordered]
+        self._grants(step, lives, lags, now)
+        yield self._observed(event, step, lives)
+
+    def _grants(
+        self,
+        step: Round,
+        present: Sequence[tuple[Life, Sequence[GroupMember]]],
+        lags: Mapping[str, dict[TaskId, Lag]],
+        now: Mapping[str, list[int]],
+    ) -> None:
+        """Notes the tasks that a process was given while it had many records of them to restore."""
+        owners = {task: life for life, consumers in present for member in consumers for task in member.assignment.active}
+        for task, life in owners.items():
+            if self.owners.get(task) is life:
+                continue
+            end = sum(now[topic][task.partition] for topic in self.changelogs.get(task.subtopology, ()) if task.partition < len(now.get(topic, ())))
+            lag = lags[life.process_id].get(task, end)
+            for topic in self.sources.get(task.subtopology, ()):
+                self.restoring.pop((topic, task.partition), None)
+                if isinstance(lag, int) and lag > self.options.acceptable_recovery_lag:
+                    self.restoring[topic, task.partition] = (life, task, lag, step.at_ms)
+        self.owners = owners
+
+    def _committed(self, topic: str, partition: int, now_ms: int) -> None:
+        """The first commit after such a grant: the task runs, so it has restored."""
+        if (topic, partition) in self.restoring:
+            life, task, lag, granted_ms = self.restoring.pop((topic, partition))
+            if self.owners.get(task) is life:
+                self.told.restores.append(Restore(life.name, life.incarnation, str(task), lag, granted_ms, now_ms))
 
     def _joined(self, life: Life, lags: dict[TaskId, Lag]) -> MemberJoined:
         if lags:

@@ -6,7 +6,7 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import attrs
 
@@ -21,6 +21,17 @@ if TYPE_CHECKING:
 
 MOST_MANIFEST_CHARS = 100_000
 _MARK = re.compile(r"[A-Z]+[0-9]+(_.*)?", re.ASCII)
+
+
+class Restore(NamedTuple):
+    """A task that a process was given with records still to restore, and the first commit of its input afterwards: by then it had restored."""
+
+    member_id: str
+    incarnation: int
+    task: str
+    records: int
+    granted_ms: int
+    committed_ms: int
 
 
 @attrs.define
@@ -42,6 +53,7 @@ class Told:
     generation_shift: int = 0
     causes: Counter[str] = attrs.field(factory=Counter)
     ends: Counter[str] = attrs.field(factory=Counter)
+    restores: list[Restore] = attrs.field(factory=list)
 
 
 def windows(actions: list[Action], last_ms: int) -> list[dict[str, Any]]:
@@ -132,6 +144,11 @@ def _observed(found: Scan, told: Told, facts: Mapping[str, int]) -> dict[str, An
             "reported_by_two_threads": told.reported_twice,
             "how": "-2 is ACTIVE, -3 is UNKNOWN",
         },
+        "restores": {
+            "count": len(told.restores),
+            "how": "tasks given to a process that had over acceptable_recovery_lag records to restore, until the first commit of their input",
+            "values": [each._asdict() for each in told.restores],
+        },
         "session_timeout_ms": {"values": sorted({life.session_timeout_ms for life in found.lives}), "how": "group metadata records"},
         "end_offsets": {
             "count": told.samples,
@@ -212,6 +229,7 @@ def _shortened(manifest: dict[str, Any], measured: list[MeasuredAction]) -> dict
     """Leaves out the longest lists until it fits; what was left out is named."""
     cuts: list[tuple[str, dict[str, Any], str, Any]] = [
         ("supplied.measured: per task", manifest["supplied"]["measured"], "values", [_measured(each, with_tasks=False) for each in measured]),
+        ("observed.restores", manifest["observed"]["restores"], "values", []),
         ("observed.processes", manifest["observed"]["processes"], "values", []),
         ("supplied.actions", manifest["supplied"]["actions"], "values", []),
     ]

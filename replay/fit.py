@@ -1,0 +1,321 @@
+"""How fast did the members of a log restore, and how fast were their changelogs written? Fitted from what they reported.
+
+A copy that shrinks between two reports of its member was restored at (lag drop + growth) / time. That is a *measurement* only while the
+member was restoring all the time between the two: if all its copies are caught up at the later report, they may have been so long before, and the
+quotient is a *bound*: it was at least that fast. Kafka Streams reports a minute apart and catches up in seconds, so its logs give bounds almost
+only; equipoise's members report every few seconds, so theirs give measurements. Bounds are taken for what they are, as right-censored
+observations of a Kaplan-Meier estimate; what remains open is said, and which default was used instead.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from events.decisions import MemberAssigned
+from events.facts import AssignmentObserved, GroupConfigured, LagReported, LogOpened, MemberJoined, PartitionsObserved, TopologyDeclared
+from events.records import DecisionRecord, Record
+from events.tasks import Lag, LagSentinel, TaskId
+from replay.exogenous import read_manifest
+
+FEWEST_MEASURED = 3
+"""With fewer measurements a median says nothing."""
+MOST_SPREAD = 4.0
+"""A speed known to within this factor is a measurement (its geometric middle is taken); known less well, only its lower end is used."""
+DEFAULT_RECORDS_PER_S = 50_000
+"""When a log says nothing at all: a tenth of what one local disk and broker were seen to do (Kafka Streams, values of 152 bytes)."""
+
+
+@attrs.frozen(kw_only=True)
+class Observation:
+    """One member restored `records` within a stretch of time. Speed in records/s of all its copies together.
+
+    `high` None: a bound, it was at least `low`. `basis`: ``reports`` or ``first commit``.
+    """
+
+    member_id: str
+    from_ms: int
+    to_ms: int
+    copies: int
+    records: int
+    low: float
+    high: float | None
+    basis: str
+
+    @property
+    def measured(self) -> float | None:
+        """The speed, when it is known well enough."""
+        if self.high is None or self.low <= 0 or self.high / self.low > MOST_SPREAD:
+            return None
+        return math.sqrt(self.low * self.high)
+
+
+@attrs.frozen(kw_only=True)
+class Speed:
+    """What some observations say together, records/s. Quartiles are None where bounds leave them open."""
+
+    measured: int
+    bounds: int
+    lower_quartile: float | None
+    median: float | None
+    upper_quartile: float | None
+    largest_bound: float | None
+
+
+@attrs.frozen(kw_only=True)
+class WriteRate:
+    """Growth of one changelog partition in records/s: quartiles over the stretches between its samples, and the mean over all."""
+
+    topic: str
+    partition: int
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    mean: float
+
+
+@attrs.frozen(kw_only=True)
+class Fit:
+    """The fit. `records_per_s`: what a simulation should use for one member, all its copies together; `basis`: where it comes from."""
+
+    records_per_s: int
+    basis: str
+    overall: Speed
+    members: Mapping[str, Speed]
+    observations: tuple[Observation, ...]
+    write_rates: tuple[WriteRate, ...]
+    join_wait_ms: int
+    """Reports may be older than their record by this much (an imported group: they were sent when the rebalance began)."""
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Rows for people, the first one is the header. One row for all members, one for each, one for each changelog topic."""
+        rows: list[tuple[str, ...]] = [("what", "measured", "bounds", "quartile", "median", "quartile", "at least", "used")]
+        for name, speed in [("restore, all members", self.overall), *((f"restore, {name}", speed) for name, speed in self.members.items())]:
+            used = f"{self.records_per_s:,}/s ({self.basis})" if speed is self.overall else ""
+            numbers = (speed.lower_quartile, speed.median, speed.upper_quartile, speed.largest_bound)
+            rows.append((name, str(speed.measured), str(speed.bounds), *("-" if each is None else f"{each:,.0f}/s" for each in numbers), used))
+        for topic in sorted({rate.topic for rate in self.write_rates}):
+            rates = [rate for rate in self.write_rates if rate.topic == topic]
+            sums = (sum(rate.lower_quartile for rate in rates), sum(rate.median for rate in rates), sum(rate.upper_quartile for rate in rates))
+            rows.append((f"writes, {topic} ({len(rates)} partitions)", str(len(rates)), "", *(f"{each:,.0f}/s" for each in sums), "", ""))
+        return rows
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, JSON-ready."""
+        return attrs.asdict(self)
+
+
+@attrs.define
+class _Copies:
+    """What one member last said of its copies, and what it had been told to keep by then."""
+
+    at_ms: int
+    positions: dict[TaskId, tuple[Lag, int]]
+    """task -> (lag, end offset)"""
+    told: frozenset[TaskId]
+
+
+class _Fitting:
+    def __init__(self) -> None:
+        self.observations: list[Observation] = []
+        self.ends: dict[tuple[str, int], int] = {}
+        self.samples: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self.changelogs: dict[int, tuple[str, ...]] = {}
+        self.acceptable = 0
+        self.external = False
+        self.join_wait_ms = 0
+        self.told: dict[tuple[str, int], frozenset[TaskId]] = {}
+        self.lags: dict[tuple[str, int], dict[TaskId, Lag]] = {}
+        self.last: dict[tuple[str, int], _Copies] = {}
+        self.now_ms = 0
+
+    def fact(self, record: Record) -> None:
+        event = record.event
+        self.now_ms = max(self.now_ms, record.append_ms)
+        if isinstance(event, LogOpened):
+            self._restores(event.manifest)
+        elif isinstance(event, GroupConfigured):
+            self.acceptable = event.knobs.acceptable_recovery_lag
+            self.external = event.led_by == "external"
+        elif isinstance(event, TopologyDeclared):
+            self.changelogs = {each.subtopology: each.changelog_topics for each in event.subtopologies}
+        elif isinstance(event, PartitionsObserved):
+            for topic, ends in event.end_offsets.items():
+                for partition, end in ends.items():
+                    self.ends[topic, partition] = end
+                    self.samples.setdefault((topic, partition), []).append((self.now_ms, end))
+        elif isinstance(event, MemberJoined):
+            if self.external:
+                self.join_wait_ms = max(self.join_wait_ms, event.session_timeout_ms // 3)
+            key = (event.member_id, event.incarnation)
+            self.lags[key] = dict(event.lags)
+            self.last[key] = self._copies(key)
+        elif isinstance(event, LagReported):
+            self._reported(event)
+        elif isinstance(event, AssignmentObserved):
+            for each in event.members:
+                self.told[each.member_id, each.incarnation] = frozenset((*each.active, *each.standby))
+                self.last[each.member_id, each.incarnation] = self._copies((each.member_id, each.incarnation))
+
+    def decision(self, record: DecisionRecord) -> None:
+        event = record.decision
+        if isinstance(event, MemberAssigned):
+            self.told[event.member_id, event.incarnation] = frozenset((*event.active, *event.standby, *event.warmup))
+
+    def _restores(self, manifest: str) -> None:
+        """An imported log's manifest names tasks that had to be restored and were seen running: each is a bound."""
+        for each in read_manifest(manifest).get("observed", {}).get("restores", {}).get("values", []):
+            took_ms = each["committed_ms"] - each["granted_ms"]
+            if took_ms > 0:
+                self.observations.append(
+                    Observation(
+                        member_id=each["member_id"],
+                        from_ms=each["granted_ms"],
+                        to_ms=each["committed_ms"],
+                        copies=1,
+                        records=each["records"],
+                        low=each["records"] * 1_000 / took_ms,
+                        high=None,
+                        basis="first commit",
+                    )
+                )
+
+    def _end(self, task: TaskId) -> int:
+        return sum(self.ends.get((topic, task.partition), 0) for topic in self.changelogs.get(task.subtopology, ()))
+
+    def _copies(self, key: tuple[str, int]) -> _Copies:
+        told = self.told.get(key, frozenset())
+        lags = self.lags.get(key, {})
+        tasks = sorted({*lags, *(task for task in told if self.changelogs.get(task.subtopology))})
+        return _Copies(self.now_ms, {task: (lags.get(task, self._end(task)), self._end(task)) for task in tasks}, told)
+
+    def _reported(self, event: LagReported) -> None:
+        key = (event.member_id, event.incarnation)
+        lags = self.lags.setdefault(key, {}) if event.base is not None else {}
+        lags.update(event.lags)
+        for task in event.forgotten:
+            lags.pop(task, None)
+        self.lags[key] = lags
+        before = self.last.get(key)
+        after = self._copies(key)
+        if before is not None and self.now_ms > before.at_ms:
+            self._observe(event.member_id, before, after)
+        self.last[key] = after
+
+    def _observe(self, member_id: str, before: _Copies, after: _Copies) -> None:
+        """The copies that were far behind at the first report, and that the member was to keep from then to the second."""
+        took_ms = after.at_ms - before.at_ms
+        restored = copies = 0
+        busy = False
+        for task in sorted(before.told):
+            if task not in before.positions or task not in after.positions:
+                continue
+            (lag, end), (later, later_end) = before.positions[task], after.positions[task]
+            if not isinstance(lag, int) or lag <= self.acceptable:
+                continue
+            remaining = 0 if later is LagSentinel.ACTIVE else later
+            if not isinstance(remaining, int):
+                continue
+            growth = max(0, later_end - end)
+            restored += max(0, lag - remaining + growth)
+            copies += 1
+            busy = busy or remaining > self.acceptable + growth * self.join_wait_ms // took_ms
+        if copies and restored > 0:
+            low = restored * 1_000 / (took_ms + self.join_wait_ms)
+            high = restored * 1_000 / (took_ms - self.join_wait_ms) if busy and took_ms > self.join_wait_ms else None
+            self.observations.append(
+                Observation(
+                    member_id=member_id,
+                    from_ms=before.at_ms,
+                    to_ms=after.at_ms,
+                    copies=copies,
+                    records=restored,
+                    low=low,
+                    high=high,
+                    basis="reports",
+                )
+            )
+
+
+def fit(records: Iterable[Record | DecisionRecord]) -> Fit:
+    """Restore speed of the members of one group's log and write rates of its changelogs; one pass, facts and decisions in stored order."""
+    fitting = _Fitting()
+    for record in records:
+        if isinstance(record, DecisionRecord):
+            fitting.decision(record)
+        else:
+            fitting.fact(record)
+    observations = tuple(fitting.observations)
+    overall = speed_of(observations)
+    names = sorted({each.member_id for each in observations})
+    used, basis = _used(overall)
+    return Fit(
+        records_per_s=used,
+        basis=basis,
+        overall=overall,
+        members={name: speed_of([each for each in observations if each.member_id == name]) for name in names},
+        observations=observations,
+        write_rates=_write_rates(fitting),
+        join_wait_ms=fitting.join_wait_ms,
+    )
+
+
+def _used(overall: Speed) -> tuple[int, str]:
+    if overall.measured >= FEWEST_MEASURED and overall.median is not None:
+        return max(1, round(overall.median)), f"median of {overall.measured} measurements"
+    if overall.largest_bound is not None:
+        return max(1, math.floor(overall.largest_bound)), f"largest of {overall.bounds} bounds: at least so fast"
+    return DEFAULT_RECORDS_PER_S, "default: nothing was seen restoring"
+
+
+def speed_of(observations: Sequence[Observation]) -> Speed:
+    """Kaplan-Meier quartiles over measurements (events) and bounds (right-censored)."""
+    told = sorted([(each.measured, 0) if each.measured is not None else (each.low, 1) for each in observations])
+    lows = [each.low for each in observations]
+    quartiles: dict[float, float | None] = {0.25: None, 0.5: None, 0.75: None}
+    still = 1.0
+    for index, (speed, censored) in enumerate(told):
+        if not censored:
+            still *= 1 - 1 / (len(told) - index)
+            for quantile, found in quartiles.items():
+                if found is None and 1 - still >= quantile - 1e-9:
+                    quartiles[quantile] = speed
+    measured = sum(not censored for _, censored in told)
+    return Speed(
+        measured=measured,
+        bounds=len(told) - measured,
+        lower_quartile=quartiles[0.25],
+        median=quartiles[0.5],
+        upper_quartile=quartiles[0.75],
+        largest_bound=max(lows) if lows else None,
+    )
+
+
+def _write_rates(fitting: _Fitting) -> tuple[WriteRate, ...]:
+    changelogs = {topic for topics in fitting.changelogs.values() for topic in topics}
+    found = []
+    for (topic, partition), samples in sorted(fitting.samples.items()):
+        rates = [
+            (after - before) * 1_000 / (after_ms - before_ms)
+            for (before_ms, before), (after_ms, after) in itertools.pairwise(samples)
+            if after_ms > before_ms
+        ]
+        if topic in changelogs and rates:
+            lower, median, upper = statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else (rates[0],) * 3
+            span_ms = samples[-1][0] - samples[0][0]
+            found.append(
+                WriteRate(
+                    topic=topic,
+                    partition=partition,
+                    lower_quartile=lower,
+                    median=median,
+                    upper_quartile=upper,
+                    mean=(samples[-1][1] - samples[0][1]) * 1_000 / span_ms,
+                )
+            )
+    return tuple(found)
