@@ -345,7 +345,7 @@ def read_manifest(text: str) -> dict[str, Any]:
 
 def marked_windows(manifest: str) -> tuple[Window, ...]:
     """The windows that a log's manifest (`LogOpened.manifest`) marks; none for a log that was lived. Raises InputError when it is no JSON object."""
-    return _windows(_manifest(manifest))
+    return _windows(read_manifest(manifest))
 
 
 def _windows(manifest: Mapping[str, Any]) -> tuple[Window, ...]:

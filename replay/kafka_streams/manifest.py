@@ -106,7 +106,7 @@ def build_manifest(
             "measured": {
                 "count": len(measured),
                 "how": "unavailability.json: what the group's own leader cost, per action" if measured else "no unavailability.json",
-                "values": [_measured(each, with_tasks=True) for each in measured],
+                "values": [measured_json(each, with_tasks=True) for each in measured],
             },
         },
     }
@@ -214,7 +214,8 @@ def _action(action: Action) -> dict[str, Any]:
     return {"at_ms": action.at_ms, "action": action.action, **({"instance": action.instance} if action.instance else {}), **action.details}
 
 
-def _measured(measured: MeasuredAction, *, with_tasks: bool) -> dict[str, Any]:
+def measured_json(measured: MeasuredAction, *, with_tasks: bool) -> dict[str, Any]:
+    """One measured action, JSON-ready; `Source.measured` reads it back."""
     told: dict[str, Any] = {
         "action": measured.action,
         "start_ms": measured.start_ms,
@@ -228,7 +229,7 @@ def _measured(measured: MeasuredAction, *, with_tasks: bool) -> dict[str, Any]:
 def _shortened(manifest: dict[str, Any], measured: list[MeasuredAction]) -> dict[str, Any]:
     """Leaves out the longest lists until it fits; what was left out is named."""
     cuts: list[tuple[str, dict[str, Any], str, Any]] = [
-        ("supplied.measured: per task", manifest["supplied"]["measured"], "values", [_measured(each, with_tasks=False) for each in measured]),
+        ("supplied.measured: per task", manifest["supplied"]["measured"], "values", [measured_json(each, with_tasks=False) for each in measured]),
         ("observed.restores", manifest["observed"]["restores"], "values", []),
         ("observed.processes", manifest["observed"]["processes"], "values", []),
         ("supplied.actions", manifest["supplied"]["actions"], "values", []),

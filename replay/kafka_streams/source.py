@@ -188,10 +188,11 @@ class Source:
                     start_ms=entry["start_ms"],
                     end_ms=entry["end_ms"],
                     cut_off=entry.get("cut_off", False) is True or _probing_at_end(entry),
-                    totals={name: entry[name] for name in TOTALS if name in entry},
+                    totals={name: totals[name] for name in TOTALS if name in totals},
                     unavailable_ms_per_task=dict(entry["unavailable_ms_per_task"]),
                 )
                 for entry in entries
+                for totals in [entry.get("totals", entry)]  # the small form has them together
             ]
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             needed = "each of 'actions' needs action, start_ms, end_ms and unavailable_ms_per_task"
