@@ -126,8 +126,9 @@ class MemberSession:
         self._lags: dict[TaskId, Lag] = {}
         self._ready: set[TaskId] = set()
         self._load: Load | None = None
-        self._urgent: list[Fact] = []
+        self._urgent: list[_Urgent] = []
         self._newly_ready: list[TaskId] = []
+        self._given_up: list[TaskId] = []
         self._next_report_ms = 0
         self._report_number = -1
         self._reported: dict[TaskId, Lag] | None = None
@@ -251,7 +252,7 @@ class MemberSession:
         if self.ended is not None:
             return
         if task not in self.grants and not self.stopping:
-            self._urgent.append(self._sooner(TasksRevoked, (task,)))
+            self._given_up.append(task)
         self._leave_if_stopped(now_ms)
 
     def load_measured(self, load: Load | None) -> None:
@@ -265,14 +266,14 @@ class MemberSession:
         if not self.leaving and self.ended is None:
             self.leaving = True
             if self._joined:
-                self._urgent.append(LeaveIntended(member_id=self.member_id, incarnation=self.incarnation))
+                self._urgent.append(self._word(LeaveIntended))
 
     def cancel_leave(self) -> None:
         """It stays after all."""
         if self.leaving and self.ended is None:
             self.leaving = False
             if self._joined:
-                self._urgent.append(LeaveCancelled(member_id=self.member_id, incarnation=self.incarnation))
+                self._urgent.append(self._word(LeaveCancelled))
 
     def close(self, now_ms: int) -> None:
         """Stops everything at once and says MemberLeft when the host has closed it all."""
@@ -291,19 +292,23 @@ class MemberSession:
         Readiness is said right behind a report, so that whoever asks why a task moved finds the lag of that moment.
         """
         self._look_at_lease(now_ms)
-        facts, self._urgent = self._urgent, []
+        facts: list[Fact] = list(self._urgent)
+        self._urgent.clear()
         if self._joined and self.ended is None:
-            ready, self._newly_ready = sorted(self._ready.intersection(self._newly_ready)), []
+            given_up, self._given_up = [task for task in self._given_up if task not in self.grants], []
+            if given_up:
+                facts.append(self._sooner(TasksRevoked, given_up))
+            ready, self._newly_ready = [task for task in self._newly_ready if task in self._ready], []
             if ready or now_ms >= self._next_report_ms:
                 facts.append(self._report(now_ms))
             if ready:
-                facts.append(self._sooner(TaskReady, tuple(ready)))
+                facts.append(self._sooner(TaskReady, ready))
         return facts
 
     @property
     def next_poll_ms(self) -> int | None:
         """When `poll` has something to say next; None: never again. 0 = now."""
-        if self._urgent or self._newly_ready:
+        if self._urgent or self._newly_ready or self._given_up:
             return 0
         return self._next_report_ms if self._joined and self.ended is None else None
 
@@ -356,7 +361,7 @@ class MemberSession:
         self.closing.update(self.held(now_ms))
         self.grants.clear()
         self.standby = self.warmup = frozenset()
-        self._urgent, self._newly_ready = [], []
+        self._urgent, self._newly_ready, self._given_up = [], [], []
         self.ended = how
 
     def _decided(self, decision: Decision, now_ms: int) -> None:
@@ -388,9 +393,10 @@ class MemberSession:
         self.assignment_epoch = assigned.assignment_epoch
         tokens = dict(zip(assigned.active, assigned.tokens, strict=True))
         for task in [task for task, grant in self.grants.items() if tokens.get(task) != grant.token]:
-            if self.grants[task].start_ms <= now_ms:
+            if self.grants.pop(task).start_ms <= now_ms:
                 self.closing.add(task)
-            del self.grants[task]
+            else:
+                self._given_up.append(task)  # it waited for its hold and never ran here
         self.standby = frozenset(assigned.standby)
         self.warmup = frozenset(assigned.warmup)
         self._ready &= self.standby | self.warmup
@@ -403,13 +409,13 @@ class MemberSession:
                     start_ms = self._hold_ends_ms(now_ms, assigned.hold_ms.get(task, 0))
                     stateless = task.subtopology not in self.settings.stateful_subtopologies
                     self.grants[task] = Grant(token=token, start_ms=start_ms, restored=stateless)
-        never_run = tuple(task for task in assigned.revoke if task not in self.closing)
-        if never_run:
-            self._urgent.append(self._sooner(TasksRevoked, never_run))
 
-    def _sooner(self, what: type[TaskReady] | type[TasksRevoked], tasks: tuple[TaskId, ...]) -> Fact:
+    def _word(self, what: type[_Urgent]) -> _Urgent:
+        return what(member_id=self.member_id, incarnation=self.incarnation)
+
+    def _sooner(self, what: type[TaskReady] | type[TasksRevoked], tasks: list[TaskId]) -> Fact:
         """What the next report says anyway (PROTOCOL M2)."""
-        return what(member_id=self.member_id, incarnation=self.incarnation, assignment_epoch=self.assignment_epoch, tasks=tasks)
+        return what(member_id=self.member_id, incarnation=self.incarnation, assignment_epoch=self.assignment_epoch, tasks=tuple(sorted(set(tasks))))
 
     def _leave_if_stopped(self, now_ms: int) -> None:
         if self.stopping and not self.closing:
@@ -425,7 +431,7 @@ class MemberSession:
         said = self._urgent
         self._end(how, now_ms)
         if self._joined:
-            self._urgent = [*said, MemberLeft(member_id=self.member_id, incarnation=self.incarnation)]
+            self._urgent = [*said, self._word(MemberLeft)]
 
     def _report(self, now_ms: int) -> LagReported:
         """The whole truth, as a delta when the last report is known to have arrived (PROTOCOL M2)."""
@@ -519,9 +525,8 @@ class MemberSession:
         session._lags = _lags(state["lags"])
         session._ready = set(_tasks(state["ready"]))
         session._load = None if state["load"] is None else Load(*state["load"])
-        who: dict[str, Any] = {"member_id": settings.member_id, "incarnation": settings.incarnation}
-        session._urgent = [_SAID[kind](**who, **_said(said)) for kind, said in state["urgent"]]
-        session._newly_ready = _tasks(state["newly_ready"])
+        session._urgent = [session._word(_SAID[kind]) for kind in state["urgent"]]
+        session._newly_ready, session._given_up = _tasks(state["newly_ready"]), _tasks(state["given_up"])
         session._next_report_ms, session._report_number = state["next_report_ms"], state["report_number"]
         session._reported = None if state["reported"] is None else _lags(state["reported"])
         session._report_known = state["report_known"]
@@ -560,8 +565,9 @@ class MemberSession:
             "lags": _lag_texts(self._lags),
             "ready": _texts(self._ready),
             "load": None if self._load is None else list(attrs.astuple(self._load)),
-            "urgent": [[type(fact).__name__, _content(fact)] for fact in self._urgent],
+            "urgent": [type(fact).__name__ for fact in self._urgent],
             "newly_ready": _texts(self._newly_ready),
+            "given_up": _texts(self._given_up),
             "next_report_ms": self._next_report_ms,
             "report_number": self._report_number,
             "reported": None if self._reported is None else _lag_texts(self._reported),
@@ -569,17 +575,9 @@ class MemberSession:
         }
 
 
-_Urgent = TasksRevoked | LeaveIntended | LeaveCancelled | MemberLeft
-_SAID: dict[str, type[_Urgent]] = {kind.__name__: kind for kind in (TasksRevoked, LeaveIntended, LeaveCancelled, MemberLeft)}
-"""What can wait in `_urgent`."""
-
-
-def _content(fact: Fact) -> list[Any]:
-    return [fact.assignment_epoch, _texts(fact.tasks)] if isinstance(fact, TasksRevoked) else []
-
-
-def _said(content: list[Any]) -> dict[str, Any]:
-    return {"assignment_epoch": content[0], "tasks": tuple(_tasks(content[1]))} if content else {}
+_Urgent = LeaveIntended | LeaveCancelled | MemberLeft
+_SAID: dict[str, type[_Urgent]] = {kind.__name__: kind for kind in (LeaveIntended, LeaveCancelled, MemberLeft)}
+"""What can wait in `_urgent`: words that are only their sender's name."""
 
 
 def _texts(tasks: Iterable[TaskId]) -> list[str]:

@@ -313,10 +313,10 @@ class Process(Endpoint):
                 del self._running[task]
                 self._wrote(task, now_ms)
         self._seen = (session.assignment_epoch, session.ended, session.stopping)
-        for task in sorted(session.closing - self._closing):
-            self._closing.add(task)
-            self._restorer.leave(task, now_ms)
-            self.after(self.settings.close_ms, self._closed, session, task)
+        closing = sorted(session.closing - self._closing)
+        if closing:
+            self._closing.update(closing)
+            self.after(self.settings.close_ms, self._closed, session, closing)
         copies = session.standby | session.warmup
         for task in [task for task in self._restorer.opening() if task not in session.grants or task in session.closing]:
             self._restorer.leave(task, now_ms)
@@ -347,11 +347,12 @@ class Process(Endpoint):
             self._world.started(task, self, token, now_ms)
             self._running[task] = token
 
-    def _closed(self, session: MemberSession, task: TaskId) -> None:
+    def _closed(self, session: MemberSession, tasks: list[TaskId]) -> None:
         if session is not self.session:
             return
-        self._closing.discard(task)
-        session.task_closed(task, self.engine.now_ms)
+        for task in tasks:
+            self._closing.discard(task)
+            session.task_closed(task, self.engine.now_ms)
         self._reconcile()
         self._go_if_done()
 

@@ -257,6 +257,16 @@ def test_a_set_without_a_task_closes_it_even_when_it_does_not_say_revoke():
     assert session.closing == {STATELESS}
 
 
+def test_tasks_that_close_together_are_given_up_together():
+    session = joined()
+    session.receive(record(1, assigned(1, (OTHER, STATELESS))), 0)
+    session.receive(record(2, assigned(2, (), revoke=(OTHER, STATELESS))), 100)
+    session.task_closed(STATELESS, 150)
+    session.task_closed(OTHER, 150)
+    assert session.next_poll_ms == 0
+    assert session.poll(150) == [TasksRevoked(member_id="m1", incarnation=7, assignment_epoch=2, tasks=(OTHER, STATELESS))]
+
+
 def test_a_task_in_hold_that_is_revoked_is_given_up_at_once():
     session = joined()
     session.receive(record(1, assigned(1, (STATELESS,), hold_ms={STATELESS: 500})), 0)
@@ -377,12 +387,12 @@ def test_an_announced_leave_ends_with_the_release_and_its_own_word():
     assert reports(session, 3_000)[0].leaving
     session.receive(record(2, assigned(2, (), revoke=(STATELESS,))), 3_100)
     session.task_closed(STATELESS, 3_200)
-    session.receive(record(3, assigned(3, (), released=True)), 3_300)
+    assert session.poll(3_200) == [TasksRevoked(member_id="m1", incarnation=7, assignment_epoch=2, tasks=(STATELESS,))]
+    session.receive(record(3, assigned(3, (), revoke=(STATELESS,))), 3_250)
+    assert session.poll(3_250) == []  # said already, and every report repeats it
+    session.receive(record(4, assigned(4, (), released=True)), 3_300)
     assert session.ended is End.RELEASED
-    assert session.poll(3_300) == [
-        TasksRevoked(member_id="m1", incarnation=7, assignment_epoch=2, tasks=(STATELESS,)),
-        MemberLeft(member_id="m1", incarnation=7),
-    ]
+    assert session.poll(3_300) == [MemberLeft(member_id="m1", incarnation=7)]
     assert session.poll(3_301) == []
 
 
