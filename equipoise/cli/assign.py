@@ -35,5 +35,5 @@ def assign(screen: Screen, file: BinaryIO) -> None:
         try:
             plan = assign_line(line)
         except InputError as error:
-            raise InputError(f"{file.name} line {number}: {error}") from error
-        click.echo(plan)  # flushes: who sends the next problem may wait for this plan
+            raise InputError(f"{getattr(file, 'name', '<stdin>')} line {number}: {error}") from error
+        click.echo(plan.encode())  # JSON is UTF-8 whatever the locale; flushed, as who sends the next problem may wait for this plan

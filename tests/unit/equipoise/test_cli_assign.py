@@ -1,0 +1,115 @@
+"""`equipoise assign`: one plan for each problem, in order and at once; the first unsound line ends it with its number and field."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner, Result
+
+from equipoise.cli import main
+
+COMMAND = [sys.executable, "-m", "equipoise", "assign"]
+
+
+def problem(count: int = 2, /, **changes: Any) -> dict[str, Any]:
+    tasks = [{"id": f"0_{partition}", "stateful": True, "end_offset": 5000} for partition in range(4)]
+    first = {"id": "m0", "capacity": 1, "active": [task["id"] for task in tasks], "lags": {task["id"]: "active" for task in tasks}}
+    rest = [{"id": f"m{number}", "capacity": 1} for number in range(1, count)]
+    return {"assignor": "high_availability", "config": {"acceptable_recovery_lag": 100}, "tasks": tasks, "members": [first, *rest], **changes}
+
+
+def lines(*problems: dict[str, Any]) -> bytes:
+    return b"".join(json.dumps(item).encode() + b"\n" for item in problems)
+
+
+def run(stdin: bytes, *args: str) -> Result:
+    return CliRunner().invoke(main, ["assign", *args], input=stdin)
+
+
+def plans(result: Result) -> list[dict[str, Any]]:
+    assert result.exit_code == 0, result.stderr
+    return [json.loads(line) for line in result.stdout.splitlines()]
+
+
+def test_one_plan_for_each_problem_in_order() -> None:
+    answered = plans(run(lines(problem(1), problem(2), problem(3))))
+    assert [sorted(plan["target"]) for plan in answered] == [["m0"], ["m0", "m1"], ["m0", "m1", "m2"]]
+    assert answered[0]["members"]["m0"]["active"] == ["0_0", "0_1", "0_2", "0_3"]
+    assert [plan["cost"]["moves"] for plan in answered] == [0, 2, 2]
+    assert [movement["state"] for movement in answered[1]["movements"]] == ["warming", "warming"]
+    assert answered[1]["members"]["m1"]["active"] == []
+    assert answered[1]["members"]["m1"]["warmup"] == answered[1]["target"]["m1"]
+
+
+def test_nothing_is_remembered_from_one_line_to_the_next() -> None:
+    alone = plans(run(lines(problem(3))))
+    assert plans(run(lines(problem(2), problem(3), problem(3)))) == [*plans(run(lines(problem(2)))), *alone, *alone]
+
+
+def test_a_file_reads_as_stdin_does_and_blank_lines_are_no_problems(tmp_path: Path) -> None:
+    (tmp_path / "p.jsonl").write_bytes(lines(problem(2)) + b"\n  \n" + lines(problem(1)).rstrip())
+    assert plans(run(b"", str(tmp_path / "p.jsonl"))) == plans(run(lines(problem(2), problem(1)), "-"))
+
+
+def test_no_problem_is_no_plan() -> None:
+    assert plans(run(b"")) == []
+
+
+@pytest.mark.parametrize(
+    ("bad", "place"),
+    [
+        (b"not json\n", "<stdin> line 2: "),
+        (b"\xff\xfe{}\n", "<stdin> line 2: "),
+        (lines(problem(2, surplus=1)), "surplus"),
+        (lines(problem(2, assignor="nobody")), "nobody"),
+        (lines(problem(2, config={"max_warmups": -1})), "max_warmups"),
+        (lines(problem(2, members=[{"id": "m1", "lags": {"0_0": -1}}])), "members[0]"),
+        (lines(problem(2, members=[{"id": "m1"}, {"id": "m1"}])), "m1"),
+        (b'{"assignor": "\\ud800"}\n', "<stdin> line 2: "),
+        (b"[" * 100_000 + b"\n", "<stdin> line 2: "),
+    ],
+)
+def test_an_unsound_line_ends_it_with_its_number_and_place_after_the_plans_before_it(bad: bytes, place: str) -> None:
+    result = run(lines(problem(2)) + bad + lines(problem(2)))
+    assert result.exit_code == 2
+    assert len(result.stdout.splitlines()) == 1
+    assert result.stderr.startswith("equipoise: <stdin> line 2: ")
+    assert place in result.stderr
+    assert result.stderr.count("\n") == 1
+
+
+def test_a_file_that_is_not_there_is_misuse() -> None:
+    result = run(b"", "absent.jsonl")
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert "absent.jsonl" in result.stderr
+
+
+def test_each_plan_comes_before_the_next_problem_is_sent() -> None:
+    with subprocess.Popen(COMMAND, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdin is not None
+        assert process.stdout is not None
+        for count in (1, 2):
+            process.stdin.write(lines(problem(count)))
+            process.stdin.flush()
+            assert len(json.loads(process.stdout.readline())["target"]) == count
+        process.stdin.close()
+        assert process.wait(timeout=60) == 0
+
+
+def test_names_outside_ascii_pass_under_any_locale() -> None:
+    named = problem(1, members=[{"id": "glück-日本"}])
+    ascii_only = {"LC_ALL": "POSIX", "PYTHONUTF8": "0", "PYTHONIOENCODING": "ascii"}
+    done = subprocess.run(COMMAND, input=lines(named), capture_output=True, check=False, env=ascii_only)
+    assert done.returncode == 0, done.stderr
+    assert list(json.loads(done.stdout)["target"]) == ["glück-日本"]
+
+
+def test_the_help_text_s_own_example_works() -> None:
+    text = CliRunner().invoke(main, ["assign", "--help"]).stdout
+    example = text[text.index("{") : text.rindex("}'") + 1]
+    assert list(plans(run(b" ".join(example.encode().split()) + b"\n"))[0]["target"]) == ["m1"]
