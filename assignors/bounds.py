@@ -11,13 +11,15 @@ from events.tasks import TaskId
 def moves_lower_bound(situation: Situation, shares: Shares, settled: Mapping[TaskId, str], *, balanced: bool) -> int:
     """A proven lower bound of the changes of owner from now to any target with all members within their shares.
 
-    Every change of owner is one of: a *settled* one (decided earlier), a *forced* one (the owner may not keep the task), or a chosen one. Let s and l be the stateful and
-    stateless tasks a member keeps if nothing is chosen, settled arrivals included, and [ls, us], [lt, ut] its shares of stateful and of all tasks. Then in a balanced target
+    Every change of owner is one of: a *settled* one (decided earlier), a *forced* one (the owner may not keep the task), or a chosen one. Let s and
+    n be the stateful and stateless tasks a member keeps if nothing is chosen, settled arrivals included; [ls, us] and [lt, ut] its shares of
+    stateful and of all tasks. Then in a balanced target
 
-    * at least max(s + l - ut, (s - us) + (l - (ut - ls))) tasks leave it by choice, each term at least 0: it may hold at most ut tasks, us stateful ones,
-      and beside the ls stateful ones it must have, ut - ls stateless ones. A task leaves one member only, so these add up over members, beside settled and forced ones;
-    * at least max(lt - s - l, (ls - s) + (lt - us - l)) tasks come to it by choice or by force, or are free ones that nobody owned. A task comes to one member
-      only; so, less the free ones, these add up to moves beside settled ones.
+    * at least max(s + n - ut, (s - us) + (n - (ut - ls))) tasks leave it by choice, each term at least 0: it may hold at most ut tasks, us stateful
+      ones, and beside the ls stateful ones it must have, ut - ls stateless ones. A task leaves one member only, so these add up over members, and to
+      the settled and forced ones;
+    * at least max(lt - s - n, (ls - s) + (lt - us - n)) tasks come to it, by choice or by force, or free ones that nobody owned. A task comes to one
+      member only; so, less the free ones, these add up over members, and to the settled ones.
 
     The larger of the two sums holds. `balanced` False (the shares cannot all be kept): only settled and forced moves are certain.
     """
@@ -39,12 +41,12 @@ def moves_lower_bound(situation: Situation, shares: Shares, settled: Mapping[Tas
             (stateful if task.stateful else stateless)[keeper] += 1
     leaving = arriving = 0
     for member in situation.members:
-        s, l, every = stateful[member], stateless[member], shares.every[member]
-        over, under = max(0, s + l - every.upper), max(0, every.lower - s - l)
+        s, n, every = stateful[member], stateless[member], shares.every[member]
+        over, under = max(0, s + n - every.upper), max(0, every.lower - s - n)
         if shares.two_kinds:
             inner = shares.stateful[member]
-            over = max(over, max(0, s - inner.upper) + max(0, l - (every.upper - inner.lower)))
-            under = max(under, max(0, inner.lower - s) + max(0, every.lower - inner.upper - l))
+            over = max(over, max(0, s - inner.upper) + max(0, n - (every.upper - inner.lower)))
+            under = max(under, max(0, inner.lower - s) + max(0, every.lower - inner.upper - n))
         leaving += over
         arriving += under
     return settled_moves + (max(forced + leaving, arriving - free, 0) if balanced else forced)

@@ -8,9 +8,10 @@
     get_movements                      target minus now, as warm-ups with slots       movements
     assign_standbys                    hot copies beside the active ones              standbys
 
-What differs from the seed, and why. The seed computes the target regardless of what runs where and moves most of a group when one member joins; here the present
-owner is part of the target's cost. The seed deals all tasks anew to the members of the min rank; here a task that is owned stays until its movement completes, for a
-change of owner without need is a stop without need. The seed deals stateless tasks anew at every round; here they are part of the same target, and stay as well.
+What differs from the seed, and why. The seed computes the target regardless of what runs where and moves most of a group when one member joins;
+here the present owner is part of the target's cost. The seed deals all tasks anew to the members of the min rank; here a task that is owned stays
+until its movement completes, for a change of owner without need is a stop without need. The seed deals stateless tasks anew at every round; here
+they are part of the same target, and stay as well.
 """
 
 from __future__ import annotations
@@ -44,7 +45,7 @@ class HighAvailability:
         shares = Shares(situation)
 
         settled = {task: movement.destination for task, movement in situation.in_flight.items()}
-        overdue = _overdue(situation, shares, settled)
+        overdue = _overdue(situation, shares)
         settled.update(overdue)
         free = [task for task in situation.tasks if task not in situation.owner and not _granted(situation, task)]
         candidates = min_rank(situation, [task for task in free if situation.tasks[task].stateful])
@@ -64,24 +65,26 @@ def _granted(situation: Situation, task: TaskId) -> bool:
     return movement is not None and movement.state is MovementState.REVOKING
 
 
-def _overdue(situation: Situation, shares: Shares, settled: Mapping[TaskId, str]) -> dict[TaskId, str]:
+def _overdue(situation: Situation, shares: Shares) -> dict[TaskId, str]:
     """Tasks of leaving members whose drain timeout has passed -> the best destination there is now; what is being revoked already keeps its own."""
     tasks = [
         task
         for task, owner in situation.owner.items()
         if situation.members[owner].leaving and situation.members[owner].drained and not _granted(situation, task)
     ]
-    destination = constrained_balanced_assignment(
-        situation, shares, min_rank(situation, [task for task in sorted(tasks) if situation.tasks[task].stateful]), situation.owner
-    )
-    return destination
+    stateful = [task for task in sorted(tasks) if situation.tasks[task].stateful]
+    return constrained_balanced_assignment(situation, shares, min_rank(situation, stateful), situation.owner)
 
 
 def _target(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
     """The proposed balance, adopted only if something must change or it is more balanced than what runs (the seed's last lines: no thrash)."""
     imbalance = shares.imbalance(situation.owner)
     running = Target(owner={task: situation.owner[task] for task in situation.tasks if task in situation.owner})
-    must_change = bool(settled) or len(situation.owner) < len(situation.tasks) or any(situation.members[owner].leaving or situation.must_move(task) for task, owner in situation.owner.items())
+    must_change = (
+        bool(settled)
+        or len(situation.owner) < len(situation.tasks)
+        or any(situation.members[owner].leaving or situation.must_move(task) for task, owner in situation.owner.items())
+    )
     if not must_change and imbalance == 0:
         return running
     proposed = propose_balanced_assignment(situation, shares, candidates, settled)
@@ -93,7 +96,10 @@ def _target(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Ca
 def _now(
     situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str], free: list[TaskId]
 ) -> dict[TaskId, str]:
-    """Who runs what after this plan: owners keep what they own; a free task goes to its target if that is of its min rank, otherwise to another one that is."""
+    """Who runs what after this plan:
+
+    owners keep what they own; a free task goes to its target if that is of its min rank, otherwise to another one that is.
+    """
     now = dict(situation.owner)
     for task, movement in situation.in_flight.items():
         if task not in now and movement.state is MovementState.REVOKING:
@@ -174,8 +180,12 @@ def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movemen
             continue
         code = "carried"
         if not _granted(situation, task):
-            cold = situation.tasks[task].stateful and not situation.caught_up(owner, task)
-            code = "unowned_cold" if cold else "return_home" if situation.comes_home(owner, task) else "unowned"
+            if situation.comes_home(owner, task):
+                code = "return_home"
+            elif situation.tasks[task].stateful:
+                code = "unowned" if situation.caught_up(owner, task) else "unowned_cold"
+            else:
+                code = "unowned_stateless"
         reasons[task] = Reason(code=code, lag_records=situation.lag(owner, task))
     reasons.update(movements.reasons)
     return dict(sorted(reasons.items()))
@@ -186,7 +196,9 @@ def _restore_records(situation: Situation, now: Mapping[TaskId, str], movements:
     granted = [(task, owner) for task, owner in now.items() if task not in situation.owner]
     moved = [(movement.task, movement.destination) for movement in movements]
     return sum(
-        situation.records(member, task) for task, member in (*granted, *moved) if situation.tasks[task].stateful and not situation.caught_up(member, task)
+        situation.records(member, task)
+        for task, member in (*granted, *moved)
+        if situation.tasks[task].stateful and not situation.caught_up(member, task)
     )
 
 

@@ -4,11 +4,11 @@ A movement of a stateful task lives WAITING -> WARMING -> REVOKING -> granted:
 
 * REVOKING at once when the task has no state, when its destination is caught up, or when its owner is leaving and its drain timeout has passed;
 * WARMING without a slot when the destination is a standby of the task: it goes on as such;
-* otherwise it needs a warm-up slot, of the group and of the destination. What is in flight keeps its slot, until the task is granted; then slots go to what is
-  soonest ready. Without a slot it is WAITING.
+* otherwise it needs a warm-up slot, of the group and of the destination. What is in flight keeps its slot, until the task is granted; then slots go
+  to what is soonest ready. Without a slot it is WAITING.
 
-So copies beside the standbys never exceed the caps. A destination that is caught up by a copy nobody asked for needs no slot; it is told to keep that copy as
-a warm-up if slots are left over.
+So copies beside the standbys never exceed the caps. A destination that is caught up by a copy nobody asked for needs no slot; it is told to keep
+that copy as a warm-up if slots are left over.
 """
 
 from __future__ import annotations
@@ -33,9 +33,13 @@ class Slots:
         """Take one on this member, if both the group and the member have one left."""
         if self._group <= 0 or self._member[member] <= 0:
             return False
+        self.hold(member)
+        return True
+
+    def hold(self, member: str) -> None:
+        """Keep one that is there, whatever the caps are now (PROTOCOL D8)."""
         self._group -= 1
         self._member[member] -= 1
-        return True
 
     @property
     def left(self) -> bool:
@@ -44,7 +48,10 @@ class Slots:
 
 @attrs.frozen(kw_only=True)
 class Movements:
-    """`planned`: soonest ready first. `warmups`: (task, destination) told to keep an extra copy. `standby_destinations`: task -> a destination that warms up as its standby."""
+    """`planned`: soonest ready first. `warmups`: (task, destination) told to keep an extra copy.
+
+    `standby_destinations`: task -> a destination that warms up as its standby.
+    """
 
     planned: tuple[Movement, ...]
     reasons: Mapping[TaskId, Reason]
@@ -67,16 +74,23 @@ def get_movements(situation: Situation, now: Mapping[TaskId, str], target: Mappi
 
     carried = [task for task in moving if task in situation.in_flight and situation.in_flight[task].destination == target[task]]
     decided = frozenset(carried)
-    carried.sort(key=lambda task: (situation.in_flight[task].state is not MovementState.REVOKING, pace.time_to_ready(task, target[task]), task))
+    handing_over = {
+        task for task in carried if situation.in_flight[task].state is MovementState.REVOKING or _may_go_now(situation, task, now[task], target[task])
+    }
+    carried.sort(key=lambda task: (task not in handing_over, pace.time_to_ready(task, target[task]), task))
     for task in carried:
         destination = target[task]
-        revoking = situation.in_flight[task].state is MovementState.REVOKING or _may_go_now(situation, task, now[task], destination)
+        revoking = task in handing_over
         holds = not situation.tasks[task].stateful or task in as_standby
-        if not holds and (not revoking or task in situation.members[destination].warmup) and slots.take(destination):
-            warmups.add((task, destination))
+        if not holds and revoking and task in situation.members[destination].warmup:
+            slots.hold(destination)
             holds = True
-        elif revoking and not holds:
+            warmups.add((task, destination))
+        elif not holds and revoking:
             by_chance.append((task, destination))
+        elif not holds and slots.take(destination):
+            holds = True
+            warmups.add((task, destination))
         states[task] = MovementState.REVOKING if revoking else MovementState.WARMING if holds else MovementState.WAITING
 
     for task in moving:

@@ -6,9 +6,9 @@
     stateful task --> pool of who may run it --> member's stateful tasks
     stateless task --> pool of who may run it --------------------------> all its tasks
 
-A task has an arc to each member that it names and one arc to a pool, never one to each member. Shares are soft, so that there always is a solution: a place
-up to the lower share costs 0, from there to the upper share 1, above it 2. As the number of tasks is given, the sum is the number of tasks outside
-the shares plus a constant. When all tasks are of one kind, a member is one node.
+A task has an arc to each member that it names and one arc to a pool, never one to each member. Shares are soft, so that there always is a solution:
+a place up to the lower share costs 0, from there to the upper share 1, above it 2. As the number of tasks is given, the sum is the number of tasks
+outside the shares plus a constant. When all tasks are of one kind, a member is one node.
 """
 
 from __future__ import annotations
@@ -164,7 +164,9 @@ class AssignmentNetwork:
         if member is not None:
             named = self._hash.get(member, 0) or self._hash.setdefault(member, stable_hash(member))
         # A member's places differ by their cost only, and places of one cost are one arc.
-        self._name.append((named ^ (_KINDS[kind] << 8 | (cost[0] if kind == "place" else 0)), 0 if task is None else (task.subtopology << 32 | task.partition) + 1))
+        self._name.append(
+            (named ^ (_KINDS[kind] << 8 | (cost[0] if kind == "place" else 0)), 0 if task is None else (task.subtopology << 32 | task.partition) + 1)
+        )
 
     def _names(self) -> Hashes:
         pairs = np.array(self._name, dtype=np.uint64).reshape(-1, 2)

@@ -140,6 +140,7 @@ REASONS: Mapping[str, str] = {
     "balance": "{source} has more than its share; {destination} has less",
     "leaving": "{source} is leaving",
     "unowned": "nobody ran it; {destination} is the best placed of the caught-up members",
+    "unowned_stateless": "nobody ran it; {destination} has room, and it has no state to restore",
     "unowned_cold": "nobody ran it and nobody is caught up; {destination} is soonest ready ({lag} records to restore)",
     "return_home": "{destination} is back and had it before",
     "ready": "{destination} is caught up ({lag} records behind)",

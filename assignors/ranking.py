@@ -52,7 +52,8 @@ def copy_of(task: Task, lag: Lag | None, *, owns: bool, ready: bool, acceptable_
 
 
 def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], acceptable_recovery_lag: int) -> dict[TaskId, dict[str, Copy]]:
-    """Task -> member -> its copy, for stateful tasks, and for members that report, keep or own one only; all others have none (rank = the whole changelog).
+    """Task -> member -> its copy, for stateful tasks, and for members that report, keep or own one only; all others have none (rank = the whole
+    changelog).
 
     Costs time in the number of reports, never tasks x members. Members stand in the order given.
     """

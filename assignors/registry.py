@@ -1,6 +1,7 @@
 """Assignors by name and behaviour version: the built-in ones, and those installed under the entry-point group `equipoise.assignors`.
 
-An entry point names an `Assignor` class or a callable without parameters that gives one; its own name does not matter, the assignor's `name` and `version` do.
+An entry point names an `Assignor` class or a callable without parameters that gives one; its own name does not matter, the assignor's `name` and
+`version` do.
 """
 
 from __future__ import annotations
@@ -26,9 +27,13 @@ def available() -> dict[tuple[str, int], Assignor]:
             assignor = entry_point.load()()
             key = str(assignor.name), int(assignor.version)
         except (ImportError, AttributeError, TypeError, ValueError) as error:
-            raise InputError(f"entry point {entry_point.name} = {entry_point.value}: {error}; mend or uninstall the package that declares it") from error
+            raise InputError(
+                f"entry point {entry_point.name} = {entry_point.value}: {error}; mend or uninstall the package that declares it"
+            ) from error
         if key in found and type(found[key]) is not type(assignor):
-            raise InputError(f"entry point {entry_point.name} = {entry_point.value}: {key[0]} version {key[1]} is taken; raise its version or rename it")
+            raise InputError(
+                f"entry point {entry_point.name} = {entry_point.value}: {key[0]} version {key[1]} is taken; raise its version or rename it"
+            )
         found[key] = assignor
     return dict(sorted(found.items()))
 

@@ -35,8 +35,8 @@ def pool_of(members: Iterable[str]) -> Pool:
 class Situation:
     """Who there is, what there is to run, who runs it, and who has which copy.
 
-    `owner`: task -> the member that owns it; tasks without an owner are absent. `in_flight`: movements decided earlier that still hold: their destination lives,
-    is eligible and does not own the task yet. `unknown`: tasks that members own although no topology has them any more.
+    `owner`: task -> the member that owns it; tasks without an owner are absent. `in_flight`: movements decided earlier that still hold: their
+    destination lives, is eligible and does not own the task yet. `unknown`: tasks that members own although no topology has them any more.
     """
 
     def __init__(self, problem: AssignmentProblem) -> None:
@@ -113,7 +113,10 @@ class Situation:
         return self.records(member, task) if self.tasks[task].stateful else None
 
     def must_move(self, task: TaskId) -> bool:
-        """Its owner may not keep it, and somebody else may have it. (An owner of an older topology epoch keeps what nobody else can run; a leaving one does not.)"""
+        """Its owner may not keep it, and somebody else may have it.
+
+        (An owner of an older topology epoch keeps what nobody else can run; a leaving one does not.)
+        """
         owner = self.owner.get(task)
         return owner is not None and not self.may_run(owner, task) and bool(self.eligible(task))
 
@@ -159,7 +162,8 @@ class Share:
 
 
 class Shares:
-    """Balance (PROTOCOL D4): between floor and ceiling of T*c/C, widened by balance_factor - 1, for stateful tasks and for all tasks. A leaving member: 0.
+    """Balance (PROTOCOL D4): between floor and ceiling of T*c/C, widened by balance_factor - 1, for stateful tasks and for all tasks. A leaving
+    member: 0.
 
     C: capacity of the members that stay. When all tasks are of one kind the two bounds are one.
     """

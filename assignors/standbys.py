@@ -2,12 +2,12 @@
 
 The seed places one ("if count < num_standbys"); all of them are placed here, one round over all tasks after another, so that scarcity is shared.
 
-* Copies a member holds stay, as long as the task needs them. A copy that a movement warms up on counts as one of them, and in the reckoning of loads as its source's, which
-  keeps its own copy once it has handed the task over.
+* Copies a member holds stay, as long as the task needs them. A copy that a movement warms up on counts as one of them; in the reckoning of loads it
+  counts as its source's, which keeps its own copy once it has handed the task over.
 * Missing copies are placed at once: first where a copy is left over and there is room, then on the least loaded member.
-* A member with more copies than its share (of (1 + n) x tasks, by capacity; the tasks it is to run count), or one that is leaving, passes them on without loss: the
-  new copy restores as a warm-up, under the same caps; when it is caught up it becomes the standby, and the old one goes. A leaving member's
-  copies count until then, or until it has left.
+* A member with more copies than its share (of (1 + n) x tasks, by capacity; the tasks it is to run count), or one that is leaving, passes them on
+  without loss: the new copy restores as a warm-up, under the same caps; when it is caught up it becomes the standby, and the old one goes. A
+  leaving member's copies count until then, or until it has left.
 """
 
 from __future__ import annotations
@@ -24,7 +24,10 @@ from events.tasks import TaskId
 
 @attrs.frozen(kw_only=True)
 class Standbys:
-    """`holders`: task -> members, in rising order. `warmups`: (task, member) copies that are to replace a standby elsewhere. `placed`: tasks that got a new standby."""
+    """`holders`: task -> members, in rising order.
+
+    `warmups`: (task, member) copies that are to replace a standby elsewhere. `placed`: tasks that got a new standby.
+    """
 
     holders: Mapping[TaskId, tuple[str, ...]]
     warmups: frozenset[tuple[TaskId, str]]
@@ -65,9 +68,7 @@ class _Board:
         capacity = sum(member.capacity for member in situation.members.values() if not member.leaving)
         copies = sum(self.wanted.values()) + len(self.holders)
         slack = situation.knobs.balance_factor - 1
-        self.upper = {
-            member.id: 0 if member.leaving else -(-copies * member.capacity // capacity) + slack for member in situation.members.values()
-        }
+        self.upper = {member.id: 0 if member.leaving else -(-copies * member.capacity // capacity) + slack for member in situation.members.values()}
         self.heap: list[tuple[float, str]] = []
         self.must_stay = movements.standby_destinations
 
@@ -109,7 +110,9 @@ class _Board:
                 return
             for task in missing:
                 if len(self.holders[task]) == copies:
-                    member = self._left_over(task) or self._least_loaded(task, beside=self.destination.get(task)) or self._least_loaded(task, beside=None)
+                    member = (
+                        self._left_over(task) or self._least_loaded(task, beside=self.destination.get(task)) or self._least_loaded(task, beside=None)
+                    )
                     if member is not None:
                         self.add(task, member)
                         self.placed.add(task)
@@ -164,17 +167,17 @@ class _Board:
         for task, giver in self._surplus():
             if (self.load[giver] <= self.upper[giver] and not self.situation.members[giver].leaving) or task in begun:
                 continue
-            member = self._left_over(task)
-            if member is not None and self.situation.caught_up(member, task):
-                self._replace(task, giver, member)
+            receiver = self._left_over(task)
+            if receiver is not None and self.situation.caught_up(receiver, task):
+                self._replace(task, giver, receiver)
                 continue
-            member = member or self._least_loaded(task, beside=self.destination.get(task))
-            if member is None or self.load[member] >= self.upper[member]:
+            taker = receiver or self._least_loaded(task, beside=self.destination.get(task))
+            if taker is None or self.load[taker] >= self.upper[taker]:
                 continue
             unsettled = True
-            if (task, member) not in self.situation.blocked and slots.take(member):
-                warmups.add((task, member))
-                self._promise(task, giver, member)
+            if (task, taker) not in self.situation.blocked and slots.take(taker):
+                warmups.add((task, taker))
+                self._promise(task, giver, taker)
             elif not slots.left:
                 break
         return frozenset(warmups), unsettled

@@ -1,4 +1,7 @@
-"""Where tasks can run now, and where they should: KIP-441's `constrainedBalancedAssignment` and `proposeBalancedAssignment`, one transportation problem with two costs."""
+"""Where tasks can run now, and where they should: `constrainedBalancedAssignment` and `proposeBalancedAssignment` of KIP-441.
+
+They are one transportation problem (see `network`) with two costs.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +41,8 @@ class Target:
 def min_rank(situation: Situation, tasks: Iterable[TaskId]) -> dict[TaskId, Candidates]:
     """Stateful tasks that need an owner now -> the members of their min rank. Tasks nobody may run are absent.
 
-    Rank 0 if anybody is caught up. Otherwise least expected time to ready: the records a member already restores for tasks it owns, plus its lag on this one (PROTOCOL
-    D3); members that differ by no more than acceptable_recovery_lag, which by its definition is next to no time, rank alike.
+    Rank 0 if anybody is caught up. Otherwise least expected time to ready: the records a member already restores for tasks it owns, plus its lag on
+    this one (PROTOCOL D3); members that differ by no more than acceptable_recovery_lag, which by its definition is next to no time, rank alike.
     """
     slack = situation.knobs.acceptable_recovery_lag
     queue = _restore_queues(situation)
@@ -59,7 +62,11 @@ def min_rank(situation: Situation, tasks: Iterable[TaskId]) -> dict[TaskId, Cand
             idle = pool_of(member for member in eligible.members if queue[member] <= least + slack)
             least_busy[eligible] = least, eligible if len(idle.members) == len(eligible.members) else idle
         least, fresh = least_busy[eligible]
-        sooner = {member: queue[member] + copy.records for member, copy in held.items() if queue[member] + copy.records < least + whole(situation.tasks[task])}
+        sooner = {
+            member: queue[member] + copy.records
+            for member, copy in held.items()
+            if queue[member] + copy.records < least + whole(situation.tasks[task])
+        }
         if sooner:
             soonest = min(sooner.values())
             found[task] = Candidates(members=tuple(member for member, records in sooner.items() if records <= soonest + slack))
@@ -110,11 +117,13 @@ def constrained_balanced_assignment(
     return network.assigned(network.solve(), allowed=lambda task, member: (task, member) not in situation.blocked)
 
 
-def propose_balanced_assignment(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
+def propose_balanced_assignment(
+    situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]
+) -> Target:
     """The target: among all assignments with the least imbalance the one that changes the fewest owners, regardless of ranks.
 
-    Then, in this order: most tasks back home, fewest records to restore, a tie-break drawn from the ids. `settled`: destinations decided earlier (PROTOCOL D9),
-    kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when it goes to one of its min rank.
+    Then, in this order: most tasks back home, fewest records to restore, a tie-break drawn from the ids. `settled`: destinations decided earlier
+    (PROTOCOL D9), kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when it goes to one of its min rank.
 
     Before: m1 (0_0, 0_1, 0_2, 0_3), m2 (), both of capacity 1. After: m1 keeps two, m2 is to get the two that are cheapest to restore.
     """

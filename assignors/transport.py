@@ -2,13 +2,13 @@
 
 OR-Tools' SimpleMinCostFlow does the work; what stands here is what it does not do:
 
-* **Costs in order of importance.** Each level outweighs all that follow. Levels are scaled into one int64 cost as long as they fit; what does not fit is solved
-  afterwards on the *optimal face*: with the potentials of the first solve, an arc with a positive reduced cost stays empty and one with a negative one stays
-  full in every optimum, so only arcs of reduced cost zero remain free.
-* **A proof.** Potentials are computed here, not taken from the solver: shortest distances in the residual network exist only if it has no negative cycle, and then the
-  flow is optimal (Ahuja, Magnanti, Orlin, "Network Flows", theorem 9.1). Integers throughout, so it is exact.
-* **Ties.** A cycle of cost zero in the residual network is another optimum. Then arcs get a small cost drawn from a stable hash of what they join; if a zero
-  cycle remains, the next salt is drawn, REDRAWS times at most; then `unique` is False.
+* **Costs in order of importance.** Each level outweighs all that follow. Levels are scaled into one int64 cost as long as they fit; what does not
+  fit is solved afterwards on the *optimal face*: with the potentials of the first solve, an arc with a positive reduced cost stays empty and one
+  with a negative one stays full in every optimum, so only arcs of reduced cost zero remain free.
+* **A proof.** Potentials are computed here, not taken from the solver: shortest distances in the residual network exist only if it has no negative
+  cycle, and then the flow is optimal (Ahuja, Magnanti, Orlin, "Network Flows", theorem 9.1). Integers throughout, so it is exact.
+* **Ties.** A cycle of cost zero in the residual network is another optimum. Then arcs get a small cost drawn from a stable hash of what they join;
+  if a zero cycle remains, the next salt is drawn, REDRAWS times at most; then `unique` is False.
 """
 
 from __future__ import annotations

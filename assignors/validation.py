@@ -1,0 +1,239 @@
+"""Does a plan keep its promises? Judged from problem and plan alone, with nothing of how the plan was made; so it judges any assignor.
+
+Invariants 1, 3 and 6 bind every plan; 2, 4 and 5 bind assignors that declare them (`Guarantee`). Time and memory in the size of problem and plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Iterator, Set
+
+from assignors.problem import AssignmentProblem, Guarantee, Member, MemberPlan, Movement, MovementState, Plan, Task
+from events.tasks import LagSentinel, TaskId, tasks_text
+
+
+def plan_faults(problem: AssignmentProblem, plan: Plan, guarantees: Set[Guarantee]) -> list[str]:
+    """What is wrong with the plan, each as one line that names members and tasks; empty: it holds."""
+    judge = _Judge(problem, plan)
+    faults = list(judge.form())
+    if faults:
+        return faults  # the rest reads members and tasks by name
+    faults.extend(judge.ownership())
+    faults.extend(judge.copies())
+    faults.extend(judge.leaving())
+    faults.extend(judge.movements())
+    if Guarantee.ALWAYS_OWNED in guarantees:
+        faults.extend(judge.always_owned())
+    if Guarantee.CAUGHT_UP_FIRST in guarantees:
+        faults.extend(judge.caught_up_first())
+    if Guarantee.COPIES_CAPPED in guarantees:
+        faults.extend(judge.copies_capped())
+    return faults
+
+
+class _Judge:
+    def __init__(self, problem: AssignmentProblem, plan: Plan) -> None:
+        self.problem = problem
+        self.plan = plan
+        self.tasks: dict[TaskId, Task] = {task.id: task for task in problem.tasks}
+        self.members: dict[str, Member] = {member.id: member for member in problem.members}
+        self.owner = {task: member.id for member in problem.members for task in member.active if task in self.tasks}
+        self.target = {task: member for member, tasks in plan.target.items() for task in tasks}
+        self.handing_over = {movement.task: movement.destination for movement in problem.in_flight if movement.state is MovementState.REVOKING}
+        self.caught_up: dict[TaskId, list[str]] = {}
+        """Stateful task -> members that are caught up on it and may be given it."""
+        for member in problem.members:
+            if not member.leaving:
+                for task in sorted({*member.lags, *member.ready}):
+                    if task in self.tasks and self.is_caught_up(member, task) and self.knows(member, task):
+                        self.caught_up.setdefault(task, []).append(member.id)
+        self.eligible_members: dict[int, int] = {}
+        """Sub-topology -> how many members may be given its tasks."""
+        for subtopology in sorted({task.subtopology for task in self.tasks}):
+            self.eligible_members[subtopology] = sum(
+                not member.leaving and (member.subtopologies is None or subtopology in member.subtopologies) for member in problem.members
+            )
+
+    def knows(self, member: Member, task: TaskId) -> bool:
+        return member.subtopologies is None or task.subtopology in member.subtopologies
+
+    def may_be_given(self, member: str, task: TaskId) -> bool:
+        return not self.members[member].leaving and self.knows(self.members[member], task)
+
+    def is_caught_up(self, member: Member, task: TaskId) -> bool:
+        lag = member.lags.get(task)
+        if lag is LagSentinel.ACTIVE:
+            return task in member.ready or self.owner.get(task) == member.id
+        return task in member.ready or (isinstance(lag, int) and lag <= self.problem.knobs.acceptable_recovery_lag)
+
+    def form(self) -> Iterator[str]:
+        """Every member is named, every list is in rising order and names known tasks."""
+        for what, named in (("members", list(self.plan.members)), ("target", list(self.plan.target))):
+            if named != sorted(self.members):
+                yield f"{what}: does not name every live member once, in rising order"
+        for name, part in self.plan.members.items():
+            lists = {
+                "active": part.active,
+                "standby": part.standby,
+                "warmup": part.warmup,
+                "revoke": part.revoke,
+                "target": self.plan.target.get(name, ()),
+            }
+            for what, tasks in lists.items():
+                if any(one >= other for one, other in itertools.pairwise(tasks)):
+                    yield f"{name}.{what}: not in rising order, each task once"
+                unknown = [task for task in tasks if task not in self.tasks and what != "revoke"]
+                if unknown:
+                    yield f"{name}.{what}: there is no task {tasks_text(unknown)}"
+        for movement in self.plan.movements:
+            for end in (movement.source, movement.destination):
+                if end is not None and end not in self.members:
+                    yield f"movement of {movement.task}: there is no member {end}"
+            if movement.task not in self.tasks:
+                yield f"movement of {movement.task}: there is no such task"
+            elif movement.task not in self.plan.reasons:
+                yield f"movement of {movement.task}: no reason is given"
+
+    def ownership(self) -> Iterator[str]:
+        """1: a task is active only where it is free or owned and kept; what is not kept is revoked."""
+        holder: dict[TaskId, str] = {}
+        for name, part in self.plan.members.items():
+            member = self.members[name]
+            owned = frozenset(member.active)
+            for task in part.active:
+                other = holder.setdefault(task, name)
+                if other != name:
+                    yield f"{task} is active on {other} and {name}"
+                if task in self.owner and self.owner[task] != name:
+                    yield f"{task} is active on {name} before {self.owner[task]} has given it up"
+                if task not in owned and not self.may_be_given(name, task):
+                    yield f"{task} is granted to {name}, which is leaving or does not know it"
+            yield from _named(f"{name} is to revoke what it does not own", (task for task in part.revoke if task not in owned))
+            yield from _named(f"{name} is to keep and to revoke", frozenset(part.active).intersection(part.revoke))
+            yield from _named(f"{name} owns and is told nothing of", owned.difference(part.active, part.revoke))
+        goal: dict[TaskId, str] = {}
+        for name, tasks in self.plan.target.items():
+            for task in tasks:
+                other = goal.setdefault(task, name)
+                if other != name:
+                    yield f"{task} has two targets, {other} and {name}"
+                if not self.may_be_given(name, task) and (self.owner.get(task) != name or self.eligible_members[task.subtopology]):
+                    yield f"the target of {task} is {name}, which is leaving or does not know it"
+
+    def copies(self) -> Iterator[str]:
+        """3: no copy beside the active task, none of stateless tasks, none twice."""
+        for name, part in self.plan.members.items():
+            told = frozenset((*part.active, *part.revoke))
+            for what, tasks in (("standby", part.standby), ("warm-up", part.warmup)):
+                yield from _named(f"{name} runs and is to keep a {what} of", told.intersection(tasks))
+                yield from _named(f"{name} is to keep a {what} without state:", (task for task in tasks if not self.tasks[task].stateful))
+            yield from _named(f"{name} is to keep as standby and as warm-up", frozenset(part.standby).intersection(part.warmup))
+
+    def leaving(self) -> Iterator[str]:
+        """6: a leaving member gets nothing new; nor does one get copies of what its topology does not know."""
+        for name, part in self.plan.members.items():
+            member = self.members[name]
+            had = frozenset((*member.standby, *member.warmup))
+            new = [task for task in (*part.standby, *part.warmup) if task not in had and not self.may_be_given(name, task)]
+            yield from _named(f"{name} is leaving or does not know what it is to copy:", new)
+
+    def movements(self) -> Iterator[str]:
+        """Movements are the difference between now and the target, and members are told what their states say."""
+        now = {task: name for name, part in self.plan.members.items() for task in (*part.active, *part.revoke) if task in self.tasks}
+        revoked = {task for part in self.plan.members.values() for task in part.revoke}
+        wanted = {task for task, member in self.target.items() if task in now and now[task] != member}
+        named = [movement.task for movement in self.plan.movements]
+        if len(named) != len(frozenset(named)):
+            yield "a task has two movements"
+        yield from _named("no movement brings to its target", wanted.difference(named))
+        yield from _named("a movement is not wanted by the target:", frozenset(named).difference(wanted))
+        for movement in self.plan.movements:
+            yield from self._movement(movement, now, movement.task in revoked)
+        gone = {task for task in revoked if task in self.tasks and self.eligible_members[task.subtopology]}
+        yield from _named("revoked although nothing is to move:", gone.difference(named))
+        if self.plan.cost.moves != len(wanted):
+            yield f"cost.moves is {self.plan.cost.moves}; the target changes {len(wanted)} owners"
+        if self.plan.cost.moves < self.plan.cost.moves_lower_bound:
+            yield f"cost.moves is {self.plan.cost.moves}, below its own lower bound {self.plan.cost.moves_lower_bound}"
+
+    def _movement(self, movement: Movement, now: dict[TaskId, str], revoked: bool) -> Iterator[str]:
+        task, name = movement.task, f"movement of {movement.task}"
+        if movement.source != now.get(task):
+            yield f"{name}: {movement.source} does not run it"
+        if movement.destination != self.target.get(task):
+            yield f"{name}: to {movement.destination}, the target is {self.target.get(task)}"
+        if revoked != (movement.state is MovementState.REVOKING):
+            yield f"{name}: {movement.state.value}, but its source is {'' if revoked else 'not '}told to revoke it"
+        part = self.plan.members[movement.destination]
+        if movement.state is MovementState.WARMING and task not in part.warmup and task not in part.standby:
+            yield f"{name}: warming, but {movement.destination} is not told to keep a copy"
+        if (
+            movement.state is MovementState.WARMING
+            and (task, movement.destination) in self.problem.blocked
+            and task in part.warmup
+            and task not in self.members[movement.destination].warmup
+        ):
+            yield f"{name}: begins on {movement.destination} during its back-off"
+
+    def always_owned(self) -> Iterator[str]:
+        """2: every task has a target, and somebody runs it now or has been asked to give it up, whenever anybody may run it."""
+        runnable = [task for task in self.tasks if self.eligible_members[task.subtopology]]
+        told = {task for part in self.plan.members.values() for task in (*part.active, *part.revoke)}
+        yield from _named("no target for", (task for task in runnable if task not in self.target))
+        yield from _named("nobody is to run", (task for task in runnable if task not in told))
+
+    def caught_up_first(self) -> Iterator[str]:
+        """4: a stateful task is granted, or its owner asked to give it up, for a member that is caught up, if one is.
+
+        What was decided before stands.
+        """
+        for name, part in self.plan.members.items():
+            for task in part.active:
+                if task not in self.owner and self.tasks[task].stateful:
+                    yield from self._colder(task, name, "granted to")
+        for movement in self.plan.movements:
+            if movement.state is not MovementState.REVOKING or not self.tasks[movement.task].stateful:
+                continue
+            yield from self._colder(movement.task, movement.destination, "revoked for")
+            source = self.members[movement.source or movement.destination]
+            decided = self.handing_over.get(movement.task) == movement.destination
+            if not decided and not (source.leaving and source.drained) and not self.is_caught_up(self.members[movement.destination], movement.task):
+                yield f"{movement.task} is revoked from {source.id} before {movement.destination} is caught up"
+
+    def _colder(self, task: TaskId, name: str, what: str) -> Iterator[str]:
+        better = self.caught_up.get(task, [])
+        if better and name not in better and self.handing_over.get(task) != name:
+            yield f"{task} is {what} {name}, which is not caught up; {', '.join(better)} is"
+
+    def copies_capped(self) -> Iterator[str]:
+        """5: warm-ups within the caps of group and member, standbys within the number asked for.
+
+        Above a cap that was lowered, a number may only fall.
+        """
+        knobs = self.problem.knobs
+        warmups = sum(len(part.warmup) for part in self.plan.members.values())
+        before = sum(len(member.warmup) for member in self.members.values())
+        if warmups > max(knobs.max_warmups, before):
+            yield f"{warmups} warm-ups, the group may have {knobs.max_warmups}"
+        standbys: dict[TaskId, int] = {}
+        for name, part in self.plan.members.items():
+            if len(part.warmup) > max(knobs.max_warmups_per_member, len(self.members[name].warmup)):
+                yield f"{name} has {len(part.warmup)} warm-ups, a member may have {knobs.max_warmups_per_member}"
+            for task in part.standby:
+                standbys[task] = standbys.get(task, 0) + 1
+        yield from _named(f"more than {knobs.num_standbys} standbys of", (task for task, copies in standbys.items() if copies > knobs.num_standbys))
+
+
+def _named(what: str, tasks: Iterable[TaskId]) -> Iterator[str]:
+    found = sorted(tasks)
+    if found:
+        yield f"{what} {tasks_text(found)}"
+
+
+def copies_by_task(members: Iterable[MemberPlan]) -> dict[TaskId, int]:
+    """How many members hold each task in any form: for tests and readers."""
+    counts: dict[TaskId, int] = {}
+    for part in members:
+        for task in (*part.active, *part.revoke, *part.standby, *part.warmup):
+            counts[task] = counts.get(task, 0) + 1
+    return dict(sorted(counts.items()))
