@@ -13,6 +13,8 @@ from equipoise.cli.front import Front
 
 COMMANDS = {
     "assign": "equipoise.cli.assign:assign",
+    "scenario": "equipoise.cli.scenario:scenario",
+    "scenario": "equipoise.cli.scenario:scenario",
 }
 """Command -> ``module:attribute``, in the order `equipoise --help` lists them."""
 
