@@ -18,9 +18,9 @@ from events.errors import InputError
 def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
     """Plays each FILE (of a folder: every .txt in it) and prints it with what it gives now.
 
-    A file in which that is not what stands there is printed as a diff, and the exit code is 1; also when a self-check fails: after each fact the log is encoded,
-    decoded and folded again, the state restored from a snapshot, everything shuffled that has no order, and the invariants judged. What a
-    directive does stands in docs/scenarios.md.
+    A file in which that is not what stands there is printed as a diff, and the exit code is 1. So it is when a self-check fails: after each fact the
+    log is encoded, decoded and folded again, the state restored from a snapshot, all shuffled that has no order, and the invariants judged.
+    What a directive does stands in docs/scenarios.md.
 
     \b
     Examples:
@@ -40,9 +40,10 @@ def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
         if rewrite and not outcome.disagreements and not outcome.matches:
             path.write_text(outcome.text, encoding="utf-8")
         holds = outcome.holds or (rewrite and not outcome.disagreements)
-        documents.append({"file": str(path), "holds": holds, "diff": outcome.diff(), "disagreements": list(outcome.disagreements), "text": outcome.text})
+        found = list(outcome.disagreements)
+        documents.append({"file": str(path), "holds": holds, "diff": outcome.diff(), "disagreements": found, "text": outcome.text})
         parts.append(outcome.text.rstrip("\n") if holds else outcome.diff())
-        parts += [f"{path}: {found}" for found in outcome.disagreements]
+        parts += [f"{path}: {text}" for text in found]
     failed = [document["file"] for document in documents if not document["holds"]]
     screen.answer(documents, *parts)
     screen.remark(f"{len(paths) - len(failed)} of {len(paths)} scenarios hold")

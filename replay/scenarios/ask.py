@@ -1,0 +1,170 @@
+"""Directives that change nothing in the log: questions, what is shown, restarts, halts that are expected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from assignors import registry
+from assignors.ranking import rank as rank_of
+from events.errors import InputError
+from events.tasks import parse_task
+from replay.scenarios.builds import DEFECTS
+from replay.scenarios.play import Play
+from replay.scenarios.registry import Argument, Said, directive
+from replay.scenarios.render import by_task_text, lag_text, member_text
+from replay.scenarios.words import NAMES, YES_NO, one_of, tasks_text
+from statemachine.leader import build_problem
+from statemachine.state import MemberState
+
+
+@directive(
+    "show",
+    "",
+    "What the lines below tell beside the usual; stays until it is changed.",
+    balance=Argument(YES_NO, "BalanceEvaluated"),
+    reasons=Argument(YES_NO, "the cause of each round, and each movement with its reason"),
+    epochs=Argument(YES_NO, "in member lines: assignment epoch issued/applied"),
+    tokens=Argument(YES_NO, "in member lines: fencing tokens"),
+    checkpoints=Argument(YES_NO, "Checkpointed"),
+    time=Argument(YES_NO, "group time behind each fact"),
+)
+def show(play: Play, said: Said) -> None:
+    for name in said.directive.arguments:
+        setattr(play.shown, name, said.get(name, False))
+
+
+@directive("state", "", "The state as tables: group, members, movements in flight, holds, homes, back-offs.")
+def state_table(play: Play, said: Said) -> None:
+    state = play.state
+    play.say(
+        f"#{state.seq} {state.phase.name} now_ms={state.now_ms} generation={state.generation} next_deadline_ms={play.stage.machine.next_deadline_ms}",
+        *_table(
+            ("member", "phase", "epoch", "heard_ms", "active", "standby", "warmup", "revoke", "lags", "mark"), [_row(play, m) for m in _members(play)]
+        ),
+    )
+    for task, movement in sorted(state.in_flight.items()):
+        play.say(f"in flight: {task} {movement.source} -> {movement.destination} {movement.state.value}")
+    if state.waiting:
+        play.say(f"waiting for a slot: {state.waiting}")
+    if state.holds:
+        play.say(f"hold_ms: {by_task_text({task: str(ms) for task, ms in state.holds.items()})}")
+    if state.homes:
+        play.say(f"homes: {by_task_text(dict(state.homes))}")
+    for (task, member_id), backoff in sorted(state.backoffs.items()):
+        play.say(f"back-off: {task} on {member_id} until_ms={backoff.until_ms} times={backoff.times} {'over' if backoff.over else 'running'}")
+
+
+def _members(play: Play) -> list[MemberState]:
+    return [play.state.members[name] for name in sorted(play.state.members)]
+
+
+def _row(play: Play, member: MemberState) -> tuple[str, ...]:
+    marks = [word for word, holds in (("leaving", member.leaving), ("drained", member.drained), ("released", member.released)) if holds]
+    return (
+        member_text(member.member_id, member.incarnation),
+        play.state.member_phase(member).value,
+        f"{member.issued_epoch}/{member.applied_epoch}",
+        str(member.last_heard_ms),
+        tasks_text(member.active),
+        tasks_text(member.standby),
+        tasks_text(member.warmup),
+        tasks_text(member.revoking),
+        by_task_text({task: lag_text(lag) for task, lag in member.lags.items()}),
+        " ".join(marks),
+    )
+
+
+def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
+    """Columns two spaces apart; columns without any content are left out."""
+    kept = [at for at in range(len(columns)) if any(row[at] not in ("", "()") for row in rows)]
+    lines = [tuple(line[at] for at in kept) for line in (columns, *rows)]
+    widths = [max(len(line[at]) for line in lines) for at in range(len(kept))]
+    return ["  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip() for line in lines]
+
+
+@directive("rank", "[TASK...]", "KIP-441's ranking now: for each stateful task (default: all) its members by rank; 0 = caught up.")
+def rank(play: Play, said: Said) -> None:
+    problem = build_problem(play.state)
+    ranks = rank_of(problem.tasks, problem.members, problem.knobs.acceptable_recovery_lag)
+    try:
+        wanted = [parse_task(word) for word in said.directive.words] or sorted(ranks)
+    except InputError as error:
+        raise said.error(str(error)) from None
+    for task in wanted:
+        if task not in ranks:
+            raise said.error(f"{task} is no stateful task")
+        play.say(" ".join([str(task), *(f"{of}:({','.join(members)})" for of, members in ranks[task].items())]))
+
+
+@directive(
+    "plan",
+    "",
+    "What the assignor answers now: target, movements with their reasons, cost. Nothing is applied.",
+    target=Argument(YES_NO, "no: without the target"),
+)
+def plan(play: Play, said: Said) -> None:
+    config = play.config(said)
+    answer = registry.load(config.assignor, config.behaviour_version).assign(build_problem(play.state))
+    if said.get("target", True):
+        play.say(*(f"{member_id} target={tasks_text(tasks)}" for member_id, tasks in answer.target.items()))
+    for movement in answer.movements:
+        reason = answer.reasons[movement.task]
+        lag = "" if reason.lag_records is None else f" lag={reason.lag_records}"
+        play.say(f"   {movement.task} {movement.source or 'nobody'} -> {movement.destination} {movement.state.value} {reason.code}{lag}")
+    cost = answer.cost
+    play.say(
+        f"cost moves={cost.moves} moves_lower_bound={cost.moves_lower_bound} restore_records={cost.restore_records} "
+        f"imbalance={answer.imbalance_now}->{cost.imbalance} optimal={'yes' if cost.optimal else 'no'} unique={'yes' if answer.unique else 'no'}"
+    )
+
+
+@directive("members", "[MEMBER...]", "The member lines as they are now (default: all).")
+def members(play: Play, said: Said) -> None:
+    play.say(*(play.member_lines(said.members() or play.state.members) or ["nobody"]))
+
+
+@directive("mark", "", "Remembers who owns what, for `moved`.")
+def mark(play: Play, said: Said) -> None:
+    play.marked = dict(play.state.owner)
+
+
+@directive("moved", "", "Tasks whose owner is another than at the last `mark`.", tasks=Argument(YES_NO, "no: only how many"))
+def moved(play: Play, said: Said) -> None:
+    owner = play.state.owner
+    changed = sorted(task for task in play.marked.keys() | owner.keys() if play.marked.get(task) != owner.get(task))
+    play.say(f"{len(changed)} tasks changed owner")
+    if said.get("tasks", True):
+        play.say(*(f"   {task} {play.marked.get(task, 'nobody')} -> {owner.get(task, 'nobody')}" for task in changed))
+
+
+@directive("restart", "", "Another process takes the group over from its last good snapshot and reads on from there.")
+def restart(play: Play, said: Said) -> None:
+    same = play.stage.restart()
+    halted = play.stage.halted
+    if halted is not None:
+        play.say(f"!! halted {halted.code}: {halted.problem}")
+    else:
+        play.say(f"restored at #{play.state.seq}, {'the same bytes' if same else 'OTHER BYTES'}")
+
+
+@directive(
+    "expect-halt", "CODE", "The group is halted, with this code. Without this line under it in the same case, a halt is an error of the scenario."
+)
+def expect_halt(play: Play, said: Said) -> None:
+    halted = play.stage.halted
+    code = said.directive.words[0]
+    if halted is None or halted.code != code:
+        raise said.error(f"expected the group to be halted with {code}; it is {'not halted' if halted is None else f'halted with {halted.code}'}")
+    play.expected_halt = True
+
+
+@directive(
+    "build",
+    "",
+    "The build that runs the group from here on.",
+    lacks=Argument(NAMES, "assignors it does not have"),
+    defect=Argument(one_of(*DEFECTS), "a defect of its assignor: owner_twice = plans that give one task to all; gives_up = it raises"),
+)
+def build(play: Play, said: Said) -> None:
+    play.stage.build.lacks = frozenset(said.get("lacks", tuple(play.stage.build.lacks)))
+    play.stage.build.defect = said.get("defect", play.stage.build.defect)

@@ -1,0 +1,145 @@
+"""One scenario while it is played: the stage, the members' own truth, what is shown, and the text so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+
+from events.decisions import Decision, EventRejected, MemberAssigned
+from events.errors import FieldError
+from events.facts import Fact, GroupConfigured, MemberJoined
+from events.records import DecisionRecord
+from events.tasks import TaskId
+from replay.scenarios.actors import DEFAULT_END_OFFSET, Actor, joined
+from replay.scenarios.registry import Said
+from replay.scenarios.render import Shown, concerned, decision_lines, fact_text, member_line
+from replay.scenarios.stage import Stage
+from statemachine.state import GroupState
+
+if TYPE_CHECKING:
+    from replay.scenarios.sessions import Theatre
+
+T = TypeVar("T")
+
+
+@attrs.define
+class Defaults:
+    """What `join` says when its line does not."""
+
+    session_timeout_ms: int = 30_000
+    lease_margin_ms: int = 3_000
+
+
+class Play:
+    """`out`: the lines of the case that is being played."""
+
+    def __init__(self) -> None:
+        self.stage = Stage()
+        self.shown = Shown()
+        self.defaults = Defaults()
+        self.actors: dict[str, Actor] = {}
+        """Member -> its latest incarnation."""
+        self.past_actors: dict[tuple[str, int], Actor] = {}
+        self.marked: dict[TaskId, str] = {}
+        """Owners at the last `mark`."""
+        self.out: list[str] = []
+        self._joins = 0
+        self.expected_halt = False
+        """Set by `expect-halt`; reset with each case."""
+        self.theatre: Theatre | None = None
+        """Sessions, once there are any."""
+
+    @property
+    def state(self) -> GroupState:
+        return self.stage.machine.state
+
+    def say(self, *lines: str) -> None:
+        self.out.extend(lines)
+
+    def move_clock(self, said: Said) -> None:
+        """``at_ms`` and ``after_ms``, before the first fact of a directive."""
+        if said.has("at_ms"):
+            self.stage.append_ms = said.get("at_ms", 0)
+        self.stage.append_ms += said.get("after_ms", 0)
+
+    def append(self, fact: Fact, *, quiet: bool = False) -> list[DecisionRecord]:
+        """Appends a fact and tells what it led to. `quiet`: nothing, when nothing was decided."""
+        stage = self.stage
+        halted_before = stage.halted
+        if halted_before is not None:
+            self.say(f"!! the group is halted ({halted_before.code}); restart it first")
+            return []
+        told = len(stage.disagreements)
+        decisions = stage.append(fact)
+        self._remember(fact, decisions)
+        lines = [line for record in decisions for line in decision_lines(record.decision, self.shown)]
+        halted = stage.halted
+        if halted is not None:
+            lines.append(f"!! halted {halted.code}: {halted.problem}")
+        if lines or not quiet:
+            when = f" now_ms={self.state.now_ms}" if self.shown.time else ""
+            self.say(f"#{self.state.seq} {fact_text(fact)}{when}", *lines, *self.member_lines(concerned(record.decision for record in decisions)))
+        self.say(*(f"!! {found}" for found in stage.disagreements[told:]))
+        return decisions
+
+    def member_lines(self, names: Iterable[str]) -> list[str]:
+        members = self.state.members
+        return [member_line(self.state, members[name], self.shown) for name in sorted(names) if name in members]
+
+    def _remember(self, fact: Fact, decisions: Iterable[DecisionRecord]) -> None:
+        """A member reads its own sets; what it does with them is up to the scenario."""
+        said_no = any(isinstance(record.decision, EventRejected) for record in decisions)
+        if isinstance(fact, MemberJoined) and not said_no:
+            before = self.actors.get(fact.member_id)
+            if before is not None:
+                self.past_actors[before.member_id, before.incarnation] = before
+            self.actors[fact.member_id] = joined(fact)
+        for record in decisions:
+            self._sent(record.decision)
+
+    def _sent(self, decision: Decision) -> None:
+        if isinstance(decision, MemberAssigned):
+            actor = self.actors.get(decision.member_id)
+            if actor is not None and actor.incarnation == decision.incarnation:
+                actor.granted = decision
+
+    # Members
+
+    def next_nonce(self) -> str:
+        self._joins += 1
+        return f"join-{self._joins}"
+
+    def actor(self, said: Said, member_id: str) -> Actor:
+        """The member's latest incarnation, or the one that ``incarnation=`` names; a stranger for a member that never joined."""
+        latest = self.actors.get(member_id)
+        incarnation = said.get("incarnation", 1 if latest is None else latest.incarnation)
+        if latest is not None and latest.incarnation == incarnation:
+            return latest
+        past = self.past_actors.get((member_id, incarnation))
+        return past or Actor(member_id=member_id, incarnation=incarnation, session_timeout_ms=self.defaults.session_timeout_ms, lags={})
+
+    def live_members(self, said: Said) -> list[str]:
+        """The members a line names; ``all`` are those the group has."""
+        return sorted(self.state.members) if said.directive.words == ("all",) else said.members()
+
+    def apply(self, actor: Actor) -> None:
+        """The member does what it was last told."""
+        topology = self.state.topology
+        stateful = frozenset(part.subtopology for part in topology.subtopologies if part.stateful) if topology else frozenset()
+        whole = {task: self.state.end_offset(task, part) or DEFAULT_END_OFFSET for task, part in self.state.tasks().items()}
+        actor.apply(self.state.now_ms, stateful, whole)
+
+    def config(self, said: Said) -> GroupConfigured:
+        config = self.state.config
+        if config is None:
+            raise said.error("no group yet; begin with the directive `group`")
+        return config
+
+    def make(self, said: Said, kind: Callable[..., T], **fields: object) -> T:
+        """A fact or a part of one, or a ScenarioError that names its unsound field."""
+        try:
+            return kind(**fields)
+        except FieldError as error:
+            raise said.error(str(error)) from None

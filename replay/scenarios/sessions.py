@@ -1,0 +1,498 @@
+"""Directives for the member's own side: the real MemberSession, a clock, and a network whose every message is moved by hand (PROTOCOL M4, M5).
+
+A heartbeat is sent, appended and acknowledged; a fetch is sent, served and arrives: three lines each, with any time between them. `beat` does all
+six at once. Whenever something happens, and at every moment of a `wait` at which a lease ends or a hold is over, all sessions are asked which
+tasks they may process; a task that two may process is told as TWO OWNERS, and is an error of the run unless a rule was dropped on purpose.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from events.errors import FieldError, InputError
+from events.facts import Fact, LagReported
+from events.records import DecisionRecord
+from events.tasks import Lag, TaskId
+from replay.scenarios.play import Play
+from replay.scenarios.registry import Argument, Said, directive
+from replay.scenarios.render import by_task_text, fact_text, member_text
+from replay.scenarios.words import LAGS, TASKS, TEXT, WHOLE, YES_NO, one_of, tasks_text
+from statemachine.member import MemberSession, MemberSettings, Reception
+
+
+class _DatedFromArrival(MemberSession):
+    def _lease_dates_from(self, sent_ms: int, arrived_ms: int) -> int:
+        return arrived_ms
+
+
+class _Revives(MemberSession):
+    def _may_revive(self) -> bool:
+        return True
+
+
+class _HeartbeatsAlone(MemberSession):
+    def _lease_rests_on(self, heartbeat_ms: int, fetch_ms: int) -> int:
+        return heartbeat_ms
+
+
+class _AnyFetch(MemberSession):
+    def _fetch_counts(self, reached_end: bool) -> bool:
+        return True
+
+
+class _NoHold(MemberSession):
+    def _hold_ends_ms(self, read_ms: int, hold_ms: int) -> int:
+        return read_ms
+
+
+class _AnyNumber(MemberSession):
+    def _takes_number(self, number: int) -> bool:
+        return True
+
+
+SIMPLER: dict[str, type[MemberSession]] = {
+    "dated": _DatedFromArrival,
+    "revive": _Revives,
+    "fetch": _HeartbeatsAlone,
+    "end": _AnyFetch,
+    "hold": _NoHold,
+    "number": _AnyNumber,
+}
+"""Rule -> the simpler design without it: what its sequence does there stands beside what it does here."""
+
+
+@attrs.define
+class _Message:
+    fact: Fact
+    sent_ms: int
+    appended: bool = False
+
+
+@attrs.define
+class _Fetch:
+    sent_ms: int
+    answer: list[DecisionRecord] | None = None
+    reached_end: bool = False
+
+
+@attrs.define
+class Host:
+    """A session and what is under way for it."""
+
+    session: MemberSession
+    messages: list[_Message] = attrs.field(factory=list)
+    fetch: _Fetch | None = None
+    position: int = 0
+    """Decisions its reader was given."""
+    rule_dropped: str = ""
+
+    @property
+    def name(self) -> str:
+        return member_text(self.session.member_id, self.session.incarnation)
+
+
+class Theatre:
+    """All sessions of a scenario and their common clock. Clocks tick alike; the broker's jumps by itself (`failover`)."""
+
+    def __init__(self, play: Play) -> None:
+        self.play = play
+        self.now_ms = 0
+        self.hosts: dict[str, Host] = {}
+        """Name, with the incarnation from the second on -> host."""
+        self.found: set[TaskId] = set()
+
+    def wait(self, ms: int) -> None:
+        """Time passes, by each moment at which somebody's right to process may change."""
+        end_ms = self.now_ms + ms
+        while self.now_ms < end_ms:
+            moments = [moment for host in self.hosts.values() for moment in _moments(host.session) if self.now_ms < moment < end_ms]
+            next_ms = min([*moments, end_ms])
+            self.play.stage.append_ms += next_ms - self.now_ms
+            self.now_ms = next_ms
+            self.look()
+
+    def look(self) -> None:
+        """Asks every session, in a copy: a paused process is not woken by our asking."""
+        owners: dict[TaskId, list[Host]] = {}
+        for name in sorted(self.hosts):
+            host = self.hosts[name]
+            copy = type(host.session).restore(host.session.settings, host.session.snapshot())
+            for task in sorted(copy.grants):
+                if copy.may_process(task, self.now_ms):
+                    owners.setdefault(task, []).append(host)
+        two = {task: hosts for task, hosts in sorted(owners.items()) if len(hosts) > 1}
+        for task in sorted(two.keys() - self.found):
+            text = f"TWO OWNERS of {task} at {self.now_ms} ms: {', '.join(host.name for host in two[task])}"
+            dropped = sorted({host.rule_dropped for host in self.hosts.values() if host.rule_dropped})
+            self.play.say(f"!! {text}{' (rule dropped: ' + ', '.join(dropped) + ')' if dropped else ''}")
+            if not dropped:
+                self.play.stage.disagreements.append(text)
+        self.found = set(two)
+
+    def host(self, said: Said) -> Host:
+        found = self.hosts.get(said.member)
+        if found is None:
+            raise said.error(f"there is no session {said.member!r}; there are {', '.join(sorted(self.hosts)) or 'none'}")
+        return found
+
+    def chosen(self, said: Said) -> list[Host]:
+        if said.directive.words == ("all",):
+            return [host for _, host in sorted(self.hosts.items()) if host.session.ended is None]
+        names = said.members()
+        missing = [name for name in names if name not in self.hosts]
+        if missing:
+            raise said.error(f"there is no session {missing[0]!r}; there are {', '.join(sorted(self.hosts)) or 'none'}")
+        return [self.hosts[name] for name in names]
+
+    # The six movements of messages
+
+    def send(self, host: Host) -> list[Fact]:
+        """What the session has to say goes on its way."""
+        facts = host.session.poll(self.now_ms)
+        host.messages += [_Message(fact, self.now_ms) for fact in facts]
+        return facts
+
+    def append(self, host: Host) -> bool:
+        message = next((message for message in host.messages if not message.appended), None)
+        if message is None:
+            return False
+        message.appended = True
+        self.play.append(message.fact, quiet=isinstance(message.fact, LagReported))
+        return True
+
+    def acknowledge(self, host: Host) -> bool:
+        if not host.messages or not host.messages[0].appended:
+            return False
+        message = host.messages.pop(0)
+        number = message.fact.number if isinstance(message.fact, LagReported) else None
+        host.session.heartbeat_acknowledged(sent_ms=message.sent_ms, now_ms=self.now_ms, report_number=number)
+        return True
+
+    def serve(self, host: Host, most: int | None = None) -> None:
+        """The broker answers the fetch with what is there now."""
+        fetch = host.fetch
+        assert fetch is not None, "a fetch is served after it was sent"
+        decisions = self.play.stage.decisions
+        end = len(decisions) if most is None else min(len(decisions), host.position + most)
+        fetch.answer = decisions[host.position : end]
+        fetch.reached_end = end == len(decisions)
+        host.position = end
+
+    def arrive(self, host: Host, lose: tuple[int, ...] = ()) -> str:
+        """The answer arrives; of numbers in `lose` the reader hears nothing. A gap makes it read again, from what it needs."""
+        fetch, host.fetch = host.fetch, None
+        assert fetch is not None, "a fetch arrives after it was sent"
+        assert fetch.answer is not None, "a fetch arrives after it was served"
+        session = host.session
+        told = ""
+        for record in fetch.answer:
+            if record.number in lose:
+                continue
+            if session.receive(record, self.now_ms) is Reception.GAP:
+                needed = session.next_number
+                host.position = needed - 1
+                told = f"{host.name} reads {record.number}, needs {needed}: it reads again from there"
+                break
+        session.fetch_completed(sent_ms=fetch.sent_ms, reached_end=fetch.reached_end, now_ms=self.now_ms)
+        return told
+
+
+def _moments(session: MemberSession) -> list[int]:
+    starts = [grant.start_ms for grant in session.grants.values()]
+    return [session.lease_ends_ms, *starts] if session.joined and session.ended is None else starts
+
+
+def _theatre(play: Play) -> Theatre:
+    if play.theatre is None:
+        play.theatre = Theatre(play)
+    return play.theatre
+
+
+def _line(theatre: Theatre, host: Host) -> str:
+    """``m1 epoch=2 may=(0_0) not=(0_1:hold) lease_ms=26990``: asked in a copy, so that asking changes nothing."""
+    session = type(host.session).restore(host.session.settings, host.session.snapshot())
+    now_ms = theatre.now_ms
+    refusals = {task: session.refusal(task, now_ms) for task in sorted({*session.grants, *session.closing})}
+    words = [host.name, f"epoch={session.assignment_epoch}", f"may={tasks_text(task for task, why in refusals.items() if why is None)}"]
+    refused = {task: why for task, why in refusals.items() if why is not None}
+    if refused:
+        words.append(f"not={by_task_text(refused)}")
+    for name, tasks in (("standby", session.standby), ("warmup", session.warmup)):
+        if tasks:
+            words.append(f"{name}={tasks_text(tasks)}")
+    if session.ended is not None:
+        words.append(f"ended={session.ended.value}{':' + session.end_cause if session.end_cause else ''}")
+    elif session.joined:
+        words.append(f"lease_ms={session.lease_ends_ms - now_ms}")
+    return " ".join(words)
+
+
+@directive(
+    "session",
+    "MEMBER",
+    "A real MemberSession: its decisions reader is placed at the end, it joins, its join is appended at once. A heartbeat is due every millisecond.",
+    incarnation=Argument(WHOLE, "its number; default: one above the member's last. From the second on it is named m1/2"),
+    capacity=Argument(WHOLE, "threads; 1"),
+    session_timeout_ms=Argument(WHOLE, "see `group`"),
+    lease_margin_ms=Argument(WHOLE, "see `group`"),
+    ended=Argument(WHOLE, "the incarnation it proves dead (PROTOCOL M5)"),
+    ready_lag=Argument(WHOLE, "a copy with at most this lag is ready; default: acceptable_recovery_lag"),
+    epoch=Argument(WHOLE, "the topology epoch it runs; default: the newest"),
+    nonce=Argument(TEXT, "join nonce; default: a new one"),
+    copies=Argument(LAGS, "copies found on disk"),
+    placed=Argument(YES_NO, "no: it joins without having placed its reader (PROTOCOL M1)"),
+    without=Argument(one_of(*SIMPLER), "a rule this session lacks, to see what the simpler design does"),
+)
+def session(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    lives = [host.session.incarnation for host in theatre.hosts.values() if host.session.member_id == said.member]
+    topology = play.state.topology
+    rule = said.get("without", "")
+    kind = SIMPLER.get(rule, MemberSession)
+    try:
+        settings = MemberSettings(
+            member_id=said.member,
+            incarnation=said.get("incarnation", max(lives, default=0) + 1),
+            capacity=said.get("capacity", 1),
+            session_timeout_ms=said.get("session_timeout_ms", play.defaults.session_timeout_ms),
+            lease_margin_ms=said.get("lease_margin_ms", play.defaults.lease_margin_ms),
+            topology_epoch=said.get("epoch", 0 if topology is None else topology.epoch),
+            join_nonce=said.get("nonce", "") or play.next_nonce(),
+            ended_incarnation=said.find("ended"),
+            heartbeat_interval_ms=1,
+            ready_lag_records=said.get("ready_lag", play.state.knobs.acceptable_recovery_lag),
+            stateful_subtopologies=frozenset(part.subtopology for part in topology.subtopologies if part.stateful) if topology else frozenset(),
+        )
+    except FieldError as error:
+        raise said.error(str(error)) from None
+    host = Host(session=kind(settings), rule_dropped=rule)
+    theatre.hosts[host.name] = host
+    if said.get("placed", True):
+        host.position = len(play.stage.decisions)
+        host.session.reader_placed(last_number=host.position, sent_ms=theatre.now_ms)
+    on_disk: dict[TaskId, Lag] = said.get("copies", {})
+    for task, lag in on_disk.items():
+        host.session.copy_progress(task, lag, theatre.now_ms)
+    try:
+        join = host.session.join(theatre.now_ms)
+    except InputError as error:
+        play.say(f"!! {host.name} does not join: {error}")
+        del theatre.hosts[host.name]
+        return
+    host.messages.append(_Message(join, theatre.now_ms))
+    theatre.append(host)
+    theatre.acknowledge(host)
+    theatre.look()
+
+
+@directive("wait", "", "Time passes for sessions and for the broker's clock; nothing is sent.", ms=Argument(WHOLE, "how long"))
+def wait(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    theatre.wait(said.get("ms", 0))
+    play.say(*(_line(theatre, host) for _, host in sorted(theatre.hosts.items())))
+
+
+@directive(
+    "failover",
+    "",
+    "Another broker takes over: from here on append times jump by so much; the sessions' clocks do not.",
+    jump_ms=Argument(WHOLE, "forward, or back when below 0"),
+)
+def failover(play: Play, said: Said) -> None:
+    play.stage.append_ms = max(0, play.stage.append_ms + said.get("jump_ms", 0))
+
+
+@directive("hb-send", "SESSION...", "The session sends what it has to say: what is urgent, and a heartbeat. It is under way.")
+def hb_send(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    for host in theatre.chosen(said):
+        facts = theatre.send(host)
+        play.say(f"{host.name} sends {', '.join(fact_text(fact) for fact in facts) or 'nothing'}")
+    theatre.look()
+
+
+@directive(
+    "hb-append",
+    "SESSION...",
+    "The broker appends the next message that is under way, and the leader folds it.",
+    all=Argument(YES_NO, "all of them, not one"),
+)
+def hb_append(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    for host in theatre.chosen(said):
+        some = False
+        while theatre.append(host):
+            some = True
+            if not said.get("all", False):
+                break
+        if not some:
+            raise said.error(f"nothing of {host.name} is under way to the broker")
+    theatre.look()
+
+
+@directive("hb-ack", "SESSION...", "The acknowledgement of the first appended message arrives.", all=Argument(YES_NO, "all of them, not one"))
+def hb_ack(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    for host in theatre.chosen(said):
+        if not theatre.acknowledge(host):
+            raise said.error(f"nothing of {host.name} was appended and not yet acknowledged")
+        while said.get("all", False) and theatre.acknowledge(host):
+            pass
+        play.say(_line(theatre, host))
+    theatre.look()
+
+
+@directive("hb-lose", "SESSION...", "The first message under way is lost before it reaches the broker.")
+def hb_lose(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    for host in theatre.chosen(said):
+        at = next((at for at, message in enumerate(host.messages) if not message.appended), None)
+        if at is None:
+            raise said.error(f"nothing of {host.name} is under way to the broker")
+        play.say(f"{host.name} loses {fact_text(host.messages.pop(at).fact)}")
+
+
+@directive("fetch-send", "SESSION...", "The session asks for the decisions it has not read.")
+def fetch_send(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    for host in theatre.chosen(said):
+        host.fetch = _Fetch(theatre.now_ms)
+
+
+@directive(
+    "fetch-serve",
+    "SESSION...",
+    "The broker answers with what is there now.",
+    most=Argument(WHOLE, "so many decisions at most: the end is not reached"),
+)
+def fetch_serve(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    for host in theatre.chosen(said):
+        if host.fetch is None:
+            raise said.error(f"{host.name} has sent no fetch")
+        theatre.serve(host, said.find("most"))
+
+
+@directive(
+    "fetch-arrive", "SESSION...", "The answer arrives and is read.", lose=Argument(WHOLE, "number of a decision that its reader is never given")
+)
+def fetch_arrive(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    for host in theatre.chosen(said):
+        if host.fetch is None or host.fetch.answer is None:
+            raise said.error(f"nothing was served to {host.name}")
+        _tell_arrival(play, theatre, host, said)
+    theatre.look()
+
+
+@directive(
+    "fetch",
+    "SESSION...",
+    "Sent, served and read at once.",
+    most=Argument(WHOLE, "so many decisions at most: the end is not reached"),
+    lose=Argument(WHOLE, "number of a decision that its reader is never given"),
+)
+def fetch(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    for host in theatre.chosen(said):
+        host.fetch = _Fetch(theatre.now_ms)
+        theatre.serve(host, said.find("most"))
+        _tell_arrival(play, theatre, host, said)
+    theatre.look()
+
+
+def _tell_arrival(play: Play, theatre: Theatre, host: Host, said: Said) -> None:
+    told = theatre.arrive(host, (said.get("lose", 0),) if said.has("lose") else ())
+    play.say(*filter(None, [told]), _line(theatre, host))
+
+
+@directive(
+    "beat",
+    "SESSION...",
+    "A whole round trip at once: a fetch, then all that the session has to say, appended and acknowledged. `all`: every session that has not ended.",
+)
+def beat(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    for host in theatre.chosen(said):
+        _beat(theatre, host)
+        play.say(_line(theatre, host))
+    theatre.look()
+
+
+def _beat(theatre: Theatre, host: Host) -> None:
+    host.fetch = _Fetch(theatre.now_ms)
+    theatre.serve(host)
+    theatre.arrive(host)
+    theatre.send(host)
+    while theatre.append(host):
+        pass
+    while theatre.acknowledge(host):
+        pass
+
+
+@directive(
+    "pass",
+    "SESSION...",
+    "Time passes in steps, and at each step these sessions beat; all others are silent. Steps that decide something are told.",
+    ms=Argument(WHOLE, "how long"),
+    every_ms=Argument(WHOLE, "one step; 1000"),
+)
+def pass_time(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    step_ms = said.get("every_ms", 1_000)
+    for _ in range(0, said.get("ms", 0), step_ms):
+        theatre.wait(step_ms)
+        for host in theatre.chosen(said):
+            _beat(theatre, host)
+        theatre.look()
+    play.say(*(_line(theatre, host) for _, host in sorted(theatre.hosts.items())))
+
+
+@directive("closed", "SESSION [TASKS]", "The host has stopped tasks (default: all that it must): nothing more is written there.")
+def closed(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    host = theatre.host(said)
+    tasks = _tasks(said) or tuple(sorted(host.session.closing))
+    for task in tasks:
+        host.session.task_closed(task, theatre.now_ms)
+    play.say(_line(theatre, host))
+
+
+@directive("copies", "SESSION", "How far behind the host's copies are now; 0 for a granted task means restored.", lags=Argument(LAGS, "copies"))
+def copies(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    host = theatre.host(said)
+    lags: dict[TaskId, Lag] = said.get("lags", {})
+    for task, lag in lags.items():
+        host.session.copy_progress(task, lag, theatre.now_ms)
+    theatre.look()
+    play.say(_line(theatre, host))
+
+
+@directive("wants-out", "SESSION", "The session intends to leave.")
+def wants_out(play: Play, said: Said) -> None:
+    _theatre(play).host(said).session.intend_leave()
+
+
+@directive("close", "SESSION", "The session stops everything at once, and says MemberLeft when all is closed.")
+def close(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    host = theatre.host(said)
+    host.session.close(theatre.now_ms)
+    play.say(_line(theatre, host))
+
+
+@directive("sessions", "", "Every session: what it may process now and what not, and for how long its lease lasts.")
+def sessions(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    play.say(*(_line(theatre, host) for _, host in sorted(theatre.hosts.items())))
+
+
+def _tasks(said: Said) -> tuple[TaskId, ...]:
+    if len(said.directive.words) == 1:
+        return ()
+    try:
+        found: tuple[TaskId, ...] = TASKS.read(said.directive.words[1])
+    except InputError as error:
+        raise said.error(str(error)) from None
+    return found

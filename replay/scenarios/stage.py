@@ -1,0 +1,84 @@
+"""What a scenario is played on: a log, the machine that leads its group, and the doubles that must agree with it."""
+
+from __future__ import annotations
+
+from events import codec
+from events.errors import GroupHalted, InvariantBroken
+from events.facts import Fact, LogOpened
+from events.records import DecisionRecord, Record
+from replay.scenarios.builds import Build
+from replay.scenarios.mirrors import disagreement, mirrors
+from statemachine.invariants import Validator, check_refold
+from statemachine.machine import GroupMachine
+
+GROUP = "group"
+LOG_ID = "scenario"
+
+
+class Stage:
+    """One group's log from its first record on. `append` is the only way to change anything."""
+
+    def __init__(self) -> None:
+        self.build = Build()
+        self.machine = GroupMachine(load=self.build.load)
+        self._mirrors = mirrors(self.build.load)
+        self._validator: Validator | None = Validator(load=self.build.load, whole_every=1)
+        self.records: list[Record] = []
+        self.decisions: list[DecisionRecord] = []
+        self.disagreements: list[str] = []
+        self.halted: GroupHalted | None = None
+        self._last_good = b""
+        self.append_ms = 0
+        self.records.append(codec.make_record("", 0, 0, LogOpened(log_id=LOG_ID)))
+        self._fold(self.records[0])
+
+    def append(self, fact: Fact) -> list[DecisionRecord]:
+        """Appends the fact at `append_ms` and folds it. When the group halts, `halted` says why and nothing is decided."""
+        record = codec.make_record(GROUP, len(self.records), self.append_ms, fact)
+        self.records.append(record)
+        return self._fold(record)
+
+    def _fold(self, record: Record) -> list[DecisionRecord]:
+        decisions: list[DecisionRecord] = []
+        try:
+            decisions = self.machine.step(record)
+            self._last_good = self.machine.snapshot()
+        except GroupHalted as error:
+            self.halted = error
+        self.decisions += decisions
+        if self.halted is None:
+            self._judge(record, decisions)
+        for mirror in self._mirrors:
+            found = disagreement(self.machine, decisions, self.halted, mirror, record)
+            if found:
+                self.disagreements.append(f"#{self.machine.state.seq} {found}")
+        return decisions
+
+    def _judge(self, record: Record, decisions: list[DecisionRecord]) -> None:
+        """Invariants 1 to 6, by somebody who does not trust the machine; the first one broken is the only one worth telling."""
+        if self._validator is None:
+            return
+        try:
+            self._validator.check(record, decisions, self.machine.state)
+        except InvariantBroken as broken:
+            self._validator = None
+            self.disagreements.append(f"#{self.machine.state.seq} {broken}")
+
+    def restart(self) -> bool:
+        """Another process takes over from the last good snapshot and reads on from there. Returns whether the restored bytes are the same."""
+        self.machine = GroupMachine.restore(self._last_good, load=self.build.load)
+        same = self.machine.snapshot() == self._last_good
+        if self.halted is not None:
+            self.halted = None
+            for mirror in self._mirrors:
+                mirror.forget_halt(self._last_good)
+            for record in self.records[self.machine.state.last_offset + 1 :]:
+                self._fold(record)
+        return same
+
+    def check_every_split(self) -> None:
+        """``fold(all) == fold(checkpoint, tail)`` at every split point, byte for byte (invariant 8)."""
+        try:
+            check_refold(self.records, load=self.build.load)
+        except InvariantBroken as broken:
+            self.disagreements.append(str(broken))

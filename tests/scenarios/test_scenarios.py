@@ -1,0 +1,112 @@
+"""Every scenario under this folder gives its golden text, and nothing that folds its log another way disagrees.
+
+`pytest --rewrite` writes golden texts anew. Then: a scenario that cannot be played names file and line, the doubles find what they are there for,
+and the folders are complete: one file for each rule of the protocol, one case for each rejection.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from replay.scenarios import ScenarioError, play_file, play_text
+from replay.scenarios.__main__ import with_reference
+from replay.scenarios.registry import DIRECTIVES
+from statemachine import leader
+from statemachine.context import Context
+
+HERE = Path(__file__).parent
+ROOT = HERE.parents[1]
+FILES = sorted(HERE.rglob("*.txt"))
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(HERE)))
+def test_scenario(path: Path, rewrite: bool) -> None:
+    outcome = play_file(path)
+    assert outcome.disagreements == ()
+    if rewrite and not outcome.matches:
+        path.write_text(outcome.text, encoding="utf-8")
+    else:
+        assert outcome.matches, "\n" + outcome.diff()
+
+
+EXAMPLE = (HERE / "high_availability" / "cold_joiner.txt").read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("jion m1\n----\n", "x.txt:1: unknown directive 'jion'"),
+        ("group\n\njoin m1 colour=red\n----\n", "x.txt:3: join has no argument 'colour'"),
+        ("join m1 capacity=two\n----\n", "x.txt:1: capacity: 'two' is not a whole number"),
+        ("join m1 capacity=0\n----\n", "x.txt:1: MemberJoined.capacity"),
+        ("join\n----\n", "x.txt:1: write join MEMBER..."),
+        ("group\njoin m1 capacity=1 capacity=2\n----\n", "x.txt:2: argument 'capacity' stands twice"),
+        ("tasks stateful=(0_0,0_2)\n----\n", "x.txt:1: stateful: sub-topology 0 has no task 0_1"),
+        ("tasks stateful=(0_0\n----\n", "x.txt:1: a ( without its )"),
+        ("group balance_factor=0\n----\n", "x.txt:1: Knobs.balance_factor"),
+        ("group\n", "x.txt:1: directive 'group' has no ----"),
+        ("# nothing\n", "x.txt:1: no directive"),
+        ("----\nok\n", "x.txt:1: ---- without a directive"),
+        ("group assignor=nobody\n----\n", "x.txt:1: the group halted (assignor_missing"),
+        ("group\nexpect-halt assignor_missing\n----\n", "x.txt:2: expected the group to be halted"),
+    ],
+)
+def test_what_cannot_be_played_names_its_line(text: str, problem: str) -> None:
+    with pytest.raises(ScenarioError) as caught:
+        play_text(text, "x.txt")
+    assert str(caught.value).startswith(problem)
+
+
+def test_other_golden_text_is_a_diff_and_a_rewrite_changes_golden_lines_alone() -> None:
+    changed = EXAMPLE.replace("m2 gen=2 STABLE active=() warmup=(0_1)", "m2 gen=2 STABLE active=(0_1)")
+    outcome = play_text(changed, "x.txt")
+    assert not outcome.holds
+    assert "-m2 gen=2 STABLE active=(0_1)\n+m2 gen=2 STABLE active=() warmup=(0_1)" in outcome.diff()
+    assert outcome.text == EXAMPLE
+
+
+def test_a_machine_that_minds_the_order_of_members_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    issue = leader.issue
+
+    def in_order_of_joining(context: Context) -> None:
+        context.state.generation += next(iter(context.state.members), "m1") != "m1"
+        issue(context)
+
+    monkeypatch.setattr(leader, "issue", in_order_of_joining)
+    found = play_text(EXAMPLE + "\njoin m3 m4 m5\n----\n", "x.txt").disagreements
+    assert any("shuffled: " in text for text in found), found
+
+
+def test_a_state_that_is_not_all_in_the_snapshot_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    issue = leader.issue
+
+    def from_memory(context: Context) -> None:
+        context.deadlines.rounds = getattr(context.deadlines, "rounds", 0) + 1  # type: ignore[attr-defined]
+        context.state.generation = context.deadlines.rounds - 1  # type: ignore[attr-defined]
+        issue(context)
+
+    monkeypatch.setattr(leader, "issue", from_memory)
+    found = play_text(EXAMPLE, "x.txt").disagreements
+    assert any("restored: " in text for text in found), found
+
+
+def test_a_broken_invariant_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    issue = leader.issue
+
+    def without_the_last_task(context: Context) -> None:
+        for member in context.state.members.values():
+            if len(member.active) > 1:
+                member.active.pop(max(member.active))
+        issue(context)
+
+    monkeypatch.setattr(leader, "issue", without_the_last_task)
+    assert any("invariant" in text for text in play_text(EXAMPLE, "x.txt").disagreements)
+
+
+def test_the_reference_lists_every_directive() -> None:
+    page = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
+    assert with_reference(page) == page, "`python -m replay.scenarios docs/scenarios.md` writes it"
+    assert len(DIRECTIVES) > 30
+    assert EXAMPLE in page

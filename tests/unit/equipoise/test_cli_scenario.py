@@ -1,0 +1,55 @@
+"""`equipoise scenario`: prints what files give; 1 and a diff where that is not what stands there; 2 for a file that cannot be played."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from equipoise.cli import main
+
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
+EXAMPLE = (SCENARIOS / "high_availability" / "cold_joiner.txt").read_text(encoding="utf-8")
+CHANGED = EXAMPLE.replace("gen=1 probing=no", "gen=1 probing=yes")
+
+
+def run(*args: str) -> Result:
+    return CliRunner().invoke(main, ["scenario", *args])
+
+
+def test_a_scenario_that_holds_is_printed_as_it_stands(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text(EXAMPLE, encoding="utf-8")
+    result = run(str(path))
+    assert (result.exit_code, result.stdout) == (0, EXAMPLE)
+    assert json.loads(run("--json", str(path)).stdout)[0]["holds"] is True
+
+
+def test_another_golden_text_is_a_diff_and_the_answer_no(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text(CHANGED, encoding="utf-8")
+    result = run(str(tmp_path))
+    assert result.exit_code == 1
+    assert "--> AssignmentIssued gen=1 probing=yes\n+-> AssignmentIssued gen=1 probing=no" in result.stdout
+    assert path.read_text(encoding="utf-8") == CHANGED
+
+
+def test_rewrite_writes_what_it_gives_and_is_refused_by_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text(CHANGED, encoding="utf-8")
+    monkeypatch.setenv("CI", "true")
+    assert run("--rewrite", str(path)).exit_code == 2
+    assert path.read_text(encoding="utf-8") == CHANGED
+    monkeypatch.delenv("CI")
+    assert run("--rewrite", str(path)).exit_code == 0
+    assert path.read_text(encoding="utf-8") == EXAMPLE
+
+
+def test_what_cannot_be_played_is_an_input_error(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text("jion m1\n----\n", encoding="utf-8")
+    result = run(str(path))
+    assert (result.exit_code, result.stdout) == (2, "")
+    assert result.stderr.startswith(f"equipoise: {path}:1: unknown directive")
