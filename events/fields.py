@@ -132,6 +132,11 @@ def lags(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
             raise FieldError(f"{_name(owner, attribute)}[{key}]", f"{lag!r:.80} is not a lag; use a number of records >= 0, 'active' or 'unknown'")
 
 
+def _within(field: str, key: object, error: FieldError) -> FieldError:
+    """The error of an item, with its key between the name of the field and what the error says of the place within the item."""
+    return FieldError(f"{field}[{key!s:.80}]{error.field.removeprefix(field)}", error.problem)
+
+
 def mapping_of(key: Validator, item: Validator) -> Validator:
     """A dict whose keys and values each pass their validator."""
 
@@ -143,7 +148,7 @@ def mapping_of(key: Validator, item: Validator) -> Validator:
                 key(owner, attribute, name)
                 item(owner, attribute, content)
             except FieldError as error:
-                raise FieldError(f"{_name(owner, attribute)}[{name!s:.80}]", error.problem) from None
+                raise _within(_name(owner, attribute), name, error) from None
 
     return check
 
@@ -158,7 +163,7 @@ def tuple_of(item: Validator) -> Validator:
             try:
                 item(owner, attribute, content)
             except FieldError as error:
-                raise FieldError(f"{_name(owner, attribute)}[{index}]", error.problem) from None
+                raise _within(_name(owner, attribute), index, error) from None
 
     return check
 

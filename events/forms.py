@@ -9,6 +9,7 @@ from __future__ import annotations
 import types
 import typing
 from collections.abc import Callable, Iterable
+from functools import partial
 from typing import Any
 
 import attrs
@@ -65,13 +66,8 @@ def is_mapping_from(key: type) -> Callable[[Any], bool]:
     return lambda kind: typing.get_origin(kind) is dict and typing.get_args(kind)[0] is key
 
 
-def is_exactly(wanted: Any) -> Callable[[Any], bool]:
-    """True for this type alone."""
+def _is_exactly(wanted: Any) -> Callable[[Any], bool]:
     return lambda kind: bool(kind == wanted)
-
-
-def _is_plain(kind: Any) -> bool:
-    return kind in (int, float, str, bool, Scalar)
 
 
 def _part_of_optional(kind: Any) -> Any:
@@ -88,26 +84,31 @@ def _is_tuple_of_any_length(kind: Any) -> bool:
 
 # -------------------------------------------------------------------------------------------------------------- converters
 
-Form = tuple[Callable[[Any], bool], Callable[[cattrs.Converter, Any], Reader], Callable[[cattrs.Converter, Any], Writer]]
+Form = tuple[type | Callable[[Any], bool], Callable[[cattrs.Converter, Any], Reader], Callable[[cattrs.Converter, Any], Writer]]
 """Which types it is for, and what makes a reader and a writer for one of them."""
 
 
 def simply(wanted: Any, reader: Reader, writer: Writer) -> Form:
     """The form of one type."""
-    return is_exactly(wanted), lambda _converter, _kind: reader, lambda _converter, _kind: writer
+    which = wanted if isinstance(wanted, type) else _is_exactly(wanted)
+    return which, lambda _converter, _kind: reader, lambda _converter, _kind: writer
 
 
 def make_converter(forms: Iterable[Form]) -> cattrs.Converter:
     """A converter with plain values, optional values and tuples, and then `forms`, of which a later one wins."""
     converter = cattrs.Converter(detailed_validation=False)
     everywhere: tuple[Form, ...] = (
-        (_is_plain, lambda _converter, _kind: as_is, lambda _converter, _kind: as_is),
+        *(simply(kind, as_is, as_is) for kind in (int, float, str, bool, Scalar)),
         (lambda kind: _part_of_optional(kind) is not None, _optional_reader, _optional_writer),
         (_is_tuple_of_any_length, _tuple_reader, _tuple_writer),
     )
-    for predicate, make_reader, make_writer in (*everywhere, *forms):
-        converter.register_structure_hook_factory(predicate, lambda kind, make=make_reader: make(converter, kind))
-        converter.register_unstructure_hook_factory(predicate, lambda kind, make=make_writer: make(converter, kind))
+    for which, make_reader, make_writer in (*everywhere, *forms):
+        if isinstance(which, type):  # cattrs has its own hooks for int, str, ..., which coerce; only a hook for the very class wins over them
+            converter.register_structure_hook(which, make_reader(converter, which))
+            converter.register_unstructure_hook(which, make_writer(converter, which))
+        else:
+            converter.register_structure_hook_factory(which, partial(make_reader, converter))
+            converter.register_unstructure_hook_factory(which, partial(make_writer, converter))
     return converter
 
 

@@ -1,0 +1,126 @@
+"""Hypothesis strategies for every event, built from the classes: what a field's validator allows is what is drawn for it."""
+
+from __future__ import annotations
+
+import inspect
+from typing import Any
+
+import attrs
+from hypothesis import strategies as st
+
+from events import codec, decisions, facts, fields
+from events.tasks import LagSentinel, TaskId
+
+MOST_ITEMS = 4
+MOST_CHARS = 12
+
+_FEW = st.integers(0, 12)
+
+
+def tasks() -> st.SearchStrategy[TaskId]:
+    """A task: mostly one of a small group's, sometimes any."""
+    anywhere = st.integers(0, fields.MOST_TASK_NUMBER)
+    return st.builds(TaskId, st.one_of(st.integers(0, 3), anywhere), st.one_of(_FEW, anywhere))
+
+
+def task_sets() -> st.SearchStrategy[tuple[TaskId, ...]]:
+    """Tasks in rising order, each once."""
+    return st.frozensets(tasks(), max_size=MOST_ITEMS).map(sorted).map(tuple)
+
+
+def lags() -> st.SearchStrategy[dict[TaskId, Any]]:
+    """A mapping of task to lag, in any order."""
+    return st.dictionaries(tasks(), st.one_of(st.integers(0, fields.INT64_MAX), st.sampled_from(LagSentinel)), max_size=MOST_ITEMS)
+
+
+def texts(least: int = 0, most: int = MOST_CHARS) -> st.SearchStrategy[str]:
+    """Any text that UTF-8 can carry."""
+    return st.text(st.characters(exclude_categories=["Cs"]), min_size=least, max_size=min(most, max(least, MOST_CHARS)))
+
+
+def scalars() -> st.SearchStrategy[Any]:
+    """An option of a third-party assignor."""
+    numbers = st.floats(allow_nan=False, allow_infinity=False).map(lambda value: value + 0.0)
+    return st.one_of(st.booleans(), texts(), st.integers(-(2**63), fields.INT64_MAX), numbers)
+
+
+def allowed_by(validator: Any) -> st.SearchStrategy[Any]:
+    """What a validator of `events.fields` accepts."""
+    plain = {
+        fields.boolean: st.booleans(),
+        fields.task: tasks(),
+        fields.task_set: task_sets(),
+        fields.lags: lags(),
+        fields.scalar: scalars(),
+    }
+    if validator in plain:
+        return plain[validator]
+    given_ = dict(inspect.getclosurevars(validator).nonlocals)
+    match validator.__qualname__.split(".")[0]:
+        case "integer":
+            near = st.integers(given_["least"], min(given_["most"], given_["least"] + 300))
+            return st.one_of(near, st.integers(given_["least"], given_["most"]))
+        case "number":
+            return st.floats(given_["least"], allow_nan=False, allow_infinity=False)
+        case "text":
+            return texts(given_["least_chars"], given_["most_chars"])
+        case "one_of":
+            return st.sampled_from(given_["allowed"])
+        case "optional":
+            return st.none() | allowed_by(given_["inner"])
+        case "tuple_of":
+            return st.lists(allowed_by(given_["item"]), max_size=MOST_ITEMS).map(tuple)
+        case "mapping_of":
+            return st.dictionaries(allowed_by(given_["key"]), allowed_by(given_["item"]), max_size=MOST_ITEMS)
+        case "instance_of":
+            return instances(given_["kind"])
+    raise NotImplementedError(f"no strategy for {validator.__qualname__}; add one here")
+
+
+def instances(kind: type) -> st.SearchStrategy[Any]:
+    """Sound instances of an event class, or of a class that events are made of."""
+    if kind is facts.TopologyDeclared:
+        return _topologies()
+    if kind is decisions.MemberAssigned:
+        return _assigned()
+    return st.builds(kind, **_fields(kind))
+
+
+def _fields(kind: Any, *without: str) -> dict[str, st.SearchStrategy[Any]]:
+    return {field.name: allowed_by(field.validator) for field in attrs.fields(kind) if field.name not in without}
+
+
+@st.composite
+def _topologies(draw: st.DrawFn) -> facts.TopologyDeclared:
+    parts = draw(st.lists(instances(facts.Subtopology), max_size=MOST_ITEMS, unique_by=lambda part: part.subtopology))
+    return facts.TopologyDeclared(epoch=draw(_FEW), subtopologies=tuple(sorted(parts, key=lambda part: part.subtopology)))
+
+
+@st.composite
+def _assigned(draw: st.DrawFn) -> decisions.MemberAssigned:
+    others = {name: draw(strategy) for name, strategy in _fields(decisions.MemberAssigned, "active", "tokens", "hold_ms").items()}
+    active = draw(task_sets())
+    number = st.integers(1, fields.INT64_MAX)
+    held = [task for task in active if draw(st.booleans())]
+    return decisions.MemberAssigned(
+        **others, active=active, tokens=tuple(draw(number) for _ in active), hold_ms={task: draw(st.one_of(st.just(30_000), number)) for task in held}
+    )
+
+
+FACTS = [shape for code, (_, shape) in codec.KINDS.items() if code < codec.FIRST_DECISION_KIND]
+DECISIONS = [shape for code, (_, shape) in codec.KINDS.items() if code >= codec.FIRST_DECISION_KIND]
+
+
+def any_fact() -> st.SearchStrategy[Any]:
+    """Any sound fact."""
+    return st.one_of([instances(kind) for kind in FACTS])
+
+
+def any_decision() -> st.SearchStrategy[Any]:
+    """Any sound decision."""
+    return st.one_of([instances(kind) for kind in DECISIONS])
+
+
+def any_event() -> st.SearchStrategy[Any]:
+    """Any sound event."""
+    return st.one_of(any_fact(), any_decision())

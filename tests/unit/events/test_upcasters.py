@@ -1,0 +1,62 @@
+"""Upcasters: bytes that past versions stored are read as today's events."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgpack
+import pytest
+from hypothesis import given
+
+from events import codec, readable, upcasters
+from events.errors import UnsoundError
+from events.facts import MemberJoined
+from tests.strategies import instances
+
+DATA = Path(__file__).parents[2] / "data" / "events"
+
+
+def lines() -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (DATA / "past.jsonl").read_text().splitlines()]
+
+
+@pytest.mark.parametrize("line", lines(), ids=lambda line: f"{line['kind']}-{line['version']}")
+def test_stored_bytes_of_past_versions_are_read_as_today(line: dict[str, Any]) -> None:
+    today = codec.from_json(line["today"])
+    code = codec.kind_of(today)
+    assert codec.decode(code, line["version"], bytes.fromhex(line["payload"])) == today
+    assert codec.decode_lenient(code, line["version"], bytes.fromhex(line["payload"])) == today
+
+
+def test_bytes_of_every_past_version_are_kept() -> None:
+    kept = {(line["kind"], line["version"]) for line in lines()}
+    assert kept == {(codec.kind_name(code), version) for code, version in upcasters.STEPS}
+
+
+def test_every_version_step_is_there() -> None:
+    due = {(code, version) for code, (newest, _) in codec.KINDS.items() for version in range(1, newest)}
+    assert set(upcasters.STEPS) == set(upcasters.PAST_SHAPES) == due
+
+
+@given(instances(upcasters.MemberJoinedV1))
+def test_a_join_without_tags_and_copies_keeps_all_it_said(past: upcasters.MemberJoinedV1) -> None:
+    code = codec.kind_of(MemberJoined)
+    form = codec.payload_from_json("MemberJoined", 1, readable.write(past))
+    event = codec.decode(code, 1, form[1])
+    assert event == MemberJoined(**attrs.asdict(past), tags={}, lags={})
+
+
+@pytest.mark.parametrize("count", [0, 8, 10, 11])
+def test_another_number_of_fields_is_refused(count: int) -> None:
+    with pytest.raises(UnsoundError) as caught:
+        codec.decode(codec.kind_of(MemberJoined), 1, msgpack.packb(["m", 1, 1, None, 1, 1, 0, "n", None, 1, 1][:count]))
+    assert (caught.value.code, caught.value.field) == ("misshapen", "MemberJoinedV1")
+
+
+@pytest.mark.parametrize("count", [9, 10])
+def test_past_bytes_are_held_to_todays_constructor(count: int) -> None:
+    with pytest.raises(UnsoundError):
+        codec.decode(codec.kind_of(MemberJoined), 1, msgpack.packb(["", 1, 1, None, 1, 1, 0, "n", None, 1][:count]))
