@@ -381,7 +381,7 @@ class MemberSession:
                 self._next_report_ms = now_ms
             elif decision.code == "already_released":
                 self._leave(End.RELEASED, now_ms)
-            elif decision.code in FATAL_REJECTIONS:
+            elif decision.code in FATAL_REJECTIONS and self._heeds_expiry():
                 self.end_cause = decision.code
                 self._end(End.REFUSED, now_ms)
 
@@ -486,7 +486,7 @@ class MemberSession:
         return read_ms + hold_ms
 
     def _heeds_expiry(self) -> bool:
-        """M4, M7: a member that reads that it is out ends itself."""
+        """M4, M7: a member that reads that it is out, or that it is not known, ends itself."""
         return True
 
     def _takes_number(self, number: int) -> bool:

@@ -22,6 +22,7 @@ FAULTS = (
     "cut_long",
     "slow",
     "skip_records",
+    "stuck",
     "duplicate",
     "leave",
     "leave_cancelled",
@@ -34,8 +35,9 @@ FAULTS = (
     "worker_pause",
     "second_worker",
 )
-"""crash: kill -9, and the same id comes back with proof that its predecessor is dead; crash_unproven: without. pause and cut: shorter or longer than
-the lease. duplicate: a second process with the id. clock_*: a broker failover whose successor's clock differs."""
+"""crash: kill -9, and the same id comes back with proof that its predecessor is dead; crash_unproven: without. pause and cut: shorter or longer
+than the lease. stuck: its decisions reader stands still while its heartbeats go on. duplicate: a second process with the id. clock_*: a broker
+failover whose successor's clock differs."""
 
 LONGEST_CLOCK_JUMP_MS = 86_400_000
 
@@ -64,9 +66,9 @@ def random_faults(seed: int, *, members: tuple[str, ...], from_ms: int, until_ms
     next_jump_ms = from_ms
     at_ms = from_ms
     while True:
-        at_ms += random.randint(1, 2 * every_ms)
+        at_ms += random.randint(1, 3 * every_ms) if random.random() < 0.6 else random.randint(0, 1_500)  # troubles do not come alone
         kind = FAULTS[random.randrange(len(FAULTS))]
-        long = kind in ("pause_long", "cut_long")
+        long = kind in ("pause_long", "cut_long", "slow", "stuck")
         lasts_ms = random.randint(session_timeout_ms, 3 * session_timeout_ms) if long else random.randint(1, session_timeout_ms // 3)
         if kind in ("failover", "clock_ahead", "clock_back"):
             lasts_ms = random.randint(1, 2_000)
@@ -80,7 +82,7 @@ def random_faults(seed: int, *, members: tuple[str, ...], from_ms: int, until_ms
             size = random.choice((10, 1_000, 40_000, LONGEST_CLOCK_JUMP_MS))
             size = size if kind == "clock_ahead" else -size
         elif kind == "slow":
-            size = random.choice((50, 500, 3_000))
+            size = random.choice((50, 500, session_timeout_ms // 2, session_timeout_ms * 5 // 4))
         elif kind == "skip_records":
             size = random.randint(1, 5)
         member_id = (
@@ -118,6 +120,8 @@ def strike(cluster: SimulatedCluster, fault: Fault) -> None:
         cluster.network.slow(process.name, fault.lasts_ms, fault.size)
     elif fault.kind == "skip_records":
         process.skip_records(fault.size)
+    elif fault.kind == "stuck":
+        process.stick(fault.lasts_ms)
     elif fault.kind == "duplicate":
         cluster.duplicate(fault.member_id)
     elif fault.kind == "leave_cancelled":

@@ -200,6 +200,10 @@ class Process(Endpoint):
         """A fault: its consumer loses some decisions of the next answer."""
         self._reader.skip_next = records
 
+    def stick(self, duration_ms: int) -> None:
+        """A fault: its consumer makes no headway, and its heartbeats go on."""
+        self._reader.stuck_until_ms = self.engine.now_ms + duration_ms
+
     # Joining
 
     def _begin_incarnation_state(self) -> None:

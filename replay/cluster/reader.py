@@ -25,7 +25,9 @@ class Reader:
         self._open = False
         self.position = 0
         self.skip_next = 0
-        """A fault: this many records of the next answer are never handed over, as after some consumers' rebalances."""
+        """A fault: so many records of the next answer that has more are never handed over, as after some consumers' rebalances."""
+        self.stuck_until_ms = 0
+        """A fault: until then its answers bring nothing and do not reach the end."""
 
     def begin(self, position: int) -> None:
         self.position = position
@@ -59,11 +61,14 @@ class Reader:
         if tag != self._tag or not self._open:
             return
         first = position - len(records)
-        if self.skip_next and records:
+        if self._owner.engine.now_ms < self.stuck_until_ms:
+            position, first, records, reached_end = self.position, self.position, [], False
+            self._owner.after(self._wait_ms, self._asked_long_ago, tag)
+        elif self.skip_next and len(records) > 1:
             lost = min(self.skip_next, len(records) - 1)
             self.skip_next = 0
             records, first = records[lost:], first + lost
         self.position = position
         self._arrived(records, first, reached_end, self._sent_ms)
-        if tag == self._tag:
+        if tag == self._tag and self._owner.engine.now_ms >= self.stuck_until_ms:
             self._ask()
