@@ -6,7 +6,7 @@ A round is begun by a cause (see `context.CAUSES`), at most one per step. It add
 
 from __future__ import annotations
 
-from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Task
+from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Reason, Task
 from assignors.validation import plan_faults
 from events.decisions import MOST_MOVES, AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
 from events.errors import GroupHalted
@@ -119,13 +119,17 @@ def _apply(context: Context, plan: Plan) -> None:
             member.revoking[task] = (member.issued_epoch + 1, state.now_ms)
             context.changed.add(member_id)
             context.deadlines.watch(Timer.REVOCATION, (member_id, NO_TASK))
+    onward = {movement.task: movement.destination for movement in plan.movements}
     for member_id in sorted(state.members):
         member = state.members[member_id]
         part = plan.members[member_id]
         for task in part.active:
             if task not in member.active:
+                reason = plan.reasons.get(task)
+                if reason is None or onward.get(task, member_id) != member_id:
+                    reason = _placed(state, member, task)  # the plan's reason is that of the movement which begins at once
                 context.grant(member, task)
-                _note_grant(context, plan, member, task)
+                _note_grant(context, reason, member, task)
         _apply_copies(context, member, set(part.standby), set(part.warmup))
         if member.leaving and not member.released and member.owns_nothing():
             member.released = True
@@ -170,17 +174,26 @@ def _move(plan: Plan, movement: Movement) -> Move:
     )
 
 
-def _note_grant(context: Context, plan: Plan, member: MemberState, task: TaskId) -> None:
-    reason = plan.reasons.get(task)
+def _placed(state: GroupState, member: MemberState, task: TaskId) -> Reason:
+    """Why a task that nobody ran is run by this member for now."""
+    topology = state.topology
+    assert topology is not None, "a granted task is one of the topology"
+    part = next(part for part in topology.subtopologies if part.subtopology == task.subtopology)
+    if state.homes.get(task) == member.member_id:
+        code = "return_home"
+    elif not part.stateful:
+        code = "unowned_stateless"
+    else:
+        code = "unowned" if member.is_caught_up(task, state.knobs.acceptable_recovery_lag) else "unowned_cold"
+    lag = known_lag(member.lags.get(task))
+    return Reason(code=code, lag_records=lag if lag is not None or not part.stateful else state.end_offset(task, part))
+
+
+def _note_grant(context: Context, reason: Reason, member: MemberState, task: TaskId) -> None:
     home = context.state.homes.get(task)
     source = home if home is not None and home != member.member_id else None
     context.moves[task] = Move(
-        task=task,
-        source=source,
-        destination=member.member_id,
-        state="granted",
-        reason="unowned" if reason is None else reason.code,
-        lag_records=known_lag(member.lags.get(task)) if reason is None else reason.lag_records,
+        task=task, source=source, destination=member.member_id, state="granted", reason=reason.code, lag_records=reason.lag_records
     )
 
 
