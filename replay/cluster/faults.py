@@ -10,7 +10,7 @@ from random import Random
 import attrs
 
 from replay.cluster.cluster import SimulatedCluster
-from replay.cluster.process import Process
+from replay.cluster.process import Exit, Process
 
 FAULTS = (
     "crash",
@@ -91,10 +91,39 @@ def random_faults(seed: int, *, members: tuple[str, ...], from_ms: int, until_ms
         faults.append(Fault(at_ms, kind, member_id, lasts_ms, size))
 
 
-def plan(cluster: SimulatedCluster, faults: list[Fault]) -> None:
-    """Has every fault happen in its time."""
+SUPERVISION_MS = 10_000
+"""How often somebody looks whether each member still has a process."""
+
+
+def plan(cluster: SimulatedCluster, faults: list[Fault], *, members: tuple[str, ...], heal_ms: int) -> None:
+    """Has every fault happen in its time, and a supervisor start a process for a member that has none.
+
+    At `heal_ms` the network becomes faultless, nobody stays paused, and one worker leads.
+    """
     for fault in faults:
         cluster.engine.at(fault.at_ms, strike, cluster, fault)
+    cluster.engine.at(heal_ms, heal, cluster)
+    cluster.engine.after(SUPERVISION_MS, _supervise, cluster, members)
+
+
+def heal(cluster: SimulatedCluster) -> None:
+    """Nothing goes wrong from here on."""
+    cluster.network.heal()
+    for process in cluster.live_processes():
+        process.resume()
+    for worker in cluster.live_workers()[:-1]:
+        worker.kill()
+    for worker in cluster.live_workers():
+        worker.resume()
+    _ensure_worker(cluster)
+
+
+def _supervise(cluster: SimulatedCluster, members: tuple[str, ...]) -> None:
+    alive = {process.member_id for process in cluster.live_processes()}
+    for member_id in members:
+        if member_id not in alive:
+            cluster.restart(member_id, proven=cluster.last_process(member_id).exit is not Exit.KILLED)
+    cluster.engine.after(SUPERVISION_MS, _supervise, cluster, members)
 
 
 def strike(cluster: SimulatedCluster, fault: Fault) -> None:

@@ -44,6 +44,12 @@ class Network:
     def slow(self, endpoint: str, duration_ms: int, most_extra_ms: int) -> None:
         self._slow[endpoint] = (self.engine.now_ms + duration_ms, most_extra_ms)
 
+    def heal(self) -> None:
+        """No loss and no cut from here on; what is under way slowly still comes slowly."""
+        self.settings = attrs.evolve(self.settings, loss_per_million=0, report_loss_per_million=0)
+        self._cut.clear()
+        self._slow.clear()
+
     def send(self, endpoint: str, deliver: Callable[..., None], *arguments: Any) -> None:
         """One message between `endpoint` and the broker, in either direction; it may never arrive."""
         engine, settings = self.engine, self.settings
