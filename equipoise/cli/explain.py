@@ -1,0 +1,132 @@
+"""`equipoise explain LOG --task 0_3`: why it is there, how it came there, what it waits for."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.params import LOG, OFFSET, TASK, read
+from equipoise.cli.screen import Screen, Table
+from events.log import Log
+from events.tasks import TaskId
+from replay.wording import clock_text, counted, day_text, lag_text, reason_text, span_text
+
+if TYPE_CHECKING:
+    from replay.chronicle import MoveStory
+    from replay.explain import Explanation
+
+
+@command("explain", short_help="Why a task is where it is, how it moved, what it waits for.")
+@click.argument("log", type=LOG)
+@click.option("--task", type=TASK, required=True, metavar="TASK", help="The task, as in 0_3.")
+@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="After this fact; default: the last.")
+@click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
+def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | None, group: str | None) -> None:
+    """Answers three questions about one task from LOG alone, with the numbers the decisions rest on: why is it on its member, how did it come there
+    (each move with its reason and how long it waited, warmed up and was handed over), and why has it not moved yet.
+
+    \b
+    Examples:
+      equipoise explain group.db --task 0_3
+      equipoise explain group.db --task 0_3 --at 1200
+    """
+    from replay.explain import explain  # loads the solver
+
+    explanation = explain(read(screen, log, "folding"), task, group=group, at_offset=at_offset)
+    screen.answer(explanation.document(), *explanation_parts(explanation))
+
+
+def explanation_parts(explanation: Explanation) -> list[str | Table]:
+    """The three answers as text and tables."""
+    task = explanation.task
+    where = f"task {task} of group {explanation.group}, after offset {explanation.offset} ({day_text(explanation.append_ms)})"
+    parts: list[str | Table] = [click.style(where, bold=True)]
+    parts += _section(f"Why is {task} {'with nobody' if explanation.row.owner is None else f'on {explanation.row.owner}'}?", explanation.why_here)
+    parts += ["", candidates_table(explanation)]
+    parts += _section(f"How did {task} come there?", [] if explanation.moves else ["It was never given to anybody."])
+    if explanation.moves:
+        parts.append(moves_table(explanation.moves, explanation.append_ms))
+        stopped_ms = sum(interval.to_ms - interval.from_ms for interval in explanation.stopped)
+        times = counted(len(explanation.stopped), "stretch", "stretches")
+        parts.append(f"  Over the whole log it was without a running owner for {span_text(stopped_ms)}, in {times}.")
+    parts += _section("What is next?", explanation.what_next)
+    if explanation.slots:
+        parts.append(slots_table(explanation))
+    if explanation.differs_at is not None:
+        parts += ["", click.style(f"the log's own decisions differ from offset {explanation.differs_at} on: see `equipoise verify`", fg="yellow")]
+    return parts
+
+
+def _section(question: str, sentences: tuple[str, ...] | list[str]) -> list[str]:
+    return ["", click.style(question, bold=True), *(f"  {sentence}" for sentence in sentences)]
+
+
+def candidates_table(explanation: Explanation) -> Table:
+    when = "now" if explanation.candidates_ms is None else f"when that was decided, at {clock_text(explanation.candidates_ms)}"
+    rows = []
+    for candidate in explanation.candidates:
+        lag = lag_text(candidate.lag) if explanation.row.stateful else "no state"
+        verdict = candidate.obstacle or (
+            "has it" if candidate.owns_it else "caught up" if candidate.caught_up or not explanation.row.stateful else "behind"
+        )
+        rows.append((candidate.member_id, lag, verdict, candidate.active_tasks, candidate.capacity, candidate.restore_records_per_s or None))
+    columns = ("member", "lag of its copy", "may take it", "active tasks", "capacity", "restores records/s")
+    return Table(columns=columns, rows=rows, title=f"  who could run it, {when}")
+
+
+def moves_table(moves: tuple[MoveStory, ...] | list[MoveStory], now_ms: int) -> Table:
+    """Each movement in one row; durations are wall time of the log."""
+    rows = []
+    for move in moves:
+        first, last = move.steps[0], move.steps[-1]
+        rows.append(
+            (
+                clock_text(move.began_ms),
+                first.offset if first.offset == last.offset else f"{first.offset}-{last.offset}",
+                last.generation,
+                f"{move.source or 'nobody'} -> {move.destination}",
+                move.outcome,
+                _duration(move.spent_ms("waiting", now_ms)),
+                _duration(move.spent_ms("warming", now_ms)),
+                _duration(move.spent_ms("revoking", now_ms)),
+                move.restored_records,
+                first.lag_records,
+                why(move),
+            )
+        )
+    columns = ("decided", "offset", "generation", "move", "outcome", "waited", "warmed up", "handed over", "restored", "lag then", "why")
+    return Table(columns=columns, rows=rows)
+
+
+def why(move: MoveStory) -> str:
+    """The reason it was begun, and what ended it if that was no grant."""
+    from replay.wording import cause_text
+
+    first, last = move.steps[0], move.steps[-1]
+    if first.state == "observed":
+        return f"its leader's round: {cause_text(first.cause)}"
+    text = reason_text(move.reason, source=move.source, destination=move.destination, lag_records=first.lag_records)
+    if last.state == "cancelled" and last.reason != move.reason:
+        text += f"; ended: {reason_text(last.reason, source=move.source, destination=move.destination, lag_records=last.lag_records)}"
+    return text
+
+
+def _duration(ms: int) -> str | None:
+    return span_text(ms) if ms else None
+
+
+def slots_table(explanation: Explanation) -> Table:
+    rows = [
+        (
+            str(slot.task),
+            slot.member_id,
+            "not reported" if slot.lag_records is None else f"{slot.lag_records:,}",
+            None if slot.best_lag_records is None else f"{slot.best_lag_records:,}",
+            "caught up" if slot.caught_up else None if slot.expected_ms is None else span_text(slot.expected_ms),
+        )
+        for slot in explanation.slots
+    ]
+    title = f"  who holds the {counted(explanation.max_warmups, 'warm-up slot')}"
+    return Table(columns=("task", "on", "lag now", "best lag", "expected in"), rows=rows, title=title)

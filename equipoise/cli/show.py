@@ -1,0 +1,114 @@
+"""`equipoise show LOG`: what the leader knows at one offset."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.params import LOG, OFFSET, read
+from equipoise.cli.screen import Screen, Table
+from events.log import Log
+from events.tasks import TaskId
+from replay.wording import counted, day_text, span_text
+
+if TYPE_CHECKING:
+    from replay.show import CopyRow, GroupView, TaskRow
+
+_MOST_NAMED = 12
+"""Tasks named in one cell; the rest is a number. `--json` has all."""
+
+
+@command("show", short_help="The state at an offset: group, members, tasks.")
+@click.argument("log", type=LOG)
+@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="After this fact; default: the last.")
+@click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
+def show(screen: Screen, log: Log, at_offset: int | None, group: str | None) -> None:
+    """Folds LOG up to an offset and shows the group's state there: the verdict, every member, every task with its copies.
+
+    \b
+    Examples:
+      equipoise show group.db
+      equipoise show group.db --at 1200
+      equipoise show --json group.db | jq '.tasks[] | select(.owner == null)'
+    """
+    from replay.show import show  # loads the solver
+
+    view = show(read(screen, log, "folding"), group=group, at_offset=at_offset)
+    screen.answer(view.document(), *view_parts(view))
+
+
+def view_parts(view: GroupView) -> list[str | Table]:
+    """The state as text and tables."""
+    parts: list[str | Table] = [*group_lines(view)]
+    parts += ["", members_table(view), "", tasks_table(view.tasks)]
+    return parts
+
+
+def group_lines(view: GroupView) -> Iterable[str]:
+    name = click.style(view.group or "(no group)", bold=True)
+    leader = "led by something else" if view.led_by == "external" else f"led by {view.led_by}"
+    yield f"{name}  offset {view.offset}, {day_text(view.append_ms)}, generation {view.generation}, {counted(view.decisions, 'decision')}"
+    deadline = "no timer runs" if view.next_deadline_ms is None else f"next deadline in {span_text(max(0, view.next_deadline_ms - view.now_ms))}"
+    yield f"  {view.phase}, {leader}, assignor {view.assignor or 'none'}; group time {span_text(view.now_ms)}, {deadline}"
+    if view.verdict is not None:
+        yield (
+            f"  {view.verdict}: {counted(view.planned_movements, 'movement')} planned, {view.available_movements} of them may happen now, "
+            f"{view.waiting_movements} wait for a slot; imbalance {view.imbalance_before} now, {view.imbalance_after} at the target"
+        )
+    if view.differs_at is not None:
+        yield click.style(f"  the log's own decisions differ from offset {view.differs_at} on: see `equipoise verify`", fg="yellow")
+
+
+def members_table(view: GroupView) -> Table:
+    rows = [
+        (
+            member.member_id,
+            member.incarnation,
+            "LEAVING" if member.leaving and not member.released else "RELEASED" if member.released else member.phase,
+            member.capacity,
+            len(member.active),
+            len(member.standby),
+            len(member.warmup),
+            len(member.revoking),
+            f"{member.applied_epoch} of {member.assignment_epoch}",
+            f"{span_text(member.silent_ms)} of {span_text(member.session_timeout_ms)}",
+            _named(member.active),
+        )
+        for member in view.members
+    ]
+    columns = ("member", "incarnation", "state", "capacity", "active", "standby", "warmup", "revoking", "epoch applied", "silent", "active tasks")
+    return Table(columns=columns, rows=rows, title=counted(len(rows), "member"))
+
+
+def tasks_table(tasks: Iterable[TaskRow]) -> Table:
+    rows = [
+        (
+            str(task.task),
+            task.owner or "nobody",
+            task.owner_lag if task.stateful else "no state",
+            "" if task.destination is None else f"{task.movement} -> {task.destination}",
+            _copies(task.warmups),
+            _copies(task.standbys),
+            task.token or None,
+            span_text(task.hold_ms) if task.hold_ms else None,
+        )
+        for task in tasks
+    ]
+    columns = ("task", "owner", "its lag", "movement", "warm-ups (lag, best)", "standbys (lag)", "token", "hold")
+    return Table(columns=columns, rows=rows, title=counted(len(rows), "task"))
+
+
+def _copies(copies: Iterable[CopyRow]) -> str:
+    texts = []
+    for copy in copies:
+        best = "" if copy.best_lag_records is None else f", {copy.best_lag_records:,}"
+        texts.append(f"{copy.member_id} ({copy.lag}{best}{', caught up' if copy.caught_up else ''})")
+    return " ".join(texts)
+
+
+def _named(tasks: tuple[TaskId, ...]) -> str:
+    text = " ".join(map(str, tasks[:_MOST_NAMED]))
+    return text if len(tasks) <= _MOST_NAMED else f"{text} and {len(tasks) - _MOST_NAMED} more"

@@ -1,0 +1,129 @@
+"""`equipoise timeline LOG`: who owned what when, as tables and as one HTML page."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.explain import moves_table
+from equipoise.cli.params import LOG, OFFSET, read
+from equipoise.cli.screen import Screen, Table
+from events.log import Log
+from replay.wording import cause_text, clock_text, counted, day_text, span_text
+
+if TYPE_CHECKING:
+    from replay.timeline import Timeline, Totals
+
+_MOST_ROWS = 40
+"""Rows of a table on the screen; `--all` and `--json` have all."""
+
+
+@command("timeline", short_help="Who owned what when: tables, and one self-contained HTML page.")
+@click.argument("log", type=LOG)
+@click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the picture to FILE as well.")
+@click.option("--at", "until_offset", type=OFFSET, metavar="OFFSET", help="Up to this fact; default: the last.")
+@click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
+@click.option("--all", "everything", is_flag=True, help="Every move, round and interval, however many.")
+def timeline(screen: Screen, log: Log, html_path: Path | None, until_offset: int | None, group: str | None, everything: bool) -> None:
+    """Tells the history of LOG: what each marked window cost, every move with how long it took, every round with what began it, each task's time
+    without a running owner, and who was a member when.
+
+    With --html it is also drawn as one page that needs nothing else: tasks as rows coloured by owner, warm-ups hatched, gaps where nobody
+    ran a task, members above, the balance below.
+
+    \b
+    Examples:
+      equipoise timeline group.db
+      equipoise timeline group.db --html group.html
+      equipoise timeline --json group.db | jq '.moves | length'
+    """
+    from replay.timeline import build_timeline, render_page, timeline_document
+
+    built = build_timeline(read(screen, log, "folding"), group=group, until_offset=until_offset)
+    if html_path is not None:
+        html_path.write_text(render_page(built), encoding="utf-8")
+        screen.remark(f"wrote {html_path}")
+    screen.answer(timeline_document(built), *timeline_parts(built, None if everything else _MOST_ROWS))
+
+
+def timeline_parts(built: Timeline, most_rows: int | None) -> list[str | Table]:
+    """The history as text and tables, each with at most `most_rows` rows (None: all)."""
+    span = f"{day_text(built.from_ms)}, {span_text(built.to_ms - built.from_ms)}"
+    leader = "led by something else" if built.led_by == "external" else f"led by {built.led_by or 'nobody'}"
+    head = f"{click.style(built.group, bold=True)}  {span}, {leader}, {counted(len(built.tasks), 'task')}, {counted(built.facts, 'fact')}"
+    parts: list[str | Table] = [head, "", totals_table(built.window_totals()), "", lifelines_table(built)]
+    parts += ["", *_cut(unavailability_table(built), most_rows)]
+    parts += ["", *_cut(moves_with_tasks(built), most_rows)]
+    parts += ["", *_cut(rounds_table(built), most_rows)]
+    if built.differs_at is not None:
+        parts += ["", click.style(f"the log's own decisions differ from offset {built.differs_at} on: see `equipoise verify`", fg="yellow")]
+    return parts
+
+
+def _cut(table: Table, most_rows: int | None) -> list[str | Table]:
+    if most_rows is None or len(table.rows) <= most_rows:
+        return [table]
+    more = f"... and {len(table.rows) - most_rows:,} more: --all shows them"
+    return [Table(columns=table.columns, rows=table.rows[:most_rows], title=table.title), more]
+
+
+def totals_table(totals: list[Totals]) -> Table:
+    """What each window cost."""
+    rows = [
+        (
+            each.label,
+            span_text(each.to_ms - each.from_ms),
+            each.rounds,
+            each.moves,
+            each.stopped_ms / 1_000,
+            each.tasks_stopped,
+            each.longest_ms / 1_000,
+        )
+        for each in totals
+    ]
+    columns = ("window", "length", "rounds", "moves", "task-seconds without a running owner", "tasks", "longest s")
+    return Table(columns=columns, rows=rows, title="what it cost")
+
+
+def lifelines_table(built: Timeline) -> Table:
+    rows = [
+        (
+            life.member_id,
+            life.incarnation,
+            life.capacity,
+            clock_text(life.joined_ms),
+            None if life.ended_ms is None else clock_text(life.ended_ms),
+            life.how or "lives",
+            None if life.silent_ms is None or life.ended_ms is None else span_text(life.ended_ms - life.silent_ms),
+        )
+        for life in built.lifelines
+    ]
+    return Table(columns=("member", "incarnation", "capacity", "joined", "ended", "how", "silent before"), rows=rows, title="members")
+
+
+def unavailability_table(built: Timeline) -> Table:
+    """Tasks that were without a running owner, longest first."""
+    stopped = built.stopped(built.from_ms, built.to_ms)
+    rows = []
+    for task, stretches in stopped.items():
+        total_ms = sum(to - since for since, to in stretches)
+        longest_ms = max(to - since for since, to in stretches)
+        rows.append((str(task), len(stretches), total_ms / 1_000, longest_ms / 1_000, clock_text(stretches[0][0])))
+    rows.sort(key=lambda row: (-row[2], row[0]))
+    title = f"without a running owner: {len(stopped)} of {counted(len(built.tasks), 'task')}"
+    return Table(columns=("task", "stretches", "s in all", "longest s", "first at"), rows=rows, title=title)
+
+
+def moves_with_tasks(built: Timeline) -> Table:
+    moves = [move for move in built.moves if move.source is not None]
+    table = moves_table(moves, built.to_ms)
+    rows = [(str(move.task), *row) for move, row in zip(moves, table.rows, strict=True)]
+    return Table(columns=("task", *table.columns), rows=rows, title=counted(len(moves), "move"))
+
+
+def rounds_table(built: Timeline) -> Table:
+    rows = [(clock_text(each.append_ms), each.offset, each.generation, each.moves, each.members, cause_text(each.cause)) for each in built.rounds]
+    return Table(columns=("at", "offset", "generation", "moves", "members", "because"), rows=rows, title=counted(len(rows), "round"))

@@ -1,0 +1,81 @@
+"""`equipoise verify LOG`: does the log replay to the byte?"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.params import LOG
+from equipoise.cli.screen import Screen, Table
+from events.errors import InputError
+from events.log import Log
+from replay.wording import clock_text, counted
+
+if TYPE_CHECKING:
+    from replay.verify import Divergence, Verification
+
+_COLOURS = {0: "green", 1: "red", 2: "yellow"}
+"""By exit code."""
+
+
+@command("verify", short_help="Does a log replay to the byte? Shows the first divergence if not.")
+@click.argument("log", type=LOG)
+def verify(screen: Screen, log: Log) -> int:
+    """Refolds every group of LOG with the machine that decides live, recomputes each decision and compares it with the stored one, byte for byte.
+
+    Exit code 0: identical. 1: the first divergence is shown, with the fact, both decisions and what they make different. 2: it cannot be verified
+    (a damaged record, or another build's assignor or solver), with the offset on stderr. Facts at the end that were not answered yet are no
+    divergence.
+
+    \b
+    Examples:
+      equipoise verify group.db
+      equipoise verify --json group.jsonl | jq .verdict
+    """
+    from replay.verify import verify  # loads the solver
+
+    with screen.progress("verifying", log.count()) as advance:
+        verification = verify(log.read(), advance=advance)
+    screen.answer(verification.document(), *verification_parts(verification))
+    if verification.problems and verification.verdict.exit_code != 1:
+        raise InputError(verification.problems[0])
+    return verification.verdict.exit_code
+
+
+def verification_parts(verification: Verification) -> list[str | Table]:
+    """The answer as text and tables."""
+    groups = verification.groups
+    compared = sum(group.compared for group in groups)
+    facts = sum(group.facts for group in groups)
+    verdict = click.style(verification.verdict.value, fg=_COLOURS[verification.verdict.exit_code], bold=True)
+    parts: list[str | Table] = [f"{verdict}: {counted(compared, 'decision')} of {counted(facts, 'fact')} recomputed and compared byte for byte"]
+    parts.append(
+        Table(
+            columns=("group", "verdict", "facts", "decisions identical", "state hashes", "repeated", "not yet written"),
+            rows=[
+                (group.group, group.verdict.value, group.facts, group.compared, group.checkpoints, group.repeated, group.not_yet_written)
+                for group in groups
+            ],
+        )
+    )
+    for group in groups:
+        if group.divergence is not None:
+            parts += divergence_parts(group.group, group.divergence)
+    return parts
+
+
+def divergence_parts(group: str, divergence: Divergence) -> list[str | Table]:
+    """The first divergence of a group: the fact, both decisions, the difference."""
+    parts: list[str | Table] = ["", click.style(f"first divergence of group {group}, at offset {divergence.offset}: {divergence.problem}", bold=True)]
+    fact = divergence.fact
+    if fact is not None:
+        parts.append(f"  fact        offset {fact.offset}, {clock_text(fact.append_ms)}: {fact.event}")
+    for label, record in (("in the log ", divergence.stored), ("recomputed ", divergence.recomputed)):
+        said = "nothing" if record is None else f"number {record.number}, index {record.index}: {record.decision}"
+        parts.append(f"  {label} {said}")
+    if divergence.differences:
+        rows = [(each.place, each.stored, each.recomputed) for each in divergence.differences]
+        parts += ["", Table(columns=("what", "in the log", "recomputed"), rows=rows, title="what that makes different")]
+    return parts

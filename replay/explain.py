@@ -1,0 +1,426 @@
+"""Why is a task where it is, how did it come there, and what does it wait for: in words and numbers, from the log alone.
+
+The log is folded by the machine that decides live, up to the offset asked about; there the real assignor is asked once more, so the answer to "what
+next" is its own (DESIGN section 8). Works for a group that something else leads too: then what was observed is told, and what equipoise would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from assignors import registry
+from assignors.problem import Movement, MovementState, Plan
+from events.errors import InputError
+from events.tasks import TaskId
+from replay.chronicle import Candidate, Chronicle, Interval, MoveStep, MoveStory, candidates
+from replay.refold import Entry, Refold
+from replay.show import TaskRow, task_rows
+from replay.wording import cause_text, clock_text, counted, lag_text, reason_text, span_text
+from statemachine import leader
+from statemachine.machine import Load
+from statemachine.state import GroupPhase, GroupState, MemberState, known_lag
+
+
+@attrs.frozen(kw_only=True)
+class SlotHolder:
+    """A warm-up that holds one of the group's slots. `expected_ms`: until it is caught up, at the member's own restore speed; None: not measured."""
+
+    task: TaskId
+    member_id: str
+    lag_records: int | None
+    best_lag_records: int | None
+    caught_up: bool
+    expected_ms: int | None
+
+    def document(self) -> dict[str, Any]:
+        return {**attrs.asdict(self), "task": str(self.task)}
+
+
+@attrs.frozen(kw_only=True)
+class Explanation:
+    """The three answers for one task, as of the fact at `offset`."""
+
+    group: str
+    task: TaskId
+    offset: int
+    append_ms: int
+    row: TaskRow
+    why_here: tuple[str, ...]
+    """Why it is on its member: sentences with numbers."""
+    candidates: tuple[Candidate, ...]
+    """Who could have got it when that was decided, and how far behind each was; the same, now, when it was not decided yet."""
+    candidates_ms: int | None
+    """Wall time of that moment; None: now."""
+    moves: tuple[MoveStory, ...]
+    """How it moved, oldest first, its first placement included."""
+    what_next: tuple[str, ...]
+    """Why it has not moved yet, what it waits for, or why it stays."""
+    slots: tuple[SlotHolder, ...]
+    """Warm-ups that hold a slot, when it waits for one."""
+    max_warmups: int
+    stopped: tuple[Interval, ...]
+    """When nobody ran it."""
+    differs_at: int | None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "task": str(self.task),
+            "offset": self.offset,
+            "append_ms": self.append_ms,
+            "state": self.row.document(),
+            "why_here": list(self.why_here),
+            "candidates_at_ms": self.candidates_ms,
+            "candidates": [_candidate_document(candidate) for candidate in self.candidates],
+            "moves": [move_document(move, self.append_ms) for move in self.moves],
+            "what_next": list(self.what_next),
+            "warmup_slots": {"of": self.max_warmups, "held_by": [slot.document() for slot in self.slots]},
+            "not_running": [
+                {
+                    "condition": interval.condition.value,
+                    "member_id": interval.member_id,
+                    "from_ms": interval.from_ms,
+                    "to_ms": interval.to_ms,
+                    "offset": interval.offset,
+                }
+                for interval in self.stopped
+            ],
+            "log_differs_at": self.differs_at,
+        }
+
+
+def _candidate_document(candidate: Candidate) -> dict[str, Any]:
+    return {
+        **attrs.asdict(candidate),
+        "lag": None if candidate.lag is None else candidate.lag if isinstance(candidate.lag, int) else candidate.lag.value,
+    }
+
+
+def move_document(move: MoveStory, now_ms: int) -> dict[str, Any]:
+    """A movement for documents: its steps, and wall time spent in each state up to `now_ms`."""
+    return {
+        "task": str(move.task),
+        "source": move.source,
+        "destination": move.destination,
+        "outcome": move.outcome,
+        "reason": move.reason,
+        "text": reason_text(move.reason, source=move.source, destination=move.destination, lag_records=move.steps[0].lag_records),
+        "began_ms": move.began_ms,
+        "ended_ms": move.ended_ms,
+        "waited_ms": move.spent_ms("waiting", now_ms),
+        "warmed_ms": move.spent_ms("warming", now_ms),
+        "revoking_ms": move.spent_ms("revoking", now_ms),
+        "restored_records": move.restored_records,
+        "steps": [attrs.asdict(step) for step in move.steps],
+    }
+
+
+def explain(
+    entries: Iterable[Entry], task: TaskId, *, group: str | None = None, at_offset: int | None = None, load: Load = registry.load
+) -> Explanation:
+    """The three answers for `task` after the fact at `at_offset` (None: at the log's end).
+
+    Raises InputError when the topology at that offset does not have the task, and what `Refold.follow` raises.
+    """
+    refold = Refold(group, load=load)
+    chronicle = Chronicle(only=task)
+    state = refold.machine.state
+    for step in refold.follow(entries, until_offset=at_offset):
+        chronicle.observe(step, state)
+    row = next(iter(task_rows(state, task)), None)
+    if row is None:
+        parts = () if state.topology is None else state.topology.subtopologies
+        known = ", ".join(f"{part.subtopology}_0 to {part.subtopology}_{part.partitions - 1}" for part in parts) or "none yet"
+        raise InputError(f"--task: the group has no task {task} at offset {state.last_offset}; it has {known}")
+    chronicle.finish(refold.last_append_ms)
+    return _Explaining(refold, chronicle, row).explanation()
+
+
+class _Explaining:
+    """One task at one moment."""
+
+    def __init__(self, refold: Refold, chronicle: Chronicle, row: TaskRow) -> None:
+        self.refold = refold
+        self.state: GroupState = refold.machine.state
+        self.chronicle = chronicle
+        self.row = row
+        self.task = row.task
+        self.now_ms = refold.last_append_ms
+        self.plan: Plan | None = None
+        problem = leader.build_problem(self.state)
+        self.candidates_now = tuple(candidates(problem, row.task))
+        if refold.assignor is not None and self.state.members and self.state.phase in (GroupPhase.LEADING, GroupPhase.SHADOWING):
+            self.plan = refold.assignor.assign(problem)
+        self.slots: tuple[SlotHolder, ...] = ()
+
+    def explanation(self) -> Explanation:
+        why_here, move = self._why_here()
+        what_next = self._what_next()
+        shown = move.candidates if move is not None and move.candidates else self.candidates_now
+        return Explanation(
+            group=self.state.group,
+            task=self.task,
+            offset=self.state.last_offset,
+            append_ms=self.now_ms,
+            row=self.row,
+            why_here=tuple(why_here),
+            candidates=shown,
+            candidates_ms=move.began_ms if move is not None and move.candidates else None,
+            moves=tuple(self.chronicle.moves),
+            what_next=tuple(what_next),
+            slots=self.slots,
+            max_warmups=self.state.knobs.max_warmups,
+            stopped=tuple(interval for interval in self.chronicle.intervals if interval.condition.value != "running"),
+            differs_at=self.refold.differs_at,
+        )
+
+    # Why is it here?
+
+    def _why_here(self) -> tuple[list[str], MoveStory | None]:
+        owner = self.row.owner
+        if owner is None:
+            return [f"Nobody has {self.task}: {self._why_nobody()}."], None
+        moves = [move for move in self.chronicle.moves if move.outcome == "granted" and move.destination == owner]
+        if not moves:
+            return [f"{self.task} is on {owner}."], None
+        move = moves[-1]
+        last = move.steps[-1]
+        if last.state == "observed":
+            return [
+                (
+                    f"{owner} has {self.task} since {clock_text(last.append_ms)} (offset {last.offset}): its own leader gave it to it in "
+                    f"generation {last.generation}, because {cause_text(last.cause)}."
+                ),
+                self._copy_then(move.steps[-1], owner),
+            ], move
+        said = [
+            (
+                f"{owner} has {self.task} since {clock_text(last.append_ms)}: decision {last.number}, generation {last.generation}, "
+                f"caused by the fact at offset {last.offset} ({cause_text(last.cause)})."
+            )
+        ]
+        first = move.steps[0]
+        before = "" if move.source is None or move.source == owner else f", and {move.source} had it before"
+        reason = reason_text(move.reason, source=move.source, destination=owner, lag_records=last.lag_records)
+        said.append(f"Why {owner}: {reason}{before}.")
+        if len(move.steps) > 1:
+            said.append(
+                f"It was decided at {clock_text(first.append_ms)} (offset {first.offset}) and took {span_text(last.append_ms - first.append_ms)}."
+            )
+        said.append(self._copy_then(last, owner))
+        return said, move
+
+    def _copy_then(self, step: MoveStep, owner: str) -> str:
+        if not self.row.stateful:
+            return f"{self.task} has no state, so nothing had to be restored."
+        acceptable = self.state.knobs.acceptable_recovery_lag
+        if step.lag_records is None:
+            return (
+                f"{owner} reported no copy of it then." if step.state == "granted" else f"How far behind the copy of {owner} was is not in the log."
+            )
+        side = "within" if step.lag_records <= acceptable else "over"
+        return f"Its copy was {counted(step.lag_records, 'record')} behind then, {side} acceptable_recovery_lag = {acceptable:,}."
+
+    def _why_nobody(self) -> str:
+        state = self.state
+        if state.phase is GroupPhase.UNCONFIGURED:
+            return "the group has no configuration yet"
+        if state.phase is GroupPhase.GATHERING and state.gathering_until_ms is not None:
+            left_ms = max(0, state.gathering_until_ms - state.now_ms)
+            return f"the group is new and waits another {span_text(left_ms)} for more members (initial_delay_ms = {state.knobs.initial_delay_ms:,})"
+        if not state.members:
+            return "the group has no members"
+        if state.phase is GroupPhase.SHADOWING:
+            return f"its own leader gave it to nobody in generation {state.generation}"
+        if all(candidate.obstacle for candidate in self.candidates_now):
+            obstacles = "; ".join(f"{candidate.member_id} {candidate.obstacle}" for candidate in self.candidates_now)
+            return f"no member may take it ({obstacles})"
+        return "the next round hands it out"
+
+    # What is next?
+
+    def _what_next(self) -> list[str]:
+        said = [*self._owner_trouble()]
+        movement = self._movement()
+        if movement is None:
+            said += self._why_it_stays()
+        elif self.state.phase is GroupPhase.SHADOWING:
+            said.append(self._would_move(movement))
+        elif movement.state is MovementState.WAITING:
+            said += self._waits_for_slot(movement)
+        elif movement.state is MovementState.WARMING:
+            said += self._warms(movement)
+        else:
+            said += self._is_handed_over(movement)
+        for (task, member_id), backoff in sorted(self.state.backoffs.items()):
+            if task == self.task and not backoff.over:
+                left_ms = max(0, backoff.until_ms - self.state.now_ms)
+                said.append(
+                    f"No new copy of it is begun on {member_id} for another {span_text(left_ms)}: the warm-up there stalled "
+                    f"{counted(backoff.times, 'time')} (warmup_stall_ms = {self.state.knobs.warmup_stall_ms:,})."
+                )
+        return said
+
+    def _movement(self) -> Movement | None:
+        """The one in flight, else the one the assignor would begin now."""
+        if self.task in self.state.in_flight:
+            return self.state.in_flight[self.task]
+        if self.plan is None:
+            return None
+        return next((movement for movement in self.plan.movements if movement.task == self.task), None)
+
+    def _owner_trouble(self) -> list[str]:
+        state = self.state
+        owner = None if self.row.owner is None else state.members.get(self.row.owner)
+        if owner is None:
+            return []
+        said = []
+        if state.phase is not GroupPhase.SHADOWING:
+            silent_ms = state.now_ms - owner.last_heard_ms
+            if silent_ms * 2 > owner.session_timeout_ms:
+                left_ms = owner.session_timeout_ms - silent_ms
+                said.append(f"{owner.member_id} was last heard of {span_text(silent_ms)} ago; it is out in {span_text(left_ms)} if it stays silent.")
+        hold_ms = state.holds.get(self.task)
+        if hold_ms:
+            said.append(
+                f"It was taken by force, so {owner.member_id} waits {span_text(hold_ms)} from reading its grant before it starts: "
+                "the process that had it may still run (PROTOCOL M5)."
+            )
+        lag = known_lag(owner.lags.get(self.task))
+        if self.row.stateful and lag and self.task in owner.active and lag > state.knobs.acceptable_recovery_lag:
+            expected = _expected(owner, lag)
+            said.append(f"{owner.member_id} still restores it: {counted(lag, 'record')} to go{expected}.")
+        if owner.leaving and owner.drain_deadline_ms is not None:
+            left_ms = max(0, owner.drain_deadline_ms - state.now_ms)
+            said.append(f"{owner.member_id} is leaving: its tasks go elsewhere by {span_text(left_ms)} from now, caught-up destination or not.")
+        return said
+
+    def _why_it_stays(self) -> list[str]:
+        owner, plan = self.row.owner, self.plan
+        if plan is None or owner is None:
+            return [] if owner is None else ["Nothing is planned for it: the group does not decide at the moment."]
+        if self.task not in plan.target.get(owner, ()):
+            elsewhere = next((name for name, tasks in plan.target.items() if self.task in tasks), None)
+            return [f"The target has it on {elsewhere or 'nobody'}."]
+        member = self.state.members[owner]
+        capacity = sum(each.capacity for each in self.state.members.values() if not each.leaving)
+        share = f"{len(member.active)} of {len(self.state.tasks())} tasks with {member.capacity} of {counted(capacity, 'thread')}"
+        balance = (
+            "balanced"
+            if plan.imbalance_now == 0
+            else f"{counted(plan.imbalance_now, 'task')} off balance, and {counted(plan.cost.imbalance, 'task')} when all is done"
+        )
+        would = "equipoise would leave it there" if self.state.phase is GroupPhase.SHADOWING else "It stays where it is: the target has it there"
+        return [f"{would}. {owner} has {share}; the group is {balance}."]
+
+    def _would_move(self, movement: Movement) -> str:
+        assert self.plan is not None
+        reason = self.plan.reasons.get(self.task)
+        why = (
+            ""
+            if reason is None
+            else f": {reason_text(reason.code, source=movement.source, destination=movement.destination, lag_records=reason.lag_records)}"
+        )
+        if movement.state is MovementState.REVOKING or movement.source is None:
+            return f"equipoise would give it to {movement.destination} now{why}."
+        how = "warm it up there first" if movement.state is MovementState.WARMING else "wait for a warm-up slot first"
+        return f"equipoise would move it to {movement.destination}, and {how}{why}."
+
+    def _waits_for_slot(self, movement: Movement) -> list[str]:
+        assert self.plan is not None
+        state = self.state
+        self.slots = tuple(self._slots())
+        waiting = [each.task for each in self.plan.movements if each.state is MovementState.WAITING]
+        place = waiting.index(self.task) + 1
+        story = self.chronicle.waiting.get(self.task)
+        since = "" if story is None else f" since {clock_text(story.began_ms)} (offset {story.steps[0].offset})"
+        reason = self.plan.reasons.get(self.task)
+        said = [
+            (
+                f"It is to move to {movement.destination}, and waits{since} for a warm-up slot: "
+                f"{len(self.slots)} of max_warmups = {state.knobs.max_warmups} are taken."
+            )
+        ]
+        if reason is not None and reason.code == "blocked":
+            said = [f"It is to move to {movement.destination}, but {reason_text('blocked', destination=movement.destination)}."]
+        elif self.slots:
+            soonest = min(self.slots, key=lambda slot: (slot.expected_ms is None, slot.expected_ms or 0, slot.lag_records or 0, slot.task))
+            when = "" if soonest.expected_ms is None else f", about {span_text(soonest.expected_ms)} away"
+            lag = "lag not reported yet" if soonest.lag_records is None else f"{counted(soonest.lag_records, 'record')} to go"
+            said.append(f"The first to be done is {soonest.task} on {soonest.member_id}: {lag}{when}.")
+        if len(waiting) > 1:
+            said.append(f"It is number {place} of {len(waiting)} that wait.")
+        return said
+
+    def _slots(self) -> Iterable[SlotHolder]:
+        for member_id in sorted(self.state.members):
+            member = self.state.members[member_id]
+            for task, warmup in sorted(member.warmup.items()):
+                lag = known_lag(member.lags.get(task))
+                yield SlotHolder(
+                    task=task,
+                    member_id=member_id,
+                    lag_records=lag,
+                    best_lag_records=warmup.best_lag,
+                    caught_up=warmup.caught_up,
+                    expected_ms=None if lag is None else expected_ms(member, lag - self.state.knobs.acceptable_recovery_lag),
+                )
+
+    def _warms(self, movement: Movement) -> list[str]:
+        state = self.state
+        story = self.chronicle.under_way.get(self.task)
+        member = state.members[movement.destination]
+        since = "" if story is None else f" since {clock_text(story.steps[-1].append_ms)} (offset {story.steps[-1].offset})"
+        said = [f"{movement.destination} restores a copy{since}, to take it over from {movement.source or 'nobody'}."]
+        lag = known_lag(member.lags.get(self.task))
+        acceptable = state.knobs.acceptable_recovery_lag
+        if lag is None:
+            said.append(f"{movement.destination} has not reported its lag yet; {counted(self.row.end_offset, 'record')} are in the changelog.")
+        elif lag <= acceptable:
+            said.append(f"It is {counted(lag, 'record')} behind, within acceptable_recovery_lag = {acceptable:,}: the next round hands it over.")
+        else:
+            expected = _expected(member, lag - acceptable)
+            said.append(f"It is {counted(lag, 'record')} behind and counts as caught up at {acceptable:,}{expected}.")
+        warmup = member.warmup.get(self.task)
+        if warmup is not None and not warmup.caught_up:
+            left_ms = max(0, warmup.improved_ms + state.knobs.warmup_stall_ms - state.now_ms)
+            best = "nothing yet" if warmup.best_lag is None else f"{warmup.best_lag:,}"
+            said.append(f"Its best lag so far: {best}. If that does not fall for another {span_text(left_ms)}, the slot goes to another task.")
+        return said
+
+    def _is_handed_over(self, movement: Movement) -> list[str]:
+        state = self.state
+        source = None if movement.source is None else state.members.get(movement.source)
+        if source is None or self.task not in source.revoking:
+            return [f"It may move to {movement.destination} at once: the next round begins that{self._next_round()}."]
+        epoch, since_ms = source.revoking[self.task]
+        expelled_ms = max(0, since_ms + state.knobs.revocation_timeout_ms - state.now_ms)
+        told_ms = state.now_ms - since_ms
+        applied = f"it has applied epoch {source.applied_epoch} so far" if source.applied_epoch < epoch else "it has read that, and still holds it"
+        lag = lag_text(state.members[movement.destination].lags.get(self.task))
+        return [
+            f"{movement.destination} is caught up (lag: {lag}) and gets it the moment {source.member_id} has let go.",
+            f"{source.member_id} was told {span_text(told_ms)} ago, in its epoch {epoch}; {applied}.",
+            f"If it does not let go within {span_text(expelled_ms)}, it is expelled (revocation_timeout_ms = {state.knobs.revocation_timeout_ms:,}).",
+        ]
+
+    def _next_round(self) -> str:
+        deadline_ms = self.state.probing_deadline_ms
+        return "" if deadline_ms is None else f", in {span_text(max(0, deadline_ms - self.state.now_ms))} at the latest"
+
+
+def expected_ms(member: MemberState, records: int) -> int | None:
+    """Time to restore `records` at the speed the member reported; None: it reported none."""
+    speed = 0.0 if member.load is None else member.load.restored_records_per_s
+    return None if speed <= 0 else max(0, int(records * 1_000 / speed))
+
+
+def _expected(member: MemberState, records: int) -> str:
+    """``, expected in 12.0 s at the 20,000 records/s it reported``, or ""."""
+    needed_ms = expected_ms(member, records)
+    if needed_ms is None or member.load is None:
+        return ""
+    return f", expected in {span_text(needed_ms)} at the {member.load.restored_records_per_s:,.0f} records/s it reported"

@@ -1,0 +1,9 @@
+"""Who owned what when: the history of a group as tables and as one self-contained HTML page."""
+
+from __future__ import annotations
+
+from replay.timeline.build import Copy, Lifeline, Round, Timeline, Totals, build_timeline, changes_owner
+from replay.timeline.document import timeline_document
+from replay.timeline.page import render_page
+
+__all__ = ["Copy", "Lifeline", "Round", "Timeline", "Totals", "build_timeline", "changes_owner", "render_page", "timeline_document"]

@@ -1,0 +1,361 @@
+"""The history of a group as intervals, moves, rounds and curves: one pass over its log, watched from the machine's side.
+
+What is kept grows with what changed, not with the records: lag curves are thinned to MOST_POINTS each.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from assignors import registry
+from assignors.situation import Shares, Situation
+from events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, MemberExpired
+from events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft
+from events.tasks import TaskId
+from replay.chronicle import Chronicle, Condition, Interval, MoveStory
+from replay.exogenous import Window, marked_windows
+from replay.refold import Entry, Refold, Step
+from statemachine import leader
+from statemachine.machine import Load
+from statemachine.state import GroupState
+
+MOST_POINTS = 512
+"""Points of one lag curve: more than a picture has pixels for it."""
+
+
+@attrs.frozen(kw_only=True)
+class Lifeline:
+    """One incarnation of a member. `ended_ms` None: it lives at the end. `silent_ms`: when it was last heard of, if it ended without a word."""
+
+    member_id: str
+    incarnation: int
+    capacity: int
+    rack: str | None
+    joined_ms: int
+    ended_ms: int | None
+    silent_ms: int | None
+    how: str
+    """left, or the cause of MemberExpired, or how a recorded group saw it end; "" while it lives."""
+
+
+@attrs.frozen(kw_only=True)
+class Copy:
+    """A copy of a task that a member was told to keep. `kind`: warmup or standby. `ready_ms`: when a warm-up was caught up, None: not."""
+
+    task: TaskId
+    member_id: str
+    kind: str
+    from_ms: int
+    to_ms: int
+    ready_ms: int | None
+
+
+@attrs.frozen(kw_only=True)
+class Round:
+    """One generation."""
+
+    append_ms: int
+    offset: int
+    generation: int
+    cause: str
+    moves: int
+    """Movements it began, advanced, ended or cancelled; for a recorded group: tasks that got another owner."""
+    members: int
+
+
+@attrs.frozen(kw_only=True)
+class Totals:
+    """What a stretch of time cost."""
+
+    label: str
+    from_ms: int
+    to_ms: int
+    moves: int
+    """Changes of owner, counted along the way; a task may count several times. First placements are none."""
+    rounds: int
+    stopped_ms: int
+    """Task-milliseconds without a running owner, summed over tasks."""
+    tasks_stopped: int
+    longest_ms: int
+    """Longest time that one task was without a running owner at a stretch."""
+
+    def document(self) -> dict[str, Any]:
+        return attrs.asdict(self)
+
+
+@attrs.frozen(kw_only=True)
+class Timeline:
+    """The whole history. Times are wall time of the log."""
+
+    group: str
+    log_id: str
+    led_by: str
+    assignor: str
+    from_ms: int
+    to_ms: int
+    facts: int
+    tasks: Mapping[TaskId, bool]
+    """Every task there was -> stateful."""
+    lifelines: tuple[Lifeline, ...]
+    intervals: tuple[Interval, ...]
+    copies: tuple[Copy, ...]
+    moves: tuple[MoveStory, ...]
+    rounds: tuple[Round, ...]
+    lags: Mapping[tuple[TaskId, str], tuple[tuple[int, int], ...]]
+    """(task, member) -> (append_ms, lag in records), of copies that are behind."""
+    imbalance: tuple[tuple[int, int], ...]
+    """(append_ms, tasks outside their members' shares)."""
+    verdicts: tuple[tuple[int, str], ...]
+    rejections: int
+    windows: tuple[Window, ...]
+    differs_at: int | None
+
+    def totals(self, label: str = "all", from_ms: int | None = None, to_ms: int | None = None) -> Totals:
+        """What [from_ms, to_ms) cost; None: the log's own ends."""
+        start_ms = self.from_ms if from_ms is None else from_ms
+        end_ms = self.to_ms if to_ms is None else to_ms
+        stretches = self.stopped(start_ms, end_ms)
+        moved = [move for move in self.moves if changes_owner(move) and start_ms <= (move.ended_ms or 0) < end_ms]
+        return Totals(
+            label=label,
+            from_ms=start_ms,
+            to_ms=end_ms,
+            moves=len(moved),
+            rounds=sum(start_ms <= each.append_ms < end_ms for each in self.rounds),
+            stopped_ms=sum(to - since for of_task in stretches.values() for since, to in of_task),
+            tasks_stopped=len(stretches),
+            longest_ms=max((to - since for of_task in stretches.values() for since, to in of_task), default=0),
+        )
+
+    def stopped(self, from_ms: int, to_ms: int) -> dict[TaskId, list[tuple[int, int]]]:
+        """Task -> stretches of [from_ms, to_ms) without a running owner, joined where they touch. Tasks without any are absent."""
+        found: dict[TaskId, list[tuple[int, int]]] = {}
+        for interval in sorted(self.intervals, key=lambda interval: (interval.task, interval.from_ms)):
+            since, to = max(interval.from_ms, from_ms), min(interval.to_ms, to_ms)
+            if interval.condition is Condition.RUNNING or since >= to:
+                continue
+            stretches = found.setdefault(interval.task, [])
+            if stretches and stretches[-1][1] == since:
+                stretches[-1] = (stretches[-1][0], to)
+            else:
+                stretches.append((since, to))
+        return found
+
+    def window_totals(self) -> list[Totals]:
+        """Of each marked window; of the whole log when none is marked."""
+        marked = [self.totals(window.label, window.start_ms, window.end_ms) for window in self.windows]
+        return marked or [self.totals()]
+
+
+def changes_owner(move: MoveStory) -> bool:
+    """Whether the movement gave the task to another member than the one that had it last; a first placement does not."""
+    return move.outcome == "granted" and move.source is not None and move.source != move.destination
+
+
+def build_timeline(entries: Iterable[Entry], *, group: str | None = None, until_offset: int | None = None, load: Load = registry.load) -> Timeline:
+    """The history up to the fact at `until_offset` (None: all). Raises what `Refold.follow` raises."""
+    refold = Refold(group, load=load)
+    builder = _Builder(refold)
+    for step in refold.follow(entries, until_offset=until_offset):
+        builder.observe(step)
+    return builder.timeline()
+
+
+@attrs.define
+class _Life:
+    joined: MemberJoined
+    joined_ms: int
+    heard_ms: int
+
+
+@attrs.define
+class _Copy:
+    kind: str
+    from_ms: int
+    ready_ms: int | None
+
+
+class _Builder:
+    def __init__(self, refold: Refold) -> None:
+        self._refold = refold
+        self._state: GroupState = refold.machine.state
+        self._chronicle = Chronicle()
+        self._tasks: dict[TaskId, bool] = {}
+        self._lives: dict[tuple[str, int], _Life] = {}
+        """(member, incarnation) -> a life whose end has not been told."""
+        self._lifelines: list[Lifeline] = []
+        self._open_copies: dict[tuple[TaskId, str], _Copy] = {}
+        self._copies: list[Copy] = []
+        self._rounds: list[Round] = []
+        self._lags: dict[tuple[TaskId, str], list[tuple[int, int]]] = {}
+        self._imbalance: list[tuple[int, int]] = []
+        self._verdicts: list[tuple[int, str]] = []
+        self._rejections = 0
+
+    def observe(self, step: Step) -> None:
+        state, record = self._state, step.record
+        event, at_ms = record.event, record.append_ms
+        moves_before = len(self._chronicle.moves)
+        self._chronicle.observe(step, state)
+        changed = False
+        for decided in step.decisions:
+            decision = decided.decision
+            if isinstance(decision, AssignmentIssued):
+                changed = True
+                self._note_round(at_ms, record.offset, decision)
+            elif isinstance(decision, MemberExpired):
+                changed = True
+                self._end(decision.member_id, decision.incarnation, at_ms, decision.cause)
+            elif isinstance(decision, BalanceEvaluated):
+                self._verdicts.append((at_ms, decision.verdict))
+            elif isinstance(decision, EventRejected):
+                self._rejections += 1
+        if isinstance(event, AssignmentObserved):
+            changed = True
+            moved = self._chronicle.moves[moves_before:]
+            self._rounds.append(
+                Round(
+                    append_ms=at_ms,
+                    offset=record.offset,
+                    generation=event.generation,
+                    cause=event.cause,
+                    moves=sum(map(changes_owner, moved)),
+                    members=len(event.members),
+                )
+            )
+            for ended in event.ended:
+                self._end(ended.member_id, ended.incarnation, at_ms, ended.how, min(at_ms, ended.ended_ms))
+        elif isinstance(event, MemberLeft):
+            changed = True
+            if event.member_id not in state.members:
+                self._end(event.member_id, event.incarnation, at_ms, "left")
+        elif isinstance(event, MemberJoined):
+            self._note_join(event, at_ms)
+        elif isinstance(event, LagReported):
+            self._note_report(event, at_ms)
+        if changed:
+            self._note_change(at_ms)
+
+    def _note_round(self, at_ms: int, offset: int, issued: AssignmentIssued) -> None:
+        if issued.part == 1:
+            self._rounds.append(
+                Round(
+                    append_ms=at_ms,
+                    offset=offset,
+                    generation=issued.generation,
+                    cause=issued.cause,
+                    moves=len(issued.moves),
+                    members=len(issued.members),
+                )
+            )
+        else:
+            self._rounds[-1] = attrs.evolve(self._rounds[-1], moves=self._rounds[-1].moves + len(issued.moves))
+
+    def _note_join(self, event: MemberJoined, at_ms: int) -> None:
+        member = self._state.members.get(event.member_id)
+        if member is not None and member.incarnation == event.incarnation:  # else it was rejected
+            self._lives.setdefault((event.member_id, event.incarnation), _Life(event, at_ms, at_ms))
+
+    def _end(self, member_id: str, incarnation: int, at_ms: int, how: str, silent_ms: int | None = None) -> None:
+        """`silent_ms` None: it was last heard of when its last report came, unless it left with a word."""
+        life = self._lives.pop((member_id, incarnation), None)
+        if life is not None:
+            silent_ms = life.heard_ms if silent_ms is None and how != "left" else silent_ms
+            self._lifelines.append(_lifeline(life, at_ms, how, silent_ms))
+
+    def _note_report(self, event: LagReported, at_ms: int) -> None:
+        state = self._state
+        member = state.members.get(event.member_id)
+        if member is None or member.incarnation != event.incarnation:
+            return
+        life = self._lives.get((event.member_id, event.incarnation))
+        if life is not None:
+            life.heard_ms = at_ms
+        for task, lag in event.lags.items():
+            if isinstance(lag, int) and task not in member.active:
+                _add_point(self._lags.setdefault((task, event.member_id), []), at_ms, lag)
+        for task, warmup in member.warmup.items():
+            copy = self._open_copies.get((task, event.member_id))
+            if copy is not None and copy.ready_ms is None and warmup.caught_up:
+                copy.ready_ms = at_ms
+
+    def _note_change(self, at_ms: int) -> None:
+        """After a round: copies, tasks and the balance may be others."""
+        state = self._state
+        now: dict[tuple[TaskId, str], tuple[str, bool]] = {}
+        for member_id in sorted(state.members):
+            member = state.members[member_id]
+            for task in sorted(member.standby):
+                now[task, member_id] = ("standby", False)
+            for task, warmup in sorted(member.warmup.items()):
+                now[task, member_id] = ("warmup", warmup.caught_up)
+        for key in [key for key, copy in self._open_copies.items() if now.get(key, ("",))[0] != copy.kind]:
+            self._close_copy(key, at_ms)
+        for key, (kind, caught_up) in now.items():
+            if key not in self._open_copies:
+                self._open_copies[key] = _Copy(kind, at_ms, at_ms if caught_up else None)
+        self._tasks.update({task: part.stateful for task, part in state.tasks().items()})
+        if state.members:
+            situation = Situation(leader.build_problem(state))
+            imbalance = Shares(situation).imbalance(situation.owner)
+            if not self._imbalance or self._imbalance[-1][1] != imbalance:
+                self._imbalance.append((at_ms, imbalance))
+
+    def _close_copy(self, key: tuple[TaskId, str], at_ms: int) -> None:
+        copy = self._open_copies.pop(key)
+        self._copies.append(Copy(task=key[0], member_id=key[1], kind=copy.kind, from_ms=copy.from_ms, to_ms=at_ms, ready_ms=copy.ready_ms))
+
+    def timeline(self) -> Timeline:
+        refold, state = self._refold, self._state
+        end_ms = refold.last_append_ms
+        for who in sorted(self._lives):
+            self._lifelines.append(_lifeline(self._lives[who], None, "", None))
+        for key in sorted(self._open_copies):
+            self._close_copy(key, end_ms)
+        self._chronicle.finish(end_ms)
+        self._tasks.update({task: part.stateful for task, part in state.tasks().items()})
+        config = state.config
+        return Timeline(
+            group=state.group,
+            log_id=state.log_id,
+            led_by="" if config is None else config.led_by,
+            assignor="" if config is None else f"{config.assignor} {config.behaviour_version}",
+            from_ms=refold.first_append_ms or 0,
+            to_ms=end_ms,
+            facts=refold.facts,
+            tasks=dict(sorted(self._tasks.items())),
+            lifelines=tuple(sorted(self._lifelines, key=lambda life: (life.member_id, life.joined_ms, life.incarnation))),
+            intervals=tuple(sorted(self._chronicle.intervals, key=lambda interval: (interval.task, interval.from_ms))),
+            copies=tuple(sorted(self._copies, key=lambda copy: (copy.task, copy.from_ms, copy.member_id))),
+            moves=tuple(sorted(self._chronicle.moves, key=lambda move: (move.began_ms, move.task))),
+            rounds=tuple(self._rounds),
+            lags={key: tuple(points) for key, points in sorted(self._lags.items())},
+            imbalance=tuple(self._imbalance),
+            verdicts=tuple(self._verdicts),
+            rejections=self._rejections,
+            windows=marked_windows("" if refold.opened is None else refold.opened.manifest),
+            differs_at=refold.differs_at,
+        )
+
+
+def _lifeline(life: _Life, ended_ms: int | None, how: str, silent_ms: int | None) -> Lifeline:
+    return Lifeline(
+        member_id=life.joined.member_id,
+        incarnation=life.joined.incarnation,
+        capacity=life.joined.capacity,
+        rack=life.joined.rack,
+        joined_ms=life.joined_ms,
+        ended_ms=ended_ms,
+        silent_ms=silent_ms,
+        how=how,
+    )
+
+
+def _add_point(points: list[tuple[int, int]], at_ms: int, lag: int) -> None:
+    """Adds to a curve; when it has twice as many points as are kept, every second one goes (the last stays)."""
+    points.append((at_ms, lag))
+    if len(points) >= 2 * MOST_POINTS:
+        del points[-2::-2]

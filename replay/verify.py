@@ -1,0 +1,465 @@
+"""Does a log replay to the byte? Refolds the facts of every group, recomputes every decision and compares it with the stored one.
+
+One pass, in memory that does not grow with the log (PROTOCOL L4-L7). Three answers:
+
+- *identical*: every stored decision is the recomputed one: number, cause, index, the fact's checksum, and the encoded bytes.
+- *divergence*: the first decision that is not; with its fact, both decisions, and what they would have made different.
+- *cannot verify*: the log is damaged, or this build is not the one that may judge it (assignor, behaviour or solver version). Never a false
+  divergence: under another solver version a plan that was not the only optimum may rightly differ (DESIGN section 5).
+
+Facts at the end whose decisions are not stored yet (the worker had not answered) are counted, and are no divergence.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import attrs
+
+from assignors import registry
+from assignors.problem import Assignor
+from events import codec
+from events.decisions import AssignmentIssued, AssignmentProposed, BalanceEvaluated, Checkpointed, MemberAssigned, MemberExpired
+from events.errors import GroupHalted, LogError
+from events.facts import LogOpened
+from events.records import DecisionRecord, Record
+from events.tasks import tasks_text
+from replay.refold import Entry
+from statemachine.machine import GroupMachine, Load
+from statemachine.state import GroupState
+
+MOST_WAITING = 100_000
+"""Recomputed decisions kept until their stored copies come by: how far a log's decisions may lag behind its facts."""
+MOST_REMEMBERED = 65_536
+"""Decisions back to which a stored duplicate is compared with its first copy."""
+MOST_COLLECTED = 20_000
+"""Stored decisions of the diverging fact that are read for the report: more than the largest planned group has members."""
+
+
+class Verdict(enum.Enum):
+    """The answer; the value is what people and documents read."""
+
+    IDENTICAL = "identical"
+    DIVERGENCE = "divergence"
+    CANNOT_VERIFY = "cannot verify"
+
+    @property
+    def exit_code(self) -> int:
+        return {Verdict.IDENTICAL: 0, Verdict.DIVERGENCE: 1, Verdict.CANNOT_VERIFY: 2}[self]
+
+
+@attrs.frozen(kw_only=True)
+class Difference:
+    """One thing that the two would have made different: ``m1.active``, and its value on each side."""
+
+    place: str
+    recomputed: str
+    stored: str
+
+    def document(self) -> dict[str, str]:
+        return {"place": self.place, "recomputed": self.recomputed, "stored": self.stored}
+
+
+@attrs.frozen(kw_only=True)
+class Divergence:
+    """The first decision of a group that is not the recomputed one. `recomputed` or `stored` None: there is none on that side."""
+
+    offset: int
+    """Of the fact that caused it."""
+    number: int
+    problem: str
+    """One sentence."""
+    fact: Record | None
+    recomputed: DecisionRecord | None
+    stored: DecisionRecord | None
+    differences: tuple[Difference, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "offset": self.offset,
+            "number": self.number,
+            "problem": self.problem,
+            "fact": None if self.fact is None else {"offset": self.fact.offset, "append_ms": self.fact.append_ms, **codec.to_json(self.fact.event)},
+            "recomputed": _decision_document(self.recomputed),
+            "stored": _decision_document(self.stored),
+            "differences": [difference.document() for difference in self.differences],
+        }
+
+
+def _decision_document(record: DecisionRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    return {
+        "number": record.number,
+        "caused_by": record.caused_by,
+        "index": record.index,
+        "fact_checksum": record.fact_checksum,
+        **codec.to_json(record.decision),
+    }
+
+
+@attrs.frozen(kw_only=True)
+class GroupVerification:
+    """The answer for one group."""
+
+    group: str
+    verdict: Verdict
+    facts: int
+    compared: int
+    """Stored decisions that are the recomputed ones."""
+    checkpoints: int
+    """Of them, hashes of the whole state."""
+    repeated: int
+    """Stored a second time, identically."""
+    not_yet_written: int
+    """Recomputed decisions at the end that the log does not have yet."""
+    divergence: Divergence | None = None
+    problem: str = ""
+    """Why it cannot be verified, or ""."""
+    offset: int | None = None
+    """Where it cannot be verified any further, or diverges; None: it was verified to the end."""
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "verdict": self.verdict.value,
+            "facts": self.facts,
+            "decisions_identical": self.compared,
+            "checkpoints_identical": self.checkpoints,
+            "repeated": self.repeated,
+            "not_yet_written": self.not_yet_written,
+            "offset": self.offset,
+            "problem": self.problem or None,
+            "divergence": None if self.divergence is None else self.divergence.document(),
+        }
+
+
+@attrs.frozen(kw_only=True)
+class Verification:
+    """The answer for a log: a divergence anywhere is one; else what cannot be verified; else identical."""
+
+    log_id: str
+    groups: tuple[GroupVerification, ...]
+    records: int
+    """Records read: facts, decisions, the opening."""
+    problem: str = ""
+    """Why the log cannot be read to its end, or ""; names the offset."""
+    offset: int | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        verdicts = {group.verdict for group in self.groups}
+        if Verdict.DIVERGENCE in verdicts:
+            return Verdict.DIVERGENCE
+        return Verdict.CANNOT_VERIFY if self.problem or Verdict.CANNOT_VERIFY in verdicts else Verdict.IDENTICAL
+
+    @property
+    def problems(self) -> list[str]:
+        """Why it cannot be verified: the log's own trouble first, then the groups'."""
+        return [problem for problem in (self.problem, *(group.problem for group in self.groups)) if problem]
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict.value,
+            "log_id": self.log_id,
+            "records": self.records,
+            "problem": self.problem or None,
+            "offset": self.offset,
+            "groups": [group.document() for group in self.groups],
+        }
+
+
+def verify(entries: Iterable[Entry], *, load: Load = registry.load, advance: Callable[[int], None] = lambda records: None) -> Verification:
+    """Refolds and compares every group of a log.
+
+    `entries`: facts and decisions in stored order, as `events.log` reads them; what their reader raises (damage, a gap, an unknown kind) ends the
+    pass and is in the answer. `load`: as for GroupMachine. `advance`: told the number of records read since it was last called.
+    """
+    groups: dict[str, _Group] = {}
+    opened: Record | None = None
+    log_id = ""
+    records = 0
+    problem, offset = "", None
+    try:
+        for entry in entries:
+            records += 1
+            if records % 256 == 0:
+                advance(256)
+            if isinstance(entry, DecisionRecord):
+                _group(groups, entry.group, opened, load).stored(entry)
+            elif isinstance(entry.event, LogOpened):
+                opened, log_id = entry, entry.event.log_id
+            else:
+                _group(groups, entry.group, opened, load).fact(entry)
+    except LogError as error:
+        problem, offset = str(error), error.offset
+    advance(records % 256)
+    answers = tuple(groups[name].answer() for name in sorted(groups))
+    return Verification(log_id=log_id, groups=answers, records=records, problem=problem, offset=offset)
+
+
+def _group(groups: dict[str, _Group], name: str, opened: Record | None, load: Load) -> _Group:
+    group = groups.get(name)
+    if group is None:
+        group = groups[name] = _Group(name, load)
+        if opened is not None:
+            group.machine.step(opened)
+    return group
+
+
+@attrs.frozen
+class _Waiting:
+    """A recomputed decision whose stored copy has not come by."""
+
+    record: DecisionRecord
+    fact: Record
+
+
+class _Group:
+    """One group on its way through the log."""
+
+    def __init__(self, name: str, load: Load) -> None:
+        self.name = name
+        self._load = load
+        self._assignor: Assignor | None = None
+        self.machine = GroupMachine(load=self._remember, any_solver=True)
+        self._waiting: deque[_Waiting] = deque()
+        self._overflowed = False
+        self._digests: deque[bytes] = deque(maxlen=MOST_REMEMBERED)
+        self._other_solver = ""
+        """The solver the log is pinned to, when it is not this build's."""
+        self._other_optimum = False
+        self._facts = self._compared = self._checkpoints = self._repeated = self._recomputed = 0
+        self._problem = ""
+        self._offset: int | None = None
+        self._divergence: Divergence | None = None
+        self._evidence: list[DecisionRecord] = []
+        """Stored decisions of the fact that diverges."""
+
+    def _remember(self, name: str, version: int) -> Assignor:
+        self._assignor = self._load(name, version)
+        return self._assignor
+
+    @property
+    def _is_over(self) -> bool:
+        return bool(self._problem) or self._divergence is not None
+
+    def fact(self, record: Record) -> None:
+        if self._is_over:
+            return
+        try:
+            decisions = self.machine.step(record)
+        except GroupHalted as halted:
+            self._problem, self._offset = str(halted), halted.offset
+            return
+        self._facts += 1
+        config = self.machine.state.config
+        if config is not None and self._assignor is not None and config.solver != self._assignor.solver:
+            self._other_solver = config.solver
+        self._recomputed += len(decisions)
+        for decision in decisions:
+            self._note_solver(decision)
+            if len(self._waiting) < MOST_WAITING:
+                self._waiting.append(_Waiting(decision, record))
+            else:
+                self._overflowed = True
+
+    def _note_solver(self, record: DecisionRecord) -> None:
+        """Another solver version may rightly have chosen another of several optima; from there on nothing that differs is ours to judge."""
+        decision = record.decision
+        if self._other_solver and isinstance(decision, AssignmentIssued | AssignmentProposed) and not decision.unique:
+            self._other_optimum = True
+
+    def stored(self, record: DecisionRecord) -> None:
+        if self._divergence is not None:
+            if record.caused_by == self._divergence.offset and len(self._evidence) < MOST_COLLECTED:
+                self._note_solver(record)
+                self._evidence.append(record)
+            return
+        if self._problem:
+            return
+        if record.number <= self._compared:
+            self._compare_repeated(record)
+        elif not self._waiting:
+            self._missing_here(record)
+        else:
+            self._compare(record, self._waiting[0])
+
+    def _compare_repeated(self, record: DecisionRecord) -> None:
+        oldest = self._compared - len(self._digests) + 1
+        if record.number < oldest:
+            far = f"is stored again over {MOST_REMEMBERED:,} decisions later"
+            self._problem = f"offset {record.caused_by}: decision {record.number} {far}; the copies cannot be compared"
+            self._offset = record.caused_by
+        elif self._digests[record.number - oldest] == _digest(record):
+            self._repeated += 1
+        else:
+            self._diverge(f"decision {record.number} is stored twice, and the copies differ", None, None, record)
+
+    def _missing_here(self, record: DecisionRecord) -> None:
+        if self._overflowed:
+            self._problem = (
+                f"offset {record.caused_by}: decision {record.number} stands over {MOST_WAITING:,} decisions behind its fact; it cannot be compared"
+            )
+            self._offset = record.caused_by
+        else:
+            self._diverge(f"the log has decision {record.number}, and nothing that was recomputed up to here answers to it", None, None, record)
+
+    def _compare(self, record: DecisionRecord, waiting: _Waiting) -> None:
+        recomputed = waiting.record
+        if _header(record) == _header(recomputed) and codec.encode(record.decision) == codec.encode(recomputed.decision):
+            self._waiting.popleft()
+            self._compared += 1
+            self._checkpoints += isinstance(record.decision, Checkpointed)
+            self._digests.append(_digest(record))
+        elif record.number != recomputed.number:
+            self._diverge(f"decision {recomputed.number} is missing in the log: it goes on with {record.number}", waiting.fact, recomputed, record)
+        else:
+            self._diverge(_what_differs(record, recomputed), waiting.fact, recomputed, record)
+
+    def _diverge(self, problem: str, fact: Record | None, recomputed: DecisionRecord | None, stored: DecisionRecord) -> None:
+        offset = stored.caused_by if recomputed is None else recomputed.caused_by
+        number = stored.number if recomputed is None else recomputed.number
+        self._divergence = Divergence(offset=offset, number=number, problem=problem, fact=fact, recomputed=recomputed, stored=stored)
+        self._offset = offset
+        self._note_solver(stored)
+        self._evidence = [stored] if stored.caused_by == offset else []
+
+    def answer(self) -> GroupVerification:
+        divergence = self._divergence
+        if divergence is not None and self._other_optimum:
+            self._problem = (
+                f"offset {divergence.offset}: decision {divergence.number} differs, but not every plan up to it was the only optimum, "
+                f"and the log is pinned to solver {self._other_solver!r}; verify it with the build that has it"
+            )
+            divergence = None
+        if divergence is not None:
+            recomputed = [waiting.record for waiting in self._waiting if waiting.record.caused_by == divergence.offset]
+            if recomputed or divergence.recomputed is None:
+                divergence = attrs.evolve(divergence, differences=tuple(differences(recomputed, self._evidence, self.machine.state)))
+        verdict = Verdict.DIVERGENCE if divergence is not None else Verdict.CANNOT_VERIFY if self._problem else Verdict.IDENTICAL
+        return GroupVerification(
+            group=self.name,
+            verdict=verdict,
+            facts=self._facts,
+            compared=self._compared,
+            checkpoints=self._checkpoints,
+            repeated=self._repeated,
+            not_yet_written=0 if self._is_over else self._recomputed - self._compared,
+            divergence=divergence,
+            problem=self._problem,
+            offset=self._offset,
+        )
+
+
+def _header(record: DecisionRecord) -> tuple[str, str, int, int, int, int]:
+    return (record.log_id, record.group, record.number, record.caused_by, record.index, record.fact_checksum)
+
+
+_HEADER_FIELDS = ("log_id", "group", "number", "caused_by", "index", "fact_checksum")
+
+
+def _digest(record: DecisionRecord) -> bytes:
+    encoded = codec.encode(record.decision)
+    return hashlib.blake2b(repr((_header(record), encoded.kind, encoded.version)).encode() + encoded.payload, digest_size=8).digest()
+
+
+def _what_differs(stored: DecisionRecord, recomputed: DecisionRecord) -> str:
+    where = f"decision {recomputed.number}"
+    for name, theirs, ours in zip(_HEADER_FIELDS, _header(stored), _header(recomputed), strict=True):
+        if theirs != ours:
+            return f"{where}: {name} is {theirs} in the log and {ours} when recomputed"
+    theirs_kind, ours_kind = type(stored.decision).__name__, type(recomputed.decision).__name__
+    if theirs_kind != ours_kind:
+        return f"{where} is {theirs_kind} in the log and {ours_kind} when recomputed"
+    if isinstance(stored.decision, Checkpointed):
+        return f"{where}: the state has another hash than the log says, though every decision up to here is the same"
+    theirs_by_name, ours_by_name = (attrs.asdict(each.decision, recurse=False) for each in (stored, recomputed))
+    names = ", ".join(name for name in ours_by_name if theirs_by_name[name] != ours_by_name[name])
+    who = getattr(stored.decision, "member_id", None)
+    return f"{where} ({theirs_kind}{f' of {who}' if who else ''}) differs in {names or 'its bytes'}"
+
+
+def differences(recomputed: Iterable[DecisionRecord], stored: Iterable[DecisionRecord], state: GroupState) -> list[Difference]:
+    """What the two lists of decisions of one fact make different, member by member and field by field.
+
+    A member that only one of them tells something is compared with what it has in `state`, the recomputed state after the fact.
+    """
+    ours, theirs = _by_place(recomputed), _by_place(stored)
+    found = []
+    for place in sorted(ours.keys() | theirs.keys()):
+        mine, other = ours.get(place), theirs.get(place)
+        if mine is None:
+            mine = _from_state(state, place) or "nothing"
+        if other is None:
+            other = "unchanged" if "." in place else "nothing"
+        if mine != other:
+            found.append(Difference(place=place, recomputed=mine, stored=other))
+    return found
+
+
+def _by_place(records: Iterable[DecisionRecord]) -> dict[str, str]:
+    """``m1.active`` -> ``(0_1,0_2)`` and so on for everything that these decisions say."""
+    places: dict[str, str] = {}
+    for record in records:
+        decision = record.decision
+        if isinstance(decision, MemberAssigned):
+            places.update(_member_places(decision))
+        elif isinstance(decision, MemberExpired):
+            places[f"{decision.member_id}.expired"] = f"{decision.cause} after {decision.silent_ms} ms, hold {decision.hold_ms} ms"
+        elif isinstance(decision, BalanceEvaluated):
+            numbers = f"{decision.available_movements} of {decision.planned_movements} movements available"
+            places["group.verdict"] = f"{decision.verdict}, {numbers}, imbalance {decision.imbalance_before} -> {decision.imbalance_after}"
+        elif isinstance(decision, AssignmentIssued):
+            places["group.generation"] = f"{decision.generation} ({decision.cause})"
+            for move in decision.moves:
+                step = f"{move.source} -> {move.destination} {move.state}"
+                places[f"task {move.task}"] = f"{step}: {move.reason}, lag {move.lag_records}"
+        elif isinstance(decision, AssignmentProposed):
+            for member in decision.members:
+                for name in ("active", "standby", "warmup"):
+                    places[f"{member.member_id}.{name} (proposed)"] = tasks_text(getattr(member, name))
+        elif isinstance(decision, Checkpointed):
+            places["state hash"] = decision.state_sha256
+        else:
+            places[f"{decision.member_id or 'group'}.rejected"] = f"{decision.code} {decision.numbers}"
+    return places
+
+
+def _member_places(assigned: MemberAssigned) -> dict[str, str]:
+    who = assigned.member_id
+    tokens = ",".join(f"{task}:{token}" for task, token in zip(assigned.active, assigned.tokens, strict=True))
+    return {
+        f"{who}.epoch": str(assigned.assignment_epoch),
+        f"{who}.active": tasks_text(assigned.active),
+        f"{who}.standby": tasks_text(assigned.standby),
+        f"{who}.warmup": tasks_text(assigned.warmup),
+        f"{who}.revoke": tasks_text(assigned.revoke),
+        f"{who}.tokens": f"({tokens})",
+        f"{who}.hold_ms": str({str(task): hold_ms for task, hold_ms in assigned.hold_ms.items()}),
+        f"{who}.released": str(assigned.released).lower(),
+    }
+
+
+def _from_state(state: GroupState, place: str) -> str | None:
+    """What a member has in the state, for a decision of the log that was not recomputed."""
+    who, _, what = place.rpartition(".")
+    member = state.members.get(who)
+    if member is None:
+        return None
+    active = sorted(member.active)
+    values: dict[str, str] = {
+        "epoch": str(member.issued_epoch),
+        "active": tasks_text(active),
+        "standby": tasks_text(sorted(member.standby)),
+        "warmup": tasks_text(sorted(member.warmup)),
+        "revoke": tasks_text(sorted(member.revoking)),
+        "tokens": f"({','.join(f'{task}:{state.tokens[task]}' for task in active)})",
+        "hold_ms": str({str(task): state.holds[task] for task in active if task in state.holds}),
+        "released": str(member.released).lower(),
+    }
+    return values.get(what)

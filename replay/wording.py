@@ -1,0 +1,107 @@
+"""Codes and numbers of the log as words for people. Every reader renders the same way: `explain`, `show`, `timeline`, the demo."""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Mapping
+
+from assignors.problem import REASONS
+from events.decisions import Move
+from events.tasks import Lag, LagSentinel
+
+MACHINE_REASONS: Mapping[str, str] = {
+    "carried": "{source} has let go; {destination} has it now",
+    "not_wanted": "the target changed: the move to {destination} is no longer wanted",
+    "destination_gone": "{destination} is gone",
+    "destination_leaving": "{destination} is leaving itself",
+    "destination_wiped": "{destination} has lost its copy",
+    "source_gone": "{source} is gone, so who gets it is decided anew",
+    "task_gone": "the new topology no longer has the task",
+    "stalled": "the copy on {destination} got no nearer for too long; its slot goes to another",
+    "reconfigured": "the new configuration has fewer warm-up slots",
+}
+"""Reasons that the machine gives itself, beside those of the assignor (`assignors.problem.REASONS`)."""
+
+CAUSES: Mapping[str, str] = {
+    "start": "the initial delay was over",
+    "join": "a member joined",
+    "leave": "a member left",
+    "expiry": "a member was not heard of for its session timeout",
+    "expelled": "a member did not give up a task in time and was expelled",
+    "leave_intended": "a member said that it wants to leave",
+    "leave_cancelled": "a member said that it stays",
+    "overdue": "a leaving member's drain timeout passed",
+    "topology": "a new topology was declared",
+    "configured": "the configuration changed",
+    "wiped": "a member lost a copy",
+    "ready": "a copy was caught up",
+    "handover": "a task was given up",
+    "stalled": "a warm-up got no nearer for too long",
+    "unblocked": "a stalled warm-up's back-off was over",
+    "probing": "the probing interval was over",
+    "follow-up": "revoked tasks were to be handed out",
+    "unknown": "the log does not say",
+}
+"""What begins a round, of ours (`statemachine.context.CAUSES`) or of a recorded group (`AssignmentObserved.cause`)."""
+
+NOBODY = "nobody"
+
+
+def reason_text(code: str, *, source: str | None = None, destination: str | None = None, lag_records: int | None = None) -> str:
+    """The reason as a clause without a full stop. Codes of other assignors are shown as they are."""
+    template = REASONS.get(code) or MACHINE_REASONS.get(code)
+    if template is None:
+        return code
+    lag = "unknown many" if lag_records is None else f"{lag_records:,}"
+    return template.format(source=source or NOBODY, destination=destination or NOBODY, lag=lag)
+
+
+def move_text(move: Move) -> str:
+    """One movement's step in one clause, with its numbers."""
+    return reason_text(move.reason, source=move.source, destination=move.destination, lag_records=move.lag_records)
+
+
+def cause_text(cause: str) -> str:
+    return CAUSES.get(cause, cause)
+
+
+def lag_text(lag: Lag | None) -> str:
+    """A number of records, ``runs it``, ``unknown``, or ``no copy``."""
+    if lag is None:
+        return "no copy"
+    if isinstance(lag, LagSentinel):
+        return "runs it" if lag is LagSentinel.ACTIVE else "unknown"
+    return f"{lag:,}"
+
+
+def clock_text(append_ms: int) -> str:
+    """Time of day in UTC to the millisecond, as in ``05:15:12.033``."""
+    return _utc(append_ms).strftime("%H:%M:%S.") + f"{append_ms % 1_000:03}"
+
+
+def day_text(append_ms: int) -> str:
+    """``2026-11-20 05:15:12 UTC``."""
+    return _utc(append_ms).strftime("%Y-%m-%d %H:%M:%S UTC")
+
+
+def _utc(append_ms: int) -> dt.datetime:
+    return dt.datetime.fromtimestamp(append_ms // 1_000, tz=dt.UTC)
+
+
+def span_text(ms: int) -> str:
+    """A duration with the digits that matter: ``0``, ``12 ms``, ``3.2 s``, ``5 min 03 s``, ``2 h 05 min``."""
+    if ms < 0:
+        return f"-{span_text(-ms)}"
+    if ms < 1_000:
+        return f"{ms} ms" if ms else "0"
+    if ms < 60_000:
+        return f"{ms / 1_000:.1f} s"
+    seconds = ms // 1_000
+    if seconds < 3_600:
+        return f"{seconds // 60} min {seconds % 60:02} s"
+    return f"{seconds // 3_600} h {seconds % 3_600 // 60:02} min"
+
+
+def counted(number: int, singular: str, plural: str | None = None) -> str:
+    """``1 task``, ``2 tasks``, ``1,204 tasks``."""
+    return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
