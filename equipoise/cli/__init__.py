@@ -12,8 +12,11 @@ from __future__ import annotations
 from equipoise.cli.front import Front
 
 COMMANDS = {
+    "verify": "equipoise.cli.verify:verify",
+    "explain": "equipoise.cli.explain:explain",
+    "show": "equipoise.cli.show:show",
+    "timeline": "equipoise.cli.timeline:timeline",
     "assign": "equipoise.cli.assign:assign",
-    "scenario": "equipoise.cli.scenario:scenario",
     "scenario": "equipoise.cli.scenario:scenario",
 }
 """Command -> ``module:attribute``, in the order `equipoise --help` lists them."""
