@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import attrs
+
 from events.decisions import Decision, Move
 from events.tasks import TaskId
 from statemachine.deadlines import NO_TASK, Deadlines, Timer
@@ -81,6 +83,20 @@ class Context:
         )
         if self.state.waiting or not self.state.in_flight:
             self.causes.add("handover")  # a slot came free and somebody waits for one, or all is done and the verdict is due
+
+    def take_back(self, member: MemberState, task: TaskId, granted: Move) -> None:
+        """It was granted the task in this very step and was not told yet: nobody runs it, so whoever is to have it next has it at once."""
+        state = self.state
+        del state.owner[task]
+        self.moves.pop(task, None)
+        movement = state.in_flight.get(task)
+        if movement is None or movement.state.value != "revoking":
+            return
+        del state.in_flight[task]
+        destination = state.members[movement.destination]
+        destination.incoming.discard(task)
+        self.grant(destination, task)
+        self.moves[task] = attrs.evolve(granted, destination=movement.destination, lag_records=known_lag(destination.lags.get(task)))
 
     def grant(self, member: MemberState, task: TaskId) -> None:
         """The member may run the task from the next MemberAssigned on. The task has no owner, or this one."""

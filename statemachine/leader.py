@@ -109,13 +109,16 @@ def _ask(state: GroupState, assignor: Assignor, problem: AssignmentProblem, offs
 
 def _apply(context: Context, plan: Plan) -> None:
     state = context.state
+    granted = dict(context.moves)
     _apply_movements(context, plan)
     for member_id in sorted(state.members):
         member = state.members[member_id]
         part = plan.members[member_id]
         keep = set(part.active)
         for task in sorted(task for task in member.active if task not in keep):
-            del member.active[task]
+            if member.active.pop(task) > member.issued_epoch:
+                context.take_back(member, task, granted[task])
+                continue
             member.revoking[task] = (member.issued_epoch + 1, state.now_ms)
             context.changed.add(member_id)
             context.deadlines.watch(Timer.REVOCATION, (member_id, NO_TASK))
