@@ -20,6 +20,7 @@ check: $(READY) ## style, types, doors
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache >.venv/doors.txt 2>&1 || { cat .venv/doors.txt >&2; exit 1; }
+	@echo "check: style, types and doors hold"
 
 bench: $(READY) ## ratios that must not get worse
 	@$(BIN)/python -m bench

@@ -1,0 +1,71 @@
+"""What the build promises: no golden file is rewritten in CI, examples are the same every time there, .ci/run runs the tests, versions are pinned."""
+
+from __future__ import annotations
+
+import os
+import re
+import subprocess
+import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+WITHOUT_CI = {name: value for name, value in os.environ.items() if name != "CI" and not name.startswith("PYTEST_")}
+
+
+def pytest_process(*args: str, ci: bool) -> subprocess.CompletedProcess[str]:
+    environment = {**WITHOUT_CI, "CI": "true"} if ci else WITHOUT_CI
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *args]
+    return subprocess.run(command, capture_output=True, text=True, cwd=ROOT, env=environment, check=False, timeout=120)
+
+
+def test_rewriting_golden_files_is_refused_in_ci() -> None:
+    done = pytest_process("--rewrite", "--collect-only", "tests/unit/test_house_rules.py", ci=True)
+    assert done.returncode == pytest.ExitCode.USAGE_ERROR
+    assert "--rewrite is refused when CI is set" in done.stderr
+
+
+def test_rewriting_golden_files_is_allowed_elsewhere() -> None:
+    assert pytest_process("--rewrite", "--collect-only", "tests/unit/test_house_rules.py", ci=False).returncode == 0
+
+
+@pytest.mark.parametrize(("ci", "derandomized"), [(True, True), (False, False)])
+def test_hypothesis_draws_the_same_examples_in_ci_alone(ci: bool, derandomized: bool, tmp_path: Path) -> None:
+    probe = tmp_path / "test_probe.py"
+    probe.write_text(f"import hypothesis\n\ndef test_probe():\n    assert hypothesis.settings().derandomize is {derandomized}\n")
+    done = pytest_process("--rootdir", str(ROOT), "--confcutdir", str(ROOT), "-p", "tests.conftest", str(probe), ci=ci)
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_ci_runs_what_a_developer_runs() -> None:
+    script = ROOT / ".ci" / "run"
+    assert os.access(script, os.X_OK)
+    assert re.search(r"^make test$", script.read_text(), re.MULTILINE)
+
+
+def test_every_dependency_is_pinned_and_within_its_bounds() -> None:
+    from packaging.requirements import Requirement
+    from packaging.utils import canonicalize_name
+
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    pins = dict(line.split("==") for line in (ROOT / "constraints.txt").read_text().splitlines() if not line.startswith("#"))
+    pinned = {canonicalize_name(name): version for name, version in pins.items()}
+    for text in [*project["dependencies"], *project["optional-dependencies"]["dev"]]:
+        requirement = Requirement(text)
+        assert requirement.specifier.contains(pinned[canonicalize_name(requirement.name)]), text
+    for text in project["optional-dependencies"]["spark"]:
+        requirement = Requirement(text)
+        name = canonicalize_name(requirement.name)
+        assert name not in pinned or requirement.specifier.contains(pinned[name]), text
+
+
+def test_the_solver_is_pinned_to_one_version() -> None:
+    dependencies = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["dependencies"]
+    assert f"ortools=={metadata.version('ortools')}" in dependencies
+
+
+def test_nothing_in_the_constraints_names_a_place_to_install_from() -> None:
+    assert not re.search(r"://|^-|@", (ROOT / "constraints.txt").read_text(), re.MULTILINE)
