@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from assignors.situation import Shares, Situation
+from assignors.situation import Pool, Shares, Situation
+from assignors.target import Candidates
 from events.tasks import TaskId
 
 
-def moves_lower_bound(situation: Situation, shares: Shares, settled: Mapping[TaskId, str], *, balanced: bool) -> int:
+def moves_lower_bound(
+    situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, balanced: bool
+) -> int:
     """A proven lower bound of the changes of owner from now to any target with all members within their shares.
 
     Every change of owner is one of: a *settled* one (decided earlier), a *forced* one (the owner may not keep the task), or a chosen one. Let s and
@@ -21,10 +24,15 @@ def moves_lower_bound(situation: Situation, shares: Shares, settled: Mapping[Tas
     * at least max(lt - s - n, (ls - s) + (lt - us - n)) tasks come to it, by choice or by force, or free ones that nobody owned. A task comes to one
       member only; so, less the free ones, these add up over members, and to the settled ones.
 
-    The larger of the two sums holds. `balanced` False (the shares cannot all be kept): only settled and forced moves are certain.
+    A free task with one member in its min rank counts as kept by it: any other target of it is a change of owner. Of those with several, no more
+    come to a member without a change of owner than name it.
+
+    The largest of these sums holds. `balanced` False (the shares cannot all be kept): only settled and forced moves are certain.
     """
     stateful = dict.fromkeys(situation.members, 0)
     stateless = dict.fromkeys(situation.members, 0)
+    comes_free = dict.fromkeys(situation.members, 0)
+    pools: dict[Pool, int] = {}
     settled_moves = forced = free = 0
     for task in situation.tasks.values():
         owner = situation.owner.get(task.id)
@@ -32,14 +40,25 @@ def moves_lower_bound(situation: Situation, shares: Shares, settled: Mapping[Tas
         if keeper is not None:
             settled_moves += owner is not None
         elif owner is None:
-            free += bool(situation.eligible(task.id))
+            members, pool = _free_for(situation, candidates, task.id)
+            if pool is None and len(members) == 1:
+                keeper = members[0]
+            else:
+                free += bool(members or pool)
+                for member in members:
+                    comes_free[member] += 1
+                if pool is not None:
+                    pools[pool] = pools.get(pool, 0) + 1
         elif situation.must_move(task.id):
             forced += 1
-        else:
+        elif not situation.members[owner].leaving:
             keeper = owner
         if keeper is not None:
             (stateful if task.stateful else stateless)[keeper] += 1
-    leaving = arriving = 0
+    for pool, tasks in pools.items():
+        for member in pool.members:
+            comes_free[member] += tasks
+    leaving = arriving = moving_in = 0
     for member in situation.members:
         s, n, every = stateful[member], stateless[member], shares.every[member]
         over, under = max(0, s + n - every.upper), max(0, every.lower - s - n)
@@ -49,4 +68,14 @@ def moves_lower_bound(situation: Situation, shares: Shares, settled: Mapping[Tas
             under = max(under, max(0, inner.lower - s) + max(0, every.lower - inner.upper - n))
         leaving += over
         arriving += under
-    return settled_moves + (max(forced + leaving, arriving - free, 0) if balanced else forced)
+        moving_in += max(0, under - comes_free[member])
+    return settled_moves + (max(forced + leaving, arriving - free, moving_in) if balanced else forced)
+
+
+def _free_for(situation: Situation, candidates: Mapping[TaskId, Candidates], task: TaskId) -> tuple[tuple[str, ...], Pool | None]:
+    """Members to which a task without owner can go without a change of owner: by name, or a pool."""
+    if not situation.tasks[task].stateful:
+        return (), situation.eligible(task)
+    if task not in candidates:
+        return (), None
+    return candidates[task].members, candidates[task].fresh

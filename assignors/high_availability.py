@@ -56,7 +56,7 @@ class HighAvailability:
         slots = Slots(situation)
         movements = get_movements(situation, now, target.owner, slots)
         standbys = assign_standbys(situation, now, target.owner, movements, slots)
-        return _plan(situation, shares, settled, target, now, movements, standbys, keep_ready(movements, slots))
+        return _plan(situation, shares, candidates, settled, target, now, movements, standbys, keep_ready(movements, slots))
 
 
 def _granted(situation: Situation, task: TaskId) -> bool:
@@ -119,6 +119,7 @@ def _now(
 def _plan(
     situation: Situation,
     shares: Shares,
+    candidates: Mapping[TaskId, Candidates],
     settled: Mapping[TaskId, str],
     target: Target,
     now: Mapping[TaskId, str],
@@ -145,7 +146,7 @@ def _plan(
         targets[owner].append(task)
     imbalance = shares.imbalance(target.owner)
     moves = sum(now[task] != owner for task, owner in target.owner.items() if task in now)
-    bound = moves_lower_bound(situation, shares, settled, balanced=imbalance == 0)
+    bound = moves_lower_bound(situation, shares, candidates, settled, balanced=imbalance == 0)
     return Plan(
         members={
             member: MemberPlan(

@@ -23,7 +23,7 @@ from assignors.situation import Pool
 from assignors.transport import Flow, Hashes, Network, mixed, solve, stable_hash
 from events.tasks import TaskId
 
-_KINDS = {"direct": 1, "pooled": 2, "pool": 3, "place": 4}  # so that arcs between the same names draw different ties
+_DIRECT, _POOLED, _POOL, _PLACE, _INNER_PLACE = (role << 32 for role in range(1, 6))  # so that arcs between the same names draw different ties
 
 
 class AssignmentNetwork:
@@ -43,7 +43,7 @@ class AssignmentNetwork:
         self._head: list[int] = []
         self._capacity: list[int] = []
         self._cost: list[Sequence[int]] = []
-        self._name: list[tuple[int, int]] = []
+        self._name: list[tuple[int, int, int]] = []
         self._direct_arcs: list[tuple[int, TaskId, str]] = []
         self._pooled_arcs: list[tuple[int, TaskId, tuple[Pool, bool]]] = []
         self._pool_arcs: dict[tuple[Pool, bool], list[tuple[int, str]]] = {}
@@ -55,7 +55,7 @@ class AssignmentNetwork:
         inner = self._two_kinds and self._tasks[task].stateful
         self._direct_arcs.append((len(self._tail), task, member))
         self._direct_wanted[member] = self._direct_wanted.get(member, 0) + 1
-        self._arc(node, self._member(member, inner), 1, cost, "direct", task, member)
+        self._arc(node, self._member(member, inner), 1, cost, _DIRECT, task, member)
 
     def pooled(self, task: TaskId, pool: Pool, cost: Sequence[int]) -> None:
         """The task may go to any member of the pool."""
@@ -66,14 +66,14 @@ class AssignmentNetwork:
             self._pool_tasks[key] = 0
         self._pool_tasks[key] += 1
         self._pooled_arcs.append((len(self._tail), task, key))
-        self._arc(node, self._pool_node[key], 1, cost, "pooled", task, None)
+        self._arc(node, self._pool_node[key], 1, cost, _POOLED | self._pool_node[key], task, None)
 
     def place(self, member: str, capacity: int, cost: Sequence[int], *, inner: bool = False) -> None:
         """Room for `capacity` tasks on a member, at this cost each."""
         if capacity <= 0 or (member, inner) not in self._member_node:
             return
         node = self._member_node[member, inner]
-        self._arc(node, self._member(member, False) if inner else 0, capacity, cost, "place", None, member)
+        self._arc(node, self._member(member, False) if inner else 0, capacity, cost, (_INNER_PLACE if inner else _PLACE) | cost[0], None, member)
 
     def shares(self, member: str, lower: int, upper: int, *, kind: str) -> None:
         """Soft bounds for a member's stateful tasks, or for all its tasks; the first level of cost counts what is outside."""
@@ -124,7 +124,7 @@ class AssignmentNetwork:
             if amount[arc]:
                 pooled.setdefault(key, []).append(task)
         for key, tasks in pooled.items():
-            owner.update(deal(tasks, {member: amount[arc] for arc, member in self._pool_arcs[key]}, allowed))
+            owner.update(deal(sorted(tasks), {member: amount[arc] for arc, member in self._pool_arcs[key]}, allowed))
         return dict(sorted(owner.items()))
 
     def _open_pools(self) -> None:
@@ -135,7 +135,7 @@ class AssignmentNetwork:
             arcs = self._pool_arcs[key] = []
             for member in pool.members:
                 arcs.append((len(self._tail), member))
-                self._arc(node, self._member(member, inner), self._pool_tasks[key], (0,) * self._levels, "pool", None, member)
+                self._arc(node, self._member(member, inner), self._pool_tasks[key], (0,) * self._levels, _POOL | node, None, member)
 
     def _new_node(self) -> int:
         self._nodes += 1
@@ -155,7 +155,7 @@ class AssignmentNetwork:
                 self._member(member, False)
         return node
 
-    def _arc(self, tail: int, head: int, capacity: int, cost: Sequence[int], kind: str, task: TaskId | None, member: str | None) -> None:
+    def _arc(self, tail: int, head: int, capacity: int, cost: Sequence[int], role: int, task: TaskId | None, member: str | None) -> None:
         self._tail.append(tail)
         self._head.append(head)
         self._capacity.append(capacity)
@@ -163,30 +163,26 @@ class AssignmentNetwork:
         named = 0
         if member is not None:
             named = self._hash.get(member, 0) or self._hash.setdefault(member, stable_hash(member))
-        # A member's places differ by their cost only, and places of one cost are one arc.
-        self._name.append(
-            (named ^ (_KINDS[kind] << 8 | (cost[0] if kind == "place" else 0)), 0 if task is None else (task.subtopology << 32 | task.partition) + 1)
-        )
+        self._name.append((named, 0 if task is None else (task.subtopology << 32 | task.partition) + 1, role))
 
     def _names(self) -> Hashes:
-        pairs = np.array(self._name, dtype=np.uint64).reshape(-1, 2)
-        return mixed(pairs[:, 0] ^ mixed(pairs[:, 1], 1), 0)
+        """Of all that an arc joins, and of its role there: no two arcs that compete have the same."""
+        parts = np.array(self._name, dtype=np.uint64).reshape(-1, 3)
+        return mixed(parts[:, 0] ^ mixed(parts[:, 1] ^ mixed(parts[:, 2], 2), 1), 0)
 
 
 def deal(tasks: Sequence[TaskId], places: Mapping[str, int], allowed: Callable[[TaskId, str], bool]) -> dict[TaskId, str]:
-    """The canonical rule for what a pool leaves open: tasks in rising order go round the members in rising order, one to each that has a place left.
+    """The canonical rule for what is left open: tasks, in the order given, go round the members, in rising order, one to each that has a place left.
 
-    So the tasks of a sub-topology spread over the members. A task goes to the next member that is `allowed` for it; if none is left, it
-    changes places with the first task dealt for which both fit; if there is none, it goes where a place is left.
+    So tasks that follow each other spread over the members. A task goes to the next member that is `allowed` for it. If none is left, it changes
+    places with the first task dealt for which both fit; if there is none, it goes where a place is left. Without a place left, it is absent.
     """
     turn = deque((member, count) for member, count in sorted(places.items()) if count > 0)
     dealt: dict[TaskId, str] = {}
-    for task in sorted(tasks):
-        for skipped in range(len(turn)):
-            if allowed(task, turn[skipped][0]):
-                break
-        else:
-            skipped = 0
+    for task in tasks:
+        if not turn:
+            break
+        skipped = next((index for index, (member, _) in enumerate(turn) if allowed(task, member)), 0)
         member, count = turn[skipped]
         del turn[skipped]
         if count > 1:

@@ -18,7 +18,8 @@ from collections.abc import Iterator, Mapping
 import attrs
 
 from assignors.movements import Movements, Slots
-from assignors.situation import Situation
+from assignors.network import deal
+from assignors.situation import Pool, Situation
 from events.tasks import TaskId
 
 
@@ -101,22 +102,61 @@ class _Board:
         )
 
     def fill(self) -> None:
-        """Missing copies, one round over all tasks after another."""
+        """Missing copies, one round over all tasks after another: copies that are left over, then what is missing still."""
         self.heap = [self._entry(member.id) for member in self.situation.members.values() if not member.leaving]
         heapq.heapify(self.heap)
-        missing = [task for task, members in self.holders.items() if len(members) < self.wanted[task]]
         for copies in range(self.situation.knobs.num_standbys):
-            if not missing:
-                return
-            for task in missing:
-                if len(self.holders[task]) == copies:
-                    member = (
-                        self._left_over(task) or self._least_loaded(task, beside=self.destination.get(task)) or self._least_loaded(task, beside=None)
-                    )
-                    if member is not None:
-                        self.add(task, member)
-                        self.placed.add(task)
-            missing = [task for task in missing if len(self.holders[task]) < self.wanted[task]]
+            missing: dict[Pool, list[TaskId]] = {}
+            for task, members in self.holders.items():
+                if len(members) == copies < self.wanted[task]:
+                    left_over = self._left_over(task)
+                    if left_over is None:
+                        missing.setdefault(self.situation.eligible(task), []).append(task)
+                    else:
+                        self._place(task, left_over)
+            for pool, tasks in missing.items():
+                self._deal(pool, tasks)
+
+    def _deal(self, pool: Pool, tasks: list[TaskId]) -> None:
+        """One copy of each task: first how many go to each member, so that loads are even; then which, by the canonical rule.
+
+        Tasks of one owner follow each other and members take turns: so an owner's standbys spread over many, and with them its work when it dies.
+        """
+        room = dict.fromkeys(pool.members, len(tasks))
+        for task in tasks:
+            for member in (self.now[task], *self.holders[task]):
+                if member in room:
+                    room[member] -= 1
+        loads = [self._entry(member) for member in pool.members]
+        heapq.heapify(loads)
+        places = dict.fromkeys(pool.members, 0)
+        for _ in tasks:
+            while loads and places[loads[0][1]] >= room[loads[0][1]]:
+                heapq.heappop(loads)
+            if not loads:
+                break
+            member = loads[0][1]
+            places[member] += 1
+            capacity = self.situation.members[member].capacity
+            heapq.heapreplace(loads, ((self.load[member] + places[member]) / capacity, member))
+
+        def allowed(task: TaskId, member: str) -> bool:
+            return self.may_hold(member, task) and member != self.destination.get(task)
+
+        by_owner = sorted(tasks, key=lambda task: (self.now[task], task))
+        dealt = deal(by_owner, places, allowed)
+        for task in by_owner:
+            if task in dealt and allowed(task, dealt[task]):
+                self._place(task, dealt[task])
+        for task in by_owner:
+            if task not in dealt or dealt[task] not in self.holders[task]:
+                last_resort = self._least_loaded(task, beside=self.destination.get(task)) or self._least_loaded(task, beside=None)
+                if last_resort is not None:
+                    self._place(task, last_resort)
+
+    def _place(self, task: TaskId, member: str) -> None:
+        self.add(task, member)
+        self.placed.add(task)
 
     def _left_over(self, task: TaskId) -> str | None:
         """The best copy that nobody counts yet, on a member with room."""

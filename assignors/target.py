@@ -5,6 +5,7 @@ They are one transportation problem (see `network`) with two costs.
 
 from __future__ import annotations
 
+import heapq
 from collections.abc import Iterable, Mapping
 
 import attrs
@@ -41,38 +42,67 @@ class Target:
 def min_rank(situation: Situation, tasks: Iterable[TaskId]) -> dict[TaskId, Candidates]:
     """Stateful tasks that need an owner now -> the members of their min rank. Tasks nobody may run are absent.
 
-    Rank 0 if anybody is caught up. Otherwise least expected time to ready: the records a member already restores for tasks it owns, plus its lag on
-    this one (PROTOCOL D3); members that differ by no more than acceptable_recovery_lag, which by its definition is next to no time, rank alike.
+    Rank 0 if anybody is caught up on it. The others are ranked by `_soonest_ready`.
+    """
+    found: dict[TaskId, Candidates] = {}
+    cold: list[TaskId] = []
+    for task in sorted(tasks):
+        eligible = situation.eligible(task)
+        caught_up = tuple(member for member, copy in situation.copies[task].items() if copy.caught_up and member in eligible)
+        if caught_up:
+            found[task] = Candidates(members=caught_up)
+        elif eligible:
+            cold.append(task)
+    found.update(_soonest_ready(situation, cold))
+    return found
+
+
+def _soonest_ready(situation: Situation, tasks: list[TaskId]) -> dict[TaskId, Candidates]:
+    """For tasks on which nobody is caught up: least expected time to ready, the restore queue included (PROTOCOL D3).
+
+    A member's queue is what it is restoring for tasks it owns, plus what it is to get here: the tasks are dealt one after the other to whoever
+    would be ready first, so that a member with half a copy of many tasks is not given all of them. Members that differ by no more than
+    acceptable_recovery_lag, by its definition next to no time, rank alike. A task that is not dealt to a holder of a copy ranks all members alike
+    that were dealt such a task: which of them gets it is a matter of balance.
     """
     slack = situation.knobs.acceptable_recovery_lag
     queue = _restore_queues(situation)
-    least_busy: dict[Pool, tuple[int, Pool]] = {}
+    idle: dict[Pool, list[tuple[int, str]]] = {}
+    fresh: dict[Pool, list[str]] = {}
     found: dict[TaskId, Candidates] = {}
+    copyless: list[TaskId] = []
     for task in tasks:
         eligible = situation.eligible(task)
-        if not eligible:
-            continue
-        held = {member: copy for member, copy in situation.copies[task].items() if member in eligible}
-        caught_up = tuple(member for member, copy in held.items() if copy.caught_up)
-        if caught_up:
-            found[task] = Candidates(members=caught_up)
-            continue
-        if eligible not in least_busy:
-            least = min(queue[member] for member in eligible.members)
-            idle = pool_of(member for member in eligible.members if queue[member] <= least + slack)
-            least_busy[eligible] = least, eligible if len(idle.members) == len(eligible.members) else idle
-        least, fresh = least_busy[eligible]
-        sooner = {
-            member: queue[member] + copy.records
-            for member, copy in held.items()
-            if queue[member] + copy.records < least + whole(situation.tasks[task])
-        }
-        if sooner:
-            soonest = min(sooner.values())
-            found[task] = Candidates(members=tuple(member for member, records in sooner.items() if records <= soonest + slack))
+        if eligible not in idle:
+            idle[eligible] = sorted((queue[member], member) for member in eligible.members)
+            fresh[eligible] = [member for records, member in idle[eligible] if records <= idle[eligible][0][0] + slack]
+        records, idlest = _idlest(idle[eligible], queue)
+        held = {member: queue[member] + copy.records for member, copy in situation.copies[task].items() if member in eligible}
+        soonest = min(held.values(), default=records + whole(situation.tasks[task]))
+        if soonest < records + whole(situation.tasks[task]):
+            found[task] = Candidates(members=tuple(member for member, expected in held.items() if expected <= soonest + slack))
+            taker = min((expected, member) for member, expected in held.items())[1]
+            queue[taker] = soonest
         else:
-            found[task] = Candidates(fresh=fresh)
+            copyless.append(task)
+            fresh[eligible].append(idlest)
+            queue[idlest] += whole(situation.tasks[task])
+    pools = {eligible: _narrowed(eligible, members) for eligible, members in fresh.items()}
+    found.update((task, Candidates(fresh=pools[situation.eligible(task)])) for task in copyless)
     return found
+
+
+def _idlest(heap: list[tuple[int, str]], queue: Mapping[str, int]) -> tuple[int, str]:
+    """The member with the shortest queue, and its length. `heap` may be behind `queue`, which only grows."""
+    while heap[0][0] != queue[heap[0][1]]:
+        heapq.heapreplace(heap, (queue[heap[0][1]], heap[0][1]))
+    return heap[0]
+
+
+def _narrowed(pool: Pool, members: Iterable[str]) -> Pool:
+    """The pool of these members of `pool`; itself when they are all of it."""
+    ids = sorted(set(members))
+    return pool if len(ids) == len(pool.members) else pool_of(ids)
 
 
 def _restore_queues(situation: Situation) -> dict[str, int]:

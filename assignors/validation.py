@@ -40,6 +40,7 @@ class _Judge:
         self.owner = {task: member.id for member in problem.members for task in member.active if task in self.tasks}
         self.target = {task: member for member, tasks in plan.target.items() for task in tasks}
         self.handing_over = {movement.task: movement.destination for movement in problem.in_flight if movement.state is MovementState.REVOKING}
+        self.begun = {(movement.task, movement.destination) for movement in problem.in_flight}
         self.caught_up: dict[TaskId, list[str]] = {}
         """Stateful task -> members that are caught up on it and may be given it."""
         for member in problem.members:
@@ -172,6 +173,7 @@ class _Judge:
             and (task, movement.destination) in self.problem.blocked
             and task in part.warmup
             and task not in self.members[movement.destination].warmup
+            and (task, movement.destination) not in self.begun
         ):
             yield f"{name}: begins on {movement.destination} during its back-off"
 
