@@ -84,16 +84,13 @@ class Context:
         if self.state.waiting or not self.state.in_flight:
             self.causes.add("handover")  # a slot came free and somebody waits for one, or all is done and the verdict is due
 
-    def take_back(self, member: MemberState, task: TaskId, granted: Move) -> None:
-        """It was granted the task in this very step and was not told yet: nobody runs it, so whoever is to have it next has it at once."""
-        state = self.state
-        del state.owner[task]
-        self.moves.pop(task, None)
-        movement = state.in_flight.get(task)
+    def pass_on(self, task: TaskId, granted: Move) -> None:
+        """The task was granted (`granted`) and taken back in one step: nobody was told, so its next owner, if the round names one, has it at once."""
+        movement = self.state.in_flight.get(task)
         if movement is None or movement.state.value != "revoking":
             return
-        del state.in_flight[task]
-        destination = state.members[movement.destination]
+        del self.state.in_flight[task]
+        destination = self.state.members[movement.destination]
         destination.incoming.discard(task)
         self.grant(destination, task)
         self.moves[task] = attrs.evolve(granted, destination=movement.destination, lag_records=known_lag(destination.lags.get(task)))

@@ -70,12 +70,15 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
     state = context.state
     problem = build_problem(state)
     plan = _ask(state, assignor, problem, offset)
-    _apply(context, plan)
+    passed_on = _apply(context, plan)
     natural = bool(context.causes & NATURAL)
     if not plan.probing:
         state.probing_deadline_ms = None
     elif natural or state.probing_deadline_ms is None:
         state.probing_deadline_ms = state.now_ms + state.knobs.probing_interval_ms
+        context.deadlines.watch(Timer.PROBING)
+    if passed_on and not state.in_flight:
+        state.probing_deadline_ms = state.now_ms  # nobody will report that it is done: the next record sees
         context.deadlines.watch(Timer.PROBING)
     _note_verdict(context, plan)
 
@@ -107,9 +110,11 @@ def _ask(state: GroupState, assignor: Assignor, problem: AssignmentProblem, offs
     return plan
 
 
-def _apply(context: Context, plan: Plan) -> None:
+def _apply(context: Context, plan: Plan) -> bool:
+    """Returns whether tasks were passed on in it, so that less is in flight now than the plan says."""
     state = context.state
     granted = dict(context.moves)
+    untold: list[TaskId] = []
     _apply_movements(context, plan)
     for member_id in sorted(state.members):
         member = state.members[member_id]
@@ -117,7 +122,8 @@ def _apply(context: Context, plan: Plan) -> None:
         keep = set(part.active)
         for task in sorted(task for task in member.active if task not in keep):
             if member.active.pop(task) > member.issued_epoch:
-                context.take_back(member, task, granted[task])
+                del state.owner[task]  # granted in this very step and not told yet: nobody runs it
+                untold.append(task)
                 continue
             member.revoking[task] = (member.issued_epoch + 1, state.now_ms)
             context.changed.add(member_id)
@@ -141,6 +147,9 @@ def _apply(context: Context, plan: Plan) -> None:
             context.changed.add(member_id)
         elif member.released and not member.leaving:
             member.released = False
+    for task in untold:
+        context.pass_on(task, granted[task])
+    return bool(untold)
 
 
 def _apply_movements(context: Context, plan: Plan) -> None:
