@@ -99,7 +99,7 @@ def live(play: Play, said: Said) -> None:
     state = play.state
     if not said.get("tell", True):
         del play.out[out:]
-    changed = sum(1 for task, owner in state.owner.items() if owners.get(task) != owner)
+    changed = sum(1 for task in owners.keys() | state.owner.keys() if owners.get(task) != state.owner.get(task))
     how = "settled" if settled(play) else "still moving"
     play.say(
         f"({steps * step_ms} ms: {state.generation - generation} rounds, {state.number - number} decisions, {changed} tasks changed owner, {how})"

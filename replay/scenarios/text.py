@@ -75,6 +75,8 @@ def parse(text: str, path: str) -> Scenario:
             end = at
             while end < len(lines) and lines[end].strip():
                 end += 1
+            if SEPARATOR in lines[at:end]:
+                raise ScenarioError(path, at, f"golden text with a {SEPARATOR} in it; end it with a blank line before the next directive")
             cases.append(Case(directives=tuple(directives), golden=tuple(line.rstrip() for line in lines[at:end]), golden_from=at, golden_to=end))
             directives = []
             at = end

@@ -48,6 +48,7 @@ EXAMPLE = (HERE / "high_availability" / "cold_joiner.txt").read_text(encoding="u
         ("group balance_factor=0\n----\n", "x.txt:1: Knobs.balance_factor"),
         ("group\n", "x.txt:1: directive 'group' has no ----"),
         ("# nothing\n", "x.txt:1: no directive"),
+        ("group\n----\njoin m1\n----\n", "x.txt:2: golden text with a ----"),
         ("----\nok\n", "x.txt:1: ---- without a directive"),
         ("group assignor=nobody\n----\n", "x.txt:1: the group halted (assignor_missing"),
         ("group\nexpect-halt assignor_missing\n----\n", "x.txt:2: expected the group to be halted"),
