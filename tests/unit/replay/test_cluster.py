@@ -1,0 +1,434 @@
+"""The simulated cluster: calm runs converge, each fault alone does what the protocol says, and the same seed gives the same bytes."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from events.decisions import AssignmentIssued, EventRejected, MemberExpired
+from events.errors import GroupHalted, InvariantBroken
+from events.facts import LagReported, MemberJoined, ProbingTick
+from events.log import open_log
+from events.records import DecisionRecord
+from events.tasks import TaskId
+from replay.cluster import NetworkSettings, SimulatedCluster
+from replay.cluster.process import Exit
+from statemachine.machine import GroupMachine
+from statemachine.member import MemberSession
+from tests.unit.replay.clusters_under_test import (
+    LEASE_MS,
+    SESSION_MS,
+    START_MS,
+    Kept,
+    Memory,
+    assert_settled,
+    member,
+    running_cluster,
+    silences_ms,
+    small_config,
+)
+
+LOSSY = NetworkSettings(most_delay_ms=30, loss_per_million=20_000, report_loss_per_million=50_000)
+
+
+def owned_by(cluster: SimulatedCluster, member_id: str) -> set[TaskId]:
+    return {task for task, owner in cluster.world.owners(cluster.now_ms).items() if owner == member_id}
+
+
+# Calm
+
+
+def test_a_calm_group_runs_every_task_once_and_stays_as_it_is():
+    kept = Kept()
+    cluster = running_cluster(small_config(), "m1", "m2", "m3", watcher=kept)
+    assert_settled(cluster)
+    assert sorted(len(owned_by(cluster, name)) for name in ("m1", "m2", "m3")) == [2, 3, 3]
+    rounds, since_ms = len(kept.of(AssignmentIssued)), cluster.now_ms
+    cluster.run_for(600_000)
+    assert len(kept.of(AssignmentIssued)) == rounds
+    assert set(silences_ms(cluster, since_ms).values()) == {0}
+    assert kept.of(EventRejected) == []
+
+
+def test_a_join_warms_up_first_and_no_running_task_waits():
+    cluster = running_cluster(small_config(stateful=12, stateless=0, acceptable_recovery_lag=1_000), "m1", "m2", "m3")
+    since_ms = cluster.now_ms
+    before = cluster.world.owners(since_ms)
+    cluster.start_process(member("m4"))
+    cluster.run_for(120_000)
+    assert_settled(cluster)
+    after = cluster.world.owners(cluster.now_ms)
+    assert {after[task] for task in after if after[task] != before[task]} == {"m4"}
+    assert sum(after[task] != before[task] for task in after) == 3
+    assert max(silences_ms(cluster, since_ms).values()) < 500
+
+
+def test_no_ticks_while_the_group_is_empty():
+    kept = Kept()
+    cluster = running_cluster(small_config(), "m1", watcher=kept)
+    cluster.last_process("m1").close()
+    cluster.run_for(5_000)
+    assert cluster.exits[-1][1:] == ("m1#1", Exit.LEFT)
+    facts = len(kept.facts)
+    cluster.run_for(600_000)
+    assert len(kept.facts) == facts
+
+
+def test_a_lonely_quiet_member_is_ticked_for():
+    """With nothing else in the log its session must still be able to end (L3)."""
+    kept = Kept()
+    cluster = running_cluster(small_config(), "m1", watcher=kept)
+    cluster.last_process("m1").kill()
+    cluster.run_for(SESSION_MS + 3_000)
+    assert [expired.cause for expired in kept.of(MemberExpired)] == ["session_timeout"]
+    assert any(isinstance(record.event, ProbingTick) for record in kept.facts)
+
+
+# The same again
+
+
+@pytest.mark.parametrize("network", [NetworkSettings(), LOSSY])
+def test_the_same_seed_gives_the_same_log_and_another_seed_another(network: NetworkSettings):
+    def log_of(seed: int) -> list[str]:
+        memory = Memory()
+        cluster = running_cluster(small_config(network=network), "m1", "m2", seed=seed, sink=memory, settled_ms=30_000)
+        cluster.last_process("m2").kill()
+        cluster.run_for(30_000)
+        return memory.lines
+
+    first = log_of(5)
+    assert first == log_of(5)
+    assert first != log_of(6)
+
+
+def test_the_written_log_is_complete_and_refolds_to_the_same_decisions(tmp_path):
+    location = tmp_path / "group.db"
+    with open_log(location, "w") as log, log.transaction():
+        cluster = running_cluster(small_config(), "m1", "m2", sink=log)
+        cluster.start_process(member("m3"))
+        cluster.run_for(60_000)
+    machine = GroupMachine()
+    pending: list[DecisionRecord] = []
+    facts = 0
+    with open_log(location) as log:
+        for record in log.read():
+            if isinstance(record, DecisionRecord):
+                assert record == pending.pop(0)
+            else:
+                assert pending == []
+                pending = machine.step(record)
+                facts += 1
+    assert pending == []
+    assert facts == cluster.folded > 50
+
+
+# The network
+
+
+def test_a_lossy_network_costs_time_and_nothing_else():
+    cluster = running_cluster(small_config(network=LOSSY), "m1", "m2", "m3", settled_ms=120_000)
+    cluster.network.heal()
+    cluster.run_for(60_000)
+    assert_settled(cluster)
+
+
+def test_a_lost_report_makes_the_next_one_whole():
+    kept = Kept()
+    cluster = running_cluster(small_config(network=NetworkSettings(report_loss_per_million=500_000)), "m1", "m2", watcher=kept, settled_ms=200_000)
+    cluster.network.heal()
+    cluster.run_for(20_000)
+    assert_settled(cluster)
+    reports = [record.event for record in kept.facts if isinstance(record.event, LagReported)]
+    assert {report.base is None for report in reports} == {True, False}
+
+
+@pytest.mark.parametrize("duration_ms", [LEASE_MS // 3, SESSION_MS * 2])
+def test_a_member_cut_off_shorter_than_its_lease_goes_on_and_longer_comes_back_anew(duration_ms: int):
+    kept = Kept()
+    cluster = running_cluster(small_config(num_standbys=1), "m1", "m2", watcher=kept)
+    process = cluster.last_process("m1")
+    incarnation, since_ms = process.incarnation, cluster.now_ms
+    cluster.network.cut(process.name, duration_ms)
+    cluster.run_for(120_000)
+    assert_settled(cluster)
+    if duration_ms < LEASE_MS:
+        assert process.incarnation == incarnation
+        assert set(silences_ms(cluster, since_ms).values()) == {0}
+        assert kept.of(MemberExpired) == []
+    else:
+        assert process.incarnation > incarnation
+        assert [(expired.incarnation, expired.cause) for expired in kept.of(MemberExpired)] == [(incarnation, "session_timeout")]
+
+
+# Processes
+
+
+def test_only_the_dead_members_tasks_wait_and_only_for_the_session_timeout():
+    cluster = running_cluster(small_config(num_standbys=1), "m1", "m2", "m3")
+    since_ms = cluster.now_ms
+    lost = owned_by(cluster, "m1")
+    cluster.last_process("m1").kill()
+    cluster.run_for(60_000)
+    assert_settled(cluster)
+    waited = {task: gap for task, gap in silences_ms(cluster, since_ms).items() if gap}
+    assert set(waited) == lost
+    assert max(waited.values()) <= SESSION_MS + 3_000
+
+
+def test_a_restart_that_proves_its_predecessor_dead_waits_for_nobody():
+    kept = Kept()
+    cluster = running_cluster(small_config(), "m1", "m2", "m3", watcher=kept)
+    since_ms = cluster.now_ms
+    before = cluster.world.owners(since_ms)
+    cluster.last_process("m1").kill()
+    cluster.restart("m1")
+    cluster.run_for(60_000)
+    assert [(expired.cause, expired.hold_ms) for expired in kept.of(MemberExpired)] == [("proven_dead", 0)]
+    assert max(silences_ms(cluster, since_ms).values()) < 2_500  # its start, and its last second of writes
+    assert cluster.world.owners(cluster.now_ms) == before
+
+
+def test_a_restart_without_proof_makes_the_new_owner_wait_out_the_old_ones_lease():
+    kept = Kept()
+    cluster = running_cluster(small_config(), "m1", "m2", "m3", watcher=kept)
+    since_ms = cluster.now_ms
+    lost = owned_by(cluster, "m1")
+    cluster.last_process("m1").kill()
+    cluster.restart("m1", proven=False)
+    cluster.run_for(60_000)
+    assert [(expired.cause, expired.hold_ms) for expired in kept.of(MemberExpired)] == [("superseded", SESSION_MS)]
+    assert {task for task, gap in silences_ms(cluster, since_ms).items() if gap > SESSION_MS} == lost
+    assert_settled(cluster)
+
+
+def test_a_zombie_and_its_successor_never_run_a_task_at_once_and_the_zombie_goes():
+    cluster = running_cluster(small_config(), "m1", "m2")
+    cluster.duplicate("m1")
+    cluster.run_for(60_000)  # the world raises InvariantBroken at the first overlap
+    assert cluster.exits[0][1:] == ("m1#1", Exit.SUPERSEDED)
+    assert_settled(cluster)
+
+
+def test_a_zombie_that_was_paused_finds_out_before_it_runs_anything():
+    cluster = running_cluster(small_config(), "m1", "m2")
+    zombie = cluster.last_process("m1")
+    zombie.pause()
+    cluster.duplicate("m1")
+    cluster.run_for(60_000)
+    zombie.resume()
+    cluster.run_for(10_000)
+    assert zombie.exit is Exit.SUPERSEDED
+    assert_settled(cluster)
+
+
+@pytest.mark.parametrize("duration_ms", [LEASE_MS // 3, LEASE_MS + 500, 3 * SESSION_MS])
+def test_a_paused_process_runs_nothing_after_its_lease(duration_ms: int):
+    cluster = running_cluster(small_config(), "m1", "m2")
+    process = cluster.last_process("m1")
+    incarnation = process.incarnation
+    process.pause()
+    cluster.run_for(duration_ms)
+    process.resume()
+    assert (process.running == []) == (duration_ms > LEASE_MS)
+    cluster.run_for(120_000)
+    assert_settled(cluster)
+    assert (process.incarnation == incarnation) == (duration_ms < LEASE_MS)
+
+
+def test_a_lost_disk_means_restoring_from_the_start():
+    cluster = running_cluster(small_config(), "m1", "m2")
+    lost = owned_by(cluster, "m1")
+    cluster.last_process("m1").kill()
+    cluster.wipe("m1")
+    cluster.restart("m1")
+    cluster.run_for(120_000)
+    assert_settled(cluster)
+    stateful = {task for task in lost if task.subtopology == 0}
+    restored = {each.task for each in cluster.world.restores if each.records > 40_000}
+    assert stateful <= restored
+
+
+def test_a_kept_disk_is_reported_at_the_join_and_nothing_is_restored_twice():
+    cluster = running_cluster(small_config(acceptable_recovery_lag=1_000), "m1", "m2")
+    before = len(cluster.world.restores)
+    cluster.last_process("m1").kill()
+    cluster.restart("m1")
+    cluster.run_for(60_000)
+    joined = [record.event for record in cluster.broker.facts.records if isinstance(record.event, MemberJoined)][-1]
+    assert set(joined.lags) == {TaskId(0, partition) for partition in range(6) if TaskId(0, partition) in joined.lags} != set()
+    assert sum(each.records for each in cluster.world.restores[before:]) < 2_000
+
+
+def test_an_announced_leave_makes_nothing_wait_and_ends_with_the_members_own_word():
+    cluster = running_cluster(small_config(acceptable_recovery_lag=1_000), "m1", "m2", "m3")
+    since_ms = cluster.now_ms
+    cluster.last_process("m1").leave()
+    cluster.run_for(120_000)
+    assert cluster.exits == [(cluster.exits[0][0], "m1#1", Exit.LEFT)]
+    assert_settled(cluster)
+    assert max(silences_ms(cluster, since_ms).values()) < 1_000
+
+
+def test_a_leave_that_is_cancelled_in_time_changes_nothing_for_good():
+    cluster = running_cluster(small_config(), "m1", "m2", "m3")
+    cluster.last_process("m1").leave()
+    cluster.run_for(50)
+    cluster.last_process("m1").cancel_leave()
+    cluster.run_for(120_000)
+    assert cluster.exits == []
+    assert_settled(cluster)
+    assert len(owned_by(cluster, "m1")) >= 2
+
+
+def test_a_plain_close_says_so_and_its_tasks_move_at_once():
+    cluster = running_cluster(small_config(num_standbys=1), "m1", "m2", "m3")
+    since_ms = cluster.now_ms
+    cluster.last_process("m1").close()
+    cluster.run_for(60_000)
+    assert cluster.exits[0][2] is Exit.LEFT
+    assert_settled(cluster)
+    assert max(silences_ms(cluster, since_ms).values()) < 1_000
+
+
+def test_a_silent_close_costs_the_session_timeout():
+    cluster = running_cluster(small_config(num_standbys=1), "m1", "m2", "m3")
+    since_ms = cluster.now_ms
+    lost = owned_by(cluster, "m1")
+    cluster.last_process("m1").close_silently()
+    cluster.run_for(60_000)
+    assert cluster.exits[0][2] is Exit.SILENT
+    assert_settled(cluster)
+    assert {task for task, gap in silences_ms(cluster, since_ms).items() if gap >= SESSION_MS - 3_000} == lost
+
+
+def test_a_reader_that_stands_still_ends_its_members_lease():
+    kept = Kept()
+    cluster = running_cluster(small_config(), "m1", "m2", watcher=kept)
+    process = cluster.last_process("m1")
+    incarnation = process.incarnation
+    process.stick(2 * SESSION_MS)
+    cluster.run_for(LEASE_MS + 1_500)
+    assert owned_by(cluster, "m1") == set()
+    cluster.run_for(60_000)
+    assert process.incarnation > incarnation
+    assert_settled(cluster)
+
+
+def test_a_reader_that_skips_reads_the_gap_itself():
+    cluster = running_cluster(small_config(), "m1", "m2", "m3")
+    for process in cluster.live_processes():
+        process.skip_records(3)
+    cluster.start_process(member("m4"))
+    cluster.run_for(120_000)
+    assert_settled(cluster)
+
+
+# The broker
+
+
+@pytest.mark.parametrize("jump_ms", [0, 40_000, 86_400_000, -40_000])
+def test_a_failover_expires_nobody_whatever_the_next_brokers_clock_says(jump_ms: int):
+    kept = Kept()
+    cluster = running_cluster(small_config(), "m1", "m2", watcher=kept)
+    since_ms = cluster.now_ms
+    cluster.broker.fail_over(down_ms=1_500, clock_jump_ms=jump_ms)
+    cluster.run_for(60_000)
+    assert kept.of(MemberExpired) == []
+    assert set(silences_ms(cluster, since_ms).values()) == {0}
+
+
+def test_when_nobody_can_renew_everybody_stops_and_comes_back():
+    cluster = running_cluster(small_config(), "m1", "m2")
+    cluster.broker.fail_over(down_ms=3 * SESSION_MS, clock_jump_ms=0)
+    cluster.run_for(2 * SESSION_MS)
+    assert cluster.world.owners(cluster.now_ms) == {}
+    cluster.run_for(120_000)
+    assert_settled(cluster)
+
+
+# The leader
+
+
+def test_two_workers_at_once_publish_identical_duplicates():
+    cluster = running_cluster(small_config(), "m1", "m2")
+    cluster.start_worker()
+    cluster.run_for(5_000)
+    assert cluster.workers[1].taken_over > 0
+    before = cluster.broker.duplicates
+    cluster.start_process(member("m3"))
+    cluster.run_for(60_000)  # the broker raises GroupHalted at the first pair that differs
+    assert cluster.broker.duplicates > before
+    assert_settled(cluster)
+
+
+def test_a_worker_killed_between_folding_and_publishing_is_followed_by_one_that_publishes_what_is_missing():
+    cluster = running_cluster(small_config(checkpoint_every_records=20), "m1", "m2")
+    cluster.network.cut("worker-1", 5_000)
+    cluster.start_process(member("m3"))
+    cluster.run_for(4_000)
+    cluster.workers[0].kill()
+    cluster.start_worker()
+    cluster.run_for(60_000)
+    assert cluster.broker.checkpoints[-1].offset > 40
+    assert cluster.workers[1].taken_over < len(cluster.broker.published)  # from the checkpoint, not from the start
+    assert_settled(cluster)
+    assert owned_by(cluster, "m3")
+
+
+def test_a_worker_that_would_decide_otherwise_halts_the_group_instead_of_publishing():
+    class Otherwise(GroupMachine):
+        """Another build, with a fix and no version bump."""
+
+        def step(self, record):
+            return [
+                attrs.evolve(each, decision=attrs.evolve(each.decision, cause="join")) if isinstance(each.decision, AssignmentIssued) else each
+                for each in super().step(record)
+            ]
+
+    cluster = running_cluster(small_config(), "m1", "m2")
+    cluster.workers[0].kill()
+    cluster._machine_factory = lambda checkpoint: Otherwise()
+    cluster.start_worker()
+    with pytest.raises(GroupHalted) as halted:
+        cluster.run_for(5_000)
+    assert halted.value.code == "published_differs"
+
+
+def test_while_nobody_leads_the_members_go_on():
+    cluster = running_cluster(small_config(), "m1", "m2")
+    cluster.workers[0].kill()
+    since_ms = cluster.now_ms
+    cluster.run_for(120_000)
+    assert set(silences_ms(cluster, since_ms).values()) == {0}
+    cluster.start_worker()
+    cluster.run_for(60_000)
+    assert_settled(cluster)
+
+
+# The world finds what is wrong
+
+
+def test_two_owners_at_one_moment_end_the_run_with_both_named():
+    class NoHold(MemberSession):
+        def _hold_ends_ms(self, read_ms: int, hold_ms: int) -> int:
+            return read_ms
+
+    cluster = running_cluster(small_config(), "m1", "m2", session_factory=NoHold)
+    cluster.last_process("m1").pause()
+    cluster.run_for(100)
+    cluster.last_process("m1").resume()
+    zombie = cluster.last_process("m1")
+    cluster.network.cut(zombie.name, SESSION_MS)
+    cluster.duplicate("m1")
+    with pytest.raises(InvariantBroken, match="may go on until") as broken:
+        cluster.run_for(SESSION_MS)
+    assert broken.value.number == 1
+    assert "m1#1" in str(broken.value)
+
+
+def test_the_clock_of_the_world_is_the_logs_clock_until_a_broker_says_otherwise():
+    cluster = running_cluster(small_config(), "m1", settled_ms=10_000)
+    assert cluster.broker.facts.records[0].append_ms == START_MS
+    cluster.broker.fail_over(down_ms=0, clock_jump_ms=40_000)
+    cluster.run_for(10_000)
+    assert cluster.broker.facts.records[-1].append_ms > cluster.now_ms + 30_000
