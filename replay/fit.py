@@ -253,7 +253,7 @@ def fit(records: Iterable[Record | DecisionRecord]) -> Fit:
     observations = tuple(fitting.observations)
     overall = speed_of(observations)
     names = sorted({each.member_id for each in observations})
-    used, basis = _used(overall)
+    used, basis = speed_to_use(overall)
     return Fit(
         records_per_s=used,
         basis=basis,
@@ -265,7 +265,8 @@ def fit(records: Iterable[Record | DecisionRecord]) -> Fit:
     )
 
 
-def _used(overall: Speed) -> tuple[int, str]:
+def speed_to_use(overall: Speed) -> tuple[int, str]:
+    """records/s for a simulation, and where the number comes from."""
     if overall.measured >= FEWEST_MEASURED and overall.median is not None:
         return max(1, round(overall.median)), f"median of {overall.measured} measurements"
     if overall.largest_bound is not None:

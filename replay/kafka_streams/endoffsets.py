@@ -31,22 +31,30 @@ class EndOffsetStream:
                 self._slot = slot
                 yield self._before
 
-    def at(self, ms: int) -> Mapping[str, list[int]]:
-        """topic -> end offsets at `ms`, linear between the two samples around it; `upto(ms)` must have been read to its end."""
+    def at(self, ms: int, still_since_ms: Mapping[tuple[str, int], int] | None = None) -> Mapping[str, list[int]]:
+        """topic -> end offsets at `ms`, linear between the two samples around it; `upto(ms)` must have been read to its end.
+
+        A (topic, partition) in `still_since_ms` was written by nobody from that time until `ms`: all it grew, it grew before or after.
+        """
         before, after = self._before, self._after
         if before is None or after is None:
             self.held += 1
             known = before or after
             return {} if known is None else known.end
-        span, passed = after.ms - before.ms, ms - before.ms
+        passed, ahead = ms - before.ms, after.ms - ms
         found: dict[str, list[int]] = {}
         for topic, ends in after.end.items():
             start = before.end.get(topic, [])
-            found[topic] = [_between(start[partition] if partition < len(start) else 0, end, passed, span) for partition, end in enumerate(ends)]
+            found[topic] = [_between(start[partition] if partition < len(start) else 0, end, passed, ahead) for partition, end in enumerate(ends)]
+        for (topic, partition), since_ms in (still_since_ms or {}).items():
+            if partition < len(found.get(topic, ())):
+                start = before.end.get(topic, [])
+                wrote = max(0, min(since_ms, ms) - before.ms)
+                found[topic][partition] = _between(start[partition] if partition < len(start) else 0, after.end[topic][partition], wrote, ahead)
         for topic, ends in before.end.items():
             found.setdefault(topic, ends)
         return found
 
 
-def _between(start: int, end: int, passed: int, span: int) -> int:
-    return start + (end - start) * passed // span if span else end
+def _between(start: int, end: int, passed: int, ahead: int) -> int:
+    return start + (end - start) * passed // (passed + ahead) if passed + ahead else end

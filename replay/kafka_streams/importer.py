@@ -146,10 +146,7 @@ class _Import:
         self.found = found
         self.told = Told()
         self.members: dict[tuple[str, int], Life] = {(life.process_id, life.first_offset): life for life in found.lives}
-        self.live: dict[str, Life] = {}
-        self.reports: Counter[tuple[str, int]] = Counter()
-        self.owners: dict[TaskId, Life] = {}
-        self.restoring: dict[tuple[str, int], tuple[Life, TaskId, int, int]] = {}
+        self._forget()
         topics = self._topic_partitions()
         self.task_counts = found.topology.task_counts(topics)
         candidates = topology.changelog_candidates(found.group, topics)
@@ -206,7 +203,7 @@ class _Import:
             files=files,
             facts=rehearsal,
         )
-        self.told, self.live, self.reports, self.owners, self.restoring = Told(samples=self.told.samples), {}, Counter(), {}, {}
+        self._forget()
         group = found.group
         first_ms = min(each for each in (found.first_ms, self.first_sample_ms) if each >= 0)
         text = json.dumps(manifest, ensure_ascii=False, separators=(",", ":"))
@@ -230,6 +227,16 @@ class _Import:
             last_ms=last_ms,
             manifest=manifest,
         )
+
+    def _forget(self) -> None:
+        """Back to before the story began."""
+        self.told = Told(samples=self.told.samples)
+        self.live: dict[str, Life] = {}
+        self.reports: Counter[tuple[str, int]] = Counter()
+        self.owners: dict[TaskId, Life] = {}
+        self.still_since_ms: dict[TaskId, int] = {}
+        self.last_round_ms = 0
+        self.restoring: dict[tuple[str, int], tuple[Life, TaskId, int, int]] = {}
 
     def _offsets_name(self) -> str:
         path = self.source.path("offsets_topic.jsonl")
@@ -270,7 +277,7 @@ class _Import:
 
     def _round(self, event: GroupMetadata, step: Round, ends: EndOffsetStream) -> Iterator[Fact]:
         """One generation: end offsets, joins, reports, and what was decided."""
-        now = ends.at(step.at_ms)
+        now = ends.at(step.at_ms, self._standing_still(event, step))
         changelogs = sorted({topic for topics in self.changelogs.values() for topic in topics})
         for part in _parts({topic: dict(enumerate(now[topic])) for topic in changelogs if topic in now}):
             yield PartitionsObserved(end_offsets=part)
@@ -291,6 +298,23 @@ class _Import:
         lives = [(self.live[process_id], present[process_id]) for process_id in ordered]
         self._grants(step, lives, lags, now)
         yield self._observed(event, step, lives)
+
+    def _standing_still(self, event: GroupMetadata, step: Round) -> dict[tuple[str, int], int]:
+        """Changelog partitions that nobody writes to, and since when: tasks that the round before gave to nobody (a task that changes hands stops
+        until the follow-up), and tasks that no process says it runs (its owner restores it, or has ended)."""
+        running = {task for member in event.members for task, amount in member.subscription.task_offset_sums.items() if amount == RUNS_IT}
+        ended_ms = {(end.member_id, end.incarnation): end.ended_ms for end in step.ends}
+        for subtopology, topics in self.changelogs.items():
+            for partition in range(self.task_counts[subtopology] if topics else 0):
+                task = TaskId(subtopology, partition)
+                if task in running and task in self.owners:
+                    self.still_since_ms.pop(task, None)
+                elif task not in self.still_since_ms:
+                    owner = self.owners.get(task)
+                    stopped_ms = None if owner is None else ended_ms.get((owner.name, owner.incarnation))
+                    self.still_since_ms[task] = self.last_round_ms if stopped_ms is None else stopped_ms
+        self.last_round_ms = step.at_ms
+        return {(topic, task.partition): since for task, since in self.still_since_ms.items() for topic in self.changelogs[task.subtopology]}
 
     def _grants(
         self,

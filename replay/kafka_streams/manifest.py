@@ -184,7 +184,10 @@ def _inferred(found: Scan, told: Told, topology: TopologyDeclared, matching: Mat
             "sums_past_the_interpolated_end": told.sums_past_end,
             "how": "changelog end offset at the generation's time, linear between two samples, less the reported offset sum; at least 0",
         },
-        "end_offsets_at_generations": {"held_outside_the_samples": told.held, "how": "linear between the two samples around it"},
+        "end_offsets_at_generations": {
+            "held_outside_the_samples": told.held,
+            "how": "linear between the two samples around it; the changelog of a task that nobody runs stands still meanwhile",
+        },
         "ends": {
             "count": sum(told.ends.values()),
             "by_kind": dict(sorted(told.ends.items())),

@@ -198,7 +198,7 @@ def _next_round(
                 member_ids=member_ids,
                 threads=len(consumers),
                 session_timeout_ms=max(each.session_timeout_ms for each in consumers),
-                rack=first.subscription.rack,
+                rack=first.subscription.rack or None,
                 tags=dict(sorted(first.subscription.tags.items())),
                 first_offset=offset,
                 first_ms=at_ms,

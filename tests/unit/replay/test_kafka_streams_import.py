@@ -1,0 +1,433 @@
+"""Importing real recorded runs: the facts agree with an independent decoder and with the leader's own log, they are the same bytes twice, and the
+machine folds them; damaged copies stop with the offset; nothing in a dump can crash the import."""
+
+from __future__ import annotations
+
+import base64
+import json
+import struct
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import attrs
+import hypothesis
+import hypothesis.strategies as st
+import pytest
+
+from events.decisions import AssignmentProposed, EventRejected
+from events.errors import EquipoiseError, InputError
+from events.facts import AssignmentObserved, GroupConfigured, LagReported, LogOpened, MemberJoined, TopologyDeclared
+from events.log import open_log
+from events.records import Record
+from events.tasks import LagSentinel, TaskId
+from replay.kafka_streams import ImportOptions, ImportSummary, Source, WireError, import_history, options_of
+from replay.kafka_streams.check import Gathered, check, main
+from replay.kafka_streams.manifest import MOST_MANIFEST_CHARS
+from replay.kafka_streams.scan import scan
+from replay.kafka_streams.thin import thin
+from statemachine.machine import GroupMachine
+
+SHIPPED = Path(__file__).parents[3] / "replay" / "data"
+DATA = Path(__file__).parents[2] / "data" / "kafka_streams"
+RUNS = ("scale-out", "rolling")
+PLAIN = ImportOptions(solver="")
+
+
+def imported(folder: Path, options: ImportOptions | None = None) -> tuple[list[Record], ImportSummary]:
+    log = Gathered()
+    summary = import_history(folder, log, options=options)
+    return log.records, summary
+
+
+def with_references(run: str, folder: Path) -> Path:
+    """The shipped run, beside what it is compared with."""
+    for path in (*(SHIPPED / run).iterdir(), *(DATA / run).iterdir()):
+        (folder / path.name).write_bytes(path.read_bytes())
+    return folder
+
+
+# -- agreement --------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("run", "generations"), [("scale-out", 70), ("rolling", 37)])
+def test_every_field_agrees_with_another_decoder_and_the_facts_with_the_leader(run: str, generations: int, tmp_path: Path) -> None:
+    checked = check(with_references(run, tmp_path))
+    assert checked.history.complete, checked.history.first_difference
+    assert checked.history.compared == generations + 1  # the first record is an empty group's
+    assert (checked.generations, checked.assignments, checked.sums) == (generations, generations, generations), checked.first_difference
+    assert checked.verdicts >= 0.99 * len(checked.lag_errors)  # caught up or not as the leader saw it; samples are 2 s apart
+    assert checked.agrees
+
+
+def test_a_difference_is_found_and_named(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    folder = with_references("rolling", tmp_path)
+    history = list(Source(folder).history())
+    history[7]["members"][2]["assignment"]["active"].append("0_99")
+    (folder / "history.jsonl").write_text("".join(json.dumps(each) + "\n" for each in history))
+    checked = check(folder)
+    assert not checked.agrees
+    assert checked.history.agreed == checked.history.compared - 1
+    assert main([str(folder)]) == 1
+    assert "DIFFERS" in capsys.readouterr().out
+    assert main([str(tmp_path / "nowhere")]) == 2
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_what_began_each_round_agrees_with_the_coordinators_log(run: str) -> None:
+    kinds: dict[str, str] = json.loads((DATA / "round_kinds.json").read_text())[run]
+    ours = {"join": "join", "session timeout": "expiry", "leave": "leave", "probing": "probing"}
+    causes = {each.event.generation: each.event.cause for each in imported(SHIPPED / run)[0] if isinstance(each.event, AssignmentObserved)}
+    different = {
+        int(generation): (causes[int(generation)], kind)
+        for generation, kind in kinds.items()
+        if causes[int(generation)] != ours.get(kind, "follow-up")
+    }
+    # B2: the process was back while the broker still waited for its dead member ids; both are true.
+    assert different == ({} if run == "scale-out" else {7: ("join", "session timeout")})
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_inferred_ends_are_within_a_second_of_what_was_done(run: str) -> None:
+    actions = Source(SHIPPED / run).actions()
+    records, _ = imported(SHIPPED / run)
+    ended = [each for record in records if isinstance(record.event, AssignmentObserved) for each in record.event.ended]
+    done = {"kill": "expired", "close_begin": "expired"}
+    assert len(ended) == sum(each.action in done for each in actions)
+    for end in ended:
+        assert end.inferred
+        begun = [each for each in actions if each.instance == end.member_id and each.action in done and each.at_ms <= end.ended_ms + 1_000][-1]
+        gone = [each.at_ms for each in actions if each.instance == end.member_id and each.action == "close_end" and each.at_ms >= begun.at_ms]
+        assert begun.at_ms - 1_000 <= end.ended_ms <= (gone[0] if begun.action == "close_begin" else begun.at_ms) + 1_000
+        if begun.details.get("leave_group"):
+            assert end.how == "left"
+
+
+# -- the log ----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", RUNS)
+@pytest.mark.parametrize("form", ["group.jsonl", "group.db"])
+def test_two_imports_write_the_same_and_the_log_reads_back(run: str, form: str, tmp_path: Path) -> None:
+    contents = []
+    for place in ("first", "second"):
+        (tmp_path / place).mkdir()
+        path = tmp_path / place / form
+        with open_log(path, "w") as log:
+            import_history(SHIPPED / run, log)
+        with open_log(path) as log:
+            contents.append(list(log.read()))
+    assert contents[0] == contents[1]
+    assert [each.event for each in contents[0] if isinstance(each, Record)] == [each.event for each in imported(SHIPPED / run)[0]]
+    if form == "group.jsonl":
+        assert (tmp_path / "first" / form).read_bytes() == (tmp_path / "second" / form).read_bytes()
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_machine_folds_an_import_without_a_rejection_and_proposes_at_every_generation(run: str) -> None:
+    machine = GroupMachine()
+    decisions = [each.decision for record in imported(SHIPPED / run)[0] for each in machine.step(record)]
+    assert not [each for each in decisions if isinstance(each, EventRejected)]
+    observed = [each.event.generation for each in imported(SHIPPED / run)[0] if isinstance(each.event, AssignmentObserved)]
+    assert [each.generation for each in decisions if isinstance(each, AssignmentProposed) and each.members] == observed
+
+
+def test_time_rises_and_the_story_begins_with_what_must_be_known() -> None:
+    records, summary = imported(SHIPPED / "scale-out")
+    times = [record.append_ms for record in records]
+    assert times == sorted(times)
+    assert [type(record.event) for record in records[:3]] == [LogOpened, GroupConfigured, TopologyDeclared]
+    assert [record.group for record in records[:2]] == ["", "orders"]
+    assert summary.facts["AssignmentObserved"] == summary.generations == 70
+    assert (summary.members, summary.processes) == (5, 6)
+
+
+def test_the_topology_is_found() -> None:
+    topology = next(each.event for each in imported(SHIPPED / "scale-out")[0] if isinstance(each.event, TopologyDeclared))
+    assert [(each.subtopology, each.partitions, each.stateful, each.source_topics, each.changelog_topics) for each in topology.subtopologies] == [
+        (0, 12, True, ("orders",), ("orders-orders-store-changelog",)),
+        (1, 8, True, ("orders-by-customer-repartition",), ("orders-customer-store-changelog",)),
+        (2, 6, False, ("clicks",), ()),
+    ]
+
+
+def test_members_are_processes_with_incarnations() -> None:
+    joins = [each.event for each in imported(SHIPPED / "rolling")[0] if isinstance(each.event, MemberJoined)]
+    assert [(each.member_id, each.incarnation, each.ended_incarnation, bool(each.lags)) for each in joins] == [
+        ("i1", 1, None, False),
+        ("i2", 1, None, False),
+        ("i3", 1, None, False),
+        ("i1", 2, 1, True),
+        ("i2", 2, 1, True),
+        ("i3", 2, None, True),
+        ("i2", 3, 2, False),  # its disk was wiped
+    ]
+    assert {(each.capacity, each.session_timeout_ms, each.lease_margin_ms) for each in joins} == {(2, 10_000, 3_000)}
+    assert [each.tags for each in joins[:3]] == [{"zone": "a"}, {"zone": "b"}, {"zone": "c"}]
+    nonces = [each.join_nonce for each in joins]
+    assert len(set(nonces)) == 7
+    assert nonces[0].split("@")[0] == nonces[3].split("@")[0]  # the same state directory
+    assert nonces[4].split("@")[0] != nonces[6].split("@")[0]
+
+
+def test_reports_hold_owned_tasks_and_lags() -> None:
+    reports = [each.event for each in imported(SHIPPED / "scale-out")[0] if isinstance(each.event, LagReported)]
+    i3 = [each for each in reports if each.member_id == "i3"]
+    assert [each.number for each in i3] == list(range(1, len(i3) + 1))
+    assert i3[0].held == ()
+    # generation 5 (the third report): it runs three clicks tasks it took over, and its first warm-up has caught up within 2 records
+    assert TaskId(2, 0) in i3[2].held
+    assert i3[2].lags == {TaskId(0, 0): 2}
+    assert LagSentinel.ACTIVE in {lag for each in i3 for lag in each.lags.values()}
+
+
+# -- manifest and options ---------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("run", RUNS)
+def test_the_manifest_says_what_was_observed_inferred_and_supplied(run: str) -> None:
+    records, summary = imported(SHIPPED / run)
+    opened = records[0].event
+    assert isinstance(opened, LogOpened)
+    manifest = json.loads(opened.manifest)
+    assert manifest == summary.manifest
+    assert len(opened.manifest) < MOST_MANIFEST_CHARS
+    assert {"observed", "inferred", "supplied", "decoded", "source"} <= set(manifest)
+    for section in ("topology", "lags", "ends", "causes"):
+        assert manifest["inferred"][section]["how"]
+    assert manifest["source"]["files"]["offsets_topic.jsonl.gz"]["bytes"] == (SHIPPED / run / "offsets_topic.jsonl.gz").stat().st_size
+    assert len(manifest["source"]["files"]["end_offsets.jsonl.gz"]["sha256"]) == 64
+    assert manifest["decoded"]["generations"] == summary.generations + 1
+    assert manifest["observed"]["assignments"]["count"] == summary.generations
+    assert manifest["supplied"]["settings"]["values"]["acceptable_recovery_lag"] == 1_000
+    assert manifest["supplied"]["settings"]["values"]["num_standbys"] == (0 if run == "scale-out" else 1)
+    windows = manifest["supplied"]["actions"]["windows"]
+    assert [each["label"] for each in windows] == [each["action"] for each in manifest["supplied"]["measured"]["values"]]
+    assert [(each["start_ms"], each["end_ms"]) for each in windows] == [
+        (each["start_ms"], each["end_ms"]) for each in manifest["supplied"]["measured"]["values"]
+    ]
+    config = records[1].event
+    assert isinstance(config, GroupConfigured)
+    assert (config.led_by, config.knobs.acceptable_recovery_lag) == ("external", 1_000)
+
+
+def test_options_come_from_the_folder_and_unknown_ones_are_refused(tmp_path: Path) -> None:
+    for path in (SHIPPED / "rolling").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    (tmp_path / "settings.json").write_text('{"num_standbys": 3}')
+    source = Source(tmp_path)
+    assert options_of(source, {"max_warmups": 5}) == ImportOptions(num_standbys=3, max_warmups=5)
+    assert options_of(source, {"num_standbys": 2}).num_standbys == 2
+    refused: list[tuple[dict[str, Any], str]] = [
+        ({"standbys": 1}, "unknown setting 'standbys'"),
+        ({"max_warmups": "2"}, "'max_warmups' is '2'"),
+        ({"group": 5}, "'group' is 5"),
+    ]
+    for wrong, problem in refused:
+        with pytest.raises(InputError, match=problem):
+            options_of(source, wrong)
+    with pytest.raises(InputError, match="num_standbys"):
+        imported(tmp_path, attrs.evolve(PLAIN, num_standbys=-1))
+    with pytest.raises(InputError, match="no generation of group 'payments' in the dump"):
+        imported(tmp_path, attrs.evolve(PLAIN, group="payments"))
+
+
+def test_progress_is_told() -> None:
+    told: list[tuple[int, int | None]] = []
+    summary = import_history(SHIPPED / "rolling", Gathered(), lambda done, total: told.append((done, total)), options=PLAIN)
+    records = summary.manifest["decoded"]["records"]
+    assert told[0] == (1_000, None)
+    assert told[-1] == (records, records)
+
+
+def test_the_small_form_of_a_small_form_is_the_same(tmp_path: Path) -> None:
+    thin(Source(SHIPPED / "rolling"), tmp_path / "out", {})
+    for path in (SHIPPED / "rolling").iterdir():
+        assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path.name
+
+
+# -- damage -----------------------------------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("copy", "position", "problem"),
+    [
+        ("truncated", 2_120, "assignment needs 282 bytes, 208 are left"),
+        ("flipped", 278, "SubscriptionInfo of Kafka Streams protocol version 4194315 is not known here"),
+    ],
+)
+def test_damaged_copies_stop_with_the_offset_and_the_byte(copy: str, position: int, problem: str) -> None:
+    log = Gathered()
+    with pytest.raises(WireError, match=problem) as caught:
+        import_history(DATA / "damaged" / copy, log, options=PLAIN)
+    assert (caught.value.offset, caught.value.position) == (1_403, position)
+    assert not log.records  # nothing is appended of a history that cannot be told to its end
+
+
+Mutation = Callable[[dict[str, Any]], None]
+
+
+def rewritten(folder: Path, change: Callable[[int, dict[str, Any]], dict[str, Any] | None], most_groups: int = 6) -> Path:
+    """The first generations of `rolling`, each record changed by `change(index, record)` (None: left out)."""
+    kept: list[dict[str, Any]] = []
+    groups = 0
+    for raw in Source(SHIPPED / "rolling").records():
+        groups += raw.key[1] == 2
+        if groups > most_groups:
+            break
+        record = {
+            "partition": raw.partition,
+            "offset": raw.offset,
+            "timestamp": raw.timestamp_ms,
+            "key": base64.b64encode(raw.key).decode(),
+            "value": None if raw.value is None else base64.b64encode(raw.value).decode(),
+        }
+        changed = change(len(kept), record)
+        if changed is not None:
+            kept.append(changed)
+    folder.mkdir(exist_ok=True)
+    (folder / "offsets_topic.jsonl").write_text("".join(json.dumps(each) + "\n" for each in kept))
+    (folder / "end_offsets.jsonl").write_text(
+        "".join(json.dumps({"ms": each.ms, "end": each.end}) + "\n" for each in Source(SHIPPED / "rolling").end_offsets())
+    )
+    return folder
+
+
+def is_group(record: dict[str, Any]) -> bool:
+    return base64.b64decode(record["key"])[1] == 2
+
+
+@hypothesis.given(
+    where=st.integers(0, 5),
+    changes=st.lists(st.tuples(st.integers(0, 2**16), st.integers(0, 255)), min_size=1, max_size=3),
+    later_ms=st.integers(-100_000, 100_000),
+)
+@hypothesis.settings(max_examples=60, suppress_health_check=[hypothesis.HealthCheck.function_scoped_fixture, hypothesis.HealthCheck.too_slow])
+def test_mutated_histories_import_or_say_why(tmp_path: Path, where: int, changes: list[tuple[int, int]], later_ms: int) -> None:
+    groups = 0
+
+    def change(_: int, record: dict[str, Any]) -> dict[str, Any]:
+        nonlocal groups
+        if is_group(record):
+            if groups == where:
+                value = bytearray(base64.b64decode(record["value"]))
+                for place, byte in changes:
+                    value[place % len(value)] = byte
+                record["value"] = base64.b64encode(value).decode()
+                record["timestamp"] += later_ms
+            groups += 1
+        return record
+
+    folder = rewritten(tmp_path / "mutated", change)
+    records: list[Record] = []
+    problem = ""
+    try:
+        records, _ = imported(folder, PLAIN)
+    except EquipoiseError as error:
+        problem = str(error)
+    assert bool(records) != bool(problem)
+    assert "\n" not in problem
+    machine = GroupMachine(any_solver=True)
+    for record in records:
+        machine.step(record)
+
+
+def test_a_clock_that_went_back_does_not_take_the_log_back(tmp_path: Path) -> None:
+    folder = rewritten(tmp_path / "back", lambda index, record: {**record, "timestamp": record["timestamp"] - (40_000 if index % 7 == 3 else 0)})
+    records, summary = imported(folder, PLAIN)
+    times = [record.append_ms for record in records]
+    assert times == sorted(times)
+    assert summary.manifest["decoded"]["timestamps_that_went_back"] > 0
+
+
+# -- lives ------------------------------------------------------------------------------------------------------------------------------
+
+
+def swapped(record: dict[str, Any], *pairs: tuple[bytes, bytes]) -> dict[str, Any]:
+    value = base64.b64decode(record["value"] or "")
+    for old, new in pairs:
+        assert len(old) == len(new)
+        value = value.replace(old, new)
+    return {**record, "value": base64.b64encode(value).decode()}
+
+
+def test_two_live_processes_of_one_name_go_by_their_process_ids(tmp_path: Path) -> None:
+    folder = rewritten(tmp_path / "shared", lambda _, record: swapped(record, (b"i2-StreamThread", b"i1-StreamThread")))
+    records, summary = imported(folder, PLAIN)
+    joined = {record.event.member_id for record in records if isinstance(record.event, MemberJoined)}
+    assert "i3" in joined
+    assert "i1" not in joined
+    assert len([uuid.UUID(each) for each in joined if each != "i3"]) == 2
+    assert summary.manifest["inferred"]["names"]["shared_by_several_processes"] == ["i1"]
+
+
+def test_client_ids_of_another_form_go_by_their_process_ids(tmp_path: Path) -> None:
+    folder = rewritten(tmp_path / "other", lambda _, record: swapped(record, (b"StreamThread", b"streamthread")))
+    joined = [record.event.member_id for record in imported(folder, PLAIN)[0] if isinstance(record.event, MemberJoined)]
+    assert len([uuid.UUID(each) for each in joined]) == len(joined) >= 3
+
+
+def test_without_commits_an_end_is_the_removal_less_the_session_timeout(tmp_path: Path) -> None:
+    folder = rewritten(tmp_path / "mute", lambda _, record: record if is_group(record) else None, most_groups=9)
+    ends = [(step.at_ms, end) for step in scan(Source(folder)).rounds for end in step.ends]
+    assert ends
+    assert all(end.ended_ms == at_ms - 10_000 and end.how in ("expired", "replaced") for at_ms, end in ends)
+
+
+def test_a_deleted_group_ends_its_members_and_may_begin_anew(tmp_path: Path) -> None:
+    """The group's tombstone; later generations count from 1 again and are told with rising numbers."""
+    groups = 0
+
+    def change(_: int, record: dict[str, Any]) -> dict[str, Any] | None:
+        nonlocal groups
+        if not is_group(record):
+            return None
+        groups += 1
+        if groups == 4:
+            return {**record, "value": None}
+        if groups > 4:
+            value = base64.b64decode(record["value"])
+            return {**record, "value": base64.b64encode(value[:12] + struct.pack(">i", groups - 4) + value[16:]).decode()}
+        return record
+
+    records, summary = imported(rewritten(tmp_path / "deleted", change), PLAIN)
+    observed = [record.event for record in records if isinstance(record.event, AssignmentObserved)]
+    assert [each.generation for each in observed] == [1, 2, 3, 4, 5]
+    assert not observed[2].members
+    assert sorted(each.member_id for each in observed[2].ended) == ["i1", "i2", "i3"]
+    assert [each.incarnation for each in observed[3].members] == [2, 2, 2]
+    assert summary.manifest["inferred"]["generations_renumbered_by"] == 3
+
+
+def test_several_groups_in_one_dump_need_a_name(tmp_path: Path) -> None:
+    shift = 10**9
+
+    def both(folder: Path) -> Path:
+        rewritten(folder, lambda _, record: record)
+        lines = (folder / "offsets_topic.jsonl").read_text().splitlines()
+        others = []
+        for line in lines:
+            record = json.loads(line)
+            key = base64.b64decode(record["key"]).replace(b"\0\6orders", b"\0\6others", 1)
+            others.append(json.dumps({**record, "offset": record["offset"] + shift, "key": base64.b64encode(key).decode()}))
+        (folder / "offsets_topic.jsonl").write_text("\n".join(lines + others) + "\n")
+        return folder
+
+    folder = both(tmp_path / "both")
+    with pytest.raises(InputError, match="the dump holds groups 'orders' and 'others'; name the one to import"):
+        imported(folder, PLAIN)
+    _, summary = imported(folder, attrs.evolve(PLAIN, group="orders"))
+    assert summary.group == "orders"
+    assert summary.manifest["decoded"]["of_other_groups_or_kinds"] > 0
+
+    # The other one's changelogs would be named others-...: nothing fits, so its lags are not known, and the manifest says so.
+    records, other = imported(folder, attrs.evolve(PLAIN, group="others"))
+    assert other.facts["AssignmentObserved"] == summary.facts["AssignmentObserved"]
+    lags = {lag for record in records if isinstance(record.event, LagReported) for lag in record.event.lags.values()}
+    assert lags == {LagSentinel.ACTIVE, LagSentinel.UNKNOWN}
+    assert [each["changelogs_how"] for each in other.manifest["inferred"]["topology"]["subtopologies"]] == [
+        "ambiguous: lags are told as unknown",
+        "ambiguous: lags are told as unknown",
+        "no state",
+    ]
