@@ -5,7 +5,10 @@ from __future__ import annotations
 
 import base64
 import json
+import os
 import struct
+import subprocess
+import sys
 import uuid
 from collections.abc import Callable
 from pathlib import Path
@@ -122,6 +125,18 @@ def test_two_imports_write_the_same_and_the_log_reads_back(run: str, form: str, 
     assert [each.event for each in contents[0] if isinstance(each, Record)] == [each.event for each in imported(SHIPPED / run)[0]]
     if form == "group.jsonl":
         assert (tmp_path / "first" / form).read_bytes() == (tmp_path / "second" / form).read_bytes()
+
+
+def test_an_import_is_the_same_under_another_hash_seed(tmp_path: Path) -> None:
+    script = "import sys; from pathlib import Path; from events.log import open_log; from replay.kafka_streams import import_history\n"
+    script += "with open_log(sys.argv[2], 'w') as log: import_history(Path(sys.argv[1]), log)"
+    contents = []
+    for seed in ("1", "2"):
+        path = tmp_path / f"{seed}.jsonl"
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": str(SHIPPED.parents[1])}
+        subprocess.run([sys.executable, "-c", script, str(SHIPPED / "rolling"), str(path)], env=environment, check=True)
+        contents.append(path.read_bytes())
+    assert contents[0] == contents[1]
 
 
 @pytest.mark.parametrize("run", RUNS)
