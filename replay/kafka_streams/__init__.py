@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from replay.kafka_streams.importer import FactSink, ImportOptions, ImportSummary, import_history, options_of
-from replay.kafka_streams.source import Source
+from replay.kafka_streams.source import Source, shipped_runs
 from replay.kafka_streams.wire import WireError
 
-__all__ = ["FactSink", "ImportOptions", "ImportSummary", "Source", "WireError", "import_history", "options_of"]
+__all__ = ["FactSink", "ImportOptions", "ImportSummary", "Source", "WireError", "import_history", "options_of", "shipped_runs"]

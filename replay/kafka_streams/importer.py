@@ -107,6 +107,7 @@ def import_history(source: Path, log: FactSink, progress: Progress | None = None
     """Appends the history in `source` to the empty `log`.
 
     `options` None: those of SOURCE/settings.json, else Kafka's defaults. `progress` is called with records done and, in the second pass, their total.
+    Call it within `log.transaction()`: then it is all there or nothing, and the cost of making it lasting is paid once.
 
     Raises:
         WireError: a record of the dump is damaged or of an unknown version; names its offset and the byte.

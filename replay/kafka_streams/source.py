@@ -38,6 +38,14 @@ HISTORY = "history.jsonl"
 LEADER_VIEW = "leader_view.jsonl"
 
 
+SHIPPED = Path(__file__).parents[1] / "data"
+
+
+def shipped_runs() -> dict[str, Path]:
+    """Name -> SOURCE folder of the recorded runs that come with the product (small form), in rising order of names."""
+    return {folder.name: folder for folder in sorted(SHIPPED.iterdir()) if folder.is_dir()}
+
+
 class RawRecord(NamedTuple):
     """One record of `__consumer_offsets`."""
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from events.errors import InputError
-from replay.kafka_streams import Source
+from replay.kafka_streams import Source, shipped_runs
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 RECORD = {"partition": 0, "offset": 5, "timestamp": 1_000, "key": "AAIAA2FwcA==", "value": None}
@@ -111,3 +111,9 @@ def test_a_cut_off_gzip_stream_is_named(tmp_path: Path) -> None:
         (tmp_path / "offsets_topic.jsonl.gz").write_bytes(cut)
         with pytest.raises(InputError, match=r"offsets_topic\.jsonl\.gz after line \d+: the gzip stream is damaged or cut off"):
             list(Source(tmp_path).records())
+
+
+def test_the_shipped_runs_are_found_and_small() -> None:
+    runs = shipped_runs()
+    assert list(runs) == ["rolling", "scale-out"]
+    assert sum(path.stat().st_size for folder in runs.values() for path in folder.iterdir()) < 300_000
