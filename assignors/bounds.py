@@ -24,7 +24,7 @@ def moves_lower_bound(
     * at least max(lt - s - n, (ls - s) + (lt - us - n)) tasks come to it, by choice or by force, or free ones that nobody owned. A task comes to one
       member only; so, less the free ones, these add up over members, and to the settled ones.
 
-    A free task with one member in its min rank counts as kept by it: any other target of it is a change of owner. Of those with several, no more
+    A free task with one candidate counts as kept by it: any other target of it is a change of owner. Of those with several, no more
     come to a member without a change of owner than name it.
 
     The largest of these sums holds. `balanced` False (the shares cannot all be kept): only settled and forced moves are certain.
@@ -74,8 +74,6 @@ def moves_lower_bound(
 
 def _free_for(situation: Situation, candidates: Mapping[TaskId, Candidates], task: TaskId) -> tuple[tuple[str, ...], Pool | None]:
     """Members to which a task without owner can go without a change of owner: by name, or a pool."""
-    if not situation.tasks[task].stateful:
-        return (), situation.eligible(task)
     if task not in candidates:
-        return (), None
+        return (), None if situation.tasks[task].stateful else situation.eligible(task)
     return candidates[task].members, candidates[task].fresh

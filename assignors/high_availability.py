@@ -44,12 +44,9 @@ class HighAvailability:
         situation = Situation(problem)
         shares = Shares(situation)
 
-        settled = {task: movement.destination for task, movement in situation.in_flight.items()}
-        overdue = _overdue(situation, shares)
-        settled.update(overdue)
-        free = [task for task in situation.tasks if task not in situation.owner and not _granted(situation, task)]
-        candidates = min_rank(situation, [task for task in free if situation.tasks[task].stateful])
-
+        free = [task for task in situation.tasks if task not in situation.owner]
+        candidates = _candidates(situation, free)
+        settled = _settled(situation, shares, candidates)
         target = _target(situation, shares, candidates, settled)
         now = _now(situation, shares, candidates, target.owner, free)
 
@@ -59,10 +56,33 @@ class HighAvailability:
         return _plan(situation, shares, candidates, settled, target, now, movements, standbys, keep_ready(movements, slots))
 
 
-def _granted(situation: Situation, task: TaskId) -> bool:
-    """Its movement was REVOKING and its source has let go: the grant stands (PROTOCOL D3)."""
+def _stands(situation: Situation, task: TaskId) -> bool:
+    """Its movement is REVOKING: the grant stands while the destination lives (PROTOCOL D3)."""
     movement = situation.in_flight.get(task)
     return movement is not None and movement.state is MovementState.REVOKING
+
+
+def _candidates(situation: Situation, free: list[TaskId]) -> dict[TaskId, Candidates]:
+    """Tasks that need an owner now -> who may be it: the destination of their movement if that stands or is of the min rank, else the min rank.
+
+    Stateless tasks without a movement are absent: anybody who may run them may be it.
+    """
+    candidates = min_rank(situation, [task for task in free if situation.tasks[task].stateful and not _stands(situation, task)])
+    for task in free:
+        movement = situation.in_flight.get(task)
+        if movement is not None and (_stands(situation, task) or (task in candidates and movement.destination in candidates[task])):
+            candidates[task] = Candidates(members=(movement.destination,))
+    return candidates
+
+
+def _settled(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates]) -> dict[TaskId, str]:
+    """Tasks whose movement goes on, whatever the balance says now (PROTOCOL D9) -> its destination; those overdue included."""
+    settled = {
+        task: movement.destination
+        for task, movement in situation.in_flight.items()
+        if task in situation.owner or (task in candidates and movement.destination not in candidates[task])
+    }
+    return {**settled, **_overdue(situation, shares)}
 
 
 def _overdue(situation: Situation, shares: Shares) -> dict[TaskId, str]:
@@ -70,7 +90,7 @@ def _overdue(situation: Situation, shares: Shares) -> dict[TaskId, str]:
     tasks = [
         task
         for task, owner in situation.owner.items()
-        if situation.members[owner].leaving and situation.members[owner].drained and not _granted(situation, task)
+        if situation.members[owner].leaving and situation.members[owner].drained and not _stands(situation, task)
     ]
     stateful = [task for task in sorted(tasks) if situation.tasks[task].stateful]
     return constrained_balanced_assignment(situation, shares, min_rank(situation, stateful), situation.owner)
@@ -96,19 +116,17 @@ def _target(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Ca
 def _now(
     situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str], free: list[TaskId]
 ) -> dict[TaskId, str]:
-    """Who runs what after this plan:
+    """Who runs what after this plan.
 
-    owners keep what they own; a free task goes to its target if that is of its min rank, otherwise to another one that is.
+    Owners keep what they own. A free task goes to its target if that is one of its candidates, otherwise to another of them, as balanced as they
+    allow.
     """
     now = dict(situation.owner)
-    for task, movement in situation.in_flight.items():
-        if task not in now and movement.state is MovementState.REVOKING:
-            now[task] = movement.destination
     waiting: dict[TaskId, Candidates] = {}
     for task in free:
         if task not in target:
             continue
-        if not situation.tasks[task].stateful or target[task] in candidates[task]:
+        if task not in candidates or target[task] in candidates[task]:
             now[task] = target[task]
         else:
             waiting[task] = candidates[task]
@@ -157,7 +175,7 @@ def _plan(
         target={member: tuple(tasks) for member, tasks in targets.items()},
         movements=movements.planned,
         reasons=_reasons(situation, now, movements, standbys),
-        probing=bool(movements.planned) or standbys.unsettled,
+        probing=bool(movements.planned) or standbys.unsettled or (imbalance > 0 and bool(settled)),
         cost=PlanCost(
             moves=moves,
             moves_lower_bound=bound,
@@ -180,7 +198,7 @@ def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movemen
                 reasons[task] = Reason(code="leaving", lag_records=None)
             continue
         code = "carried"
-        if not _granted(situation, task):
+        if not _stands(situation, task):
             if situation.comes_home(owner, task):
                 code = "return_home"
             elif situation.tasks[task].stateful:

@@ -63,87 +63,105 @@ class Movements:
 
 def get_movements(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: Slots) -> Movements:
     """The seed's `getMovements`, with what each waits for. Tasks without an owner in `now` or in `target` have none."""
-    moving = [task for task in situation.tasks if task in now and task in target and now[task] != target[task]]
-    pace = _Pace(situation)
-    states: dict[TaskId, MovementState] = {}
-    warmups: set[tuple[TaskId, str]] = set()
-    as_standby = {task: target[task] for task in moving if _is_standby(situation, task, now[task], target[task])}
-    blocked: set[TaskId] = set()
-    waiting: list[TaskId] = []
-    by_chance: list[tuple[TaskId, str]] = []
+    planner = _Planner(situation, now, target, slots)
+    planner.carry_on()
+    planner.begin()
+    return planner.result()
 
-    carried = [task for task in moving if task in situation.in_flight and situation.in_flight[task].destination == target[task]]
-    decided = frozenset(carried)
-    handing_over = {
-        task for task in carried if situation.in_flight[task].state is MovementState.REVOKING or _may_go_now(situation, task, now[task], target[task])
-    }
-    carried.sort(key=lambda task: (task not in handing_over, pace.time_to_ready(task, target[task]), task))
-    for task in carried:
-        destination = target[task]
-        revoking = task in handing_over
-        holds = not situation.tasks[task].stateful or task in as_standby
-        if not holds and revoking and task in situation.members[destination].warmup:
-            slots.hold(destination)
-            holds = True
-            warmups.add((task, destination))
-        elif not holds and revoking:
-            by_chance.append((task, destination))
-        elif not holds and slots.take(destination):
-            holds = True
-            warmups.add((task, destination))
-        states[task] = MovementState.REVOKING if revoking else MovementState.WARMING if holds else MovementState.WAITING
 
-    for task in moving:
-        if task in decided:
-            continue
-        destination = target[task]
-        if _may_go_now(situation, task, now[task], destination):
-            states[task] = MovementState.REVOKING
-            if situation.tasks[task].stateful and task not in as_standby:
-                by_chance.append((task, destination))
-        elif task in as_standby:
-            states[task] = MovementState.WARMING
-        elif (task, destination) in situation.blocked:
-            blocked.add(task)
-            states[task] = MovementState.WAITING
+class _Planner:
+    """Gives each wanted movement a state, a reason, and a slot if it needs one."""
+
+    def __init__(self, situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: Slots) -> None:
+        self.situation = situation
+        self.now = now
+        self.target = target
+        self.slots = slots
+        self.pace = _Pace(situation)
+        moving = [task for task in situation.tasks if task in now and task in target and now[task] != target[task]]
+        in_flight = situation.in_flight
+        self.carried = [task for task in moving if task in in_flight and in_flight[task].destination == target[task]]
+        decided = frozenset(self.carried)
+        self.new = [task for task in moving if task not in decided]
+        self.as_standby = {task: target[task] for task in moving if _is_standby(situation, task, now[task], target[task])}
+        self.states: dict[TaskId, MovementState] = {}
+        self.codes: dict[TaskId, str] = {}
+        self.warmups: set[tuple[TaskId, str]] = set()
+        self.by_chance: list[tuple[TaskId, str]] = []
+
+    def carry_on(self) -> None:
+        """What is in flight keeps its slot; a destination that is caught up by now gets the task (PROTOCOL D3, D9)."""
+        for task in sorted(self.carried, key=lambda task: (not self._hands_over(task), self.soon(task), task)):
+            destination = self.target[task]
+            if self._hands_over(task):
+                stands = self.situation.in_flight[task].state is MovementState.REVOKING
+                self._set(task, MovementState.REVOKING, "carried" if stands else "ready")
+                if task in self.situation.members[destination].warmup and self._needs_slot(task):
+                    self.slots.hold(destination)
+                    self.warmups.add((task, destination))
+                elif self._needs_slot(task):
+                    self.by_chance.append((task, destination))
+            elif not self._needs_slot(task):
+                self._set(task, MovementState.WARMING, "warming")
+            else:
+                self._warm_up(task, "warming")
+
+    def begin(self) -> None:
+        """What is new: at once what may go at once, then slots for what is soonest ready."""
+        waiting: list[TaskId] = []
+        for task in self.new:
+            if self._may_go_now(task):
+                if task not in self.situation.owner:
+                    self._set(task, MovementState.WAITING, self._wanted(task))  # its owner of now is granted it in this very plan
+                    continue
+                self._set(task, MovementState.REVOKING, self._wanted(task))
+                if self._needs_slot(task):
+                    self.by_chance.append((task, self.target[task]))
+            elif not self._needs_slot(task):
+                self._set(task, MovementState.WARMING, self._wanted(task))
+            elif (task, self.target[task]) in self.situation.blocked:
+                self._set(task, MovementState.WAITING, "blocked")
+            else:
+                waiting.append(task)
+        for task in sorted(waiting, key=lambda task: (self.soon(task), task)):
+            self._warm_up(task, self._wanted(task))
+
+    def result(self) -> Movements:
+        order = (MovementState.REVOKING, MovementState.WARMING, MovementState.WAITING)
+        planned = [Movement(task=task, source=self.now[task], destination=self.target[task], state=state) for task, state in self.states.items()]
+        planned.sort(key=lambda movement: (order.index(movement.state), self.soon(movement.task), movement.task))
+        return Movements(
+            planned=tuple(planned),
+            reasons={
+                task: Reason(code=code, lag_records=self.situation.lag(self.target[task], task), because=self._wanted(task))
+                for task, code in self.codes.items()
+            },
+            warmups=frozenset(self.warmups),
+            standby_destinations=self.as_standby,
+            ready_by_chance=tuple(sorted(self.by_chance)),
+        )
+
+    def soon(self, task: TaskId) -> float:
+        return self.pace.time_to_ready(task, self.target[task])
+
+    def _set(self, task: TaskId, state: MovementState, code: str) -> None:
+        self.states[task] = state
+        self.codes[task] = code
+
+    def _warm_up(self, task: TaskId, code: str) -> None:
+        if self.slots.take(self.target[task]):
+            self.warmups.add((task, self.target[task]))
+            self._set(task, MovementState.WARMING, code)
         else:
-            waiting.append(task)
+            self._set(task, MovementState.WAITING, "slot_full")
 
-    for task in sorted(waiting, key=lambda task: (pace.time_to_ready(task, target[task]), task)):
-        if slots.take(target[task]):
-            warmups.add((task, target[task]))
-            states[task] = MovementState.WARMING
-        else:
-            states[task] = MovementState.WAITING
+    def _needs_slot(self, task: TaskId) -> bool:
+        return self.situation.tasks[task].stateful and task not in self.as_standby
 
-    order = (MovementState.REVOKING, MovementState.WARMING, MovementState.WAITING)
-    planned = sorted(
-        (Movement(task=task, source=now[task], destination=target[task], state=states[task]) for task in moving),
-        key=lambda movement: (order.index(movement.state), pace.time_to_ready(movement.task, movement.destination), movement.task),
-    )
-    return Movements(
-        planned=tuple(planned),
-        reasons={movement.task: _reason(situation, movement, movement.task in decided, movement.task in blocked) for movement in planned},
-        warmups=frozenset(warmups),
-        standby_destinations=as_standby,
-        ready_by_chance=tuple(sorted(by_chance)),
-    )
+    def _hands_over(self, task: TaskId) -> bool:
+        return self.situation.in_flight[task].state is MovementState.REVOKING or self._may_go_now(task)
 
-
-def keep_ready(movements: Movements, slots: Slots) -> frozenset[tuple[TaskId, str]]:
-    """Destinations that are ready by chance and may keep their copy fresh until the task is theirs, as far as slots are left over."""
-    return frozenset(pair for pair in movements.ready_by_chance if slots.left and slots.take(pair[1]))
-
-
-def _may_go_now(situation: Situation, task: TaskId, source: str, destination: str) -> bool:
-    return (
-        not situation.tasks[task].stateful
-        or situation.caught_up(destination, task)
-        or (situation.members[source].leaving and situation.members[source].drained and situation.owner.get(task) == source)
-    )
-
-
-def _is_standby(situation: Situation, task: TaskId, source: str, destination: str) -> bool:
+    def _is_standby(situation: Situation, task: TaskId, source: str, destination: str) -> bool:
     """Is the destination's copy a standby: because it is one, or because too few other members are there to hold the standbys?"""
     wanted = situation.knobs.num_standbys
     if wanted == 0 or not situation.tasks[task].stateful:
@@ -168,26 +186,6 @@ class _Pace:
         if not self._situation.tasks[task].stateful or self._situation.caught_up(destination, task):
             return 0.0
         return self._situation.records(destination, task) / self._speed[destination]
-
-
-def _reason(situation: Situation, movement: Movement, carried: bool, blocked: bool) -> Reason:
-    """What the movement waits for, or why it was begun; and why it was wanted at all."""
-    source = situation.members[movement.source or movement.destination]
-    lag = situation.lag(movement.destination, movement.task)
-    wanted = "balance"
-    if source.leaving:
-        wanted = "overdue" if source.drained else "leaving"
-    elif situation.comes_home(movement.destination, movement.task):
-        wanted = "return_home"
-    code = wanted
-    if movement.state is MovementState.WAITING:
-        code = "blocked" if blocked else "slot_full"
-    elif carried and movement.state is MovementState.WARMING:
-        code = "warming"
-    elif carried:
-        before = situation.in_flight[movement.task].state
-        code = "carried" if before is MovementState.REVOKING else "ready"
-    return Reason(code=code, lag_records=lag, because=wanted)
 
 
 def warmups_by_member(pairs: Iterable[tuple[TaskId, str]]) -> dict[str, list[TaskId]]:

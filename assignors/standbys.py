@@ -145,14 +145,16 @@ class _Board:
 
         by_owner = sorted(tasks, key=lambda task: (self.now[task], task))
         dealt = deal(by_owner, places, allowed)
+        stuck: list[TaskId] = []
         for task in by_owner:
             if task in dealt and allowed(task, dealt[task]):
                 self._place(task, dealt[task])
-        for task in by_owner:
-            if task not in dealt or dealt[task] not in self.holders[task]:
-                last_resort = self._least_loaded(task, beside=self.destination.get(task)) or self._least_loaded(task, beside=None)
-                if last_resort is not None:
-                    self._place(task, last_resort)
+            else:
+                stuck.append(task)
+        for task in stuck:
+            last_resort = self._least_loaded(task, beside=self.destination.get(task)) or self._least_loaded(task, beside=None)
+            if last_resort is not None:
+                self._place(task, last_resort)
 
     def _place(self, task: TaskId, member: str) -> None:
         self.add(task, member)
@@ -188,13 +190,13 @@ class _Board:
     def pass_on(self, slots: Slots) -> tuple[frozenset[tuple[TaskId, str]], bool]:
         """Copies of members that have too many, or are leaving. Returns warm-ups, and whether any copy is still to be passed on."""
         warmups: set[tuple[TaskId, str]] = set()
-        begun = {
-            task: member.id
+        begun = [
+            (task, member.id)
             for member in self.situation.members.values()
-            for task in sorted(member.warmup)
+            for task in member.warmup
             if task in self.holders and self.destination.get(task) != member.id and self.may_hold(member.id, task)
-        }
-        for task, member in sorted(begun.items()):
+        ]
+        for task, member in sorted(begun):
             giver = self._giver(task)
             if giver is None or self.load[member] >= self.upper[member]:
                 continue
@@ -204,8 +206,9 @@ class _Board:
                 warmups.add((task, member))
                 self._promise(task, giver, member)
         unsettled = bool(warmups)
+        being_passed_on = {task for task, _ in warmups}
         for task, giver in self._surplus():
-            if (self.load[giver] <= self.upper[giver] and not self.situation.members[giver].leaving) or task in begun:
+            if (self.load[giver] <= self.upper[giver] and not self.situation.members[giver].leaving) or task in being_passed_on:
                 continue
             receiver = self._left_over(task)
             if receiver is not None and self.situation.caught_up(receiver, task):

@@ -153,7 +153,7 @@ def propose_balanced_assignment(
     """The target: among all assignments with the least imbalance the one that changes the fewest owners, regardless of ranks.
 
     Then, in this order: most tasks back home, fewest records to restore, a tie-break drawn from the ids. `settled`: destinations decided earlier
-    (PROTOCOL D9), kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when it goes to one of its min rank.
+    (PROTOCOL D9), kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when it goes to one of them.
 
     Before: m1 (0_0, 0_1, 0_2, 0_3), m2 (), both of capacity 1. After: m1 keeps two, m2 is to get the two that are cheapest to restore.
     """
@@ -180,24 +180,22 @@ def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, ca
     """One task's arcs. Costs: (imbalance, changes of owner, moves that are not back home, records to restore)."""
     owner = situation.owner.get(task)
     eligible = situation.eligible(task)
+    changes = 0 if owner is None and candidates is None else 1
     if owner is not None and owner in eligible:
         network.direct(task, owner, STAYS)
-    if not situation.tasks[task].stateful:
-        moves = int(owner is not None)
-        for member in situation.homes(task):
-            if member != owner and member in eligible:
-                network.direct(task, member, (0, moves, 0, 0))
-        network.pooled(task, eligible, (0, moves, 1, 0))
-        return
+    stateful = situation.tasks[task].stateful
     granted = candidates.members if candidates is not None else ()
-    for member, copy in situation.copies[task].items():
+    named = situation.copies[task] if stateful else situation.homes(task)
+    for member in dict.fromkeys((*granted, *named)):
         if member == owner or member not in eligible:
             continue
-        if member in granted or copy.caught_up or (task, member) not in situation.blocked:
-            moves = 0 if member in granted else 1
-            network.direct(task, member, (0, moves, 0 if situation.comes_home(member, task) else 1, 0 if copy.caught_up else copy.records))
+        ready = not stateful or situation.caught_up(member, task)
+        if member in granted or ready or (task, member) not in situation.blocked:
+            moves = 0 if member in granted else changes
+            network.direct(task, member, (0, moves, 0 if situation.comes_home(member, task) else 1, 0 if ready else situation.records(member, task)))
     fresh = candidates.fresh if candidates is not None else None
+    records = whole(situation.tasks[task]) if stateful else 0
     if fresh is not None:
-        network.pooled(task, fresh, (0, 0, 1, whole(situation.tasks[task])))
+        network.pooled(task, fresh, (0, 0, 1, records))
     if fresh is not eligible:
-        network.pooled(task, eligible, (0, 1, 1, whole(situation.tasks[task])))
+        network.pooled(task, eligible, (0, changes, 1, records))

@@ -1,0 +1,156 @@
+"""A group that does what plans say, round after round, without clock, log or machine: the harness of Kafka's TaskAssignorConvergenceTest, with hand-overs.
+
+Between two rounds every copy that a member was told to keep becomes warm. A member that is told to revoke gives the task up at once and keeps a copy on disk; its
+destination gets it in the same round, by the next question. Every plan on the way is judged by `assignors.validation`.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from assignors.high_availability import HighAvailability
+from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Task
+from assignors.validation import plan_faults
+from events.knobs import Knobs
+from events.tasks import Lag, LagSentinel, TaskId
+
+MOST_HAND_OVERS = 1_000
+
+
+def stateful(count: int, *, subtopology: int = 0, end_offset: int = 150_000) -> list[Task]:
+    """`count` stateful tasks of one sub-topology, all of one size."""
+    return [Task(id=TaskId(subtopology, partition), stateful=True, end_offset=end_offset) for partition in range(count)]
+
+
+def stateless(count: int, *, subtopology: int = 1) -> list[Task]:
+    return [Task(id=TaskId(subtopology, partition), stateful=False) for partition in range(count)]
+
+
+@attrs.define
+class Process:
+    """What one member holds. `copies`: lag of each copy on its disk."""
+
+    capacity: int = 1
+    leaving: bool = False
+    owned: set[TaskId] = attrs.field(factory=set)
+    standby: set[TaskId] = attrs.field(factory=set)
+    warmup: set[TaskId] = attrs.field(factory=set)
+    copies: dict[TaskId, Lag] = attrs.field(factory=dict)
+
+
+class Group:
+    """Members join, leave and die; `decide` asks once and hands over, `round` lets copies become warm and then decides."""
+
+    def __init__(self, tasks: list[Task], members: dict[str, int], **knobs: int) -> None:
+        self.tasks = {task.id: task for task in sorted(tasks, key=lambda task: task.id)}
+        self.members = {name: Process(capacity=capacity) for name, capacity in members.items()}
+        self.knobs = Knobs(**{"acceptable_recovery_lag": 100, **knobs})
+        self.in_flight: list[Movement] = []
+        self.owner_changes = 0
+        """Tasks that got another owner than before, while that one lived."""
+        self.new_copies = 0
+        """Standbys and warm-ups begun from nothing."""
+        self.cold_grants = 0
+        """Stateful tasks granted to a member that had to restore them."""
+        self.plan: Plan | None = None
+        self._last_owner: dict[TaskId, str] = {}
+
+    def problem(self) -> AssignmentProblem:
+        return AssignmentProblem(
+            tasks=tuple(self.tasks.values()),
+            members=tuple(
+                Member(
+                    id=name,
+                    capacity=process.capacity,
+                    leaving=process.leaving,
+                    active=tuple(sorted(process.owned)),
+                    standby=tuple(sorted(process.standby)),
+                    warmup=tuple(sorted(process.warmup)),
+                    lags={**process.copies, **{task: LagSentinel.ACTIVE for task in process.owned if self.tasks[task].stateful}},
+                )
+                for name, process in self.members.items()
+            ),
+            knobs=self.knobs,
+            in_flight=tuple(self.in_flight),
+        )
+
+    def decide(self) -> Plan:
+        """Asks until nothing more can be handed over now. Returns the last plan."""
+        for _ in range(MOST_HAND_OVERS):
+            problem = self.problem()
+            assignor = HighAvailability()
+            plan = assignor.assign(problem)
+            assert plan_faults(problem, plan, assignor.guarantees) == []
+            self._apply(plan)
+            if not any(part.revoke for part in plan.members.values()):
+                self.plan = plan
+                return plan
+        raise AssertionError(f"still handing over after {MOST_HAND_OVERS} questions")
+
+    def _apply(self, plan: Plan) -> None:
+        for name, part in plan.members.items():
+            process = self.members[name]
+            for task in part.active:
+                if task not in process.owned:
+                    self._grant(name, task)
+            for task in part.revoke:
+                process.owned.discard(task)
+                if self.tasks[task].stateful:
+                    process.copies[task] = 0
+            for task in (*part.standby, *part.warmup):
+                if task not in process.copies:
+                    process.copies[task] = self.tasks[task].end_offset
+                    self.new_copies += 1
+            process.standby, process.warmup = set(part.standby), set(part.warmup)
+        revoked = {task for part in plan.members.values() for task in part.revoke}
+        self.in_flight = [
+            attrs.evolve(movement, source=None) if movement.task in revoked else movement
+            for movement in plan.movements
+            if movement.state is not MovementState.WAITING
+        ]
+
+    def _grant(self, name: str, task: TaskId) -> None:
+        process = self.members[name]
+        if self.tasks[task].stateful and process.copies.get(task) != 0:
+            self.cold_grants += 1
+        if self._last_owner.get(task, name) != name and self._last_owner[task] in self.members:
+            self.owner_changes += 1
+        self._last_owner[task] = name
+        process.owned.add(task)
+        process.copies.pop(task, None)
+
+    def warm(self) -> None:
+        """Every copy that a member was told to keep is up to date; copies nobody asked for stay as they are."""
+        for process in self.members.values():
+            for task in process.standby | process.warmup:
+                process.copies[task] = 0
+
+    def round(self) -> Plan:
+        self.warm()
+        return self.decide()
+
+    def settle(self, most_rounds: int) -> int:
+        """Rounds until nothing more is to come, the one that notices it included. Fails beyond `most_rounds`."""
+        for rounds in range(most_rounds + 1):
+            plan = self.round() if rounds else self.decide()
+            if not plan.probing:
+                return rounds
+        raise AssertionError(f"still probing after {most_rounds} rounds: {plan.movements}")
+
+    def join(self, name: str, capacity: int = 1, copies: dict[TaskId, Lag] | None = None) -> None:
+        self.members[name] = Process(capacity=capacity, copies=dict(copies or {}))
+
+    def die(self, name: str) -> Process:
+        """Gone without a word; its movements end. Returns what it had."""
+        self.in_flight = [
+            attrs.evolve(movement, source=None if movement.source == name else movement.source)
+            for movement in self.in_flight
+            if movement.destination != name
+        ]
+        return self.members.pop(name)
+
+    def owners(self) -> dict[TaskId, str]:
+        return {task: name for name, process in sorted(self.members.items()) for task in sorted(process.owned)}
+
+    def counts(self) -> dict[str, int]:
+        return {name: len(process.owned) for name, process in sorted(self.members.items())}
