@@ -17,17 +17,25 @@ mutated bytes end in a `WireError` with the record's offset and the byte positio
 
 from __future__ import annotations
 
-import struct
-import uuid
 from collections.abc import Callable
-from typing import TypeVar
 
 import attrs
 
-from events.errors import InputError
 from events.tasks import TaskId
+from replay.kafka_streams.reader import Reader, WireError
 
-T = TypeVar("T")
+__all__ = [
+    "NEVER_MS",
+    "RUNS_IT",
+    "UNKNOWN_SUM",
+    "Assignment",
+    "GroupMember",
+    "GroupMetadata",
+    "OffsetCommit",
+    "Subscription",
+    "WireError",
+    "decode_record",
+]
 
 NEVER_MS = 2**63 - 1
 """`AssignmentInfo.next_rebalance_ms` when nothing is scheduled."""
@@ -35,127 +43,6 @@ RUNS_IT = -2
 """Offset sum of a task that the member runs as active (Kafka Streams: `Task.LATEST_OFFSET`)."""
 UNKNOWN_SUM = -3
 """Offset sum of a copy whose position is not known (`SubscriptionInfo.UNKNOWN_OFFSET_SUM`)."""
-
-
-class WireError(InputError):
-    """Bytes that are not what the format says.
-
-    `offset`: of the record in its partition of `__consumer_offsets`. `part`: ``key`` or ``value``. `position`: byte within that part.
-    """
-
-    def __init__(self, offset: int, part: str, position: int, problem: str) -> None:
-        fix = "dump the topic again, or cut the history before this record"
-        super().__init__(f"record at offset {offset}, byte {position} of its {part}: {problem}; {fix}")
-        self.offset = offset
-        self.part = part
-        self.position = position
-        self.problem = problem
-
-
-class _Reader:
-    """Bounded reads over one key or value. Nested fields are readers over the same bytes, so positions stay those of the whole."""
-
-    def __init__(self, data: bytes, offset: int, part: str, position: int = 0, end: int | None = None) -> None:
-        self.data = data
-        self.offset = offset
-        self.part = part
-        self.position = position
-        self.end = len(data) if end is None else end
-
-    def error(self, problem: str, position: int | None = None) -> WireError:
-        return WireError(self.offset, self.part, self.position if position is None else position, problem)
-
-    def _take(self, length: int, what: str) -> int:
-        start = self.position
-        if length < 0 or start + length > self.end:
-            raise self.error(f"{what} needs {length} bytes, {self.end - start} are left")
-        self.position = start + length
-        return start
-
-    def _number(self, form: struct.Struct, what: str) -> int:
-        start = self._take(form.size, what)
-        value: int = form.unpack_from(self.data, start)[0]
-        return value
-
-    def int8(self, what: str) -> int:
-        return self._number(_INT8, what)
-
-    def int16(self, what: str) -> int:
-        return self._number(_INT16, what)
-
-    def uint16(self, what: str) -> int:
-        return self._number(_UINT16, what)
-
-    def int32(self, what: str) -> int:
-        return self._number(_INT32, what)
-
-    def int64(self, what: str) -> int:
-        return self._number(_INT64, what)
-
-    def uvarint(self, what: str) -> int:
-        value = 0
-        for shift in range(0, 35, 7):
-            byte = self.data[self._take(1, what)]
-            value |= (byte & 0x7F) << shift
-            if byte < 0x80:
-                return value
-        raise self.error(f"{what} is a variable-length number of more than 5 bytes")
-
-    def uuid(self, what: str) -> str:
-        start = self._take(16, what)
-        return str(uuid.UUID(bytes=self.data[start : start + 16]))
-
-    def raw(self, length: int, what: str) -> bytes:
-        start = self._take(length, what)
-        return self.data[start : start + length]
-
-    def text(self, length: int, what: str) -> str:
-        start = self._take(length, what)
-        try:
-            return self.data[start : start + length].decode()
-        except UnicodeDecodeError as error:
-            raise self.error(f"{what} is not UTF-8", start + error.start) from None
-
-    def count(self, length: int, least_bytes: int, what: str) -> int:
-        """A number of elements, each of at least `least_bytes`: refused when they cannot be in what is left."""
-        if length < 0 or length * least_bytes > self.end - self.position:
-            raise self.error(f"{length} {what} cannot be in the {self.end - self.position} bytes that are left")
-        return length
-
-    def array(self, least_bytes: int, what: str, item: Callable[[_Reader], T]) -> list[T]:
-        return [item(self) for _ in range(self.count(self.int32(f"number of {what}"), least_bytes, what))]
-
-    def string(self, what: str) -> str:
-        return self.text(self.int16(f"length of {what}"), what)
-
-    def nullable_string(self, what: str) -> str | None:
-        length = self.int16(f"length of {what}")
-        return None if length == -1 else self.text(length, what)
-
-    def compact_string(self, what: str) -> str | None:
-        length = self.uvarint(f"length of {what}")
-        return None if length == 0 else self.text(length - 1, what)
-
-    def utf(self, what: str) -> str:
-        """Java's `writeUTF`: an unsigned 16-bit length and modified UTF-8, the same as UTF-8 but for NUL and characters outside the BMP."""
-        return self.text(self.uint16(f"length of {what}"), what)
-
-    def nested(self, length: int, what: str) -> _Reader:
-        start = self._take(length, what)
-        return _Reader(self.data, self.offset, self.part, start, start + length)
-
-    def tagged_fields(self) -> None:
-        """Optional fields of flexible versions: unknown ones are passed over, as the protocol asks (KIP-482)."""
-        for _ in range(self.count(self.uvarint("number of tagged fields"), 2, "tagged fields")):
-            self.uvarint("tag")
-            self._take(self.uvarint("length of a tagged field"), "a tagged field")
-
-    def finish(self, what: str) -> None:
-        if self.position != self.end:
-            raise self.error(f"{self.end - self.position} bytes too many after {what}")
-
-
-_INT8, _INT16, _UINT16, _INT32, _INT64 = (struct.Struct(form) for form in (">b", ">h", ">H", ">i", ">q"))
 
 Partitions = dict[str, tuple[int, ...]]
 """topic -> partitions, in the order of the wire."""
@@ -248,7 +135,7 @@ def decode_record(offset: int, key: bytes, value: bytes | None, only_group: str 
     Raises:
         WireError: the bytes are not of the documented form, or of a version that is not known here; the text says which.
     """
-    reader = _Reader(key, offset, "key")
+    reader = Reader(key, offset, "key")
     kind = reader.int16("kind of the key")
     if kind in (0, 1):
         group, topic, partition = reader.string("group"), reader.string("topic"), reader.int32("partition")
@@ -257,7 +144,7 @@ def decode_record(offset: int, key: bytes, value: bytes | None, only_group: str 
         reader.finish("the key of an offset commit")
         if only_group is not None and group != only_group:
             return None
-        committed = None if value is None else _offset_commit(_Reader(value, offset, "value"))
+        committed = None if value is None else _offset_commit(Reader(value, offset, "value"))
         return OffsetCommit(group=group, topic=topic, partition=partition, committed=committed)
     if kind == 2:
         group = reader.string("group")
@@ -266,13 +153,13 @@ def decode_record(offset: int, key: bytes, value: bytes | None, only_group: str 
             return None
         if value is None:
             return GroupMetadata(group=group, deleted=True)
-        return _group_metadata(group, _Reader(value, offset, "value"))
+        return _group_metadata(group, Reader(value, offset, "value"))
     if kind < 0:
         raise reader.error(f"kind {kind} is negative", 0)
     return None
 
 
-def _offset_commit(reader: _Reader) -> int:
+def _offset_commit(reader: Reader) -> int:
     version = reader.int16("version of the offset commit")
     if not 0 <= version <= 4:
         raise reader.error(f"offset commits of version {version} are not known here (0-4 are)", 0)
@@ -292,7 +179,7 @@ def _offset_commit(reader: _Reader) -> int:
     return committed
 
 
-def _group_metadata(group: str, reader: _Reader) -> GroupMetadata:
+def _group_metadata(group: str, reader: Reader) -> GroupMetadata:
     version = reader.int16("version of the group's metadata")
     if not 0 <= version <= 4:
         raise reader.error(f"group metadata of version {version} is not known here (0-4 are)", 0)
@@ -326,13 +213,13 @@ def _group_metadata(group: str, reader: _Reader) -> GroupMetadata:
     )
 
 
-def _present(reader: _Reader, text: str | None, what: str) -> str:
+def _present(reader: Reader, text: str | None, what: str) -> str:
     if text is None:
         raise reader.error(f"{what} is null")
     return text
 
 
-def _member(reader: _Reader, version: int, protocol_type: str) -> GroupMember:
+def _member(reader: Reader, version: int, protocol_type: str) -> GroupMember:
     flexible = version >= 4
     string: Callable[[str], str | None] = reader.compact_string if flexible else reader.nullable_string
     member_id = _present(reader, string("member id"), "member id")
@@ -368,14 +255,14 @@ def _member(reader: _Reader, version: int, protocol_type: str) -> GroupMember:
 # -- consumer protocol -------------------------------------------------------------------------------------------------------------
 
 
-def _consumer_version(reader: _Reader, what: str) -> int:
+def _consumer_version(reader: Reader, what: str) -> int:
     version = reader.int16(f"version of the {what}")
     if not 0 <= version <= 3:
         raise reader.error(f"{what} of consumer protocol version {version} is not known here (0-3 are)", reader.position - 2)
     return version
 
 
-def _partitions(reader: _Reader, what: str) -> Partitions:
+def _partitions(reader: Reader, what: str) -> Partitions:
     found: Partitions = {}
     for topic, partitions in reader.array(
         6, f"topics of the {what}", lambda inner: (inner.string("topic"), tuple(inner.array(4, "partitions", lambda each: each.int32("partition"))))
@@ -388,14 +275,14 @@ def _partitions(reader: _Reader, what: str) -> Partitions:
     return found
 
 
-def _user_data(reader: _Reader, what: str) -> _Reader:
+def _user_data(reader: Reader, what: str) -> Reader:
     length = reader.int32(f"length of the user data of the {what}")
     if length == -1:
         raise reader.error(f"the {what} has no user data: its consumer is no Kafka Streams thread")
     return reader.nested(length, f"user data of the {what}")
 
 
-def _subscription(reader: _Reader) -> Subscription:
+def _subscription(reader: Reader) -> Subscription:
     version = _consumer_version(reader, "subscription")
     topics = reader.array(2, "topics", lambda inner: inner.string("topic"))
     user = _user_data(reader, "subscription")
@@ -406,7 +293,7 @@ def _subscription(reader: _Reader) -> Subscription:
     return _subscription_info(user, version, tuple(topics), owned, generation, rack)
 
 
-def _assignment(reader: _Reader) -> Assignment:
+def _assignment(reader: Reader) -> Assignment:
     version = _consumer_version(reader, "assignment")
     partitions = _partitions(reader, "assignment")
     user = _user_data(reader, "assignment")
@@ -421,7 +308,7 @@ OFFSET_SUMS_SINCE = 7
 NAMED_TOPOLOGIES_SINCE = 10
 
 
-def _streams_version(reader: _Reader, what: str) -> int:
+def _streams_version(reader: Reader, what: str) -> int:
     version = reader.int32(f"version of the {what}")
     if not 1 <= version <= NEWEST_STREAMS_VERSION:
         problem = f"{what} of Kafka Streams protocol version {version} is not known here (1-{NEWEST_STREAMS_VERSION} are)"
@@ -429,7 +316,7 @@ def _streams_version(reader: _Reader, what: str) -> int:
     return version
 
 
-def _task(reader: _Reader) -> TaskId:
+def _task(reader: Reader) -> TaskId:
     start = reader.position
     subtopology, partition = reader.int32("sub-topology of a task"), reader.int32("partition of a task")
     if not (0 <= subtopology <= 999_999_999 and 0 <= partition < 1_000_000):
@@ -437,12 +324,12 @@ def _task(reader: _Reader) -> TaskId:
     return TaskId(subtopology, partition)
 
 
-def _no_topology_name(reader: _Reader, name: object) -> None:
+def _no_topology_name(reader: Reader, name: object) -> None:
     if name:
         raise reader.error("the task belongs to a named topology, which is not supported here")
 
 
-def _assigned_task(reader: _Reader, version: int) -> TaskId:
+def _assigned_task(reader: Reader, version: int) -> TaskId:
     task = _task(reader)
     if version >= NAMED_TOPOLOGIES_SINCE:
         characters = reader.int32("length of a topology name")
@@ -452,23 +339,23 @@ def _assigned_task(reader: _Reader, version: int) -> TaskId:
     return task
 
 
-def _offset_sums(reader: _Reader, version: int) -> list[tuple[TaskId, int]]:
+def _offset_sums(reader: Reader, version: int) -> list[tuple[TaskId, int]]:
     if version < OFFSET_SUMS_SINCE:
         ran = reader.array(8, "previous tasks", _task)
         copies = reader.array(8, "standby tasks", _task)
         return [(task, RUNS_IT) for task in ran] + [(task, UNKNOWN_SUM) for task in copies]
 
-    def flat(inner: _Reader) -> list[tuple[TaskId, int]]:
+    def flat(inner: Reader) -> list[tuple[TaskId, int]]:
         task, amount = _task(inner), inner.int64("offset sum")
         _no_topology_name(inner, inner.nullable_string("topology name"))
         return [(task, amount)]
 
-    def grouped(inner: _Reader) -> list[tuple[TaskId, int]]:
+    def grouped(inner: Reader) -> list[tuple[TaskId, int]]:
         subtopology = inner.int32("sub-topology")
         if not 0 <= subtopology <= 999_999_999:
             raise inner.error(f"{subtopology} is not a sub-topology", inner.position - 4)
 
-        def one(each: _Reader) -> tuple[TaskId, int]:
+        def one(each: Reader) -> tuple[TaskId, int]:
             partition = each.int32("partition of a task")
             if not 0 <= partition < 1_000_000:
                 raise each.error(f"{partition} is not a task's partition", each.position - 4)
@@ -481,12 +368,12 @@ def _offset_sums(reader: _Reader, version: int) -> list[tuple[TaskId, int]]:
     return [pair for pairs in reader.array(8, "offset sums", grouped) for pair in pairs]
 
 
-def _sized_text(reader: _Reader, what: str) -> str:
+def _sized_text(reader: Reader, what: str) -> str:
     return reader.text(reader.int32(f"length of a {what}"), what)
 
 
 def _subscription_info(
-    reader: _Reader, protocol_version: int, topics: tuple[str, ...], owned: Partitions, generation: int, rack: str | None
+    reader: Reader, protocol_version: int, topics: tuple[str, ...], owned: Partitions, generation: int, rack: str | None
 ) -> Subscription:
     version = _streams_version(reader, "SubscriptionInfo")
     latest = reader.int32("latest supported version") if version >= 3 else -1
@@ -528,19 +415,19 @@ def _subscription_info(
     )
 
 
-def _topic_partitions(reader: _Reader) -> tuple[tuple[str, int], ...]:
+def _topic_partitions(reader: Reader) -> tuple[tuple[str, int], ...]:
     return tuple(reader.array(6, "partitions", lambda inner: (inner.utf("topic"), inner.int32("partition"))))
 
 
-def _host(reader: _Reader) -> str:
+def _host(reader: Reader) -> str:
     return f"{reader.utf('host')}:{reader.int32('port')}"
 
 
-def _by_host(reader: _Reader, partitions: Callable[[_Reader], tuple[tuple[str, int], ...]]) -> dict[str, tuple[tuple[str, int], ...]]:
+def _by_host(reader: Reader, partitions: Callable[[Reader], tuple[tuple[str, int], ...]]) -> dict[str, tuple[tuple[str, int], ...]]:
     return dict(reader.array(10, "hosts", lambda inner: (_host(inner), partitions(inner))))
 
 
-def _assignment_info(reader: _Reader, protocol_version: int, partitions: Partitions) -> Assignment:
+def _assignment_info(reader: Reader, protocol_version: int, partitions: Partitions) -> Assignment:
     version = _streams_version(reader, "AssignmentInfo")
     common = reader.int32("commonly supported version") if version >= 3 else -1
     task_bytes = 12 if version >= NAMED_TOPOLOGIES_SINCE else 8
@@ -555,13 +442,13 @@ def _assignment_info(reader: _Reader, protocol_version: int, partitions: Partiti
     if version >= 5:  # topics by number from here on
         names = dict(reader.array(6, "topic names", lambda inner: (inner.int32("number of a topic"), inner.utf("topic"))))
 
-        def numbered(inner: _Reader) -> tuple[str, int]:
+        def numbered(inner: Reader) -> tuple[str, int]:
             number = inner.int32("number of a topic")
             if number not in names:
                 raise inner.error(f"topic number {number} is not in the list of topic names", inner.position - 4)
             return names[number], inner.int32("partition")
 
-        def numbered_partitions(inner: _Reader) -> tuple[tuple[str, int], ...]:
+        def numbered_partitions(inner: Reader) -> tuple[tuple[str, int], ...]:
             return tuple(inner.array(8, "partitions of a host", numbered))
 
         active_by_host = _by_host(reader, numbered_partitions)
