@@ -161,7 +161,26 @@ class _Planner:
     def _hands_over(self, task: TaskId) -> bool:
         return self.situation.in_flight[task].state is MovementState.REVOKING or self._may_go_now(task)
 
-    def _is_standby(situation: Situation, task: TaskId, source: str, destination: str) -> bool:
+    def _may_go_now(self, task: TaskId) -> bool:
+        if not self.situation.tasks[task].stateful or self.situation.caught_up(self.target[task], task):
+            return True
+        source = self.situation.members[self.now[task]]
+        return source.leaving and source.drained
+
+    def _wanted(self, task: TaskId) -> str:
+        """Why the movement was wanted."""
+        source = self.situation.members[self.now[task]]
+        if source.leaving:
+            return "overdue" if source.drained else "leaving"
+        return "return_home" if self.situation.comes_home(self.target[task], task) else "balance"
+
+
+def keep_ready(movements: Movements, slots: Slots) -> frozenset[tuple[TaskId, str]]:
+    """Destinations that are ready by chance and may keep their copy fresh until the task is theirs, as far as slots are left over."""
+    return frozenset(pair for pair in movements.ready_by_chance if slots.left and slots.take(pair[1]))
+
+
+def _is_standby(situation: Situation, task: TaskId, source: str, destination: str) -> bool:
     """Is the destination's copy a standby: because it is one, or because too few other members are there to hold the standbys?"""
     wanted = situation.knobs.num_standbys
     if wanted == 0 or not situation.tasks[task].stateful:
