@@ -121,9 +121,9 @@ class MoveStory:
 
     @property
     def restored_records(self) -> int | None:
-        """Records that the destination's copy gained from the first step to the last; None: unknown, or no state."""
+        """Records that the destination's copy gained from the first step to the last; None: there was one step, it is unknown, or no state."""
         positions = [step.position for step in self.steps if step.position is not None]
-        return positions[-1] - positions[0] if positions else None
+        return positions[-1] - positions[0] if len(positions) > 1 else None
 
 
 @attrs.define(kw_only=True)

@@ -36,7 +36,7 @@ class SlotHolder:
     expected_ms: int | None
 
     def document(self) -> dict[str, Any]:
-        return {**attrs.asdict(self), "task": str(self.task)}
+        return {**attrs.asdict(self, recurse=False), "task": str(self.task)}
 
 
 @attrs.frozen(kw_only=True)
@@ -94,7 +94,7 @@ class Explanation:
 
 def _candidate_document(candidate: Candidate) -> dict[str, Any]:
     return {
-        **attrs.asdict(candidate),
+        **attrs.asdict(candidate, recurse=False),
         "lag": None if candidate.lag is None else candidate.lag if isinstance(candidate.lag, int) else candidate.lag.value,
     }
 

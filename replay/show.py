@@ -85,7 +85,7 @@ class MemberRow:
     restored_records_per_s: float
 
     def document(self) -> dict[str, Any]:
-        document = attrs.asdict(self)
+        document = attrs.asdict(self, recurse=False)
         for name in ("active", "standby", "warmup", "revoking"):
             document[name] = [str(task) for task in getattr(self, name)]
         return document
@@ -222,7 +222,7 @@ def _copy_row(state: GroupState, member: MemberState, task: TaskId) -> CopyRow:
     warmup = member.warmup.get(task)
     return CopyRow(
         member_id=member.member_id,
-        lag=lag_text(lag),
+        lag="not reported" if lag is None else lag_text(lag),
         lag_records=0 if lag is LagSentinel.ACTIVE else known_lag(lag),
         best_lag_records=None if warmup is None else warmup.best_lag,
         caught_up=member.is_caught_up(task, state.knobs.acceptable_recovery_lag),

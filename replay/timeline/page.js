@@ -4,7 +4,7 @@
   const data = JSON.parse(document.getElementById("data").textContent);
   const byId = id => document.getElementById(id);
   const SVG = "http://www.w3.org/2000/svg";
-  const GUTTER = 74, RIGHT = 16;
+  const GUTTER = 86, RIGHT = 16;
   const CONDITION = ["running", "starting", "silent", "nobody"];
   const COLOURS = ["#4a86e8", "#f0932b", "#3fa56b", "#9a6bd6", "#1fb0b5", "#c9a50a", "#a8734d", "#e06bb0", "#74849b", "#86b01e"];
   const colour = m => m < 0 ? "none" : m < COLOURS.length ? COLOURS[m] : `hsl(${30 + (m * 137.508) % 300} 52% ${46 + (m % 3) * 8}%)`;
@@ -139,7 +139,7 @@
       const mark = make("path", { d: `M${x(round.ms)},${y + 11}l-3.4,-9.4h6.8z`, fill: CAUSES[round.cause] || "var(--faint)" }, svg);
       tells(mark, () => `generation ${round.generation} at ${clock(round.ms, true)} (offset ${round.offset})\n${round.text}\n${count(round.moves, "move")}, ${count(round.members, "member")} told`);
     }
-    for (const ms of ticks()) make("text", { x: x(ms) + 3, y: height - 5 }, svg, tickStep() < 1000 ? clock(ms, true) : clock(ms));
+    for (const ms of ticks()) if (x(ms) < width - 62) make("text", { x: x(ms) + 3, y: height - 5 }, svg, tickStep() < 1000 ? clock(ms, true) : clock(ms));
   };
 
   const rowHeight = rows => rows <= 45 ? 21 : rows <= 130 ? 14 : rows <= 420 ? 8 : 5;

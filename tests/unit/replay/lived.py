@@ -1,0 +1,112 @@
+"""A small log that was lived: the real machine and real member code in the simulated cluster; four members, one joins cold, one dies and is back.
+
+Tasks `0_0..0_11` have 400,000 records of state each and two warm-up slots between them, so some movements wait; `1_0..1_2` have none.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable
+
+from assignors import registry
+from events.codec import make_record
+from events.facts import Fact, GroupConfigured, LogOpened, Subtopology, TopologyDeclared
+from events.knobs import Knobs
+from events.log import Log
+from events.records import DecisionRecord, Record
+from events.tasks import TaskId
+from replay.cluster.cluster import ClusterConfig, SimulatedCluster
+from replay.cluster.process import ProcessSettings
+from replay.cluster.world import steady
+from replay.refold import Entry
+from statemachine.machine import GroupMachine
+
+START_MS = 1_795_149_187_000
+JOINED_MS = START_MS + 60_000
+"""m4 joins, cold."""
+KILLED_MS = START_MS + 140_000
+"""m2 is killed."""
+BACK_MS = START_MS + 180_000
+END_MS = START_MS + 240_000
+
+TOPOLOGY = TopologyDeclared(
+    epoch=0,
+    subtopologies=(
+        Subtopology(subtopology=0, partitions=12, stateful=True, source_topics=("orders",), changelog_topics=("store",)),
+        Subtopology(subtopology=1, partitions=3, stateful=False, source_topics=("clicks",)),
+    ),
+)
+
+
+def configured(*, solver: str | None = None, **knobs: int) -> GroupConfigured:
+    """The group's configuration, with this build's solver unless another is named."""
+    assignor = registry.latest("high_availability")
+    settings = {"acceptable_recovery_lag": 1_000, "probing_interval_ms": 60_000, "checkpoint_every_records": 100, **knobs}
+    return GroupConfigured(
+        assignor=assignor.name,
+        behaviour_version=assignor.version,
+        solver=assignor.solver if solver is None else solver,
+        knobs=Knobs(**settings),  # type: ignore[arg-type]
+    )
+
+
+class Entries:
+    """A sink that keeps what is appended, in stored order."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+        self._offset = 0
+
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+        record = make_record(group, self._offset, append_ms, event)
+        self._offset += 1
+        self.entries.append(record)
+        return record
+
+    def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
+        self.entries.extend(decisions)
+
+
+@functools.cache
+def lived() -> tuple[Entry, ...]:
+    """Every record of the log, in stored order."""
+    sink = Entries()
+    growth = {("store", partition): steady(records=400_000, records_per_s=50, start_ms=START_MS) for partition in range(12)}
+    config = ClusterConfig(group="orders", log_id="lived", configured=configured(), topology=TOPOLOGY, growth=growth, start_ms=START_MS)
+    cluster = SimulatedCluster(config, seed=11, sink=sink)
+    cluster.start_worker()
+    for number in (1, 2, 3):
+        cluster.start_process(ProcessSettings(member_id=f"m{number}", capacity=2))
+    cluster.run_until(JOINED_MS)
+    cluster.start_process(ProcessSettings(member_id="m4", capacity=2))
+    cluster.run_until(KILLED_MS)
+    cluster.last_process("m2").kill()
+    cluster.run_until(BACK_MS)
+    cluster.restart("m2")
+    cluster.run_until(END_MS)
+    return tuple(sink.entries)
+
+
+def write(log: Log, entries: Iterable[Entry]) -> None:
+    """Appends them all to `log`."""
+    with log.transaction():
+        for entry in entries:
+            if isinstance(entry, Record):
+                log.append_fact(entry.group, entry.append_ms, entry.event)
+            else:
+                log.append_decisions([entry])
+
+
+def decided(*facts: tuple[int, Fact], group: str = "g", any_solver: bool = False) -> list[Entry]:
+    """A complete log of these (append_ms, fact): the real machine answers each. Opened as log ``made``."""
+    sink = Entries()
+    machine = GroupMachine(any_solver=any_solver)
+    machine.step(sink.append_fact("", facts[0][0], LogOpened(log_id="made")))
+    for append_ms, fact in facts:
+        sink.append_decisions(machine.step(sink.append_fact(group, append_ms, fact)))
+    return sink.entries
+
+
+def task(text: str) -> TaskId:
+    subtopology, partition = text.split("_")
+    return TaskId(int(subtopology), int(partition))

@@ -1,0 +1,192 @@
+"""explain: the three answers, at moments where each kind of answer is due, with the numbers the decisions rest on."""
+
+from __future__ import annotations
+
+import itertools
+import json
+from pathlib import Path
+
+import pytest
+
+from events.decisions import AssignmentIssued, MemberExpired
+from events.errors import InputError
+from events.facts import AssignmentObserved, MemberJoined
+from events.log import open_log
+from events.records import DecisionRecord, Record
+from events.tasks import TaskId
+from replay.explain import explain
+from replay.kafka_streams.importer import import_history
+from replay.refold import Entry
+from tests.unit.replay.lived import BACK_MS, KILLED_MS, TOPOLOGY, configured, decided, lived, task
+
+DATA = Path(__file__).parents[3] / "replay" / "data"
+
+
+def moves_of(state: str) -> list[tuple[DecisionRecord, TaskId, str | None, str]]:
+    """(decision, task, source, destination) of every step of that kind in the lived log, in its order."""
+    found = []
+    for entry in lived():
+        if isinstance(entry, DecisionRecord) and isinstance(entry.decision, AssignmentIssued):
+            for move in entry.decision.moves:
+                if move.state == state and move.destination is not None:
+                    found.append((entry, move.task, move.source, move.destination))  # noqa: PERF401 reads better than one expression of four lines
+    return found
+
+
+def test_why_it_is_here_names_the_decision_the_reason_and_the_lags_at_that_moment() -> None:
+    warming = moves_of("warming")[0]
+    granted = next(each for each in moves_of("granted") if each[1] == warming[1] and each[3] == warming[3])
+    answer = explain(lived(), warming[1], at_offset=granted[0].caused_by)
+    text = " ".join(answer.why_here)
+    assert f"decision {granted[0].number}" in text
+    assert f"offset {granted[0].caused_by}" in text
+    assert f"{warming[2]} has more than its share; m4 has less" in text
+    assert "within acceptable_recovery_lag = 1,000" in text
+    lags = {candidate.member_id: candidate.lag for candidate in answer.candidates}
+    assert set(lags) == {"m1", "m2", "m3", "m4"}
+    assert lags["m4"] is None, "when it was decided the cold joiner had no copy"
+    assert [candidate.member_id for candidate in answer.candidates if candidate.owns_it] == [warming[2]]
+
+
+def test_why_it_moved_has_each_state_with_its_time_and_what_was_restored() -> None:
+    warming = moves_of("warming")[0]
+    answer = explain(lived(), warming[1])
+    move = next(each for each in answer.moves if each.destination == "m4")
+    states = [step.state for step in move.steps]
+    assert states[-3:] == ["warming", "revoking", "granted"]
+    assert move.outcome == "granted"
+    assert move.began_ms <= move.steps[-1].append_ms
+    spent = [move.spent_ms(state, answer.append_ms) for state in ("waiting", "warming", "revoking")]
+    assert sum(spent) == move.steps[-1].append_ms - move.began_ms
+    assert spent[1] > 0
+    assert spent[2] > 0
+    restored = move.restored_records
+    assert restored is not None
+    assert 395_000 < restored < 420_000
+
+
+def test_a_task_that_waits_says_for_whom_and_how_far_they_are() -> None:
+    first = moves_of("warming")[0][0]
+    begun = {each[1] for each in moves_of("warming") if each[0] == first}
+    late = next(each for each in moves_of("warming") if each[1] not in begun and each[3] == "m4")
+    assert late[0].caused_by > first.caused_by
+    answer = explain(lived(), late[1], at_offset=late[0].caused_by - 2)
+    text = " ".join(answer.what_next)
+    assert "waits since" in text
+    assert "2 of max_warmups = 2 are taken" in text
+    assert {slot.task for slot in answer.slots} <= begun
+    assert len(answer.slots) == 2
+    assert all(slot.member_id == "m4" for slot in answer.slots)
+    moved = explain(lived(), late[1])
+    assert next(move for move in moved.moves if move.destination == "m4").spent_ms("waiting", 0) > 0
+
+
+def test_a_task_that_warms_says_how_far_and_how_long() -> None:
+    start, which, source, _ = moves_of("warming")[0]
+    end = next(each for each in moves_of("revoking") if each[1] == which)[0]
+    answer = explain(lived(), which, at_offset=(start.caused_by + 2 * end.caused_by) // 3)
+    text = " ".join(answer.what_next)
+    assert f"to take it over from {source}" in text
+    assert "counts as caught up at 1,000" in text
+    assert "records/s it reported" in text
+    assert "the slot goes to another task" in text
+
+
+def test_a_task_that_is_handed_over_says_who_has_not_let_go() -> None:
+    start, which, source, _ = next(each for each in moves_of("revoking") if each[3] == "m4")
+    answer = explain(lived(), which, at_offset=start.caused_by)
+    text = " ".join(answer.what_next)
+    assert f"the moment {source} has let go" in text
+    assert "revocation_timeout_ms = 60,000" in text
+    assert answer.row.state == "revoking"
+
+
+def test_a_task_taken_over_from_the_dead_says_so_and_how_long_nobody_ran_it() -> None:
+    expiry = next(entry for entry in lived() if isinstance(entry, DecisionRecord) and isinstance(entry.decision, MemberExpired))
+    granted = next(each for each in moves_of("granted") if each[0].caused_by == expiry.caused_by)
+    answer = explain(lived(), granted[1], at_offset=expiry.caused_by)
+    assert any("not heard of for its session timeout" in sentence for sentence in answer.why_here)
+    silent = [interval for interval in answer.stopped if interval.condition.value == "silent"]
+    assert len(silent) == 1
+    assert silent[0].member_id == "m2"
+    assert KILLED_MS - 3_000 <= silent[0].from_ms <= KILLED_MS + 100
+    assert silent[0].to_ms == answer.append_ms
+
+
+def test_a_task_that_comes_home_says_so() -> None:
+    back = next(each for each in moves_of("granted") if each[3] == "m2" and each[2] is not None)
+    answer = explain(lived(), back[1])
+    assert answer.moves[-1].began_ms >= BACK_MS
+    assert any("is back and had it before" in sentence for sentence in answer.why_here)
+
+
+def test_a_settled_task_stays_and_says_why() -> None:
+    answer = explain(lived(), task("0_0"))
+    assert len(answer.what_next) == 1
+    assert "It stays where it is" in answer.what_next[0]
+    assert "the group is balanced" in answer.what_next[0]
+    assert answer.slots == ()
+
+
+def test_before_the_first_round_nobody_has_it_and_it_says_what_is_waited_for() -> None:
+    join = MemberJoined(member_id="m1", incarnation=1, join_nonce="a")
+    gathering = decided((1_000, configured()), (1_001, TOPOLOGY), (1_002, join))
+    assert "waits another 3.0 s for more members" in explain(gathering, task("0_0")).why_here[0]
+    empty = gathering[:3]
+    assert "the group has no members" in explain(empty, task("0_0")).why_here[0]
+
+
+def test_a_hold_is_explained() -> None:
+    joins = [MemberJoined(member_id="m1", incarnation=number, join_nonce=str(number), session_timeout_ms=8_000) for number in (1, 2)]
+    entries = decided((1_000, configured(initial_delay_ms=0)), (1_001, TOPOLOGY), (1_002, joins[0]), (1_500, joins[1]))
+    text = " ".join(explain(entries, task("1_0")).what_next)
+    assert "taken by force, so m1 waits 8.0 s" in text
+
+
+@pytest.fixture(scope="module")
+def observed(tmp_path_factory: pytest.TempPathFactory) -> list[Entry]:
+    """A recorded group that Kafka Streams led."""
+    with open_log(tmp_path_factory.mktemp("imported") / "scale-out.jsonl", "w") as log:
+        with log.transaction():
+            import_history(DATA / "scale-out", log)
+        return list(log.read())
+
+
+def test_a_recorded_group_says_what_its_own_leader_did_and_what_equipoise_would_do(observed: list[Entry]) -> None:
+    answer = explain(observed, task("0_3"))
+    rounds = [entry.event for entry in observed if isinstance(entry, Record) and isinstance(entry.event, AssignmentObserved)]
+    owners = [next((member.member_id for member in each.members if task("0_3") in member.active), None) for each in rounds]
+    had = [owner for owner in owners if owner is not None]
+    changes = [(before, after) for before, after in itertools.pairwise(had) if before != after]
+    assert [(move.source, move.destination) for move in answer.moves] == [(None, had[0]), *changes]
+    assert all(move.steps[0].state == "observed" for move in answer.moves)
+    assert any("its own leader gave it to it in generation" in sentence for sentence in answer.why_here)
+    assert any("equipoise would" in sentence for sentence in answer.what_next)
+
+
+def test_a_recorded_round_that_gave_it_to_nobody_says_so(observed: list[Entry]) -> None:
+    rounds = [entry for entry in observed if isinstance(entry, Record) and isinstance(entry.event, AssignmentObserved)]
+    for record in rounds:
+        assert isinstance(record.event, AssignmentObserved)
+        given = {each for member in record.event.members for each in member.active}
+        if task("2_4") not in given:
+            answer = explain(observed, task("2_4"), at_offset=record.offset)
+            assert f"its own leader gave it to nobody in generation {record.event.generation}" in answer.why_here[0]
+            return
+    raise AssertionError("2_4 is withheld in the recorded run")
+
+
+def test_every_task_can_be_explained_everywhere_and_as_json(observed: list[Entry]) -> None:
+    for entries in (list(lived()), observed):
+        offsets = [entry.offset for entry in entries if isinstance(entry, Record)]
+        for at_offset in (*offsets[5 :: len(offsets) // 12], offsets[-1]):
+            for which in ("0_0", "0_7", "1_2"):
+                document = json.loads(json.dumps(explain(entries, task(which), at_offset=at_offset).document(), allow_nan=False))
+                assert document["task"] == which
+                assert document["why_here"]
+                assert not any("None" in sentence or "{" in sentence for sentence in (*document["why_here"], *document["what_next"]))
+
+
+def test_a_task_that_is_not_there_is_an_input_error() -> None:
+    with pytest.raises(InputError, match=r"no task 7_0 at offset \d+; it has 0_0 to 0_11, 1_0 to 1_2"):
+        explain(lived(), task("7_0"))

@@ -1,0 +1,255 @@
+"""timeline: intervals tile each task's time, moves and rounds are those of the log, a recorded run counts as was measured, the page stands alone."""
+
+from __future__ import annotations
+
+import itertools
+import json
+import re
+from html.parser import HTMLParser
+from pathlib import Path
+
+import attrs
+import pytest
+
+from events.decisions import AssignmentIssued, MemberExpired
+from events.facts import AssignmentObserved, MemberJoined, MemberLeft
+from events.log import open_log
+from events.records import DecisionRecord, Record
+from replay.chronicle import Condition
+from replay.kafka_streams.importer import import_history
+from replay.timeline import Timeline, build_timeline, changes_owner, render_page, timeline_document
+from replay.timeline.build import MOST_POINTS, _add_point
+from replay.timeline.page import page_data
+from statemachine.machine import GroupMachine
+from tests.unit.replay.lived import END_MS, KILLED_MS, TOPOLOGY, configured, decided, lived
+
+DATA = Path(__file__).parents[3] / "replay" / "data"
+RUNS = ("scale-out", "rolling")
+
+
+@pytest.fixture(scope="module")
+def timeline() -> Timeline:
+    return build_timeline(lived())
+
+
+@pytest.fixture(scope="module", params=RUNS)
+def recorded(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> tuple[str, Timeline]:
+    """A recorded group that Kafka Streams led."""
+    with open_log(tmp_path_factory.mktemp("imported") / "run.jsonl", "w") as log:
+        with log.transaction():
+            import_history(DATA / request.param, log)
+        return request.param, build_timeline(log.read())
+
+
+def test_the_intervals_of_a_task_touch_and_never_overlap(timeline: Timeline, recorded: tuple[str, Timeline]) -> None:
+    for each in (timeline, recorded[1]):
+        for task in each.tasks:
+            of_task = [interval for interval in each.intervals if interval.task == task]
+            assert of_task[-1].to_ms == each.to_ms
+            assert all(interval.from_ms < interval.to_ms for interval in of_task)
+            assert all(before.to_ms == after.from_ms for before, after in itertools.pairwise(of_task))
+            assert all((interval.member_id is None) == (interval.condition is Condition.NOBODY) for interval in of_task)
+
+
+def test_at_every_round_the_intervals_say_who_the_machine_says_owns_it(timeline: Timeline) -> None:
+    machine = GroupMachine()
+    rounds = {each.offset for each in timeline.rounds}
+    for entry in lived():
+        if not isinstance(entry, Record):
+            continue
+        machine.step(entry)
+        if entry.offset in rounds and entry.append_ms < timeline.to_ms:
+            shown = {
+                interval.task: interval.member_id
+                for interval in timeline.intervals
+                if interval.from_ms <= entry.append_ms < interval.to_ms and interval.member_id is not None
+            }
+            later = {each.append_ms for each in timeline.rounds if each.offset > entry.offset}
+            if entry.append_ms not in later:
+                assert shown == dict(machine.state.owner)
+
+
+def test_moves_and_rounds_are_those_of_the_log(timeline: Timeline) -> None:
+    issued = [entry for entry in lived() if isinstance(entry, DecisionRecord) and isinstance(entry.decision, AssignmentIssued)]
+    assert [each.generation for each in timeline.rounds] == [
+        entry.decision.generation for entry in issued if isinstance(entry.decision, AssignmentIssued)
+    ]
+    granted = sorted(
+        (move.task, move.destination)
+        for entry in issued
+        if isinstance(entry.decision, AssignmentIssued)
+        for move in entry.decision.moves
+        if move.state == "granted"
+    )
+    assert sorted((move.task, move.destination) for move in timeline.moves if move.outcome == "granted") == granted
+    totals = timeline.totals()
+    assert totals.moves == sum(map(changes_owner, timeline.moves)) == sum(move.source is not None for move in timeline.moves)
+
+
+def test_the_dead_member_is_silent_from_its_last_word_and_the_gap_counts(timeline: Timeline) -> None:
+    expiry = next(entry for entry in lived() if isinstance(entry, DecisionRecord) and isinstance(entry.decision, MemberExpired))
+    expired_ms = next(entry.append_ms for entry in lived() if isinstance(entry, Record) and entry.offset == expiry.caused_by)
+    silent = [interval for interval in timeline.intervals if interval.condition is Condition.SILENT]
+    assert {interval.member_id for interval in silent} == {"m2"}
+    assert {interval.to_ms for interval in silent} == {expired_ms}
+    assert {interval.from_ms for interval in silent} <= set(range(KILLED_MS - 3_000, KILLED_MS + 100))
+    window = timeline.totals("kill", KILLED_MS - 3_000, expired_ms)
+    assert window.tasks_stopped == len(silent)
+    assert window.stopped_ms == sum(interval.to_ms - interval.from_ms for interval in silent)
+    lines = {(life.member_id, life.how) for life in timeline.lifelines}
+    assert lines == {("m1", ""), ("m2", "session_timeout"), ("m2", ""), ("m3", ""), ("m4", "")}
+
+
+def test_what_must_restore_first_is_starting_until_it_reports_that_it_runs(timeline: Timeline) -> None:
+    starting = [interval for interval in timeline.intervals if interval.condition is Condition.STARTING]
+    assert starting
+    for interval in starting:
+        assert timeline.tasks[interval.task], "a stateless task starts at once"
+        after = next(each for each in timeline.intervals if each.task == interval.task and each.from_ms == interval.to_ms)
+        assert (after.member_id, after.condition) == (interval.member_id, Condition.RUNNING)
+
+
+def test_warm_ups_have_their_time_and_when_they_were_ready(timeline: Timeline) -> None:
+    warmups = [copy for copy in timeline.copies if copy.kind == "warmup"]
+    moved = {(move.task, move.destination) for move in timeline.moves if any(step.state == "warming" for step in move.steps)}
+    assert {(copy.task, copy.member_id) for copy in warmups} == moved
+    assert all(copy.ready_ms is not None and copy.from_ms <= copy.ready_ms <= copy.to_ms for copy in warmups)
+
+
+def test_lag_curves_fall_to_nothing_while_a_copy_warms_up(timeline: Timeline) -> None:
+    warmup = next(copy for copy in timeline.copies if copy.kind == "warmup" and copy.member_id == "m4")
+    points = [lag for at_ms, lag in timeline.lags[warmup.task, "m4"] if warmup.from_ms <= at_ms <= warmup.to_ms]
+    assert points[0] > 100_000 > 1_000 >= points[-1]
+
+
+def test_a_curve_is_thinned_and_keeps_its_last_point() -> None:
+    points: list[tuple[int, int]] = []
+    for number in range(10_000):
+        _add_point(points, number, number)
+        assert points[-1] == (number, number)
+    assert MOST_POINTS <= len(points) < 2 * MOST_POINTS
+    assert points == sorted(points)
+
+
+def test_imbalance_rises_with_a_joiner_and_ends_at_nothing(timeline: Timeline) -> None:
+    values = [value for _, value in timeline.imbalance]
+    assert max(values) > 0
+    assert values[-1] == 0
+
+
+def test_a_recorded_run_counts_moves_and_rounds_as_they_were_measured(recorded: tuple[str, Timeline]) -> None:
+    name, built = recorded
+    measured = json.loads((DATA / name / "unavailability.json").read_text())["actions"]
+    windows = {each.label: each for each in built.window_totals()}
+    assert list(windows) == [each["action"] for each in measured]
+    for each in measured:
+        assert (windows[each["action"]].moves, windows[each["action"]].rounds) == (each["totals"]["active_moves"], each["totals"]["generations"])
+
+
+def test_a_recorded_bounce_is_a_silence_of_the_same_member(recorded: tuple[str, Timeline]) -> None:
+    _, built = recorded
+    replaced = [life for life in built.lifelines if life.how == "replaced"]
+    for life in replaced:
+        assert life.silent_ms is not None
+        assert life.ended_ms is not None
+        silent = [
+            each
+            for each in built.intervals
+            if each.member_id == life.member_id and each.condition is Condition.SILENT and each.from_ms == life.silent_ms
+        ]
+        assert silent
+        assert {interval.to_ms for interval in silent} == {life.ended_ms}
+
+
+def test_a_member_that_leaves_with_a_word_leaves_no_silence() -> None:
+    joins = [MemberJoined(member_id=name, incarnation=1, join_nonce=name) for name in ("m1", "m2")]
+    entries = decided(
+        (1_000, configured(initial_delay_ms=0)),
+        (1_001, TOPOLOGY),
+        (1_002, joins[0]),
+        (1_003, joins[1]),
+        (1_500, MemberLeft(member_id="m1", incarnation=1)),
+        (1_900, MemberLeft(member_id="m2", incarnation=1)),
+    )
+    built = build_timeline(entries)
+    assert [(life.member_id, life.how, life.silent_ms) for life in built.lifelines] == [("m1", "left", None), ("m2", "left", None)]
+    assert not [each for each in built.intervals if each.condition is Condition.SILENT]
+
+
+def test_the_document_is_json(timeline: Timeline) -> None:
+    document = json.loads(json.dumps(timeline_document(timeline), allow_nan=False))
+    assert document["to_ms"] <= END_MS
+    assert document["totals"]["rounds"] == len(document["rounds"]) == len(timeline.rounds)
+    assert len(document["intervals"]) == len(timeline.intervals)
+
+
+class _Page(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.references: list[str] = []
+        self.scripts: list[str] = []
+        self._in_script = False
+
+    def handle_starttag(self, tag: str, attributes: list[tuple[str, str | None]]) -> None:
+        self.references += [f"{tag} {name}={value}" for name, value in attributes if name in ("src", "href", "action", "data", "srcset")]
+        self._in_script = tag == "script"
+
+    def handle_data(self, data: str) -> None:
+        if self._in_script:
+            self.scripts.append(data)
+
+    def handle_endtag(self, tag: str) -> None:
+        self._in_script = False
+
+
+def parsed(text: str) -> _Page:
+    page = _Page()
+    page.feed(text)
+    page.close()
+    return page
+
+
+def test_the_page_stands_alone(timeline: Timeline) -> None:
+    text = render_page(timeline)
+    page = parsed(text)
+    assert page.references == []
+    assert not re.findall(r"(?:https?:)?//(?!www\.w3\.org/2000/svg)[a-z0-9.-]+\.[a-z]{2,}", text)
+    assert not re.findall(r"@import|url\((?!#)|\bfetch\(|XMLHttpRequest|WebSocket|import\(", text.replace("url(#h$", "")), (
+        "nothing is loaded from anywhere"
+    )
+    assert "default-src 'none'" in text
+    assert json.loads(page.scripts[0]) == json.loads(json.dumps(page_data(timeline)))
+
+
+def test_equal_histories_give_equal_pages(timeline: Timeline) -> None:
+    assert render_page(timeline) == render_page(build_timeline(lived()))
+
+
+def test_no_name_can_end_the_script_or_become_markup() -> None:
+    name = "</script><script>alert(1)</script><!--"
+    entries = decided(
+        (1_000, configured(initial_delay_ms=0)), (1_001, TOPOLOGY), (1_002, MemberJoined(member_id=name, incarnation=1, join_nonce="a"))
+    )
+    built = attrs.evolve(build_timeline(entries), group="<b>$data & co")
+    page = parsed(render_page(built))
+    assert len(page.scripts) == 2
+    assert json.loads(page.scripts[0])["members"] == [name]
+    assert "alert(1)" not in page.scripts[1]
+    assert "<b>" not in render_page(built)
+
+
+def test_of_very_many_tasks_those_that_changed_are_drawn(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("replay.timeline.page.MOST_ROWS", 5)
+    data = page_data(timeline)
+    assert len(data["tasks"]) == 5
+    assert "10 tasks that changed least are not drawn" in data["note"]
+    assert {interval[0] for interval in data["intervals"]} == set(range(5))
+    moved = {str(move.task) for move in timeline.moves if changes_owner(move)}
+    assert set(data["tasks"]) & moved
+
+
+def test_a_log_of_another_leader_shows_what_it_observed(recorded: tuple[str, Timeline]) -> None:
+    _, built = recorded
+    assert built.led_by == "external"
+    assert {each.cause for each in built.rounds} <= {"join", "leave", "expiry", "follow-up", "probing", "unknown"}
+    assert AssignmentObserved.__name__ not in render_page(built)
