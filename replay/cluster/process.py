@@ -81,6 +81,7 @@ class Process(Endpoint):
         super().__init__(name, engine, network)
         self.settings = settings
         self.disk = disk
+        self.started_ms = engine.now_ms
         self.exit: Exit | None = None
         self.lives = 0
         """Incarnations so far."""
