@@ -151,7 +151,7 @@ def restart(play: Play, said: Said) -> None:
     "expect-halt", "CODE", "The group is halted, with this code. Without this line under it in the same case, a halt is an error of the scenario."
 )
 def expect_halt(play: Play, said: Said) -> None:
-    halted = play.stage.halted
+    halted = play.halted
     code = said.directive.words[0]
     if halted is None or halted.code != code:
         raise said.error(f"expected the group to be halted with {code}; it is {'not halted' if halted is None else f'halted with {halted.code}'}")
@@ -163,7 +163,10 @@ def expect_halt(play: Play, said: Said) -> None:
     "",
     "The build that runs the group from here on.",
     lacks=Argument(NAMES, "assignors it does not have"),
-    defect=Argument(one_of(*DEFECTS), "a defect of its assignor: owner_twice = plans that give one task to all; gives_up = it raises"),
+    defect=Argument(
+        one_of(*DEFECTS),
+        "a defect of its assignor: owner_twice = plans that give one task to all; gives_up = it raises; other_ties = equally good plans, but others",
+    ),
 )
 def build(play: Play, said: Said) -> None:
     play.stage.build.lacks = frozenset(said.get("lacks", tuple(play.stage.build.lacks)))

@@ -5,10 +5,10 @@ from __future__ import annotations
 import attrs
 
 from assignors import registry
-from assignors.problem import AssignmentProblem, Assignor, Guarantee, Plan
+from assignors.problem import AssignmentProblem, Assignor, Guarantee, Movement, Plan
 from events.errors import InputError
 
-DEFECTS = ("none", "owner_twice", "gives_up")
+DEFECTS = ("none", "owner_twice", "gives_up", "other_ties")
 
 
 class Build:
@@ -17,7 +17,7 @@ class Build:
     def __init__(self) -> None:
         self.lacks: frozenset[str] = frozenset()
         self.defect = "none"
-        """none; owner_twice: its plans give the first task to every member; gives_up: it raises."""
+        """none; owner_twice: its plans give the first task to every member; gives_up: it raises; other_ties: it breaks ties as another solver may."""
 
     def load(self, name: str, version: int) -> Assignor:
         if name in self.lacks:
@@ -51,9 +51,39 @@ class _Defective:
     def assign(self, problem: AssignmentProblem) -> Plan:
         if self._build.defect == "gives_up":
             raise InputError("the solver gave up")
+        if self._build.defect == "other_ties":
+            return _under_other_names(self._assignor, problem)
         plan = self._assignor.assign(problem)
         if self._build.defect == "none":
             return plan
         first = min(task.id for task in problem.tasks)
         members = {name: attrs.evolve(part, active=tuple(sorted({first, *part.active}))) for name, part in plan.members.items()}
         return attrs.evolve(plan, members=members)
+
+
+def _under_other_names(assignor: Assignor, problem: AssignmentProblem) -> Plan:
+    """Ties are drawn from ids: under other ids an equally good plan comes out, and often another."""
+    prefix = "other-"
+
+    def renamed(movement: Movement) -> Movement:
+        source = None if movement.source is None else prefix + movement.source
+        return attrs.evolve(movement, source=source, destination=prefix + movement.destination)
+
+    def named_back(movement: Movement) -> Movement:
+        source = None if movement.source is None else movement.source.removeprefix(prefix)
+        return attrs.evolve(movement, source=source, destination=movement.destination.removeprefix(prefix))
+
+    plan = assignor.assign(
+        attrs.evolve(
+            problem,
+            members=tuple(attrs.evolve(member, id=prefix + member.id) for member in problem.members),
+            in_flight=tuple(map(renamed, problem.in_flight)),
+            blocked=frozenset((task, prefix + member_id) for task, member_id in problem.blocked),
+        )
+    )
+    return attrs.evolve(
+        plan,
+        members={name.removeprefix(prefix): part for name, part in plan.members.items()},
+        target={name.removeprefix(prefix): tasks for name, tasks in plan.target.items()},
+        movements=tuple(map(named_back, plan.movements)),
+    )

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypeVar
 import attrs
 
 from events.decisions import Decision, EventRejected, MemberAssigned
-from events.errors import FieldError
+from events.errors import FieldError, GroupHalted
 from events.facts import Fact, GroupConfigured, MemberJoined
 from events.records import DecisionRecord
 from events.tasks import TaskId
@@ -19,6 +19,7 @@ from replay.scenarios.stage import Stage
 from statemachine.state import GroupState
 
 if TYPE_CHECKING:
+    from replay.scenarios.clusters import Arena
     from replay.scenarios.sessions import Theatre
 
 T = TypeVar("T")
@@ -50,10 +51,17 @@ class Play:
         """Set by `expect-halt`; reset with each case."""
         self.theatre: Theatre | None = None
         """Sessions, once there are any."""
+        self.arena: Arena | None = None
+        """The simulated cluster, once there is one."""
 
     @property
     def state(self) -> GroupState:
         return self.stage.machine.state
+
+    @property
+    def halted(self) -> GroupHalted | None:
+        """Why the group stands still."""
+        return self.stage.halted if self.arena is None else self.arena.halted
 
     def say(self, *lines: str) -> None:
         self.out.extend(lines)
@@ -67,12 +75,21 @@ class Play:
     def append(self, fact: Fact, *, quiet: bool = False) -> list[DecisionRecord]:
         """Appends a fact and tells what it led to. `quiet`: nothing, when nothing was decided."""
         stage = self.stage
+        if self.arena is not None:
+            self.arena.cluster.append(fact)
+            return []
         halted_before = stage.halted
         if halted_before is not None:
             self.say(f"!! the group is halted ({halted_before.code}); restart it first")
             return []
         told = len(stage.disagreements)
         decisions = stage.append(fact)
+        self.tell(fact, decisions, told, quiet=quiet)
+        return decisions
+
+    def tell(self, fact: Fact, decisions: list[DecisionRecord], told: int, *, quiet: bool) -> None:
+        """A fact and what it led to. `told`: disagreements that were told before."""
+        stage = self.stage
         self._remember(fact, decisions)
         lines = [line for record in decisions for line in decision_lines(record.decision, self.shown)]
         halted = stage.halted
@@ -82,7 +99,6 @@ class Play:
             when = f" now_ms={self.state.now_ms}" if self.shown.time else ""
             self.say(f"#{self.state.seq} {fact_text(fact)}{when}", *lines, *self.member_lines(concerned(record.decision for record in decisions)))
         self.say(*(f"!! {found}" for found in stage.disagreements[told:]))
-        return decisions
 
     def member_lines(self, names: Iterable[str]) -> list[str]:
         members = self.state.members

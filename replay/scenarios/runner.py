@@ -7,12 +7,12 @@ from pathlib import Path
 
 import attrs
 
-from replay.scenarios import ask, say_facts, say_truth, sessions
+from replay.scenarios import ask, clusters, say_facts, say_truth, sessions
 from replay.scenarios.play import Play
 from replay.scenarios.registry import DIRECTIVES, Said
 from replay.scenarios.text import Directive, Scenario, ScenarioError, parse
 
-TABLES = (ask, say_facts, say_truth, sessions)
+TABLES = (ask, clusters, say_facts, say_truth, sessions)
 """Modules whose import fills the table of directives."""
 
 
@@ -54,10 +54,10 @@ def play_text(text: str, path: str) -> Outcome:
     for directives in checked:
         play.out = []
         play.expected_halt = False
-        halted_before = play.stage.halted
+        halted_before = play.halted
         for said in directives:
             DIRECTIVES[said.directive.name].run(play, said)
-        halted = play.stage.halted
+        halted = play.halted
         if halted is not None and halted is not halted_before and not play.expected_halt:
             raise directives[-1].error(f"the group halted ({halted.code}: {halted.problem}); if it should, add `expect-halt {halted.code}`")
         given.append(tuple(line.rstrip() for line in play.out) or ("ok",))

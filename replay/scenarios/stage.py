@@ -64,6 +64,15 @@ class Stage:
             self._validator = None
             self.disagreements.append(f"#{self.machine.state.seq} {broken}")
 
+    def follow(self, record: Record, decided: list[DecisionRecord]) -> list[DecisionRecord]:
+        """Folds a fact that another machine has appended and decided on; what differs is told."""
+        self.records.append(record)
+        self.append_ms = record.append_ms
+        decisions = self._fold(record)
+        if decisions != decided:
+            self.disagreements.append(f"#{self.machine.state.seq} the worker decided {decided}, this machine {decisions}")
+        return decisions
+
     def restart(self) -> bool:
         """Another process takes over from the last good snapshot and reads on from there. Returns whether the restored bytes are the same."""
         self.machine = GroupMachine.restore(self._last_good, load=self.build.load)
