@@ -12,6 +12,7 @@ from __future__ import annotations
 from equipoise.cli.front import Front
 
 COMMANDS = {
+    "import": "equipoise.cli.import_:import_",
     "verify": "equipoise.cli.verify:verify",
     "explain": "equipoise.cli.explain:explain",
     "show": "equipoise.cli.show:show",

@@ -1,0 +1,86 @@
+"""`equipoise import kafka-streams SOURCE --to LOG`: the history of a real group becomes facts."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.params import NEW_LOG
+from equipoise.cli.screen import Screen, Table
+from events.errors import InputError
+from events.log import open_log
+from replay.wording import counted, day_text, span_text
+
+if TYPE_CHECKING:
+    from replay.kafka_streams import ImportSummary
+
+
+@command("import", short_help="History of a real Kafka Streams group, as facts in a log.")
+@click.argument("kind", type=click.Choice(["kafka-streams"]))
+@click.argument("source", metavar="SOURCE")
+@click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG", help="The log to write; a log that is there is replaced.")
+@click.option("--group", metavar="GROUP", help="Application id; needed when the dump holds several groups.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that is not on the wire, as acceptable_recovery_lag=1000.")
+def import_(screen: Screen, kind: str, source: str, location: str, group: str | None, settings: tuple[str, ...]) -> None:
+    """Reads the dump of `__consumer_offsets` and the end-offset samples in the folder SOURCE, and writes membership, lags, end offsets and what the
+    group's own leader decided as facts to LOG. SOURCE may also be the name of a recorded run that comes with equipoise: scale-out, rolling.
+
+    What is observed, what is inferred and how, and what somebody supplied stands in the manifest, in the log's first record; --json prints it.
+    Settings that no record tells come from SOURCE/settings.json or --set, else they are Kafka's defaults.
+
+    \b
+    Examples:
+      equipoise import kafka-streams scale-out --to recorded.db
+      equipoise import kafka-streams dump/ --to group.db --set acceptable_recovery_lag=1000
+    """
+    from replay.kafka_streams import Source, import_history, options_of, shipped_runs
+
+    folder = Path(source)
+    if not folder.exists():
+        folder = shipped_runs().get(source, folder)
+    given: dict[str, Any] = _given(settings)
+    if group is not None:
+        given["group"] = group
+    options = options_of(Source(folder), given)
+    with screen.progress(f"importing {source}") as advance:
+        done_before = 0
+
+        def progress(done: int, total: int | None) -> None:
+            nonlocal done_before
+            advance(max(0, done - done_before))
+            done_before = done
+
+        with open_log(location, "w") as log, log.transaction():
+            summary = import_history(folder, log, progress, options=options)
+    screen.answer(attrs.asdict(summary), *import_parts(summary, location))
+
+
+def _given(settings: tuple[str, ...]) -> dict[str, Any]:
+    """``name=value`` settings; whole numbers as such."""
+    given: dict[str, Any] = {}
+    for setting in settings:
+        name, equals, text = setting.partition("=")
+        if not equals:
+            raise InputError(f"--set {setting}: write it as name=value")
+        given[name] = int(text) if text.isascii() and text.isdecimal() else text
+    return given
+
+
+def import_parts(summary: ImportSummary, location: str) -> list[str | Table]:
+    """What was imported, as text and tables."""
+    span = f"{day_text(summary.first_ms)}, {span_text(summary.last_ms - summary.first_ms)}"
+    head = f"{click.style(summary.group, bold=True)} -> {location}  {span}: {counted(summary.generations, 'generation')}"
+    head += f", {counted(summary.members, 'member')} in {counted(summary.processes, 'process', 'processes')}"
+    facts = Table(columns=("fact", "how many"), rows=sorted(summary.facts.items()), title=counted(sum(summary.facts.values()), "fact"))
+    rows = [
+        (part, name.replace("_", " "), each.get("count"), each["how"])
+        for part in ("observed", "inferred", "supplied")
+        for name, each in summary.manifest[part].items()
+        if isinstance(each, dict) and isinstance(each.get("how"), str)
+    ]
+    manifest = Table(columns=("", "what", "how many", "how it is known"), rows=rows, title="where it comes from")
+    return [head, "", facts, "", manifest]
