@@ -4,6 +4,7 @@ machine folds them; damaged copies stop with the offset; nothing in a dump can c
 from __future__ import annotations
 
 import base64
+import functools
 import json
 import os
 import struct
@@ -44,6 +45,12 @@ def imported(folder: Path, options: ImportOptions | None = None) -> tuple[list[R
     return log.records, summary
 
 
+@functools.cache
+def shipped(run: str) -> tuple[list[Record], ImportSummary]:
+    """Read only: every test gets the same."""
+    return imported(SHIPPED / run)
+
+
 def with_references(run: str, folder: Path) -> Path:
     """The shipped run, beside what it is compared with."""
     for path in (*(SHIPPED / run).iterdir(), *(DATA / run).iterdir()):
@@ -81,7 +88,7 @@ def test_a_difference_is_found_and_named(tmp_path: Path, capsys: pytest.CaptureF
 def test_what_began_each_round_agrees_with_the_coordinators_log(run: str) -> None:
     kinds: dict[str, str] = json.loads((DATA / "round_kinds.json").read_text())[run]
     ours = {"join": "join", "session timeout": "expiry", "leave": "leave", "probing": "probing"}
-    causes = {each.event.generation: each.event.cause for each in imported(SHIPPED / run)[0] if isinstance(each.event, AssignmentObserved)}
+    causes = {each.event.generation: each.event.cause for each in shipped(run)[0] if isinstance(each.event, AssignmentObserved)}
     different = {
         int(generation): (causes[int(generation)], kind)
         for generation, kind in kinds.items()
@@ -94,7 +101,7 @@ def test_what_began_each_round_agrees_with_the_coordinators_log(run: str) -> Non
 @pytest.mark.parametrize("run", RUNS)
 def test_inferred_ends_are_within_a_second_of_what_was_done(run: str) -> None:
     actions = Source(SHIPPED / run).actions()
-    records, _ = imported(SHIPPED / run)
+    records, _ = shipped(run)
     ended = [each for record in records if isinstance(record.event, AssignmentObserved) for each in record.event.ended]
     done = {"kill": "expired", "close_begin": "expired"}
     assert len(ended) == sum(each.action in done for each in actions)
@@ -142,14 +149,14 @@ def test_an_import_is_the_same_under_another_hash_seed(tmp_path: Path) -> None:
 @pytest.mark.parametrize("run", RUNS)
 def test_the_machine_folds_an_import_without_a_rejection_and_proposes_at_every_generation(run: str) -> None:
     machine = GroupMachine()
-    decisions = [each.decision for record in imported(SHIPPED / run)[0] for each in machine.step(record)]
+    decisions = [each.decision for record in shipped(run)[0] for each in machine.step(record)]
     assert not [each for each in decisions if isinstance(each, EventRejected)]
-    observed = [each.event.generation for each in imported(SHIPPED / run)[0] if isinstance(each.event, AssignmentObserved)]
+    observed = [each.event.generation for each in shipped(run)[0] if isinstance(each.event, AssignmentObserved)]
     assert [each.generation for each in decisions if isinstance(each, AssignmentProposed) and each.members] == observed
 
 
 def test_time_rises_and_the_story_begins_with_what_must_be_known() -> None:
-    records, summary = imported(SHIPPED / "scale-out")
+    records, summary = shipped("scale-out")
     times = [record.append_ms for record in records]
     assert times == sorted(times)
     assert [type(record.event) for record in records[:3]] == [LogOpened, GroupConfigured, TopologyDeclared]
@@ -159,7 +166,7 @@ def test_time_rises_and_the_story_begins_with_what_must_be_known() -> None:
 
 
 def test_the_topology_is_found() -> None:
-    topology = next(each.event for each in imported(SHIPPED / "scale-out")[0] if isinstance(each.event, TopologyDeclared))
+    topology = next(each.event for each in shipped("scale-out")[0] if isinstance(each.event, TopologyDeclared))
     assert [(each.subtopology, each.partitions, each.stateful, each.source_topics, each.changelog_topics) for each in topology.subtopologies] == [
         (0, 12, True, ("orders",), ("orders-orders-store-changelog",)),
         (1, 8, True, ("orders-by-customer-repartition",), ("orders-customer-store-changelog",)),
@@ -168,7 +175,7 @@ def test_the_topology_is_found() -> None:
 
 
 def test_members_are_processes_with_incarnations() -> None:
-    joins = [each.event for each in imported(SHIPPED / "rolling")[0] if isinstance(each.event, MemberJoined)]
+    joins = [each.event for each in shipped("rolling")[0] if isinstance(each.event, MemberJoined)]
     assert [(each.member_id, each.incarnation, each.ended_incarnation, bool(each.lags)) for each in joins] == [
         ("i1", 1, None, False),
         ("i2", 1, None, False),
@@ -187,7 +194,7 @@ def test_members_are_processes_with_incarnations() -> None:
 
 
 def test_reports_hold_owned_tasks_and_lags() -> None:
-    reports = [each.event for each in imported(SHIPPED / "scale-out")[0] if isinstance(each.event, LagReported)]
+    reports = [each.event for each in shipped("scale-out")[0] if isinstance(each.event, LagReported)]
     i3 = [each for each in reports if each.member_id == "i3"]
     assert [each.number for each in i3] == list(range(1, len(i3) + 1))
     assert i3[0].held == ()
@@ -202,7 +209,7 @@ def test_reports_hold_owned_tasks_and_lags() -> None:
 
 @pytest.mark.parametrize("run", RUNS)
 def test_the_manifest_says_what_was_observed_inferred_and_supplied(run: str) -> None:
-    records, summary = imported(SHIPPED / run)
+    records, summary = shipped(run)
     opened = records[0].event
     assert isinstance(opened, LogOpened)
     manifest = json.loads(opened.manifest)
