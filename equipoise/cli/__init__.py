@@ -13,6 +13,7 @@ from equipoise.cli.front import Front
 
 COMMANDS = {
     "import": "equipoise.cli.import_:import_",
+    "simulate": "equipoise.cli.simulate:simulate",
     "verify": "equipoise.cli.verify:verify",
     "explain": "equipoise.cli.explain:explain",
     "show": "equipoise.cli.show:show",

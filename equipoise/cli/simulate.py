@@ -1,0 +1,160 @@
+"""`equipoise simulate LOG --to LOG2`: the same outside, equipoise in the leader's place."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.params import LOG, NEW_LOG, read, with_settings
+from equipoise.cli.screen import Screen, Table
+from events.errors import InputError
+from events.knobs import Knobs
+from events.log import Log, open_log
+from replay.cluster.restore import RestoreModel
+from replay.exogenous import Exogenous, read_exogenous
+from replay.fit import Fit, fit
+from replay.wording import counted, span_text
+
+if TYPE_CHECKING:
+    from replay.simulate import Progress, SimulationResult
+
+
+@command("simulate", short_help="The same outside with equipoise leading, in the simulated cluster.")
+@click.argument("log", type=LOG)
+@click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG2", help="The log to write; a log that is there is replaced.")
+@click.option("--assignor", metavar="NAME", help="Who decides; default: the one LOG is configured for.")
+@click.option("--set", "settings", multiple=True, metavar="KNOB=VALUE", help="A setting other than LOG's, as num_standbys=1; may be repeated.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of network delays and other chances.")
+@click.option("--announce-closes", is_flag=True, help="Members that were closed say so first, and go once their tasks run elsewhere.")
+@click.option("--restore-speed", type=click.IntRange(min=1), metavar="N", help="Records/s a member restores; default: fitted from LOG.")
+@click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
+def simulate(
+    screen: Screen,
+    log: Log,
+    location: str,
+    assignor: str | None,
+    settings: tuple[str, ...],
+    seed: int,
+    announce_closes: bool,
+    restore_speed: int | None,
+    group: str | None,
+) -> None:
+    """Plays what the outside did in LOG (processes that start and end, the growth of changelogs, configuration) against the simulated cluster, in
+    which the real machine decides and the real member code obeys, and writes the complete log to LOG2.
+
+    What it cost is shown per marked window, beside what was measured when LOG was recorded. The same LOG, settings and seed write the same bytes.
+
+    \b
+    Examples:
+      equipoise simulate recorded.db --to simulated.db
+      equipoise simulate recorded.db --to simulated.db --set num_standbys=1 --set max_warmups=4
+      equipoise simulate recorded.db --to simulated.db --announce-closes --json | jq '.windows[].totals'
+    """
+    from replay.simulate import Simulation, simulate  # loads the solver
+
+    if same_place(log.location, location):
+        raise InputError(f"--to {location}: that is the log to read; name another one")
+    exogenous, fitted = outside(screen, log, group=group, announce_closes=announce_closes)
+    speed = fitted.records_per_s if restore_speed is None else restore_speed
+    simulation = Simulation(
+        assignor=assignor, overrides=overridden(exogenous.start.config.knobs, settings), seed=seed, restore=RestoreModel(records_per_s=speed)
+    )
+    with open_log(location, "w") as sink, simulating(screen, exogenous) as progress, sink.transaction():
+        result = simulate(exogenous, simulation, sink=sink, progress=progress)
+    document = {**result.as_json(), "log": location, "fit": fitted.as_json(), "restore_records_per_s": speed}
+    screen.answer(document, *simulation_parts(result, fitted, speed, location))
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two locations of logs are the same file."""
+    return Path(one.removeprefix("sqlite:///")).resolve() == Path(other.removeprefix("sqlite:///")).resolve()
+
+
+def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: bool) -> tuple[Exogenous, Fit]:
+    """What the outside did in `log`, and how fast its members restored."""
+    exogenous = read_exogenous(read(screen, log, "reading"), group=group, announce_closes=announce_closes)
+    return exogenous, fit(log.read(group=exogenous.start.group))
+
+
+def overridden(knobs: Knobs, settings: Iterable[str]) -> dict[str, Any]:
+    """The knobs that ``name=value`` settings change, by name. Raises what `with_settings` raises."""
+    settings = tuple(settings)
+    changed = with_settings(knobs, settings)
+    names = {setting.partition("=")[0].partition(".")[0] for setting in settings}
+    return {name: getattr(changed, name) for name in sorted(names)}
+
+
+@contextlib.contextmanager
+def simulating(screen: Screen, exogenous: Exogenous) -> Iterator[Progress]:
+    """A progress bar in simulated seconds."""
+    total_s = (exogenous.end_ms - exogenous.start.at_ms) // 1_000
+    with screen.progress("simulating, in seconds", total_s) as advance:
+        done_s = 0
+
+        def progress(done_ms: int, of_ms: int) -> None:
+            nonlocal done_s
+            advance(done_ms // 1_000 - done_s)
+            done_s = done_ms // 1_000
+
+        yield progress
+
+
+def simulation_parts(result: SimulationResult, fitted: Fit, speed: int, location: str) -> list[str | Table]:
+    """What it cost, beside what was recorded, and what the simulation rests on."""
+    configured = result.configured
+    span = span_text(result.end_ms - result.start_ms)
+    records = f"{counted(result.facts, 'fact')}, {counted(result.decisions, 'decision')}"
+    head = f"{click.style(result.group, bold=True)} -> {location}  {span}, led by {configured.assignor} {configured.behaviour_version}: {records}"
+    return [head, "", cost_table(result), "", *fidelity_parts(fitted, speed, result.seed)]
+
+
+def cost_table(result: SimulationResult) -> Table:
+    """Per window: what was recorded -> what was simulated, in the terms of `unavailability.json`."""
+    compared = any(measured is not None for measured in result.measured)
+    title = "what each action cost: recorded -> simulated" if compared else "what it cost"
+    rows = []
+    for cost, measured in zip(result.windows, result.measured, strict=True):
+        recorded = {} if measured is None else measured["totals"]
+        cells = [(_cell(recorded.get(name), scale), _cell(cost.totals[name], scale)) for _, name, scale in MEASURES]
+        rows.append((cost.label.replace("_", " "), cells, cost.totals["min_moves_for_balance"]))
+    pairs = [_arrows([cells[column] for _, cells, _ in rows]) for column in range(len(MEASURES))]
+    columns = ("action", *(heading for heading, _, _ in MEASURES), "fewest moves")
+    return Table(columns=columns, rows=[(label, *(pair[i] for pair in pairs), fewest) for i, (label, _, fewest) in enumerate(rows)], title=title)
+
+
+MEASURES = (
+    ("task-seconds unavailable", "unavailable_task_seconds", 1),
+    ("tasks", "tasks_unavailable", 1),
+    ("longest s", "longest_silence_ms", 1_000),
+    ("moves", "active_moves", 1),
+    ("rounds", "generations", 1),
+    ("restored before running", "records_restored_before_running", 1),
+)
+"""(heading, name of the total, what it is divided by)."""
+
+
+def _cell(value: float | None, scale: int) -> str:
+    if value is None:
+        return ""
+    return f"{value / scale:,.1f}" if scale != 1 or isinstance(value, float) else f"{value:,}"
+
+
+def _arrows(pairs: Sequence[tuple[str, str]]) -> list[str]:
+    """``65.8 ->  0.0``, the numbers of a column under each other; alone where there is nothing to compare with."""
+    before, after = (max(len(pair[side]) for pair in pairs) for side in (0, 1))
+    if not before:
+        return [pair[1].rjust(after) for pair in pairs]
+    return [f"{pair[0].rjust(before)} -> {pair[1].rjust(after)}" for pair in pairs]
+
+
+def fidelity_parts(fitted: Fit, speed: int, seed: int) -> list[str | Table]:
+    """What the simulated members are like, and where that comes from."""
+    header, *rows = fitted.table()
+    used = f"{speed:,} records/s a member" + (f" ({fitted.basis})" if speed == fitted.records_per_s else " (given)")
+    line = f"simulated with: restore {used}; seed {seed}"
+    return [Table(columns=header, rows=rows, title="restore and write speeds fitted from what was reported"), "", line]
