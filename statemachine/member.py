@@ -237,8 +237,8 @@ class MemberSession:
             self._ready.discard(task)
         elif task not in self._ready and (task in self.standby or task in self.warmup):
             self._ready.add(task)
-            if self._joined and self.ended is None:
-                self._newly_ready.append(task)
+            if task in self.warmup and self._joined and self.ended is None:
+                self._newly_ready.append(task)  # somebody may wait for it; a standby's readiness can wait for the heartbeat
 
     def copy_dropped(self, task: TaskId) -> None:
         """There is no copy of `task` on this member any more."""

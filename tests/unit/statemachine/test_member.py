@@ -350,6 +350,14 @@ def test_readiness_is_said_once_and_repeated_in_reports():
     assert reports(session, 3_011)[0].ready == ()
 
 
+def test_a_standbys_readiness_waits_for_the_heartbeat():
+    session = joined()
+    session.receive(record(1, assigned(1, (), standby=(OTHER,))), 0)
+    session.copy_progress(OTHER, 90, 10)
+    assert session.next_poll_ms == 3_000
+    assert reports(session, 3_000)[0].ready == (OTHER,)
+
+
 # Ends
 
 
