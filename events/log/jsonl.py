@@ -23,7 +23,7 @@ from pathlib import Path
 from typing import Any
 
 from events import codec
-from events.errors import DamagedError, FieldError, InputError, UnknownEventError, UnknownKindError
+from events.errors import FieldError, InputError, UnknownEventError, UnknownKindError
 from events.log.rows import DecisionRow, FactRow, Order, Row
 from events.log.stored import BrokenStoreError, Mode, StoredLog
 
@@ -62,10 +62,14 @@ class JsonLinesLog(StoredLog):
         try:
             if mode != "r":
                 self._lock()
+                head = os.pread(self._file.fileno(), len(_FIRST), 0)
+                if head != _FIRST[: len(head)]:
+                    raise InputError(f"{path}: is no log of equipoise; name another file")
                 if mode == "w":
-                    self._empty()
-                self._mend()
-                self._order = self._last_order()
+                    os.ftruncate(self._file.fileno(), 0)
+                with self._as_damage():
+                    self._mend()
+                    self._order = self._last_order()
             self._committed_bytes = os.fstat(self._file.fileno()).st_size
         except BaseException:
             self._file.close()
@@ -76,13 +80,6 @@ class JsonLinesLog(StoredLog):
             fcntl.flock(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             raise InputError(f"{self.location}: another process appends to it; a log has one writer, so close the other one") from None
-
-    def _empty(self) -> None:
-        """Make room for a new log in the place of an old one; of nothing else."""
-        head = os.pread(self._file.fileno(), len(_FIRST), 0)
-        if head != _FIRST[: len(head)]:
-            raise InputError(f"{self.location}: is no log of equipoise; name another file")
-        os.ftruncate(self._file.fileno(), 0)
 
     def _mend(self) -> None:
         """Cut off a torn last line."""
@@ -119,27 +116,15 @@ class JsonLinesLog(StoredLog):
                 yield parse(line)
 
     def _last_order(self) -> Order:
-        order = Order()
-        try:
-            for row in self._rows(0):
-                order.take(row)
-        except BrokenStoreError as error:
-            raise DamagedError(order.position, f"cannot be read: {error}; restore the log from a copy") from None
+        order = self._order = Order()  # at once, so that damage on the way has its offset
+        for row in self._rows(0):
+            order.take(row)
         return order
 
     def _stored_position(self) -> int:
-        position = 0
-        try:
-            for _, line in self._lines(0):
-                if line.startswith(b'{"offset":'):
-                    position += 1
-        except BrokenStoreError as error:
-            raise DamagedError(position, f"cannot be read: {error}; restore the log from a copy") from None
-        return position
+        return sum(line.startswith(b'{"offset":') for _, line in self._lines(0))
 
-    def count(self) -> int:
-        """How many records there are: the ends of lines, without reading what they say."""
-        self._must_be_open()
+    def _count(self) -> int:
         with open(self._path, "rb", buffering=0) as file:
             return len(self._pending) + sum(part.count(b"\n") for part in iter(lambda: file.read(_WRITE_BYTES), b""))
 

@@ -6,6 +6,7 @@ WAL with synchronous=FULL: a transaction is on the disk when it is committed, an
 
 from __future__ import annotations
 
+import contextlib
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -37,6 +38,25 @@ _FACT = f"INSERT INTO records (id, {_COLUMNS}) VALUES (?, ?, 0, ?, ?, ?, ?, ?, N
 _DECISION = f"INSERT INTO records (id, {_COLUMNS}) VALUES (?, ?, 0, NULL, NULL, ?, ?, ?, ?, ?, ?, ?)"
 
 
+_COUNTS = """SELECT coalesce((SELECT max(id) FROM records), 0),
+    (SELECT count(*) FROM records INDEXED BY facts WHERE offset IS NOT NULL),
+    (SELECT count(*) FROM records INDEXED BY decisions WHERE number IS NOT NULL)"""
+
+_FAILURES = (sqlite3.Error, UnicodeDecodeError)
+"""UnicodeDecodeError, because SQLite quotes damaged names in its messages as they are."""
+
+_LEAST_ID = -(2**63)
+"""Ids begin at 1; but a damaged one may be anything, and is not to be passed over."""
+
+
+@contextlib.contextmanager
+def _failing() -> Iterator[None]:
+    try:
+        yield
+    except _FAILURES as error:
+        raise BrokenStoreError(str(error)) from None
+
+
 class SqliteLog(StoredLog):
     """A log in a SQLite file. `check_structure`: have SQLite check its own pages and indexes first (reads the whole file)."""
 
@@ -49,11 +69,11 @@ class SqliteLog(StoredLog):
         self._db = _connect(path, mode)
         try:
             self._prepare(check_structure)
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             self._db.close()
-            if mode == "r" or (isinstance(error, sqlite3.DatabaseError) and not isinstance(error, sqlite3.OperationalError)):
-                raise DamagedError(0, f"{path} cannot be read: {error}; restore the log from a copy") from None
-            raise InputError(f"{path}: {error}; mend the path or its rights") from None
+            if mode != "r" and isinstance(error, sqlite3.OperationalError):  # locked, full, read-only, ...
+                raise InputError(f"{path}: {error}; mend the path or its rights") from None
+            raise DamagedError(0, f"{path} cannot be read: {error}; restore the log from a copy") from None
         except BaseException:
             self._db.close()
             raise
@@ -73,12 +93,13 @@ class SqliteLog(StoredLog):
             raise InputError(f"{self.location}: is a log of schema {version}, this build reads {SCHEMA_VERSION}; use the build that wrote it")
         self._db.execute("PRAGMA synchronous = FULL")
         if check_structure:
-            found = self._one("PRAGMA quick_check(1)")
+            found = self._one("PRAGMA integrity_check(1)")
             if found != "ok":
                 raise DamagedError(0, f"{self.location}: {found!r:.200}; restore the log from a copy")
         self._next_id = self._last_id() + 1
         if self.mode != "r":
-            self._order = self._last_order()
+            with self._as_damage():
+                self._order = self._last_order()
 
     def _one(self, query: str) -> object:
         row = self._db.execute(query).fetchone()
@@ -91,18 +112,21 @@ class SqliteLog(StoredLog):
     # ------------------------------------------------------------------------------------------------------------ reading
 
     def _rows(self, from_offset: int) -> Iterator[Row]:
-        try:
-            last = self._last_id()  # what is appended while somebody reads is for the next reading
-            first = self._first_id(from_offset)
-            cursor = self._db.execute(f"SELECT id, {_COLUMNS} FROM records WHERE id BETWEEN ? AND ? ORDER BY id", (first, last))
-            due = first
-            for columns in cursor:
+        with _failing():
+            # What is appended while somebody reads is for the next reading. A table whose last page is damaged can seem whole and shorter, so
+            # the indexes, which are on other pages, are asked as well.
+            last, facts, decisions = self._db.execute(_COUNTS).fetchone()
+            if last != facts + decisions:
+                raise BrokenStoreError(f"the table has {last} rows, its indexes have {facts + decisions}")
+            due = self._first_id(from_offset)
+            least = due if from_offset else _LEAST_ID
+            for columns in self._db.execute(f"SELECT id, {_COLUMNS} FROM records WHERE id BETWEEN ? AND ? ORDER BY id", (least, last)):
                 if columns[0] != due:
                     raise MissingRowError(f"row {due} of {last}")
                 yield _row(columns)
                 due += 1
-        except sqlite3.Error as error:
-            raise BrokenStoreError(str(error)) from None
+            if due != last + 1:
+                raise MissingRowError(f"row {due} of {last}")
 
     def _first_id(self, from_offset: int) -> int:
         if from_offset == 0:
@@ -114,24 +138,22 @@ class SqliteLog(StoredLog):
         position = self._stored_position()
         if position == 0:
             return Order()
-        try:
-            order = Order(position - 1, self._log_id())
-            for row in self._rows(position - 1):
-                order.take(row)
+        order = Order(position - 1, self._log_id())
+        for row in self._rows(position - 1):
+            order.take(row)
+        with _failing():
             numbers = self._db.execute('SELECT "group", max(number) FROM records WHERE number IS NOT NULL GROUP BY "group"')
             order.numbers, order.from_the_middle = dict(numbers), False
-        except (sqlite3.Error, BrokenStoreError) as error:
-            raise DamagedError(position - 1, f"cannot be read: {error}; restore the log from a copy") from None
         return order
 
     def _stored_position(self) -> int:
-        last = self._one("SELECT max(offset) FROM records WHERE offset IS NOT NULL")
-        return last + 1 if isinstance(last, int) else 0
+        with _failing():
+            last = self._one("SELECT max(offset) FROM records WHERE offset IS NOT NULL")
+            return last + 1 if isinstance(last, int) else 0
 
-    def count(self) -> int:
-        """How many records are stored: the highest id, without reading them."""
-        self._must_be_open()
-        return self._last_id()
+    def _count(self) -> int:
+        with _failing():
+            return self._last_id()
 
     # ---------------------------------------------------------------------------------------------------------- appending
 
@@ -147,12 +169,12 @@ class SqliteLog(StoredLog):
     def _write(self, statement: str, values: tuple[object, ...] = ()) -> None:
         try:
             self._db.execute(statement, values)
-        except sqlite3.Error as error:
+        except _FAILURES as error:
             raise BrokenStoreError(str(error)) from None
 
     def _begin(self) -> None:
         self._write("BEGIN IMMEDIATE")
-        if self._last_id() != self._next_id - 1:
+        if self._count() != self._next_id - 1:
             self._db.execute("ROLLBACK")
             raise InputError(f"{self.location}: another process has appended since this one opened it; a log has one writer, so close the other one")
 
@@ -196,10 +218,10 @@ def _connect(path: Path, mode: Mode) -> sqlite3.Connection:
             # A closed log on a medium that takes no files beside it: nobody writes there, so it can be read as it is.
             connection.close()
             connection = sqlite3.connect(f"{name}?mode=ro&immutable=1", uri=True, isolation_level=None)
-        except sqlite3.DatabaseError:
+        except _FAILURES:
             pass  # no database, or a damaged one: `_prepare` meets the same, and says so
         return connection
-    except sqlite3.Error as error:
+    except _FAILURES as error:
         raise InputError(f"{path}: {error}; mend the path or its rights") from None
 
 

@@ -58,18 +58,18 @@ class StoredLog(abc.ABC):
 
     @abc.abstractmethod
     def _last_order(self) -> Order:
-        """The order after the last stored row."""
+        """The order after the last stored row. Raises LogError, BrokenStoreError."""
 
     @abc.abstractmethod
     def _close(self) -> None: ...
 
     @abc.abstractmethod
-    def count(self) -> int:
-        """How many records are stored, facts and decisions."""
+    def _count(self) -> int:
+        """How many records are stored, facts and decisions, found without decoding them. Raises BrokenStoreError."""
 
     @abc.abstractmethod
     def _stored_position(self) -> int:
-        """Offset of the next fact, found without reading all."""
+        """Offset of the next fact, found without decoding the others. Raises BrokenStoreError."""
 
     # ------------------------------------------------------------------------------------------------------------ reading
 
@@ -81,9 +81,10 @@ class StoredLog(abc.ABC):
         return self._read(from_offset, group)
 
     def _read(self, from_offset: int, group: str | None) -> Iterator[Record | DecisionRecord]:
-        order = Order(from_offset, self._log_id() if from_offset else "")
+        order = Order(from_offset)
         any_row = False
         try:
+            order.log_id = self._log_id() if from_offset else ""
             for row in self._rows(from_offset):
                 any_row = True
                 order.take(row)
@@ -98,18 +99,29 @@ class StoredLog(abc.ABC):
 
     def _log_id(self) -> str:
         order = Order()
-        try:
-            for row in self._rows(0):
-                order.take(row)
-                break
-        except BrokenStoreError as error:
-            raise DamagedError(0, f"cannot be read: {error}; restore the log from a copy") from None
+        for row in self._rows(0):
+            order.take(row)
+            break
         return order.log_id
+
+    def count(self) -> int:
+        """How many records there are, facts and decisions, without decoding them."""
+        self._must_be_open()
+        with self._as_damage():
+            return self._count()
 
     def position(self) -> int:
         """The offset that the next fact gets."""
         self._must_be_open()
-        return self._stored_position() if self.mode == "r" else self._order.position
+        with self._as_damage():
+            return self._stored_position() if self.mode == "r" else self._order.position
+
+    @contextlib.contextmanager
+    def _as_damage(self) -> Iterator[None]:
+        try:
+            yield
+        except BrokenStoreError as error:
+            raise DamagedError(self._order.position, f"{self.location} cannot be read: {error}; restore the log from a copy") from None
 
     # ---------------------------------------------------------------------------------------------------------- appending
 
@@ -179,7 +191,8 @@ class StoredLog(abc.ABC):
             self._commit()
         except BaseException as error:
             self._roll_back()
-            self._order = self._last_order()
+            with self._as_damage():
+                self._order = self._last_order()
             if isinstance(error, BrokenStoreError):
                 raise LogError(self._order.position, f"{self.location}: cannot be appended to: {error}") from None
             raise

@@ -1,0 +1,520 @@
+"""Logs: what was appended is what is read, in both forms; what cannot follow on is not appended; what is amiss stops the reader with its offset."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import sqlite3
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgpack
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from events import codec
+from events.decisions import EventRejected
+from events.errors import DamagedError, GapError, InputError, LogError, RepeatError, UnknownKindError
+from events.facts import LogOpened, MemberJoined, ProbingTick, Undecodable
+from events.log import Log, Mode, open_log
+from events.log.jsonl import JsonLinesLog, parse, render
+from events.log.rows import Row
+from events.records import DecisionRecord, Record
+from tests.strategies import any_fact, instances
+from tests.unit.events.logs_under_test import FORMS, decision_row, fact_row, fill, put, read_all, rows_of
+
+MODES: tuple[Mode, ...] = ("r", "a", "w")
+
+
+@pytest.fixture(params=FORMS)
+def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """Where a log of each form may be."""
+    return tmp_path / str(request.param)
+
+
+# ------------------------------------------------------------------------------------------------------------------ reading
+
+
+def test_what_was_appended_is_what_is_read(path: Path) -> None:
+    written = fill(path)
+    with open_log(path) as log:
+        assert list(log.read()) == written
+        assert (log.count(), log.position()) == (len(written), 6)
+
+
+def offset_of(record: Record | DecisionRecord) -> int:
+    return record.offset if isinstance(record, Record) else record.caused_by
+
+
+@pytest.mark.parametrize("from_offset", range(7))
+def test_reading_begins_at_any_offset(path: Path, from_offset: int) -> None:
+    written = fill(path)
+    with open_log(path) as log:
+        assert list(log.read(from_offset)) == [record for record in written if offset_of(record) >= from_offset]
+
+
+def test_reading_one_group_gives_it_and_the_opening(path: Path) -> None:
+    written = fill(path)
+    with open_log(path) as log:
+        assert list(log.read(group="clicks")) == [record for record in written if record.group in ("", "clicks")]
+        assert [record.group for record in log.read(3, "orders")] == ["orders"] * 3
+
+
+@pytest.mark.parametrize("from_offset", [-1, True, 1.0, "0"])
+def test_an_offset_is_a_whole_number(path: Path, from_offset: Any) -> None:
+    fill(path)
+    with open_log(path) as log, pytest.raises(InputError, match="is no offset"):
+        log.read(from_offset)
+
+
+def test_an_offset_beyond_the_end_is_said(path: Path) -> None:
+    fill(path)
+    with open_log(path) as log, pytest.raises(InputError, match="its next fact gets 6; 7 is beyond"):
+        list(log.read(7))
+
+
+def test_a_reading_ends_where_the_log_ended_when_it_began(path: Path) -> None:
+    fill(path)
+    with open_log(path, "a") as log:
+        count = 0
+        for _ in log.read():
+            log.append_fact("orders", 9_000, ProbingTick())
+            count += 1
+        assert (count, log.count()) == (10, 20)
+
+
+def test_the_two_forms_hold_the_same_rows(tmp_path: Path) -> None:
+    for form in FORMS:
+        fill(tmp_path / form)
+    assert rows_of(tmp_path / "group.db") == rows_of(tmp_path / "group.jsonl")
+
+
+@settings(max_examples=40, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(events=st.lists(any_fact().filter(lambda event: not isinstance(event, LogOpened)), min_size=1, max_size=8), opened=instances(LogOpened))
+def test_any_fact_comes_back_from_any_log(path: Path, events: list[Any], opened: LogOpened) -> None:
+    with open_log(path, "w") as log, log.transaction():
+        records = [log.append_fact("", 0, opened), *(log.append_fact("g", 1, event) for event in events)]
+    assert read_all(path) == records
+    assert [record.event for record in records] == [opened, *events]
+
+
+# ---------------------------------------------------------------------------------------------------------------- appending
+
+
+def test_appending_goes_on_where_it_ended(path: Path) -> None:
+    written = fill(path)
+    for _ in range(2):
+        with open_log(path, "a") as log:
+            fact = log.append_fact("orders", 9_000, ProbingTick())
+            number = 4 + (fact.offset - 6)
+            decision = DecisionRecord("a1", "orders", number, fact.offset, 0, fact.checksum, EventRejected(kind=12, code="x"))
+            log.append_decisions([decision])
+            written += [fact, decision]
+    assert read_all(path) == written
+    assert [record.offset for record in written[-4:] if isinstance(record, Record)] == [6, 7]
+
+
+def test_decisions_of_the_last_fact_may_follow_after_reopening(path: Path) -> None:
+    written = fill(path)
+    fact = written[-1]
+    assert isinstance(fact, Record)
+    with open_log(path, "a") as log:
+        log.append_decisions([DecisionRecord("a1", "orders", 4, fact.offset, 0, fact.checksum, EventRejected(kind=12, code="x"))])
+    with open_log(path, "a") as log:
+        log.append_decisions([DecisionRecord("a1", "orders", 5, fact.offset, 1, fact.checksum, EventRejected(kind=12, code="x"))])
+    assert len(read_all(path)) == len(written) + 2
+
+
+def append_and_fail(log: Log, *facts: tuple[str, Any]) -> None:
+    with log.transaction():
+        for group, event in facts:
+            with log.transaction():
+                log.append_fact(group, 9_000, event)
+        raise ZeroDivisionError
+
+
+def append_and_pass_over_a_failure(log: Log) -> None:
+    with log.transaction():
+        log.append_fact("orders", 9_000, ProbingTick())
+        with contextlib.suppress(UnknownKindError):
+            log.append_payload("orders", 9_000, 99, 1, b"\x90")
+
+
+def test_a_transaction_that_fails_leaves_nothing(path: Path) -> None:
+    written = fill(path)
+    with open_log(path, "a") as log:
+        with pytest.raises(ZeroDivisionError):
+            append_and_fail(log, ("orders", ProbingTick()))
+        assert (log.count(), log.position()) == (len(written), 6)
+        assert log.append_fact("orders", 9_000, ProbingTick()).offset == 6
+    assert len(read_all(path)) == len(written) + 1
+
+
+def test_a_transaction_with_a_failed_part_fails(path: Path) -> None:
+    written = fill(path)
+    with open_log(path, "a") as log:
+        with pytest.raises(InputError, match="begin it anew"):
+            append_and_pass_over_a_failure(log)
+        assert log.position() == 6
+    assert read_all(path) == written
+
+
+def test_transactions_within_one_are_part_of_it(path: Path) -> None:
+    with open_log(path, "w") as log:
+        with pytest.raises(ZeroDivisionError):
+            append_and_fail(log, ("", LogOpened(log_id="x")))
+        assert (log.count(), log.position()) == (0, 0)
+
+
+def test_a_large_transaction_is_undone_as_a_whole(path: Path) -> None:
+    fill(path)
+    large = MemberJoined(member_id="m", incarnation=1, join_nonce="n" * 1_000, tags={"a": "x" * 1_000})
+    with open_log(path, "a") as log, pytest.raises(ZeroDivisionError):
+        append_and_fail(log, *[("orders", large)] * 800)
+    assert len(read_all(path)) == 10
+
+
+@pytest.mark.parametrize(
+    ("changes", "error"),
+    [
+        ({"log_id": "b2"}, InputError),
+        ({"fact_checksum": 1}, InputError),
+        ({"number": 5}, GapError),
+        ({"number": 3}, RepeatError),
+        ({"index": 1}, GapError),
+        ({"caused_by": 6}, GapError),
+        ({"caused_by": 4}, RepeatError),
+        ({"group": ""}, DamagedError),
+        ({"group": "clicks"}, GapError),
+    ],
+)
+def test_decisions_that_do_not_follow_on_are_not_appended(path: Path, changes: dict[str, Any], error: type[Exception]) -> None:
+    written = fill(path)
+    fact = written[-1]
+    assert isinstance(fact, Record)
+    sound = DecisionRecord("a1", "orders", 4, fact.offset, 0, fact.checksum, EventRejected(kind=12, code="x"))
+    with open_log(path, "a") as log:
+        with pytest.raises(error):
+            log.append_decisions([attrs.evolve(sound, **changes)])
+        log.append_decisions([sound])
+    assert read_all(path) == [*written, sound]
+
+
+@pytest.mark.parametrize(
+    ("group", "append_ms", "event", "says"),
+    [
+        ("", 1, ProbingTick(), "after LogOpened, records are facts of a named group"),
+        ("x" * 1_001, 1, ProbingTick(), "named group"),
+        ("\ud800", 1, ProbingTick(), "named group"),
+        (5, 1, ProbingTick(), "named group"),
+        ("orders", -1, ProbingTick(), "append_ms"),
+        ("orders", 1.5, ProbingTick(), "append_ms"),
+        ("orders", 2**63, ProbingTick(), "append_ms"),
+        ("", 1, LogOpened(log_id="again"), "after LogOpened"),
+        ("orders", 1, EventRejected(kind=1, code="x"), "is a decision"),
+        ("orders", 1, "tick", "is no event"),
+    ],
+)
+def test_facts_that_cannot_stand_there_are_not_appended(path: Path, group: Any, append_ms: Any, event: Any, says: str) -> None:
+    written = fill(path)
+    with open_log(path, "a") as log, pytest.raises(InputError, match=says):
+        log.append_fact(group, append_ms, event)
+    assert read_all(path) == written
+
+
+def test_the_first_record_is_the_opening(path: Path) -> None:
+    with open_log(path, "w") as log, pytest.raises(InputError, match="the first record of a log is LogOpened"):
+        log.append_fact("orders", 1, ProbingTick())
+
+
+def test_unsound_bytes_of_a_sender_are_kept_and_read_as_undecodable(path: Path) -> None:
+    fill(path)
+    with open_log(path, "a") as log:
+        record = log.append_payload("orders", 9_000, codec.kind_of(ProbingTick), 1, b"\x91\x00")
+        assert isinstance(record.event, Undecodable)
+        assert record.event.code == "misshapen"
+    assert read_all(path)[-1] == record
+
+
+def test_past_versions_are_kept_as_they_came(path: Path) -> None:
+    fill(path)
+    payload = msgpack.packb(["m7", 1, 1, None, 30_000, 3_000, 0, "n", None])
+    with open_log(path, "a") as log:
+        record = log.append_payload("orders", 9_000, codec.kind_of(MemberJoined), 1, payload)
+    assert record.event == MemberJoined(member_id="m7", incarnation=1, join_nonce="n")
+    assert read_all(path)[-1] == record
+    assert rows_of(path)[-1].payload == payload
+
+
+# -------------------------------------------------------------------------------------------------- what stops the reader
+
+
+def without(rows: list[Row], at: int) -> list[Row]:
+    return rows[:at] + rows[at + 1 :]
+
+
+def twice(rows: list[Row], at: int) -> list[Row]:
+    return rows[: at + 1] + rows[at:]
+
+
+TICK = codec.kind_of(ProbingTick)
+REJECTED = codec.encode(EventRejected(kind=12, code="x"))
+
+# Rows: 0 fact 0, 1 fact 1, 2 fact 2, 3 and 4 its decisions 1 and 2 of orders, 5 fact 3, 6 its decision 1 of clicks, 7 fact 4, 8 its decision 3 of
+# orders, 9 fact 5.
+AMISS: list[tuple[str, Any, type[LogError], int]] = [
+    ("a fact is missing", lambda rows: without(rows, 1), GapError, 1),
+    ("a fact is missing, its decision is there", lambda rows: without(rows, 5), GapError, 3),
+    ("the opening is missing", lambda rows: without(rows, 0), GapError, 0),
+    ("a fact came twice", lambda rows: twice(rows, 1), RepeatError, 1),
+    ("a fact came late", lambda rows: [*rows, rows[1]], RepeatError, 1),
+    ("a decision is missing", lambda rows: without(rows, 3), GapError, 2),
+    ("a group's decision is missing, and shows later", lambda rows: without(rows, 4), GapError, 4),
+    ("a decision came twice", lambda rows: twice(rows, 4), RepeatError, 2),
+    ("decisions in the wrong order", lambda rows: [*rows[:3], rows[4], rows[3], *rows[5:]], GapError, 2),
+    ("a decision behind the next fact", lambda rows: [*rows[:4], rows[5], rows[4], *rows[6:]], RepeatError, 2),
+    ("a decision before any fact", lambda rows: [rows[3], *rows], GapError, 0),
+    ("a kind nobody knows", lambda rows: [*rows, fact_row("orders", 6, 99, 1, b"\x90")], UnknownKindError, 6),
+    ("a version nobody knows", lambda rows: [*rows, fact_row("orders", 6, TICK, 2, b"\x90")], UnknownKindError, 6),
+    ("a decision of a kind nobody knows", lambda rows: [*rows, decision_row(4, rows[-1], 0, 199, 1, b"\x90")], UnknownKindError, 5),
+    ("an unsound decision", lambda rows: [*rows, decision_row(4, rows[-1], 0, REJECTED.kind, 1, b"\x90")], DamagedError, 5),
+    ("a fact in the place of a decision", lambda rows: [*rows, decision_row(4, rows[-1], 0, TICK, 1, b"\x90")], DamagedError, 5),
+    ("a second opening", lambda rows: [*rows, fact_row("", 6, *codec.encode(LogOpened(log_id="b")))], DamagedError, 6),
+    ("no opening", lambda rows: [fact_row("orders", 0, TICK, 1, b"\x90")], DamagedError, 0),
+    ("an opening of a group", lambda rows: [fact_row("orders", 0, *codec.encode(LogOpened(log_id="b")))], DamagedError, 0),
+    ("an unsound opening", lambda rows: [fact_row("", 0, 1, 1, b"\x90")], DamagedError, 0),
+    ("another payload", lambda rows: [*rows[:-1], attrs.evolve(rows[-1], payload=b"\x91")], DamagedError, 5),
+    ("another decision payload", lambda rows: [*rows[:-2], attrs.evolve(rows[-2], payload=REJECTED.payload), rows[-1]], DamagedError, 4),
+    ("a decision of another log", lambda rows: [fact_row("", 0, *codec.encode(LogOpened(log_id="b"))), *rows[1:]], DamagedError, 2),
+]
+
+
+@pytest.mark.parametrize(("damage", "error", "offset"), [case[1:] for case in AMISS], ids=[case[0] for case in AMISS])
+def test_what_is_amiss_stops_the_reader_with_its_offset(path: Path, damage: Any, error: type[LogError], offset: int) -> None:
+    written = fill(path)
+    put(path, damage(rows_of(path)))
+    read: list[Record | DecisionRecord] = []
+    with open_log(path) as log, pytest.raises(LogError) as caught:
+        read.extend(log.read())
+    assert type(caught.value) is error
+    assert caught.value.offset == offset
+    assert f"offset {offset}" in str(caught.value)
+    assert "\n" not in str(caught.value)
+    assert all(record in written for record in read[1:])  # nothing wrong was given out before; record 0 is another opening in one case
+
+
+def test_sound_rows_make_a_sound_log(path: Path) -> None:
+    """The surgery above, without any damage."""
+    written = fill(path)
+    put(path, rows_of(path))
+    assert read_all(path) == written
+
+
+def test_records_of_other_groups_are_checked_too(path: Path) -> None:
+    fill(path)
+    rows: list[Any] = list(rows_of(path))
+    put(path, [*rows[:5], attrs.evolve(rows[5], append_ms=7), *rows[6:]])
+    with open_log(path) as log, pytest.raises(DamagedError, match="offset 3"):
+        list(log.read(group="orders"))
+
+
+@pytest.mark.parametrize("at", range(10))
+def test_a_damaged_log_is_not_appended_to_past_the_damage(tmp_path: Path, at: int) -> None:
+    path = tmp_path / "group.jsonl"
+    fill(path)
+    rows = rows_of(path)
+    put(path, [*rows[:at], attrs.evolve(rows[at], checksum=0), *rows[at + 1 :]])
+    with pytest.raises(DamagedError) as caught:
+        open_log(path, "a")
+    assert caught.value.offset == [0, 1, 2, 2, 2, 3, 3, 4, 4, 5][at]
+    lines = path.read_bytes().splitlines(keepends=True)
+    path.write_bytes(b"".join([*lines[:at], b"?" + lines[at], *lines[at + 1 :]]))
+    with pytest.raises((DamagedError, InputError)) as broken:
+        open_log(path, "a")
+    assert f"offset {[0, 1, 2, 3, 3, 3, 4, 4, 5, 5][at]}" in str(broken.value) or at == 0
+
+
+# ------------------------------------------------------------------------------------------------------------------ opening
+
+
+@pytest.mark.parametrize(
+    ("location", "says"),
+    [
+        ("archive/", "this build reads and writes SQLite"),
+        ("kafka://localhost:9092/equipoise", "this build reads and writes SQLite"),
+        ("http://x/group.db", "this build reads and writes SQLite"),
+        ("group.parquet", "which form is this"),
+        ("nothing.db", "there is no such log"),
+        ("nothing.jsonl", "there is no such log"),
+        ("sqlite:///nothing.txt", "there is no such log"),
+    ],
+)
+def test_a_location_that_is_no_log_is_answered_with_the_fix(location: str, says: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=says) as caught:
+        open_log(location)
+    assert "\n" not in str(caught.value)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_no_log(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="this build reads and writes"):
+        open_log(tmp_path)
+
+
+def test_a_url_names_the_same_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    written = fill(tmp_path / "group.db")
+    for url in ("sqlite:///group.db", f"sqlite:///{tmp_path}/group.db"):
+        with open_log(url) as log:
+            assert list(log.read()) == written
+
+
+def test_a_mode_is_one_of_three(path: Path) -> None:
+    with pytest.raises(InputError, match="mode 'rw'"):
+        open_log(path, "rw")  # type: ignore[arg-type]
+
+
+def test_a_new_log_takes_the_place_of_an_old_one(path: Path) -> None:
+    fill(path)
+    with open_log(path, "w") as log:
+        assert (log.count(), log.position()) == (0, 0)
+        log.append_fact("", 0, LogOpened(log_id="b2"))
+    assert len(read_all(path)) == 1
+
+
+def test_an_empty_log_reads_as_nothing(path: Path) -> None:
+    open_log(path, "w").close()
+    with open_log(path) as log:
+        assert (list(log.read()), log.count(), log.position()) == ([], 0, 0)
+    with open_log(path, "a") as log:
+        assert log.append_fact("", 0, LogOpened(log_id="b2")).offset == 0
+
+
+@pytest.mark.parametrize("content", [b"dear diary\n", b"\x00" * 5_000, b'{"offset":1}\n'])
+def test_a_file_that_is_no_log_is_neither_read_nor_overwritten(path: Path, content: bytes) -> None:
+    path.write_bytes(content)
+    for mode in MODES:
+        with pytest.raises((InputError, LogError)) as caught, open_log(path, mode) as log:
+            list(log.read())
+        assert "\n" not in str(caught.value)
+    assert path.read_bytes() == content
+
+
+def test_another_applications_database_is_neither_read_nor_overwritten(tmp_path: Path) -> None:
+    path = tmp_path / "group.db"
+    with sqlite3.connect(path) as database:
+        database.execute("CREATE TABLE diary (day TEXT)")
+    database.close()
+    for mode in MODES:
+        with pytest.raises(InputError, match="no log of equipoise"):
+            open_log(path, mode)
+
+
+def test_a_log_of_another_schema_is_not_read(tmp_path: Path) -> None:
+    path = tmp_path / "group.db"
+    fill(path)
+    with sqlite3.connect(path) as database:
+        database.execute("PRAGMA user_version = 2")
+    database.close()
+    with pytest.raises(InputError, match="schema 2"):
+        open_log(path)
+
+
+def test_a_reader_cannot_append_and_a_closed_log_does_nothing(path: Path) -> None:
+    fill(path)
+    with open_log(path) as log:
+        with pytest.raises(InputError, match='mode "a"'):
+            log.append_fact("orders", 1, ProbingTick())
+        with pytest.raises(InputError, match='mode "a"'), log.transaction():
+            pass
+    log.close()
+    for use in (log.read, log.position, log.count):
+        with pytest.raises(InputError, match="is closed"):
+            use()
+
+
+def append_beside(first: Log, path: Path) -> None:
+    with open_log(path, "a") as second:
+        first.append_fact("orders", 9_000, ProbingTick())
+        second.append_fact("orders", 9_000, ProbingTick())
+
+
+def test_a_log_has_one_writer(path: Path) -> None:
+    fill(path)
+    with open_log(path, "a") as first:
+        with pytest.raises(InputError, match="a log has one writer"):
+            append_beside(first, path)
+        first.append_fact("orders", 9_001, ProbingTick())
+    with open_log(path) as log:
+        assert len(list(log.read())) == log.count()
+
+
+def test_reading_leaves_nothing_beside_the_log(path: Path) -> None:
+    fill(path)
+    read_all(path)
+    assert [file.name for file in path.parent.iterdir()] == [path.name]
+
+
+# --------------------------------------------------------------------------------------------------------------- JSON Lines
+
+
+def test_a_line_reads_like_its_record(tmp_path: Path) -> None:
+    path = tmp_path / "group.jsonl"
+    fill(path)
+    lines = path.read_text().splitlines()
+    assert lines[0].startswith('{"offset":0,"group":"","append_ms":1000,"kind":"LogOpened","version":1,"event":{"log_id":"a1",')
+    assert '"held":["0_0","0_1"],"ready":[],"lags":{"0_2":5,"1_0":"unknown"}' in lines[7]
+    assert lines[3].startswith('{"number":1,"group":"orders","caused_by":2,"index":0,"kind":"BalanceEvaluated"')
+    assert '"join_nonce":"é"' in lines[2]
+
+
+def test_unsound_payloads_and_past_versions_have_lines_too(tmp_path: Path) -> None:
+    unsound = fact_row("g", 5, TICK, 1, b"\x91\x00")
+    assert b'"kind":12,"version":1,"payload":"9100"' in render(unsound)
+    past = fact_row("g", 5, codec.kind_of(MemberJoined), 1, msgpack.packb(["m7", 1, 1, None, 30_000, 3_000, 0, "n", None]))
+    assert b'"kind":"MemberJoined","version":1,"event":{"member_id":"m7"' in render(past)
+    for row in (unsound, past):
+        assert parse(render(row)) == row
+
+
+@settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.binary(max_size=60) | st.text(max_size=60).map(str.encode))
+def test_random_lines_are_damaged(tmp_path: Path, junk: bytes) -> None:
+    path = tmp_path / "group.jsonl"
+    path.unlink(missing_ok=True)
+    fill(path)
+    with open(path, "ab") as file:
+        file.write(junk + b"\n")
+    with pytest.raises(DamagedError, match="offset 6"):
+        read_all(path)
+
+
+@pytest.mark.parametrize("line", [b"[" * 100_000, b'{"offset":' + b"9" * 5_000 + b"}", b"{}", b"[]", b"null", b'{"offset":NaN}', b""])
+def test_lines_that_parsers_dislike_are_damaged(tmp_path: Path, line: bytes) -> None:
+    path = tmp_path / "group.jsonl"
+    fill(path)
+    with open(path, "ab") as file:
+        file.write(line + b"\n")
+    with pytest.raises(DamagedError, match="offset 6"):
+        read_all(path)
+
+
+def test_a_torn_last_line_stops_readers_and_is_cut_off_by_the_next_writer(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = tmp_path / "group.jsonl"
+    written = fill(path)
+    whole = path.read_bytes()
+    last = whole.rindex(b"\n", 0, -1) + 1
+    for cut in range(last + 1, len(whole)):
+        path.write_bytes(whole[:cut])
+        with pytest.raises(DamagedError, match=r"offset 5.*Opening it to append cuts it off"):
+            read_all(path)
+        caplog.clear()
+        with caplog.at_level(logging.WARNING), open_log(path, "a") as log:
+            assert isinstance(log, JsonLinesLog)
+            assert f"cut off {cut - last} bytes" in log.repaired
+            assert "cut off" in caplog.text
+            assert log.position() == 5
+        assert read_all(path) == written[:-1]

@@ -1,0 +1,100 @@
+"""kill -9 in the middle of an append: what was committed is there, whole; nothing else is; and appending goes on.
+
+A writer in a process of its own appends facts with their decisions and prints each offset once it is committed; it is killed at random moments.
+"""
+
+from __future__ import annotations
+
+import random
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from events.log import open_log
+from events.records import DecisionRecord, Record
+from tests.unit.events.logs_under_test import FORMS
+
+ROOT = Path(__file__).parents[3]
+KILLS = 8
+MOST_SECONDS = 60
+
+WRITER = """
+import sys
+from events.decisions import EventRejected
+from events.facts import LogOpened, MemberJoined
+from events.log import open_log
+from events.records import DecisionRecord
+
+with open_log(sys.argv[1], "a") as log:
+    number = 2 * max(0, log.position() - 1)
+    while True:
+        with log.transaction():
+            if log.position() == 0:
+                log.append_fact("", 0, LogOpened(log_id="a1"))
+            fact = log.append_fact("g", 1, MemberJoined(member_id="m", incarnation=1, join_nonce="n" * (number * 37 % 1000 + 1)))
+            made = [EventRejected(kind=5, code="x" * (number % 200 + 1)), EventRejected(kind=5, code="y")]
+            log.append_decisions(
+                DecisionRecord("a1", "g", number + 1 + index, fact.offset, index, fact.checksum, decision) for index, decision in enumerate(made)
+            )
+        number += 2
+        print(fact.offset, flush=True)
+"""
+
+
+def killed_writer(path: Path, seconds: float) -> int:
+    """Run the writer, kill it `seconds` after its first commit; the last offset it said was committed."""
+    with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
+        assert writer.stdout is not None
+        first = writer.stdout.readline()
+        time.sleep(seconds)
+        writer.kill()
+        said = [first, *writer.stdout.readlines()]
+    assert first, "the writer could not go on with the log it was given"
+    return int([line for line in said if line.endswith("\n")][-1])
+
+
+def complete(read: list[Record | DecisionRecord]) -> tuple[int, int]:
+    """Facts after the opening, and decisions, of a log that is dense and sound (its reader would have stopped)."""
+    assert [record.offset for record in read if isinstance(record, Record)] == list(range(len([r for r in read if isinstance(r, Record)])))
+    return sum(isinstance(record, Record) for record in read) - 1, sum(isinstance(record, DecisionRecord) for record in read)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_a_killed_writer_leaves_whole_records_and_the_next_one_goes_on(tmp_path: Path, form: str) -> None:
+    path = tmp_path / form
+    moments = random.Random(form)
+    before = 0
+    begin = time.monotonic()
+    for _ in range(KILLS):
+        committed = killed_writer(path, moments.uniform(0, 0.15))
+        with open_log(path, "a") as log:  # as the next writer does; JSON Lines cuts off a torn line here
+            read = list(log.read())
+            assert log.count() == len(read)
+            facts, decisions = complete(read)
+            assert log.position() == facts + 1
+        assert facts >= committed > before
+        if path.suffix == ".db":  # a fact and its decisions came together or not at all
+            assert decisions == 2 * facts
+        elif decisions != 2 * facts:  # a torn transaction: its fact, and the decisions before the tear
+            assert 2 * (facts - 1) <= decisions < 2 * facts
+            finish(path, read)
+        before = committed
+        assert time.monotonic() - begin < MOST_SECONDS
+
+
+def finish(path: Path, read: list[Record | DecisionRecord]) -> None:
+    """Append the decisions that the killed writer had not come to, as a worker does that takes over (PROTOCOL L5)."""
+    from events.decisions import EventRejected
+
+    fact = [record for record in read if isinstance(record, Record)][-1]
+    there = [record for record in read if isinstance(record, DecisionRecord) and record.caused_by == fact.offset]
+    number = sum(isinstance(record, DecisionRecord) for record in read)
+    missing = range(len(there), 2)
+    with open_log(path, "a") as log:
+        log.append_decisions(
+            DecisionRecord("a1", "g", number + 1 + at, fact.offset, index, fact.checksum, EventRejected(kind=5, code="z"))
+            for at, index in enumerate(missing)
+        )
