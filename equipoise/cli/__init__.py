@@ -12,6 +12,7 @@ from __future__ import annotations
 from equipoise.cli.front import Front
 
 COMMANDS = {
+    "demo": "equipoise.cli.demo:demo",
     "import": "equipoise.cli.import_:import_",
     "simulate": "equipoise.cli.simulate:simulate",
     "verify": "equipoise.cli.verify:verify",

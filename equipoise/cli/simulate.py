@@ -113,17 +113,18 @@ def simulation_parts(result: SimulationResult, fitted: Fit, speed: int, location
     return [head, "", cost_table(result), "", *fidelity_parts(fitted, speed, result.seed)]
 
 
-def cost_table(result: SimulationResult) -> Table:
-    """Per window: what was recorded -> what was simulated, in the terms of `unavailability.json`."""
+def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
+    """Per window: what was recorded -> what was simulated, in the terms of `unavailability.json`; `brief`: what fits a narrow terminal."""
+    measures = MEASURES[:5] if brief else MEASURES
     compared = any(measured is not None for measured in result.measured)
-    title = "what each action cost: recorded -> simulated" if compared else "what it cost"
+    title = "what each action cost: recorded (Kafka Streams) -> simulated (equipoise)" if compared else "what it cost"
     rows = []
     for cost, measured in zip(result.windows, result.measured, strict=True):
         recorded = {} if measured is None else measured["totals"]
-        cells = [(_cell(recorded.get(name), scale), _cell(cost.totals[name], scale)) for _, name, scale in MEASURES]
+        cells = [(_cell(recorded.get(name), scale), _cell(cost.totals[name], scale)) for _, name, scale in measures]
         rows.append((cost.label.replace("_", " "), cells, cost.totals["min_moves_for_balance"]))
-    pairs = [_arrows([cells[column] for _, cells, _ in rows]) for column in range(len(MEASURES))]
-    columns = ("action", *(heading for heading, _, _ in MEASURES), "fewest moves")
+    pairs = [_arrows([cells[column] for _, cells, _ in rows]) for column in range(len(measures))]
+    columns = ("action", *(heading for heading, _, _ in measures), "fewest moves")
     return Table(columns=columns, rows=[(label, *(pair[i] for pair in pairs), fewest) for i, (label, _, fewest) in enumerate(rows)], title=title)
 
 

@@ -1,0 +1,159 @@
+"""`equipoise demo`: what a newcomer sees first."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.screen import Screen, Table
+from replay.wording import counted, span_text
+
+if TYPE_CHECKING:
+    from equipoise.demo import Drawn, Explained, Imported, Simulated, Step
+
+_ABOUT = {
+    "scale-out": "no standbys; instances are added, one is killed and comes back, one is closed",
+    "rolling": "one standby a task; instances are bounced, one loses its disk, one leaves",
+}
+
+
+@command("demo", short_help="Start here: two recorded Kafka Streams runs, led again by equipoise.")
+@click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True, help="Where logs and pictures go.")
+def demo(screen: Screen, out: Path) -> int:
+    """Takes two recorded runs of a real Kafka Streams group and shows what it went through. Then the same outside (the same starts, kills and closes,
+    the same growth of its changelogs) is led by equipoise in a simulated cluster: what that costs, that every decision replays to the byte, why one
+    task moved, and a picture of both. Needs no Kafka and no network; takes a few seconds.
+
+    \b
+    Examples:
+      equipoise demo
+      equipoise demo --out /tmp/demo
+    """
+    from equipoise.demo import Drawn, Explained, Imported, Simulated, run_demo, step_document  # loads the solver
+
+    documents: dict[str, dict[str, Any]] = {}
+    identical = True
+    steps: list[Step] = []
+    if not screen.json:
+        screen.answer(None, *introduction())
+    for step in run_demo(out):
+        steps.append(step)
+        if isinstance(step, Simulated):
+            identical = identical and step.verification.verdict.exit_code == 0
+        name = {Imported: "recorded", Simulated: "equipoise", Explained: "explained", Drawn: "pages"}[type(step)]
+        documents.setdefault(step.run, {})[name] = step_document(step)
+        if not screen.json:
+            screen.answer(None, *step_parts(step))
+    if screen.json:
+        screen.answer({"identical": identical, "runs": documents})
+    else:
+        screen.answer(None, *next_steps(steps))
+    return 0 if identical else 1
+
+
+def introduction() -> list[str]:
+    return [
+        click.style("equipoise demo", bold=True),
+        "One real Kafka Streams group (4.3.1, 26 tasks, 20 of them with state), recorded twice; then the same outside, led by equipoise.",
+    ]
+
+
+def step_parts(step: Step) -> list[str | Table]:
+    """What one step found, as text and tables."""
+    from equipoise.demo import Explained, Imported, Simulated
+
+    if isinstance(step, Imported):
+        return imported_parts(step)
+    if isinstance(step, Simulated):
+        return simulated_parts(step)
+    if isinstance(step, Explained):
+        return explained_parts(step)
+    return drawn_parts(step)
+
+
+def imported_parts(step: Imported) -> list[str | Table]:
+    summary = step.summary
+    span = span_text(summary.last_ms - summary.first_ms)
+    rows = []
+    for window in step.windows:
+        totals = {} if window.measured is None else window.measured["totals"]
+        rows.append(
+            (
+                window.label.replace("_", " "),
+                totals.get("unavailable_task_seconds"),
+                totals.get("unavailable_task_seconds_of_tasks_on_untouched_instances"),
+                totals.get("longest_silence_ms", 0) / 1_000,
+                totals.get("generations"),
+                totals.get("active_moves"),
+                totals.get("min_moves_for_balance"),
+            )
+        )
+    columns = ("action", "task-seconds unavailable", "of it, owner untouched", "longest s", "rounds", "moves", "fewest moves")
+    return [
+        "",
+        click.style(f"{step.run}: {_ABOUT.get(step.run, 'a recorded run')}", bold=True),
+        f"{span}, {counted(summary.generations, 'generation')}, {counted(sum(summary.facts.values()), 'fact')} imported to {step.log}",
+        "",
+        Table(columns=columns, rows=rows, title="what it went through, led by Kafka Streams"),
+    ]
+
+
+def simulated_parts(step: Simulated) -> list[str | Table]:
+    from equipoise.cli.simulate import cost_table
+
+    verification = step.verification
+    compared = sum(group.compared for group in verification.groups)
+    identical = verification.verdict.exit_code == 0
+    verdict = click.style(verification.verdict.value, fg="green" if identical else "red", bold=True)
+    told = f"{counted(compared, 'decision')} on {counted(step.result.facts, 'fact')} in {step.log}, recomputed and compared byte for byte: {verdict}"
+    return ["", cost_table(step.result, brief=True), "", told, *verification.problems]
+
+
+def explained_parts(step: Explained) -> list[str | Table]:
+    from equipoise.cli.explain import candidates_table
+
+    explanation = step.explanation
+    move = explanation.moves[-1]
+    spent = {state: move.spent_ms(state, explanation.append_ms) for state in ("waiting", "warming", "revoking")}
+    words = {
+        "waiting": "waited for a warm-up slot",
+        "warming": f"warmed up on {move.destination} while {move.source} ran it",
+        "revoking": "was handed over in",
+    }
+    told = ", ".join(
+        f"{words[state]} {span_text(ms)}" if state == "revoking" else f"{words[state]} for {span_text(ms)}" for state, ms in spent.items() if ms
+    )
+    restored = "" if not move.restored_records else f", {counted(move.restored_records, 'record')} restored"
+    return [
+        "",
+        click.style(f"why did {explanation.task} move from {move.source} to {move.destination}?", bold=True),
+        *(f"  {sentence}" for sentence in explanation.why_here),
+        f"  It {told}{restored}.",
+        "",
+        candidates_table(explanation),
+    ]
+
+
+def drawn_parts(step: Drawn) -> list[str | Table]:
+    return ["", *(f"picture, {what}: {path}" for what, path in step.pages)]
+
+
+def next_steps(steps: Iterable[Step]) -> list[str]:
+    from equipoise.demo import Explained, Simulated
+
+    log = next(step.log for step in steps if isinstance(step, Simulated))
+    task = next((step.explanation.task for step in steps if isinstance(step, Explained)), "0_0")
+    recorded = log.with_name("recorded.db")
+    commands = (
+        (f"equipoise explain {log} --task {task}", "why it is where it is, how it came there, what is next"),
+        (f"equipoise show {recorded} --at 300", "the group's state in the middle of it"),
+        (f"equipoise timeline {log}", "every move and every round"),
+        (f"equipoise simulate {recorded} --to what-if.db --set max_warmups=4", "the same day under another setting"),
+        ("equipoise import kafka-streams DUMP --to group.db", "a group of your own"),
+    )
+    width = max(len(line) for line, _ in commands)
+    return ["", click.style("next", bold=True), *(f"  {line:<{width}}  {what}" for line, what in commands)]

@@ -1,0 +1,124 @@
+"""The main job on the recorded runs that come with equipoise, embedded, no Kafka: import, decide, verify, compare, explain, draw.
+
+`run_demo` does it step by step and yields what each step found; the command renders it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from events.errors import InputError
+from events.log import Log, open_log
+from replay.cluster.restore import RestoreModel
+from replay.exogenous import Window, read_exogenous
+from replay.explain import Explanation, explain
+from replay.fit import Fit, fit
+from replay.kafka_streams import ImportSummary, import_history, shipped_runs
+from replay.simulate import Progress, Simulation, SimulationResult, simulate
+from replay.timeline import Timeline, build_timeline, render_page
+from replay.verify import Verification, verify
+
+
+@attrs.frozen(kw_only=True)
+class Imported:
+    """A recorded run is in a log. `windows`: the actions somebody marked, with what was measured in each."""
+
+    run: str
+    log: Path
+    summary: ImportSummary
+    windows: tuple[Window, ...]
+    fitted: Fit
+
+
+@attrs.frozen(kw_only=True)
+class Simulated:
+    """The same outside, led by equipoise, is in another log, which replays to the byte if `verification` says so."""
+
+    run: str
+    log: Path
+    result: SimulationResult
+    verification: Verification
+
+
+@attrs.frozen(kw_only=True)
+class Explained:
+    """Why one task moved; `at_offset` is the fact at which it was granted."""
+
+    run: str
+    log: Path
+    explanation: Explanation
+
+
+@attrs.frozen(kw_only=True)
+class Drawn:
+    """Who owned what when: (what it shows, file)."""
+
+    run: str
+    pages: tuple[tuple[str, Path], ...]
+
+
+Step = Imported | Simulated | Explained | Drawn
+
+
+def run_demo(out: Path, *, progress: Progress | None = None) -> Iterator[Step]:
+    """Does it all for every recorded run, under `out` (made if missing, files in it replaced), and yields each step when it is done.
+
+    `progress`: milliseconds simulated, and in all, of the run at hand. Raises InputError when `out` cannot be written.
+    """
+    for run, source in sorted(shipped_runs().items(), reverse=True):  # scale-out first: the plainer story
+        folder = out / run
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise InputError(f"--out {out}: {error.strerror}; name a folder that can be written") from None
+        recorded, led = folder / "recorded.db", folder / "equipoise.db"
+        with open_log(recorded, "w") as log, log.transaction():
+            summary = import_history(source, log)
+        with open_log(recorded) as log:
+            exogenous = read_exogenous(log.read())
+            fitted = fit(log.read())
+            before = build_timeline(log.read())
+        yield Imported(run=run, log=recorded, summary=summary, windows=exogenous.windows, fitted=fitted)
+
+        simulation = Simulation(restore=RestoreModel(records_per_s=fitted.records_per_s))
+        with open_log(led, "w") as log, log.transaction():
+            result = simulate(exogenous, simulation, sink=log, progress=progress)
+        with open_log(led) as log:
+            verification = verify(log.read())
+            yield Simulated(run=run, log=led, result=result, verification=verification)
+            after = build_timeline(log.read())
+            explanation = _explained(log, after)
+        if explanation is not None:
+            yield Explained(run=run, log=led, explanation=explanation)
+        yield Drawn(run=run, pages=(_page(before, folder / "recorded.html", "Kafka Streams"), _page(after, folder / "equipoise.html", "equipoise")))
+
+
+def _page(timeline: Timeline, path: Path, leader: str) -> tuple[str, Path]:
+    path.write_text(render_page(timeline), encoding="utf-8")
+    return f"led by {leader}", path
+
+
+def _explained(log: Log, timeline: Timeline) -> Explanation | None:
+    """The task with the fullest story: it waited for a slot, warmed up, was handed over, at the first action that brought such a one."""
+    starts = [window.start_ms for window in timeline.windows] or [timeline.from_ms]
+    told = [move for move in timeline.moves if move.began_ms >= starts[0] and move.outcome == "granted" and move.spent_ms("warming", 0) > 0]
+    if not told:
+        return None
+    best = min(told, key=lambda move: (-len({step.state for step in move.steps}), move.began_ms, move.task))
+    return explain(log.read(), best.task, at_offset=best.steps[-1].offset)
+
+
+def step_document(step: Step) -> dict[str, Any]:
+    """One step for `--json`."""
+    if isinstance(step, Imported):
+        measured = [None if window.measured is None else dict(window.measured) for window in step.windows]
+        return {"log": str(step.log), "facts": step.summary.facts, "generations": step.summary.generations, "measured": measured}
+    if isinstance(step, Simulated):
+        return {"log": str(step.log), "simulation": step.result.as_json(), "verification": step.verification.document()}
+    if isinstance(step, Explained):
+        return step.explanation.document()
+    return {what: str(path) for what, path in step.pages}
