@@ -20,7 +20,7 @@ from collections.abc import Mapping
 
 from assignors.bounds import moves_lower_bound
 from assignors.movements import Movements, Slots, get_movements, keep_ready, warmups_by_member
-from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason
+from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, MovementState, Plan, PlanCost, Reason
 from assignors.situation import Shares, Situation
 from assignors.standbys import Standbys, assign_standbys
 from assignors.target import Candidates, Target, constrained_balanced_assignment, min_rank, propose_balanced_assignment
@@ -46,8 +46,12 @@ class HighAvailability:
 
         free = [task for task in situation.tasks if task not in situation.owner]
         candidates = _candidates(situation, free)
-        settled = _settled(situation, shares, candidates)
-        target = _target(situation, shares, candidates, settled)
+        overdue = _overdue(situation)
+        settled = _settled(situation, candidates, overdue)
+        target = _target(situation, shares, {**candidates, **overdue}, settled)
+        if overdue:
+            settled.update(_leave_now(situation, shares, overdue, target.owner))
+            target = _target(situation, shares, candidates, settled)
         now = _now(situation, shares, candidates, target.owner, free)
 
         slots = Slots(situation)
@@ -75,25 +79,39 @@ def _candidates(situation: Situation, free: list[TaskId]) -> dict[TaskId, Candid
     return candidates
 
 
-def _settled(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates]) -> dict[TaskId, str]:
-    """Tasks whose movement goes on, whatever the balance says now (PROTOCOL D9) -> its destination; those overdue included."""
-    settled = {
-        task: movement.destination
-        for task, movement in situation.in_flight.items()
-        if task in situation.owner or (task in candidates and movement.destination not in candidates[task])
-    }
-    return {**settled, **_overdue(situation, shares)}
+def _overdue(situation: Situation) -> dict[TaskId, Candidates]:
+    """Stateful tasks of leaving members whose drain timeout has passed -> who may have them at once: as for tasks without owner (PROTOCOL M7).
 
-
-def _overdue(situation: Situation, shares: Shares) -> dict[TaskId, str]:
-    """Tasks of leaving members whose drain timeout has passed -> the best destination there is now; what is being revoked already keeps its own."""
+    What is being revoked already goes where it was to go.
+    """
     tasks = [
         task
-        for task, owner in situation.owner.items()
-        if situation.members[owner].leaving and situation.members[owner].drained and not _stands(situation, task)
+        for task in situation.stateful
+        if task in situation.owner and situation.members[situation.owner[task]].drained and situation.must_move(task) and not _stands(situation, task)
     ]
-    stateful = [task for task in sorted(tasks) if situation.tasks[task].stateful]
-    return constrained_balanced_assignment(situation, shares, min_rank(situation, stateful), situation.owner)
+    overdue = min_rank(situation, tasks)
+    for task, candidates in overdue.items():
+        movement = situation.in_flight.get(task)
+        if movement is not None and movement.destination in candidates:
+            overdue[task] = Candidates(members=(movement.destination,))
+    return overdue
+
+
+def _leave_now(situation: Situation, shares: Shares, overdue: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
+    """Overdue tasks -> where they go now: to their target if it is one of their candidates, otherwise to another of them."""
+    straight = {task: target[task] for task, candidates in overdue.items() if target[task] in candidates}
+    others = {task: candidates for task, candidates in overdue.items() if task not in straight}
+    running = {task: member for task, member in target.items() if task not in others}
+    return {**straight, **constrained_balanced_assignment(situation, shares, others, running)}
+
+
+def _settled(situation: Situation, candidates: Mapping[TaskId, Candidates], overdue: Mapping[TaskId, Candidates]) -> dict[TaskId, str]:
+    """Tasks whose movement goes on, whatever the balance says now (PROTOCOL D9) -> its destination."""
+    return {
+        task: movement.destination
+        for task, movement in situation.in_flight.items()
+        if task not in overdue and (task in situation.owner or (task in candidates and movement.destination not in candidates[task]))
+    }
 
 
 def _target(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
@@ -179,7 +197,7 @@ def _plan(
         cost=PlanCost(
             moves=moves,
             moves_lower_bound=bound,
-            restore_records=_restore_records(situation, now, movements.planned),
+            restore_records=_restore_records(situation, target.owner),
             cross_rack=_cross_rack(situation, target.owner),
             imbalance=imbalance,
             optimal=target.optimal or moves == bound,
@@ -210,14 +228,12 @@ def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movemen
     return dict(sorted(reasons.items()))
 
 
-def _restore_records(situation: Situation, now: Mapping[TaskId, str], movements: tuple[Movement, ...]) -> int:
-    """Records between now and the target: of destinations that are not caught up, and of members that are granted a task cold."""
-    granted = [(task, owner) for task, owner in now.items() if task not in situation.owner]
-    moved = [(movement.task, movement.destination) for movement in movements]
+def _restore_records(situation: Situation, target: Mapping[TaskId, str]) -> int:
+    """Records to be restored before the target is reached: by members that do not own the task yet and are not caught up."""
     return sum(
         situation.records(member, task)
-        for task, member in (*granted, *moved)
-        if situation.tasks[task].stateful and not situation.caught_up(member, task)
+        for task, member in target.items()
+        if situation.tasks[task].stateful and situation.owner.get(task) != member and not situation.caught_up(member, task)
     )
 
 

@@ -5,8 +5,7 @@ They are one transportation problem (see `network`) with two costs.
 
 from __future__ import annotations
 
-import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 
 import attrs
 
@@ -60,49 +59,62 @@ def min_rank(situation: Situation, tasks: Iterable[TaskId]) -> dict[TaskId, Cand
 def _soonest_ready(situation: Situation, tasks: list[TaskId]) -> dict[TaskId, Candidates]:
     """For tasks on which nobody is caught up: least expected time to ready, the restore queue included (PROTOCOL D3).
 
-    A member's queue is what it is restoring for tasks it owns, plus what it is to get here: the tasks are dealt one after the other to whoever
-    would be ready first, so that a member with half a copy of many tasks is not given all of them. Members that differ by no more than
-    acceptable_recovery_lag, by its definition next to no time, rank alike. A task that is not dealt to a holder of a copy ranks all members alike
-    that were dealt such a task: which of them gets it is a matter of balance.
+    A member's queue is what it restores for tasks it owns, plus what it is likely to get here: so one that has half a copy of many tasks does not
+    get all of them, and one that is busy is spared. Members that differ by no more than acceptable_recovery_lag, by its definition next to no time,
+    rank alike. Tasks that no copy makes ready sooner go to whoever is idle: which of them gets which is a matter of balance. Names play no part in
+    it.
     """
     slack = situation.knobs.acceptable_recovery_lag
     queue = _restore_queues(situation)
-    idle: dict[Pool, list[tuple[int, str]]] = {}
-    fresh: dict[Pool, list[str]] = {}
+    levels: dict[Pool, _Level] = {}
     found: dict[TaskId, Candidates] = {}
     copyless: list[TaskId] = []
     for task in tasks:
         eligible = situation.eligible(task)
-        if eligible not in idle:
-            idle[eligible] = sorted((queue[member], member) for member in eligible.members)
-            fresh[eligible] = [member for records, member in idle[eligible] if records <= idle[eligible][0][0] + slack]
-        records, idlest = _idlest(idle[eligible], queue)
-        held = {member: queue[member] + copy.records for member, copy in situation.copies[task].items() if member in eligible}
-        soonest = min(held.values(), default=records + whole(situation.tasks[task]))
-        if soonest < records + whole(situation.tasks[task]):
-            found[task] = Candidates(members=tuple(member for member, expected in held.items() if expected <= soonest + slack))
-            taker = min((expected, member) for member, expected in held.items())[1]
-            queue[taker] = soonest
+        if eligible not in levels:
+            levels[eligible] = _Level(sorted(queue[member] for member in eligible.members))
+        expected = {member: queue[member] + copy.records for member, copy in situation.copies[task].items() if member in eligible}
+        soonest = min(expected.values(), default=None)
+        if soonest is not None and levels[eligible].is_later(whole(situation.tasks[task]), than=soonest):
+            found[task] = Candidates(members=tuple(member for member, records in expected.items() if records <= soonest + slack))
+            takers = [member for member, records in expected.items() if records == soonest]
+            for member in takers:
+                queue[member] += (soonest - queue[member]) // len(takers)
         else:
             copyless.append(task)
-            fresh[eligible].append(idlest)
-            queue[idlest] += whole(situation.tasks[task])
-    pools = {eligible: _narrowed(eligible, members) for eligible, members in fresh.items()}
-    found.update((task, Candidates(fresh=pools[situation.eligible(task)])) for task in copyless)
+            levels[eligible].add(whole(situation.tasks[task]))
+    idle = {eligible: level.idle(eligible, queue, slack) for eligible, level in levels.items()}
+    found.update((task, Candidates(fresh=idle[situation.eligible(task)])) for task in copyless)
     return found
 
 
-def _idlest(heap: list[tuple[int, str]], queue: Mapping[str, int]) -> tuple[int, str]:
-    """The member with the shortest queue, and its length. `heap` may be behind `queue`, which only grows."""
-    while heap[0][0] != queue[heap[0][1]]:
-        heapq.heapreplace(heap, (queue[heap[0][1]], heap[0][1]))
-    return heap[0]
+class _Level:
+    """How far up the restore queues of a pool are filled when records are poured into the shortest ones.
 
+    The level is `filled` / `members`: the `members` shortest queues stand at it, the others are longer.
+    """
 
-def _narrowed(pool: Pool, members: Iterable[str]) -> Pool:
-    """The pool of these members of `pool`; itself when they are all of it."""
-    ids = sorted(set(members))
-    return pool if len(ids) == len(pool.members) else pool_of(ids)
+    def __init__(self, queues: list[int]) -> None:
+        self.queues = queues
+        self.members = 1
+        self.filled = queues[0]
+
+    def add(self, records: int) -> None:
+        """Pour these in too."""
+        self.filled += records
+        while self.members < len(self.queues) and self.queues[self.members] * self.members < self.filled:
+            self.filled += self.queues[self.members]
+            self.members += 1
+
+    def is_later(self, records: int, *, than: int) -> bool:
+        """Would `records` on top of the level be ready later than `than`?"""
+        return self.filled + records * self.members > than * self.members
+
+    def idle(self, pool: Pool, queue: Mapping[str, int], slack: int) -> Pool:
+        """Members whose queue is below the level, or next to the shortest; the pool itself when that is everybody."""
+        least = min(queue[member] for member in pool.members)
+        ids = [member for member in pool.members if queue[member] * self.members < self.filled or queue[member] <= least + slack]
+        return pool if len(ids) == len(pool.members) else pool_of(ids)
 
 
 def _restore_queues(situation: Situation) -> dict[str, int]:
@@ -120,30 +132,33 @@ def constrained_balanced_assignment(
     """Owners for stateful tasks that need one now, of the min rank only, as balanced as that allows beside what is `running`.
 
     A place costs nothing up to the member's lower share, 1 up to its upper share, and one more for each further part of a share.
-    Among equals, members that had the task before come first.
+    Among equals, members that had the task before come first, then those with the least to restore.
     """
     if not candidates:
         return {}
     load = dict.fromkeys(situation.members, 0)
     for task, owner in running.items():
         load[owner] += situation.tasks[task].stateful
-    network = AssignmentNetwork(situation.tasks, levels=2)
+    network = AssignmentNetwork(situation.tasks, levels=3)
     for task in sorted(candidates):
         for member in candidates[task].members:
-            network.direct(task, member, (0, 0 if situation.comes_home(member, task) else 1))
+            network.direct(task, member, (0, 0 if situation.comes_home(member, task) else 1, situation.records(member, task)))
         fresh = candidates[task].fresh
+        for member in () if fresh is None else situation.copies[task]:
+            if member in candidates[task]:
+                network.direct(task, member, (0, 0 if situation.comes_home(member, task) else 1, situation.records(member, task)))
         if fresh is not None:
-            network.pooled(task, fresh, (0, 1))
+            network.pooled(task, fresh, (0, 1, whole(situation.tasks[task])))
     for member, wanted in network.wanted().items():
         below = max(0, shares.stateful[member].lower - load[member])
         within = max(0, shares.stateful[member].upper - load[member]) - below
         part = max(1, shares.stateful[member].upper // PARTS_OF_A_SHARE)
         first_step = max(0, load[member] - shares.stateful[member].upper) // part
-        network.place(member, below, (0, 0))
-        network.place(member, within, (1, 0))
+        network.place(member, below, (0, 0, 0))
+        network.place(member, within, (1, 0, 0))
         parts = min(-(-max(0, wanted - below - within) // part), MOST_STEPS)
         for step in range(parts):
-            network.place(member, part if step < MOST_STEPS - 1 else wanted, (2 + min(first_step + step, MOST_STEPS), 0))
+            network.place(member, part if step < MOST_STEPS - 1 else wanted, (2 + min(first_step + step, MOST_STEPS), 0, 0))
     return network.assigned(network.solve(), allowed=lambda task, member: (task, member) not in situation.blocked)
 
 
@@ -152,8 +167,9 @@ def propose_balanced_assignment(
 ) -> Target:
     """The target: among all assignments with the least imbalance the one that changes the fewest owners, regardless of ranks.
 
-    Then, in this order: most tasks back home, fewest records to restore, a tie-break drawn from the ids. `settled`: destinations decided earlier
-    (PROTOCOL D9), kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when it goes to one of them.
+    Then, in this order: most moves that are sought (see `_add_task`), fewest records to restore, a tie-break drawn from the ids. `settled`:
+    destinations decided earlier (PROTOCOL D9), kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when it
+    goes to one of them.
 
     Before: m1 (0_0, 0_1, 0_2, 0_3), m2 (), both of capacity 1. After: m1 keeps two, m2 is to get the two that are cheapest to restore.
     """
@@ -177,16 +193,19 @@ STAYS = (0, 0, 0, 0)
 
 
 def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, candidates: Candidates | None) -> None:
-    """One task's arcs. Costs: (imbalance, changes of owner, moves that are not back home, records to restore)."""
+    """One task's arcs. Costs: (imbalance, changes of owner, moves that are not sought, records to restore).
+
+    A move is sought when it goes back home, or ends a restore because its destination is caught up.
+    """
     owner = situation.owner.get(task)
     eligible = situation.eligible(task)
     changes = 0 if owner is None and candidates is None else 1
     if owner is not None and owner in eligible:
         network.direct(task, owner, STAYS)
     stateful = situation.tasks[task].stateful
-    granted = candidates.members if candidates is not None else ()
+    granted: Container[str] = candidates if candidates is not None else ()
     named = situation.copies[task] if stateful else situation.homes(task)
-    for member in dict.fromkeys((*granted, *named)):
+    for member in dict.fromkeys((*(candidates.members if candidates is not None else ()), *named)):
         if member == owner or member not in eligible:
             continue
         ready = not stateful or situation.caught_up(member, task)
@@ -199,3 +218,9 @@ def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, ca
         network.pooled(task, fresh, (0, 0, 1, records))
     if fresh is not eligible:
         network.pooled(task, eligible, (0, changes, 1, records))
+
+
+def _restoring(situation: Situation, task: TaskId) -> bool:
+    """It has an owner that does not run it yet."""
+    owner = situation.owner.get(task)
+    return owner is not None and situation.tasks[task].stateful and not situation.caught_up(owner, task)
