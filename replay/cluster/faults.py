@@ -6,9 +6,23 @@ A plan is data (`Fault`s in order of time), so a failing one can be printed, sho
 from __future__ import annotations
 
 from random import Random
+from typing import Any
 
 import attrs
 
+from events.facts import (
+    AssignmentObserved,
+    Fact,
+    LagReported,
+    LeaveCancelled,
+    LeaveIntended,
+    MemberJoined,
+    MemberLeft,
+    ProbingTick,
+    TaskReady,
+    TasksRevoked,
+    Undecodable,
+)
 from replay.cluster.cluster import SimulatedCluster
 from replay.cluster.process import Exit, Process
 
@@ -34,10 +48,11 @@ FAULTS = (
     "worker_crash",
     "worker_pause",
     "second_worker",
+    "junk",
 )
 """crash: kill -9, and the same id comes back with proof that its predecessor is dead; crash_unproven: without. pause and cut: shorter or longer
 than the lease. stuck: its decisions reader stands still while its heartbeats go on. duplicate: a second process with the id. clock_*: a broker
-failover whose successor's clock differs."""
+failover whose successor's clock differs. junk: a fact that is unsound, or from somebody who is no member."""
 
 LONGEST_CLOCK_JUMP_MS = 86_400_000
 
@@ -46,7 +61,7 @@ LONGEST_CLOCK_JUMP_MS = 86_400_000
 class Fault:
     """Something goes wrong at `at_ms`. `member_id`: to whom, "" = to the broker or a worker. `lasts_ms`: of a pause, a cut, an absence.
 
-    `size`: milliseconds of a clock jump or a delay, records of a skip; else 0.
+    `size`: milliseconds of a clock jump or a delay, records of a skip, which junk; else 0.
     """
 
     at_ms: int
@@ -164,7 +179,9 @@ def strike(cluster: SimulatedCluster, fault: Fault) -> None:
 def _strike_leader(cluster: SimulatedCluster, fault: Fault) -> None:
     workers = cluster.live_workers()
     after = cluster.engine.after
-    if fault.kind in ("failover", "clock_ahead", "clock_back"):
+    if fault.kind == "junk":
+        cluster.append(junk(cluster, fault.size))
+    elif fault.kind in ("failover", "clock_ahead", "clock_back"):
         cluster.broker.fail_over(down_ms=fault.lasts_ms, clock_jump_ms=fault.size)
     elif fault.kind == "worker_crash":
         for worker in workers:
@@ -178,6 +195,29 @@ def _strike_leader(cluster: SimulatedCluster, fault: Fault) -> None:
     elif fault.kind == "second_worker" and workers:
         cluster.start_worker()
         after(fault.lasts_ms, _retire_oldest, cluster)
+
+
+def junk(cluster: SimulatedCluster, which: int) -> Fact:
+    """A fact that must change nothing: undecodable, stale, from a stranger, or from an incarnation that is over or never was."""
+    members = sorted({process.member_id for process in cluster.processes}) or ["nobody"]
+    who: dict[str, Any] = {"member_id": members[which % len(members)], "incarnation": (0, 1_000_000)[which // 7 % 2]}
+    tasks = tuple(sorted(cluster.world.tasks)[: 1 + which % 3])
+    facts: tuple[Fact, ...] = (
+        Undecodable(code="not_msgpack", kind=6, length_bytes=which, crc32=which),
+        attrs.evolve(cluster.config.topology, epoch=0),
+        AssignmentObserved(generation=which, members=()),
+        LagReported(**{**who, "member_id": "a stranger"}, number=which, assignment_epoch=which),
+        LagReported(**who, number=which, assignment_epoch=which, held=tasks, lags=dict.fromkeys(tasks, which), base=which),
+        TaskReady(**who, assignment_epoch=which, tasks=tasks),
+        TasksRevoked(**who, assignment_epoch=which, tasks=tasks),
+        LeaveIntended(**who),
+        LeaveCancelled(**who),
+        MemberLeft(**who),
+        MemberJoined(**who, join_nonce="too little margin", session_timeout_ms=10_000, lease_margin_ms=0),
+        attrs.evolve(cluster.config.configured, led_by="external"),
+        ProbingTick(),
+    )
+    return facts[which % len(facts)]
 
 
 def _ensure_worker(cluster: SimulatedCluster) -> None:

@@ -1,0 +1,173 @@
+"""Storms: small groups in the simulated cluster under every fault there is, from a seed, judged by the world, the validator and the clock.
+
+A storm passes when no invariant broke (the world's: nobody shares a task; the validator's 1-6 after every fact), no group halted, and after the
+faults the group settled: everything runs, the leader wants nothing more, and it stays that way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from random import Random
+from typing import Any
+
+import attrs
+
+from assignors import registry
+from events.errors import EquipoiseError, InvariantBroken
+from events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from events.knobs import Knobs
+from events.records import DecisionRecord, Record
+from replay.cluster import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, WorkerSettings, steady
+from replay.cluster.faults import Fault, plan, random_faults
+from statemachine.invariants import Validator
+from statemachine.machine import GroupMachine
+
+START_MS = 1_000_000_000
+SESSION_MS = 10_000
+CALM_MS = 20_000
+STORM_MS = 240_000
+LOOK_EVERY_MS = 5_000
+QUIET_MS = 60_000
+MOST_SETTLING_MS = 1_800_000
+
+
+@attrs.frozen(kw_only=True)
+class Setting:
+    """One group and its bad luck, drawn from a seed."""
+
+    seed: int
+    config: ClusterConfig
+    members: tuple[ProcessSettings, ...]
+    faults: tuple[Fault, ...]
+
+
+@attrs.define(kw_only=True)
+class Outcome:
+    """How a storm went; `error` None: it passed."""
+
+    setting: Setting
+    cluster: SimulatedCluster
+    facts: int
+    steps: int
+    settled_ms: int | None
+    """From the end of the faults until nothing was left to do."""
+    error: EquipoiseError | None
+
+    def __str__(self) -> str:
+        settled = "" if self.settled_ms is None else f", settled after {self.settled_ms / 1_000:.0f} s"
+        return f"seed {self.setting.seed}: {self.facts} facts, {self.steps} steps{settled}" + (f": {self.error}" if self.error else "")
+
+
+def draw(seed: int) -> Setting:
+    """A group of 1 to 5 members with 1 to 12 stateful tasks, and what befalls it."""
+    random = Random(f"setting {seed}")
+    stateful, stateless = random.randint(1, 12), random.choice((0, 0, 3))
+    assignor = registry.latest("high_availability")
+    rate = random.choice((0, 50, 500))
+    knobs = Knobs(
+        acceptable_recovery_lag=random.choice((200 if rate else 0, 1_000, 10_000)),  # a copy of what grows is never quite up to date
+        balance_factor=random.choice((1, 1, 2)),
+        num_standbys=random.choice((0, 0, 1, 2)),
+        max_warmups=random.randint(1, 3),
+        probing_interval_ms=random.choice((10_000, 60_000)),
+        initial_delay_ms=random.choice((0, 3_000)),
+        revocation_timeout_ms=random.choice((5_000, 15_000, 60_000)),
+        warmup_stall_ms=random.choice((10_000, 60_000)),
+        drain_timeout_ms=random.choice((0, 10_000, 60_000)),
+        checkpoint_every_records=random.choice((0, 50, 200)),
+    )
+    parts = [Subtopology(subtopology=0, partitions=stateful, stateful=True, source_topics=("in",), changelog_topics=("log",))]
+    if stateless:
+        parts.append(Subtopology(subtopology=1, partitions=stateless, stateful=False, source_topics=("other",)))
+    network = NetworkSettings(
+        most_delay_ms=random.choice((2, 20, 200)),
+        loss_per_million=random.choice((0, 2_000, 20_000)),
+        report_loss_per_million=random.choice((0, 5_000, 100_000)),
+        resend_after_ms=random.choice((500, 3_000, 30_000)),
+    )
+    config = ClusterConfig(
+        log_id=f"storm-{seed}",
+        configured=GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs),
+        topology=TopologyDeclared(epoch=1, subtopologies=tuple(parts)),
+        growth={
+            ("log", partition): steady(start_ms=START_MS, records=random.choice((0, 5_000, 50_000)), records_per_s=rate)
+            for partition in range(stateful)
+        },
+        start_ms=START_MS,
+        network=network,
+        worker=WorkerSettings(observe_ms=random.choice((5_000, 30_000))),
+    )
+    members = tuple(
+        ProcessSettings(
+            member_id=f"m{index}",
+            capacity=random.choice((1, 1, 2)),
+            session_timeout_ms=SESSION_MS,
+            lease_margin_ms=1_000,  # exactly max_step_ms: one failover within a session
+            topology_epoch=1,
+            restore=RestoreModel(records_per_s=random.choice((5_000, 20_000, 100_000)), sequential=random.random() < 0.5),
+            close_ms=random.choice((10, 500, 3_000)),
+            start_ms=random.choice((100, 1_000)),
+        )
+        for index in range(random.randint(1, 5))
+    )
+    faults = random_faults(
+        seed,
+        members=tuple(each.member_id for each in members),
+        from_ms=START_MS + CALM_MS,
+        until_ms=START_MS + CALM_MS + STORM_MS,
+        every_ms=random.choice((4_000, 10_000)),
+        session_timeout_ms=SESSION_MS,
+    )
+    return Setting(seed=seed, config=config, members=members, faults=tuple(faults))
+
+
+def run_storm(setting: Setting, *, judge: Callable[[Record, list[DecisionRecord], GroupMachine], None] | None = None, **options: Any) -> Outcome:
+    """Plays a storm to its end, or to the first thing that is wrong. `options` go to the cluster: broken sessions or machines to be found out."""
+    validator = Validator()
+
+    def watch(record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+        validator.check(record, decisions, machine.state)
+        if judge is not None:
+            judge(record, decisions, machine)
+
+    cluster = SimulatedCluster(setting.config, seed=setting.seed, watcher=watch, **options)
+    outcome = Outcome(setting=setting, cluster=cluster, facts=0, steps=0, settled_ms=None, error=None)
+    try:
+        cluster.start_worker()
+        for each in setting.members:
+            cluster.start_process(each)
+        heal_ms = START_MS + CALM_MS + STORM_MS
+        plan(cluster, list(setting.faults), members=tuple(each.member_id for each in setting.members), heal_ms=heal_ms)
+        cluster.run_until(heal_ms)
+        outcome.settled_ms = _settle(cluster, heal_ms) - heal_ms
+    except EquipoiseError as error:
+        outcome.error = error
+    outcome.facts, outcome.steps = cluster.folded, cluster.engine.steps
+    return outcome
+
+
+def unsettled(cluster: SimulatedCluster) -> str:
+    """What is still to be done; "" = nothing."""
+    state = cluster.machine.state
+    owners = cluster.world.owners(cluster.now_ms)
+    idle = [str(task) for task in sorted(cluster.world.tasks) if task not in owners]
+    if idle:
+        return f"nobody runs {', '.join(idle)}"
+    if state.owner != owners:
+        return "the leader believes in other owners than there are"
+    if state.verdict is None or state.verdict[0] != "balanced":
+        return f"the verdict is {state.verdict}"
+    moving = sorted(member.member_id for member in state.members.values() if member.revoking or member.warmup or member.leaving)
+    return f"{', '.join(moving)} still revoke, warm up or leave" if moving else ""
+
+
+def _settle(cluster: SimulatedCluster, heal_ms: int) -> int:
+    """Lets the group come to rest; returns when it did. At rest: nothing left to do, and no round for QUIET_MS (invariant 7: no thrash)."""
+    generation, since_ms = cluster.machine.state.generation, cluster.now_ms
+    while (undone := unsettled(cluster)) or cluster.now_ms - since_ms < QUIET_MS:
+        if cluster.now_ms > heal_ms + MOST_SETTLING_MS:
+            raise InvariantBroken(7, f"not at rest {MOST_SETTLING_MS / 1_000:.0f} s after the last fault: {undone or 'one round after the other'}")
+        cluster.run_for(LOOK_EVERY_MS)
+        if cluster.machine.state.generation != generation:
+            generation, since_ms = cluster.machine.state.generation, cluster.now_ms
+    return since_ms
