@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import tempfile
 from collections.abc import Sequence
+from pathlib import Path
 
 from assignors import registry
 from assignors.ranking import rank as rank_of
-from events.errors import InputError
+from events.errors import InputError, LogError
+from events.log import open_log
 from events.tasks import parse_task
 from replay.scenarios.builds import DEFECTS
 from replay.scenarios.play import Play
 from replay.scenarios.registry import Argument, Said, directive
 from replay.scenarios.render import by_task_text, lag_text, member_text
-from replay.scenarios.words import NAMES, YES_NO, one_of, tasks_text
+from replay.scenarios.words import NAMES, WHOLE, YES_NO, one_of, tasks_text
 from statemachine.leader import build_problem
 from statemachine.state import MemberState
 
@@ -75,7 +78,9 @@ def _row(play: Play, member: MemberState) -> tuple[str, ...]:
 
 
 def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns two spaces apart; columns without any content are left out."""
+    """Columns two spaces apart; columns without any content are left out, and so is a table without rows."""
+    if not rows:
+        return []
     kept = [at for at in range(len(columns)) if any(row[at] not in ("", "()") for row in rows)]
     lines = [tuple(line[at] for at in kept) for line in (columns, *rows)]
     widths = [max(len(line[at]) for line in lines) for at in range(len(kept))]
@@ -139,12 +144,11 @@ def moved(play: Play, said: Said) -> None:
 
 @directive("restart", "", "Another process takes the group over from its last good snapshot and reads on from there.")
 def restart(play: Play, said: Said) -> None:
-    same = play.stage.restart()
-    halted = play.stage.halted
-    if halted is not None:
-        play.say(f"!! halted {halted.code}: {halted.problem}")
-    else:
-        play.say(f"restored at #{play.state.seq}, {'the same bytes' if same else 'OTHER BYTES'}")
+    told = len(play.stage.disagreements)
+    same, again = play.stage.restart()
+    play.say(f"restored before #{play.state.seq - len(again) + 1}, {'the same bytes' if same else 'OTHER BYTES'}")
+    for fact, decisions in again:
+        play.tell(fact, decisions, told, quiet=False)
 
 
 @directive(
@@ -171,3 +175,35 @@ def expect_halt(play: Play, said: Said) -> None:
 def build(play: Play, said: Said) -> None:
     play.stage.build.lacks = frozenset(said.get("lacks", tuple(play.stage.build.lacks)))
     play.stage.build.defect = said.get("defect", play.stage.build.defect)
+
+
+@directive(
+    "reread",
+    "",
+    "The log so far is written as JSON Lines, with this fault, and read again by the reader of every command.",
+    drop=Argument(WHOLE, "the fact at this offset is missing (LogOpened is offset 0, so #n is n + 1)"),
+    twice=Argument(WHOLE, "it stands there twice"),
+    flip=Argument(WHOLE, "one bit of it is another"),
+)
+def reread(play: Play, said: Said) -> None:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "group.jsonl"
+        with open_log(path, "w") as log:
+            for record in play.stage.records:
+                log.append_fact(record.group, record.append_ms, record.event)
+        lines = path.read_bytes().splitlines(keepends=True)
+        lines[said.get("drop", len(lines)) :] = lines[said.get("drop", len(lines)) + 1 :]
+        if said.has("twice"):
+            lines.insert(said.get("twice", 0), lines[said.get("twice", 0)])
+        if said.has("flip"):
+            at = said.get("flip", 0)
+            middle = len(lines[at]) // 2
+            lines[at] = lines[at][:middle] + bytes([lines[at][middle] ^ 1]) + lines[at][middle + 1 :]
+        path.write_bytes(b"".join(lines))
+        try:
+            with open_log(path) as log:
+                count = sum(1 for _ in log.read())
+        except (LogError, InputError) as error:
+            play.say(f"!! {str(error).replace(str(path), path.name)}")
+        else:
+            play.say(f"{count} facts, no gap, each as it was written")

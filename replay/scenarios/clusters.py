@@ -65,11 +65,16 @@ class Arena:
         self.seen += 1
         self.quiet += len(play.out) == before
 
-    def run(self, for_ms: int) -> None:
+    def run(self, for_ms: int, until: int | None) -> None:
+        """Goes on for so long, or until the fact of that number has been folded, whichever comes first."""
         self.seen = self.quiet = 0
         exits = len(self.cluster.exits)
         try:
-            self.cluster.run_for(for_ms)
+            end_ms = self.cluster.now_ms + for_ms
+            if until is None:
+                self.cluster.run_until(end_ms)
+            while until is not None and self.play.state.seq < until and self.cluster.now_ms < end_ms and self.cluster.step():
+                pass
         except GroupHalted as error:
             self.halted = error
             self.play.say(f"!! halted {error.code}: {error.problem}")
@@ -190,12 +195,18 @@ def _do(cluster: SimulatedCluster, verb: str, member_id: str, said: Said) -> Non
         verbs[verb]()
 
 
-@directive("run", "", "The cluster goes on. Facts that decide something are told, the others counted.", for_ms=Argument(WHOLE, "how long; 1000"))
+@directive(
+    "run",
+    "",
+    "The cluster goes on. Facts that decide something are told, the others counted.",
+    for_ms=Argument(WHOLE, "how long; 1000"),
+    until=Argument(WHOLE, "until the fact of this number was folded"),
+)
 def run(play: Play, said: Said) -> None:
     arena = _arena(play, said)
     if arena.halted is not None:
         raise said.error(f"the cluster's group is halted ({arena.halted.code})")
-    arena.run(said.get("for_ms", 1_000))
+    arena.run(said.get("for_ms", 3_600_000 if said.has("until") else 1_000), said.find("until"))
 
 
 @directive(

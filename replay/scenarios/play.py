@@ -64,7 +64,8 @@ class Play:
         return self.stage.halted if self.arena is None else self.arena.halted
 
     def say(self, *lines: str) -> None:
-        self.out.extend(lines)
+        """Adds lines; a blank one would end the golden text, so there is none."""
+        self.out.extend(line for line in lines if line.strip())
 
     def move_clock(self, said: Said) -> None:
         """``at_ms`` and ``after_ms``, before the first fact of a directive."""

@@ -391,11 +391,13 @@ def fetch_arrive(play: Play, said: Said) -> None:
     "Sent, served and read at once.",
     most=Argument(WHOLE, "so many decisions at most: the end is not reached"),
     lose=Argument(WHOLE, "number of a decision that its reader is never given"),
+    again=Argument(WHOLE, "from this decision on, which it has read before"),
 )
 def fetch(play: Play, said: Said) -> None:
     theatre = _theatre(play)
     for host in theatre.chosen(said):
         host.fetch = _Fetch(theatre.now_ms)
+        host.position = said.get("again", host.position + 1) - 1
         theatre.serve(host, said.find("most"))
         _tell_arrival(play, theatre, host, said)
     theatre.look()
@@ -433,9 +435,10 @@ def _beat(theatre: Theatre, host: Host) -> None:
 @directive(
     "pass",
     "SESSION...",
-    "Time passes in steps, and at each step these sessions beat; all others are silent. Steps that decide something are told.",
+    "Time passes in steps; at each step these sessions beat and their hosts stop what they must. All others are silent. Steps that decide are told.",
     ms=Argument(WHOLE, "how long"),
     every_ms=Argument(WHOLE, "one step; 1000"),
+    stops=Argument(YES_NO, "no: the hosts stop nothing"),
 )
 def pass_time(play: Play, said: Said) -> None:
     theatre = _theatre(play)
@@ -443,6 +446,9 @@ def pass_time(play: Play, said: Said) -> None:
     for _ in range(0, said.get("ms", 0), step_ms):
         theatre.wait(step_ms)
         for host in theatre.chosen(said):
+            if said.get("stops", True):
+                for task in sorted(host.session.closing):
+                    host.session.task_closed(task, theatre.now_ms)
             _beat(theatre, host)
         theatre.look()
     play.say(*(_line(theatre, host) for _, host in sorted(theatre.hosts.items())))
