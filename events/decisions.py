@@ -65,7 +65,7 @@ class AssignmentIssued:
     """What began the round: see `statemachine.leader.CAUSES`."""
     members: tuple[str, ...] = attrs.field(validator=fields.tuple_of(fields.text()))
     moves: tuple[Move, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(Move)))
-    """Every task whose movement began, advanced, ended or was cancelled in this round."""
+    """Every task whose movement began, advanced, ended or was cancelled in this round, by task; of one task what ended comes before what begins."""
     probing: bool = attrs.field(validator=fields.boolean)
     """More movements are to come."""
     scheduled_delay_ms: int = attrs.field(default=0, validator=fields.integer())

@@ -31,6 +31,9 @@ CAUSES = (
 probing interval (KIP-441)."""
 NATURAL = frozenset(CAUSES[: CAUSES.index("wiped") + 1])
 
+_PLACE = {"cancelled": 0, "granted": 1, "waiting": 2, "warming": 2, "revoking": 2}
+"""In one step and for one task: what ends comes first, then who has it now, then where it goes next."""
+
 
 class Context:
     """Collects the effects of one step on `state`."""
@@ -40,15 +43,24 @@ class Context:
         self.deadlines = deadlines
         self.emitted: list[Decision] = []
         self.causes: set[str] = set()
-        self.moves: dict[TaskId, Move] = {}
+        self.moves: dict[tuple[TaskId, int], Move] = {}
+        """What happened to each task's movement; in one step one may end, a grant follow, and another begin."""
         self.unique = True
         self.changed: set[str] = set()
         """Members whose set differs from what they were last told."""
 
+    def note(self, move: Move) -> None:
+        """Of several moves of one state the last one counts."""
+        self.moves[move.task, _PLACE[move.state]] = move
+
+    def noted(self, task: TaskId, state: str) -> Move | None:
+        """What was noted for the task in this state, or in one that excludes it."""
+        return self.moves.get((task, _PLACE[state]))
+
     def cancel(self, task: TaskId, reason: str) -> None:
         """The reason of a movement in flight is gone, or its slot is taken away: it ends here, explicitly (PROTOCOL D9)."""
         movement = self.state.in_flight.pop(task)
-        self.moves[task] = Move(task=task, source=movement.source, destination=movement.destination, state="cancelled", reason=reason)
+        self.note(Move(task=task, source=movement.source, destination=movement.destination, state="cancelled", reason=reason))
         destination = self.state.members.get(movement.destination)
         if destination is not None:
             destination.incoming.discard(task)
@@ -73,27 +85,31 @@ class Context:
             self.state.homes[task] = member.member_id
         else:
             self.state.homes.pop(task, None)
-        self.moves[task] = Move(
-            task=task,
-            source=movement.source,
-            destination=movement.destination,
-            state="granted",
-            reason="carried",
-            lag_records=known_lag(destination.lags.get(task)),
+        self.note(
+            Move(
+                task=task,
+                source=movement.source,
+                destination=movement.destination,
+                state="granted",
+                reason="carried",
+                lag_records=known_lag(destination.lags.get(task)),
+            )
         )
         if self.state.waiting or not self.state.in_flight:
             self.causes.add("handover")  # a slot came free and somebody waits for one, or all is done and the verdict is due
 
-    def pass_on(self, task: TaskId, granted: Move) -> None:
-        """The task was granted (`granted`) and taken back in one step: nobody was told, so its next owner, if the round names one, has it at once."""
+    def pass_on(self, task: TaskId) -> None:
+        """The task was granted and taken back in one step: nobody was told, so its next owner, if the round names one, has it at once."""
         movement = self.state.in_flight.get(task)
-        if movement is None or movement.state.value != "revoking":
+        granted = self.noted(task, "granted")
+        if granted is None or movement is None or movement.state.value != "revoking":
             return
         del self.state.in_flight[task]
         destination = self.state.members[movement.destination]
         destination.incoming.discard(task)
         self.grant(destination, task)
-        self.moves[task] = attrs.evolve(granted, destination=movement.destination, lag_records=known_lag(destination.lags.get(task)))
+        del self.moves[task, _PLACE["revoking"]]
+        self.note(attrs.evolve(granted, destination=movement.destination, lag_records=known_lag(destination.lags.get(task))))
 
     def grant(self, member: MemberState, task: TaskId) -> None:
         """The member may run the task from the next MemberAssigned on. The task has no owner, or this one."""
@@ -135,7 +151,7 @@ class Context:
             del self.state.in_flight[task]
             destination.incoming.discard(task)
             self.grant(destination, task)
-            self.moves[task] = Move(task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried")
+            self.note(Move(task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried"))
         else:
             self.cancel(task, "source_gone")
 

@@ -113,7 +113,6 @@ def _ask(state: GroupState, assignor: Assignor, problem: AssignmentProblem, offs
 def _apply(context: Context, plan: Plan) -> bool:
     """Returns whether tasks were passed on in it, so that less is in flight now than the plan says."""
     state = context.state
-    granted = dict(context.moves)
     untold: list[TaskId] = []
     _apply_movements(context, plan)
     for member_id in sorted(state.members):
@@ -148,7 +147,7 @@ def _apply(context: Context, plan: Plan) -> bool:
         elif member.released and not member.leaving:
             member.released = False
     for task in untold:
-        context.pass_on(task, granted[task])
+        context.pass_on(task)
     return bool(untold)
 
 
@@ -164,14 +163,15 @@ def _apply_movements(context: Context, plan: Plan) -> None:
             state.waiting += 1
             continue
         if movement.source is None:
+            before.pop(movement.task, None)
             continue  # free, so granted in this very round
         state.in_flight[movement.task] = movement
         state.members[movement.destination].incoming.add(movement.task)
         if before.get(movement.task) != movement:
-            context.moves[movement.task] = _move(plan, movement)
-    for task in sorted(task for task in before if task not in state.in_flight and task not in context.moves):
+            context.note(_move(plan, movement))
+    for task in sorted(task for task in before if task not in state.in_flight):
         gone = before[task]
-        context.moves[task] = Move(task=task, source=gone.source, destination=gone.destination, state="cancelled", reason="not_wanted")
+        context.note(Move(task=task, source=gone.source, destination=gone.destination, state="cancelled", reason="not_wanted"))
 
 
 def _move(plan: Plan, movement: Movement) -> Move:
@@ -204,8 +204,8 @@ def _placed(state: GroupState, member: MemberState, task: TaskId) -> Reason:
 def _note_grant(context: Context, reason: Reason, member: MemberState, task: TaskId) -> None:
     home = context.state.homes.get(task)
     source = home if home is not None and home != member.member_id else None
-    context.moves[task] = Move(
-        task=task, source=source, destination=member.member_id, state="granted", reason=reason.code, lag_records=reason.lag_records
+    context.note(
+        Move(task=task, source=source, destination=member.member_id, state="granted", reason=reason.code, lag_records=reason.lag_records)
     )
 
 
@@ -271,7 +271,7 @@ def issue(context: Context) -> None:
         return
     state.generation += 1
     cause = next((cause for cause in CAUSES if cause in context.causes), "handover")
-    moves = tuple(context.moves[task] for task in sorted(context.moves))
+    moves = tuple(context.moves[place] for place in sorted(context.moves))
     parts = max(1, -(-len(moves) // MOST_MOVES))
     for part in range(parts):
         context.emitted.append(
