@@ -109,11 +109,11 @@ class MemberJoined:
 class Load:
     """What a member's host is busy with. Shares in 0..1 of what it has, rates per second."""
 
-    cpu: float = attrs.field(default=0.0, converter=fields.as_float, validator=fields.number())
-    memory: float = attrs.field(default=0.0, converter=fields.as_float, validator=fields.number())
-    disk: float = attrs.field(default=0.0, converter=fields.as_float, validator=fields.number())
-    records_per_s: float = attrs.field(default=0.0, converter=fields.as_float, validator=fields.number())
-    restored_records_per_s: float = attrs.field(default=0.0, converter=fields.as_float, validator=fields.number())
+    cpu: float = attrs.field(default=0.0, validator=fields.number())
+    memory: float = attrs.field(default=0.0, validator=fields.number())
+    disk: float = attrs.field(default=0.0, validator=fields.number())
+    records_per_s: float = attrs.field(default=0.0, validator=fields.number())
+    restored_records_per_s: float = attrs.field(default=0.0, validator=fields.number())
     """Restore speed measured lately; 0: not measured."""
 
 

@@ -16,6 +16,7 @@ from events.tasks import LagSentinel, TaskId
 type_ = type
 MOST_TEXT_CHARS = 1_000
 INT64_MAX = 2**63 - 1
+_INFINITY = float("inf")
 MOST_TASK_NUMBER = 999_999_999
 """Highest sub-topology and partition number: the nine digits that the text form of a task has room for."""
 
@@ -179,20 +180,13 @@ def instance_of(kind: type_) -> Validator:
 
 
 def number(least: float = 0.0) -> Validator:
-    """A finite float >= least."""
+    """A finite float, or an int of 64 bits, >= least. (What is written is always a float: `events.forms.write_float`.)"""
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-        if value.__class__ is not float or not least <= value < float("inf"):
+        if (value.__class__ is not float and (value.__class__ is not int or value > INT64_MAX)) or not least <= value < _INFINITY:
             raise FieldError(_name(owner, attribute), f"{value!r:.80} is not a finite number >= {least}")
 
     return check
-
-
-def as_float(value: Any) -> Any:
-    """attrs converter: a whole number becomes a float and -0.0 becomes 0.0, so that equal numbers have equal bytes."""
-    if value.__class__ is int and -INT64_MAX <= value <= INT64_MAX:
-        return float(value)
-    return value + 0.0 if value.__class__ is float else value
 
 
 _option_text = text(0)

@@ -40,6 +40,11 @@ def columns(kind: Any) -> list[tuple[str, Any]]:
     return [(attribute.name, attribute.type) for attribute in attrs.fields(kind)]
 
 
+def write_float(value: float) -> float:
+    """The one form of a number that may be an int or -0.0 in Python, where 1 == 1.0 and 0.0 == -0.0."""
+    return float(value) + 0.0
+
+
 def read_task(value: Any, _: Any = None) -> TaskId:
     """``"0_3"`` -> ``TaskId(0, 3)``."""
     if value.__class__ is not str:

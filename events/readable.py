@@ -13,7 +13,7 @@ import attrs
 import cattrs
 
 from events.errors import FieldError, UnsoundError
-from events.forms import MisshapenError, Reader, Writer, columns, is_mapping_from, make_converter, read_lag, read_task, simply
+from events.forms import MisshapenError, Reader, Writer, as_is, columns, is_mapping_from, make_converter, read_lag, read_task, simply, write_float
 from events.tasks import TASK_TEXTS, Lag, TaskId
 
 _text = TASK_TEXTS.__getitem__
@@ -91,6 +91,7 @@ _converter = make_converter(
         (is_mapping_from(str), _any_mapping_reader(str), _any_mapping_writer(str)),
         (is_mapping_from(int), _any_mapping_reader(_read_key), _any_mapping_writer(str)),
         (is_mapping_from(TaskId), _any_mapping_reader(read_task), _any_mapping_writer(_text)),
+        simply(float, as_is, write_float),
         simply(TaskId, read_task, _text),
         simply(
             dict[TaskId, Lag],

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import typing
 from collections.abc import Callable
+from math import copysign
 from typing import Any
 
 import attrs
@@ -31,7 +32,7 @@ import cattrs
 
 from events.errors import FieldError, UnsoundError
 from events.facts import LagReported
-from events.forms import MisshapenError, Reader, Writer, as_is, columns, is_mapping_from, make_converter, read_lag, read_task, simply
+from events.forms import MisshapenError, Reader, Writer, columns, is_mapping_from, make_converter, read_lag, read_task, simply, write_float
 from events.tasks import MOST_KNOWN_TASKS, PARSED_TASKS, TASK_TEXTS, Lag, TaskId
 
 _text = TASK_TEXTS.__getitem__
@@ -39,7 +40,7 @@ _new = tuple.__new__  # half the time of TaskId(...)
 
 
 def _read_float(wire: Any, _: Any = None) -> float:
-    if wire.__class__ is not float or str(wire) == "-0.0":
+    if wire.__class__ is not float or (wire == 0.0 and copysign(1.0, wire) < 0.0):
         raise MisshapenError(f"{wire!r:.80} is not a float other than -0.0")
     return wire
 
@@ -217,7 +218,7 @@ _converter = make_converter(
         (attrs.has, _class_reader, _class_writer),
         (is_mapping_from(str), _text_mapping_reader, _text_mapping_writer),
         (is_mapping_from(int), _number_mapping_reader, _number_mapping_writer),
-        simply(float, _read_float, as_is),
+        simply(float, _read_float, write_float),
         simply(TaskId, read_task, _text),
         simply(tuple[TaskId, ...], _read_tasks, _write_tasks),
         simply(dict[TaskId, Lag], _read_lags, _write_lags),

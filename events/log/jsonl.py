@@ -56,7 +56,8 @@ class JsonLinesLog(StoredLog):
         try:
             self._file = open(path, "rb" if mode == "r" else "ab+", buffering=0)  # noqa: SIM115 - held until close: it carries the lock
         except FileNotFoundError:
-            raise InputError(f"{path}: there is no such log; import or simulate one, or mend the path") from None
+            missing = "there is no such log; import or simulate one" if mode == "r" else "there is no such folder; make it"
+            raise InputError(f"{path}: {missing}, or mend the path") from None
         except OSError as error:
             raise InputError(f"{path}: {error.strerror}; mend the path or its rights") from None
         try:

@@ -229,5 +229,8 @@ def _remove(path: Path) -> None:
     """Make room for a new log in the place of an old one; of nothing else."""
     if path.exists() and path.stat().st_size > 0:
         SqliteLog(path, "r").close()  # raises when it is something else
-    for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
-        name.unlink(missing_ok=True)
+    try:
+        for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
+            name.unlink(missing_ok=True)
+    except OSError as error:
+        raise InputError(f"{path}: {error.strerror}; mend the path or its rights") from None

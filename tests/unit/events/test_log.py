@@ -359,6 +359,11 @@ def test_a_location_that_is_no_log_is_answered_with_the_fix(location: str, says:
     assert list(tmp_path.iterdir()) == []
 
 
+def test_a_new_log_needs_its_folder(path: Path) -> None:
+    with pytest.raises(InputError, match="mend the path"):
+        open_log(path.parent / "nowhere" / path.name, "w")
+
+
 def test_a_folder_is_no_log(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="this build reads and writes"):
         open_log(tmp_path)
