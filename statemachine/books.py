@@ -1,0 +1,438 @@
+"""Who may run what, written down a second time from facts and decisions alone.
+
+The validator's own account of a group: it reads what was said (facts), what was answered (decisions), and PROTOCOL; it never looks at the machine's
+state. What it finds impossible on the way it raises: two owners (1), a leaving member that gets something new (6), and, as number 0, facts
+and decisions that contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+
+from events.decisions import AssignmentIssued, EventRejected, MemberAssigned, MemberExpired, Move
+from events.errors import InvariantBroken
+from events.facts import (
+    GroupConfigured,
+    LagReported,
+    LeaveCancelled,
+    LeaveIntended,
+    LogOpened,
+    MemberJoined,
+    MemberLeft,
+    PartitionsObserved,
+    Subtopology,
+    TaskReady,
+    TasksRevoked,
+    TopologyDeclared,
+)
+from events.records import DecisionRecord, Record
+from events.tasks import Lag, LagSentinel, TaskId, tasks_text
+
+_OF_A_MEMBER = (LagReported, TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled, MemberLeft)
+
+
+@attrs.define
+class Grant:
+    """An active task of a member: its fencing token, and the epoch that granted it."""
+
+    token: int
+    epoch: int
+
+
+@attrs.define
+class Revocation:
+    """A task a member must give up: the first epoch that said so, and the group time of that."""
+
+    epoch: int
+    since_ms: int
+
+
+@attrs.define
+class Account:
+    """One live incarnation."""
+
+    member_id: str
+    incarnation: int
+    session_timeout_ms: int
+    topology_epoch: int
+    last_heard_ms: int
+    lags: dict[TaskId, Lag]
+    ready: set[TaskId] = attrs.field(factory=set)
+    epoch: int = 0
+    active: dict[TaskId, Grant] = attrs.field(factory=dict)
+    revoking: dict[TaskId, Revocation] = attrs.field(factory=dict)
+    standby: frozenset[TaskId] = frozenset()
+    warmup: frozenset[TaskId] = frozenset()
+    leaving: bool = False
+    released: bool = False
+
+
+class Books:
+    """The account of one group that equipoise leads."""
+
+    def __init__(self) -> None:
+        self.config: GroupConfigured | None = None
+        self.topologies: dict[int, dict[int, Subtopology]] = {}
+        self.topology_epoch: int | None = None
+        self.end_offsets: dict[str, dict[int, int]] = {}
+        self.log_id = ""
+        self.now_ms = 0
+        self.last_append_ms: int | None = None
+        self.gathering_until_ms: int | None = None
+        self.number = 0
+        self.generation = 0
+        self.accounts: dict[str, Account] = {}
+        self.owner: dict[TaskId, str] = {}
+        self.tokens: dict[TaskId, int] = {}
+        self.forced: dict[TaskId, int] = {}
+        """Tasks whose last owner was put out by force and may run on: how long the next one must wait (PROTOCOL M5)."""
+        self.heading: dict[TaskId, str] = {}
+        """Tasks being handed over -> destination."""
+        self.idle: set[TaskId] = set()
+        """Tasks of the topology that are nobody's active task."""
+        self.leaving: set[str] = set()
+        self.standbys: dict[TaskId, int] = {}
+        self.warmups = 0
+        self.touched: set[str] = set()
+        """Members that the last step may have changed."""
+        self.judged: Callable[[Move], None] = lambda move: None
+        """Asked about every move before it is written down."""
+
+    # What follows from the books
+
+    @property
+    def leading(self) -> bool:
+        """Whether every task is to have an owner now: configured, led by us, somebody there, the initial delay over (PROTOCOL D2)."""
+        return self.config is not None and self.config.led_by == "equipoise" and bool(self.accounts) and self.gathering_until_ms is None
+
+    @property
+    def shadowing(self) -> bool:
+        return self.config is not None and self.config.led_by == "external"
+
+    def part(self, task: TaskId) -> Subtopology | None:
+        """The newest topology's sub-topology of `task`; None: it has no such task."""
+        if self.topology_epoch is None:
+            return None
+        part = self.topologies[self.topology_epoch].get(task.subtopology)
+        return part if part is not None and task.partition < part.partitions else None
+
+    def is_stateful(self, task: TaskId) -> bool:
+        part = self.part(task)
+        return part is not None and part.stateful
+
+    def is_eligible(self, account: Account, task: TaskId) -> bool:
+        """PROTOCOL D1: live, not leaving, and its topology epoch contains the task."""
+        return not account.leaving and self.knows(account, task)
+
+    def knows(self, account: Account, task: TaskId) -> bool:
+        return self.part(task) is not None and task.subtopology in self.topologies.get(account.topology_epoch, {})
+
+    def is_caught_up(self, account: Account, task: TaskId) -> bool:
+        """Rank 0 of KIP-441: it runs it, declares it ready, or is at most acceptable_recovery_lag records behind."""
+        assert self.config is not None
+        if task in account.ready:
+            return True
+        lag = account.lags.get(task)
+        if lag is LagSentinel.ACTIVE:
+            return self.owner.get(task) == account.member_id
+        return isinstance(lag, int) and lag <= self.config.knobs.acceptable_recovery_lag
+
+    # Writing down
+
+    def step(self, record: Record, decisions: list[DecisionRecord]) -> None:
+        """One fact and its answer. Raises InvariantBroken 0, 1 or 6."""
+        self.touched = set()
+        event = record.event
+        if isinstance(event, LogOpened):
+            self.log_id = event.log_id
+            return
+        self._advance(record.append_ms)
+        self._check_numbers(record, decisions)
+        if self.gathering_until_ms is not None and self.now_ms >= self.gathering_until_ms:
+            self.gathering_until_ms = None
+        answers = [record.decision for record in decisions]
+        for answer in answers:
+            if isinstance(answer, MemberExpired) and answer.cause in ("session_timeout", "revocation_timeout"):
+                self._deadline_passed(answer)
+        if any(isinstance(answer, EventRejected) for answer in answers):
+            self._renew(event)
+        else:
+            self._accepted(event, answers)
+        if not self.accounts:
+            self.gathering_until_ms = None
+        if not self.shadowing:
+            self._answered(answers)
+
+    def _advance(self, append_ms: int) -> None:
+        if self.last_append_ms is not None:
+            most_ms = 1_000 if self.config is None else self.config.knobs.max_step_ms
+            self.now_ms += min(most_ms, max(0, append_ms - self.last_append_ms))
+        self.last_append_ms = append_ms
+
+    def _check_numbers(self, record: Record, decisions: list[DecisionRecord]) -> None:
+        """PROTOCOL L4."""
+        for index, decision in enumerate(decisions):
+            wanted = (self.log_id, record.group, self.number + 1, record.offset, index, record.checksum)
+            found = (decision.log_id, decision.group, decision.number, decision.caused_by, decision.index, decision.fact_checksum)
+            if found != wanted:
+                names = "(log, group, number, caused by, index, checksum)"
+                raise InvariantBroken(0, f"a decision of offset {record.offset} is {names} {found}, not {wanted}")
+            self.number += 1
+
+    def _deadline_passed(self, expired: MemberExpired) -> None:
+        account = self._account(expired)
+        knobs = self.config.knobs  # type: ignore[union-attr]  # a member joined, so the group is configured
+        silent_ms = self.now_ms - account.last_heard_ms
+        if expired.silent_ms != silent_ms:
+            raise InvariantBroken(0, f"{expired.member_id} was silent for {silent_ms} ms, not {expired.silent_ms}")
+        if expired.cause == "session_timeout":
+            if silent_ms < account.session_timeout_ms:
+                raise InvariantBroken(1, f"{expired.member_id} was expired after {silent_ms} ms of silence, of {account.session_timeout_ms} ms")
+            self._out(account, hold_ms=0, told_hold_ms=expired.hold_ms)
+            return
+        longest_ms = max((self.now_ms - revocation.since_ms for revocation in account.revoking.values()), default=-1)
+        if longest_ms < knobs.revocation_timeout_ms:
+            most_ms = knobs.revocation_timeout_ms
+            raise InvariantBroken(0, f"{expired.member_id} was expelled after {longest_ms} ms of the {most_ms} it had to give up its tasks")
+        self._out(account, hold_ms=account.session_timeout_ms, told_hold_ms=expired.hold_ms)
+
+    def _account(self, named: Any) -> Account:
+        account = self.accounts.get(named.member_id)
+        if account is None or account.incarnation != named.incarnation:
+            raise InvariantBroken(0, f"{type(named).__name__} for {named.member_id} incarnation {named.incarnation}, which is no live one")
+        return account
+
+    def _out(self, account: Account, *, hold_ms: int, told_hold_ms: int = 0) -> None:
+        """The incarnation is out; `hold_ms` > 0: by force, so that it may run on for that long."""
+        if told_hold_ms < hold_ms:
+            raise InvariantBroken(1, f"{account.member_id} was put out by force with a hold of {told_hold_ms} ms; it may run on for {hold_ms} ms")
+        for task in (*account.active, *account.revoking):
+            del self.owner[task]
+            if hold_ms:
+                self.forced[task] = max(hold_ms, self.forced.get(task, 0))
+            if self.part(task) is not None:
+                self.idle.add(task)
+        for task in [task for task, destination in self.heading.items() if destination == account.member_id]:
+            del self.heading[task]
+        self._copies(account, frozenset(), frozenset())
+        del self.accounts[account.member_id]
+        self.leaving.discard(account.member_id)
+        self.touched.add(account.member_id)
+
+    def _copies(self, account: Account, standby: frozenset[TaskId], warmup: frozenset[TaskId]) -> None:
+        for task in account.standby - standby:
+            self.standbys[task] -= 1
+            if not self.standbys[task]:
+                del self.standbys[task]
+        for task in standby - account.standby:
+            self.standbys[task] = self.standbys.get(task, 0) + 1
+        self.warmups += len(warmup) - len(account.warmup)
+        account.standby, account.warmup = standby, warmup
+
+    def _renew(self, event: Any) -> Account | None:
+        """PROTOCOL M4: any valid envelope of the current incarnation, before the content is judged."""
+        if not isinstance(event, _OF_A_MEMBER):
+            return None
+        account = self.accounts.get(event.member_id)
+        if account is None or account.incarnation != event.incarnation:
+            return None
+        account.last_heard_ms = self.now_ms
+        self.touched.add(event.member_id)
+        return account
+
+    # Facts
+
+    def _accepted(self, event: Any, answers: list[Any]) -> None:
+        if isinstance(event, GroupConfigured):
+            self.config = event
+        elif isinstance(event, TopologyDeclared):
+            self._topology(event)
+        elif isinstance(event, PartitionsObserved):
+            for topic, ends in event.end_offsets.items():
+                self.end_offsets.setdefault(topic, {}).update(ends)
+        elif isinstance(event, MemberJoined):
+            self._joined(event, answers)
+        elif isinstance(event, _OF_A_MEMBER):
+            account = self._renew(event)
+            if account is None:
+                who = f"{event.member_id} incarnation {event.incarnation}"
+                raise InvariantBroken(0, f"a {type(event).__name__} of {who} was accepted, which is no live one")
+            self._said(account, event)
+
+    def _topology(self, event: TopologyDeclared) -> None:
+        self.topologies[event.epoch] = {part.subtopology: part for part in event.subtopologies}
+        self.topology_epoch = event.epoch
+        tasks = {TaskId(part.subtopology, partition) for part in event.subtopologies for partition in range(part.partitions)}
+        self.idle = tasks.difference(*(account.active for account in self.accounts.values()))
+
+    def _joined(self, event: MemberJoined, answers: list[Any]) -> None:
+        old = self.accounts.get(event.member_id)
+        if old is not None:
+            told = [answer for answer in answers if isinstance(answer, MemberExpired) and answer.member_id == old.member_id]
+            proven = event.ended_incarnation == old.incarnation
+            wanted = [(old.incarnation, "proven_dead" if proven else "superseded")]
+            if not self.shadowing and [(expired.incarnation, expired.cause) for expired in told] != wanted:
+                raise InvariantBroken(0, f"{old.member_id} incarnation {old.incarnation} was replaced and was told {told}")
+            self._out(old, hold_ms=0 if proven else old.session_timeout_ms, told_hold_ms=told[0].hold_ms if told else old.session_timeout_ms)
+        elif not self.accounts and self.config is not None and self.config.knobs.initial_delay_ms:
+            self.gathering_until_ms = self.now_ms + self.config.knobs.initial_delay_ms
+        self.accounts[event.member_id] = Account(
+            member_id=event.member_id,
+            incarnation=event.incarnation,
+            session_timeout_ms=event.session_timeout_ms,
+            topology_epoch=event.topology_epoch,
+            last_heard_ms=self.now_ms,
+            lags=dict(event.lags),
+        )
+        self.touched.add(event.member_id)
+
+    def _said(self, account: Account, event: Any) -> None:
+        if isinstance(event, MemberLeft):
+            self._out(account, hold_ms=0)
+        elif isinstance(event, LeaveIntended):
+            self._leave(account, True)
+        elif isinstance(event, LeaveCancelled):
+            self._leave(account, False)
+        elif isinstance(event, TaskReady):
+            account.ready.update(event.tasks)
+        elif isinstance(event, TasksRevoked):
+            for task in event.tasks:
+                revocation = account.revoking.get(task)
+                if revocation is None or event.assignment_epoch < revocation.epoch:
+                    at = f"{account.member_id} at epoch {event.assignment_epoch}"
+                    raise InvariantBroken(1, f"{at} was accepted as giving up {task}, which it does not know to be revoked")
+                self._released(account, task)
+        elif isinstance(event, LagReported):
+            self._reported(account, event)
+
+    def _leave(self, account: Account, leaving: bool) -> None:
+        account.leaving = leaving
+        (self.leaving.add if leaving else self.leaving.discard)(account.member_id)
+
+    def _reported(self, account: Account, event: LagReported) -> None:
+        if event.assignment_epoch > account.epoch:
+            raise InvariantBroken(0, f"{account.member_id} was accepted with epoch {event.assignment_epoch}; the last one issued is {account.epoch}")
+        if event.base is None:
+            account.lags = dict(event.lags)
+        else:
+            account.lags.update(event.lags)
+            for task in event.forgotten:
+                account.lags.pop(task, None)
+        account.ready = set(event.ready)
+        if self.shadowing:
+            return
+        held = set(event.held)
+        for task in sorted(held):
+            if self.owner.get(task) != account.member_id:
+                raise InvariantBroken(1, f"{account.member_id} was accepted as holding {task}, which is {self.owner.get(task)}'s")
+            grant = account.active.get(task)
+            if grant is not None and grant.epoch <= event.assignment_epoch:
+                self.forced.pop(task, None)  # it runs it, so it has waited
+        for task, revocation in sorted(account.revoking.items(), key=lambda item: item[0]):
+            if event.assignment_epoch >= revocation.epoch and task not in held:
+                self._released(account, task)
+        if event.leaving or not account.released:
+            self._leave(account, event.leaving)
+
+    def _released(self, account: Account, task: TaskId) -> None:
+        del account.revoking[task]
+        del self.owner[task]
+
+    # Decisions
+
+    def _answered(self, answers: list[Any]) -> None:
+        issued: list[AssignmentIssued] = []
+        assigned: list[MemberAssigned] = []
+        for answer in answers:
+            if isinstance(answer, AssignmentIssued):
+                issued.append(answer)
+            elif isinstance(answer, MemberAssigned):
+                assigned.append(answer)
+        if not issued:
+            if assigned:
+                raise InvariantBroken(0, f"{assigned[0].member_id} was assigned to without an AssignmentIssued")
+            return
+        if not self.leading:
+            raise InvariantBroken(0, "an assignment was issued in a group that has nobody, is gathering or is led by something else")
+        self.generation += 1
+        parts = [(part.generation, part.part, part.parts) for part in issued]
+        if parts != [(self.generation, number, len(issued)) for number in range(1, len(issued) + 1)]:
+            raise InvariantBroken(0, f"the parts of generation {self.generation} are {parts}")
+        names = [member.member_id for member in assigned]
+        if names != list(issued[0].members) or names != sorted(set(names)):
+            raise InvariantBroken(0, f"generation {self.generation} names {issued[0].members}; assigned to were {names}")
+        moves = [move for part in issued for move in part.moves]
+        for move in moves:
+            self._move(move)
+        granted = {move.task: move for move in moves if move.state == "granted"}
+        for member in assigned:
+            self._assigned(member, granted)
+
+    def _move(self, move: Move) -> None:
+        self.judged(move)
+        if move.state == "revoking":
+            assert move.destination is not None
+            self.heading[move.task] = move.destination
+        else:
+            self.heading.pop(move.task, None)
+
+    def _assigned(self, assigned: MemberAssigned, moves: dict[TaskId, Move]) -> None:
+        """The complete set of one member replaces its last one."""
+        account = self._account(assigned)
+        who = account.member_id
+        self.touched.add(who)
+        account.epoch += 1
+        if assigned.assignment_epoch != account.epoch:
+            raise InvariantBroken(0, f"{who} got epoch {assigned.assignment_epoch} after {account.epoch - 1}")
+        owned = {*account.active, *account.revoking}
+        active, revoke = set(assigned.active), set(assigned.revoke)
+        standby, warmup = frozenset(assigned.standby), frozenset(assigned.warmup)
+        lost = owned - active - revoke
+        if lost:
+            raise InvariantBroken(0, f"{tasks_text(sorted(lost))} of {who} were neither kept nor revoked")
+        if account.leaving:
+            new = sorted((active | revoke) - owned) + sorted((standby | warmup) - account.standby - account.warmup)
+            if new:
+                raise InvariantBroken(6, f"{who} is leaving and got {tasks_text(new)}")
+        if assigned.released and (not account.leaving or active or revoke):
+            raise InvariantBroken(6, f"{who} was released; leaving={account.leaving}, it owns {tasks_text(sorted(active | revoke))}")
+        account.released = assigned.released
+        for task in sorted(revoke):
+            if task not in owned:
+                raise InvariantBroken(0, f"{who} is to give up {task}, which it does not own")
+            if task not in account.revoking:
+                del account.active[task]
+                account.revoking[task] = Revocation(account.epoch, self.now_ms)
+                self._is_idle(task)
+        for task, token in zip(assigned.active, assigned.tokens, strict=True):
+            grant = account.active.get(task)
+            if grant is None or grant.token != token:
+                self._granted(account, task, token, assigned.hold_ms.get(task, 0), moves)
+        self._copies(account, standby, warmup)
+
+    def _is_idle(self, task: TaskId) -> None:
+        if self.part(task) is not None:
+            self.idle.add(task)
+
+    def _granted(self, account: Account, task: TaskId, token: int, hold_ms: int, moves: dict[TaskId, Move]) -> None:
+        who = account.member_id
+        owner = self.owner.get(task)
+        if owner not in (None, who):
+            raise InvariantBroken(1, f"{task} was granted to {who} while {owner} has not let go of it")
+        if token <= self.tokens.get(task, 0):
+            raise InvariantBroken(1, f"{task} was granted to {who} with token {token} after {self.tokens[task]}")
+        if hold_ms < self.forced.get(task, 0):
+            raise InvariantBroken(1, f"{task} was granted to {who} with a hold of {hold_ms} ms; its last owner may run on for {self.forced[task]} ms")
+        if owner is None and not self.knows(account, task):
+            raise InvariantBroken(0, f"{task} was granted to {who}, whose topology epoch {account.topology_epoch} does not have it")
+        move = moves.get(task)
+        if owner is None and (move is None or move.state != "granted" or move.destination != who):
+            raise InvariantBroken(0, f"{task} was granted to {who} and no move says why: {move}")
+        self.owner[task] = who
+        self.tokens[task] = token
+        account.revoking.pop(task, None)
+        account.active[task] = Grant(token, account.epoch)
+        self.idle.discard(task)

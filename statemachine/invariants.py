@@ -1,0 +1,268 @@
+"""The eight invariants (docs/architecture.md), judged by somebody who does not trust the machine.
+
+`Validator` keeps its own books (`statemachine.books`) of every fact and decision and judges 1-6 after every step, in time that grows with the
+step, not with the group; what the machine believes is then compared with the books. 7 and 8 are judged per run: `most_rounds` with `Settling`, and
+`check_refold`. A broken one raises `events.errors.InvariantBroken`; number 0: facts, decisions and state contradict each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from assignors import registry
+from assignors.problem import Guarantee, MovementState
+from events.decisions import MemberAssigned, Move
+from events.errors import GroupHalted, InvariantBroken
+from events.facts import GroupConfigured
+from events.knobs import Knobs
+from events.records import DecisionRecord, Record
+from events.tasks import TaskId, tasks_text
+from statemachine.books import Account, Books
+from statemachine.machine import GroupMachine, Load
+from statemachine.state import GroupState, MemberState
+
+
+class Validator:
+    """Feed it every step of one group, from its first fact on.
+
+    `load` finds the assignor, whose guarantees say whether 2, 4 and 5 are judged. Every `whole_every` steps (0: never) the whole state is compared
+    with the books, not only the members the step may have touched.
+    """
+
+    def __init__(self, *, load: Load = registry.load, whole_every: int = 100) -> None:
+        self.books = Books()
+        self.books.judged = self._judge
+        self.steps = 0
+        self._load = load
+        self._whole_every = whole_every
+        self._config: GroupConfigured | None = None
+        self._guarantees: frozenset[Guarantee] = frozenset()
+        self._warmups_before = 0
+        self._before: dict[str, tuple[frozenset[TaskId], frozenset[TaskId]]] = {}
+        """Members this step assigns to -> standbys and warm-ups they had before."""
+
+    def check(self, record: Record, decisions: list[DecisionRecord], state: GroupState) -> None:
+        """Judges one step: the fact, the decisions it caused, and the state after it. Raises InvariantBroken."""
+        books = self.books
+        self.steps += 1
+        self._warmups_before = books.warmups
+        answers = [each.decision for each in decisions]
+        self._before = {answer.member_id: self._copies_of(answer.member_id) for answer in answers if isinstance(answer, MemberAssigned)}
+        books.step(record, decisions)
+        if books.config is not self._config and books.config is not None:
+            self._config = books.config
+            self._guarantees = self._load(books.config.assignor, books.config.behaviour_version).guarantees
+        if not books.shadowing:
+            self._check_owned()
+            self._check_released()
+            for member_id in self._before:
+                self._check_copies(member_id)
+            if Guarantee.COPIES_CAPPED in self._guarantees:
+                self._check_caps()
+        self._check_state(state)
+        if self._whole_every and self.steps % self._whole_every == 0:
+            self.check_whole(state)
+
+    # 2
+
+    def _check_owned(self) -> None:
+        books = self.books
+        if not books.idle or not books.leading or Guarantee.ALWAYS_OWNED not in self._guarantees:
+            return
+        for task in sorted(books.idle):
+            heading = books.heading.get(task)
+            owner = books.owner.get(task)
+            if heading is not None and owner is not None and books.is_eligible(books.accounts[heading], task):
+                continue
+            eligible = sorted(account.member_id for account in books.accounts.values() if books.is_eligible(account, task))
+            if eligible:
+                raise InvariantBroken(2, f"{task} has no target owner (last: {owner}, going to: {heading}); eligible: {', '.join(eligible)}")
+
+    # 3
+
+    def _check_copies(self, member_id: str) -> None:
+        account = self.books.accounts[member_id]
+        owned = {*account.active, *account.revoking}
+        for kind, copies in (("standby", account.standby), ("warm-up", account.warmup)):
+            both = sorted(copies & owned)
+            if both:
+                raise InvariantBroken(3, f"{member_id} owns {tasks_text(both)} and is told to keep a {kind} of it")
+            stateless = sorted(task for task in copies if not self.books.is_stateful(task))
+            if stateless:
+                raise InvariantBroken(3, f"{member_id} is told to keep a {kind} of {tasks_text(stateless)}, which has no state or is no task")
+            unknown = sorted(task for task in copies.difference(*self._before[member_id]) if not self.books.knows(account, task))
+            if unknown:
+                epoch = account.topology_epoch
+                raise InvariantBroken(0, f"{member_id} is told to keep a {kind} of {tasks_text(unknown)}; its topology epoch {epoch} has no such")
+        twice = sorted(account.standby & account.warmup)
+        if twice:
+            raise InvariantBroken(0, f"{member_id} is told to keep {tasks_text(twice)} as standby and as warm-up")
+
+    def _copies_of(self, member_id: str) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
+        account = self.books.accounts.get(member_id)
+        return (frozenset(), frozenset()) if account is None else (account.standby, account.warmup)
+
+    # 4
+
+    def _judge(self, move: Move) -> None:
+        """Whoever gets a stateful task is caught up, if anybody is: judged when that is decided, not when it is carried out (PROTOCOL D3)."""
+        books = self.books
+        if Guarantee.CAUGHT_UP_FIRST not in self._guarantees or move.state not in ("revoking", "granted") or not books.is_stateful(move.task):
+            return
+        if move.destination is None:
+            raise InvariantBroken(0, f"{move.task} is {move.state} and goes to nobody")
+        if move.destination in (books.heading.get(move.task), books.owner.get(move.task)):
+            return
+        destination = books.accounts.get(move.destination)
+        if destination is None:
+            raise InvariantBroken(0, f"{move.task} is {move.state} to {move.destination}, which is no member")
+        if books.is_caught_up(destination, move.task):
+            return
+        eligible = [account for account in books.accounts.values() if books.is_eligible(account, move.task)]
+        better = sorted(account.member_id for account in eligible if books.is_caught_up(account, move.task))
+        if better:
+            cold = f"{move.destination} (lag {destination.lags.get(move.task)}, {move.reason})"
+            raise InvariantBroken(4, f"{move.task} goes to {cold}, which is not caught up; {', '.join(better)} is")
+
+    # 5
+
+    def _check_caps(self) -> None:
+        """Lower caps end no movement that is being handed over (PROTOCOL D8, D9): above its cap a number of copies may only fall."""
+        books = self.books
+        knobs: Knobs = self._config.knobs  # type: ignore[union-attr]  # somebody was assigned to
+        if books.warmups > max(knobs.max_warmups, self._warmups_before):
+            raise InvariantBroken(5, f"{books.warmups} warm-ups, {self._warmups_before} before; the cap is {knobs.max_warmups}")
+        for member_id, (_, warmup_before) in self._before.items():
+            account = books.accounts[member_id]
+            if len(account.warmup) > max(knobs.max_warmups_per_member, len(warmup_before)):
+                raise InvariantBroken(5, f"{member_id} has {len(account.warmup)} warm-ups; the cap for one member is {knobs.max_warmups_per_member}")
+            for task in sorted(account.standby):
+                if books.standbys[task] > knobs.num_standbys:
+                    raise InvariantBroken(5, f"{task} has {books.standbys[task]} standbys; asked for were {knobs.num_standbys}")
+
+    # 6
+
+    def _check_released(self) -> None:
+        books = self.books
+        if not books.leaving or not books.leading:
+            return
+        for member_id in sorted(books.leaving):
+            account = books.accounts[member_id]
+            if not account.released and not account.active and not account.revoking:
+                raise InvariantBroken(6, f"{member_id} is leaving, owns nothing and was not released")
+
+    # What the machine believes
+
+    def _check_state(self, state: GroupState) -> None:
+        books = self.books
+        for what, believed, booked in (
+            ("group time", state.now_ms, books.now_ms),
+            ("decision number", state.number, books.number),
+            ("generation", state.generation, books.generation if not books.shadowing else state.generation),
+            ("members", len(state.members), len(books.accounts)),
+        ):
+            if believed != booked:
+                raise InvariantBroken(0, f"{what}: the state says {believed}, the log says {booked}")
+        if not books.shadowing:
+            for member_id in sorted(books.touched):
+                self._check_member(member_id, state)
+
+    def _check_member(self, member_id: str, state: GroupState) -> None:
+        account, member = self.books.accounts.get(member_id), state.members.get(member_id)
+        if account is None or member is None:
+            if account is not None or member is not None:
+                raise InvariantBroken(0, f"{member_id}: live in the {'log' if member is None else 'state'} alone")
+            return
+        for what, believed, booked in _compared(account, member):
+            if believed != booked:
+                raise InvariantBroken(0, f"{member_id}.{what}: the state says {believed}, the log says {booked}")
+
+    def check_whole(self, state: GroupState) -> None:
+        """The whole state against the books: time in the group's size."""
+        books = self.books
+        if books.shadowing:
+            return
+        for member_id in sorted({*state.members, *books.accounts}):
+            self._check_member(member_id, state)
+        for what, believed, booked in (
+            ("owner", state.owner, books.owner),
+            ("tokens", {task: token for task, token in state.tokens.items() if task in books.tokens}, books.tokens),
+            ("in flight", {task: m.destination for task, m in state.in_flight.items() if m.state is MovementState.REVOKING}, books.heading),
+            ("holds", {task: hold_ms for task, hold_ms in state.holds.items() if hold_ms >= books.forced.get(task, 0)}, books.forced),
+        ):
+            if believed != booked:
+                raise InvariantBroken(0, f"{what}: the state says {believed}, the log says {booked}")
+        for member in state.members.values():
+            incoming = {task for task, movement in state.in_flight.items() if movement.destination == member.member_id}
+            if member.incoming != incoming:
+                raise InvariantBroken(0, f"{member.member_id}.incoming: {member.incoming}, in flight to it are {incoming}")
+
+
+def _compared(account: Account, member: MemberState) -> Iterable[tuple[str, object, object]]:
+    yield "incarnation", member.incarnation, account.incarnation
+    yield "last_heard_ms", member.last_heard_ms, account.last_heard_ms
+    yield "issued_epoch", member.issued_epoch, account.epoch
+    yield "leaving", member.leaving, account.leaving
+    yield "released", member.released, account.released
+    yield "active", member.active.keys(), account.active.keys()
+    yield "revoking", member.revoking.keys(), account.revoking.keys()
+    yield "standby", member.standby, account.standby
+    yield "warmup", member.warmup.keys(), account.warmup
+
+
+# 8
+
+
+MOST_SPLITS = 200
+"""Logs of up to this many facts are split at every point by `check_refold`; longer ones at this many, evenly spread."""
+
+
+def check_refold(records: Sequence[Record], *, load: Load = registry.load, most_splits: int = MOST_SPLITS) -> None:
+    """Invariant 8: a machine restored from any checkpoint goes on as the one that was there all the time: same decisions, same bytes, same halt.
+
+    Costs len(records) x splits / 2 steps. Raises InvariantBroken 8 with the offset of the first difference.
+    """
+    machine = GroupMachine(load=load)
+    checkpoints: list[bytes] = []
+    decided: list[list[DecisionRecord]] = []
+    halted: str | None = None
+    for record in records:
+        checkpoints.append(machine.snapshot())
+        try:
+            decided.append(machine.step(record))
+        except GroupHalted as halt:
+            halted = halt.code
+            break
+    last = None if halted is not None else machine.snapshot()
+    every = max(1, -(-len(checkpoints) // most_splits))
+    for split in range(0, len(checkpoints), every):
+        _check_tail(records, split, checkpoints, decided, halted, last, load)
+
+
+def _check_tail(
+    records: Sequence[Record],
+    split: int,
+    checkpoints: list[bytes],
+    decided: list[list[DecisionRecord]],
+    halted: str | None,
+    last: bytes | None,
+    load: Load,
+) -> None:
+    at = f"restored before offset {records[split].offset}"
+    machine = GroupMachine.restore(checkpoints[split], load=load)
+    for index in range(split, len(checkpoints)):
+        offset = records[index].offset
+        if index % 16 == 0 and machine.snapshot() != checkpoints[index]:
+            raise InvariantBroken(8, f"{at}: before offset {offset} the state differs")
+        try:
+            decisions = machine.step(records[index])
+        except GroupHalted as halt:
+            if index < len(decided) or halt.code != halted:
+                raise InvariantBroken(8, f"{at}: halts at offset {offset} ({halt.code})") from halt
+            return
+        if index >= len(decided):
+            raise InvariantBroken(8, f"{at}: does not halt at offset {offset} ({halted})")
+        if decisions != decided[index]:
+            raise InvariantBroken(8, f"{at}: at offset {offset} it decides {decisions}, not {decided[index]}")
+    if machine.snapshot() != last:
+        raise InvariantBroken(8, f"{at}: the last state differs")

@@ -1,0 +1,67 @@
+"""The smallest assignor there is: every task goes where it is told to, at once."""
+
+from __future__ import annotations
+
+from assignors.problem import AssignmentProblem, Guarantee, Member, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason, Task
+from events.tasks import TaskId
+
+
+class GoWhereTold:
+    """`Knobs.options` maps a task's text form to a member. A task whose member is not there stays where it is, or goes to the first eligible member.
+
+    No state is moved: it is for stateless tasks, for which KIP-415's two phases, revoke and then assign, are all there is.
+    """
+
+    name = "go_where_told"
+    version = 1
+    solver = ""
+    guarantees = frozenset({Guarantee.ALWAYS_OWNED})
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        members = sorted(problem.members, key=lambda member: member.id)
+        owner = {task: member.id for member in members for task in member.active}
+        carried = {movement.task: movement for movement in problem.in_flight}
+        active: dict[str, list[TaskId]] = {member.id: [] for member in members}
+        revoke: dict[str, list[TaskId]] = {member.id: [] for member in members}
+        target: dict[str, list[TaskId]] = {member.id: [] for member in members}
+        movements: list[Movement] = []
+        reasons: dict[TaskId, Reason] = {}
+        for task in sorted(problem.tasks, key=lambda task: task.id):
+            now = owner.get(task.id)
+            to = carried[task.id].destination if task.id in carried else self._destination(problem, members, task, now)
+            if to is not None:
+                target[to].append(task.id)
+            if now is None and to is not None:
+                active[to].append(task.id)
+                reasons[task.id] = Reason(code="unowned")
+            elif now is not None and now == to:
+                active[now].append(task.id)
+            elif now is not None:
+                revoke[now].append(task.id)
+                if to is not None:
+                    movements.append(Movement(task=task.id, source=now, destination=to, state=MovementState.REVOKING))
+                    reasons[task.id] = Reason(code="carried" if task.id in carried else "balance")
+        plans = {member.id: MemberPlan(active=tuple(active[member.id]), revoke=tuple(revoke[member.id])) for member in members}
+        cost = PlanCost(moves=len(movements), moves_lower_bound=0, restore_records=0, cross_rack=0, imbalance=0, optimal=False)
+        return Plan(
+            members=plans,
+            target={member_id: tuple(tasks) for member_id, tasks in target.items()},
+            movements=tuple(movements),
+            reasons=reasons,
+            probing=False,
+            cost=cost,
+        )
+
+    def _destination(self, problem: AssignmentProblem, members: list[Member], task: Task, now: str | None) -> str | None:
+        eligible = [member.id for member in members if not member.leaving]
+        told = problem.knobs.options.get(str(task.id))
+        if told in eligible:
+            return str(told)
+        if now in eligible:
+            return now
+        return eligible[0] if eligible else None
+
+
+def load(name: str, version: int) -> GoWhereTold:
+    """For `GroupMachine(load=...)`."""
+    return GoWhereTold()

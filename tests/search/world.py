@@ -1,0 +1,336 @@
+"""A small group as a state that repeats: the real machine and the real sessions as interned snapshots, and what is between them.
+
+Times are in steps of one millisecond. Every snapshot is *rebased* before it is kept: the clock is set back to NOW and whatever time it holds moves
+along, ages stop where nothing depends on them any more, counters that only ever rise (offsets, decision and report numbers) start again, and
+a decision that does not matter to a process is not kept for it. So unbounded time, and any number of heartbeats, is a finite number of states.
+
+What is a single step of the search, and what is not:
+
+* Appending a fact and folding it is one step: a leader that is slower only expires later.
+* A process that is not the one under suspicion is as dangerous as it can be: it hears of every decision the moment it is made, closes at once,
+  and its lease never lapses. Its messages are therefore not in the state.
+* The process under suspicion goes step by step: a producer's batch is sent, appended, acknowledged; a fetch is sent, served, arrives. Each may
+  come as late as it likes, or never; doing nothing is being paused. Pausing between the check of the lease and the write is PROTOCOL M6 and not covered.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import Any, Generic, NamedTuple, TypeVar
+
+from events import codec
+from events.decisions import Decision, EventRejected, MemberAssigned, MemberExpired
+from events.facts import Fact, GroupConfigured, ProbingTick, Subtopology, TopologyDeclared
+from events.knobs import Knobs
+from events.records import DecisionRecord, Record
+from events.tasks import TaskId
+from statemachine.machine import GroupMachine
+from statemachine.member import FATAL_REJECTIONS, MemberSession, MemberSettings
+from tests.search.told import GoWhereTold, load
+
+NOW = 1_000
+APPENDED = 5_000
+NUMBER = 1_000
+NONCE_UNTIL = 10_000_000
+GROUP = "g"
+TASKS = (TaskId(0, 0), TaskId(0, 1))
+CRASHED = -1
+
+
+class Batch(NamedTuple):
+    """Facts of one process on their way: age in steps since their sending, ids of the facts, whether they are in the log."""
+
+    age: int
+    facts: tuple[int, ...]
+    appended: bool
+
+
+class Fetch(NamedTuple):
+    """A read of the decisions on its way: age since its sending; served: how many of the unread decisions it brings, None before that."""
+
+    age: int
+    served: int | None
+    reached_end: bool
+
+
+class Process(NamedTuple):
+    """One process: which incarnation, its session (id of a snapshot, or CRASHED), and for the one under suspicion what is on its way."""
+
+    who: int
+    session: int
+    unread: tuple[int, ...] = ()
+    batch: Batch | None = None
+    fetch: Fetch | None = None
+
+
+class World(NamedTuple):
+    """One state of the search. `processes[0]` is the one under suspicion.
+
+    `since`: the broker's append clock minus the last append, in steps. `left`: faults yet to come.
+    """
+
+    machine: int
+    since: int
+    processes: tuple[Process, ...]
+    left: frozenset[str]
+
+
+T = TypeVar("T")
+
+
+class Interned(Generic[T]):
+    """Values as small numbers, so that states are cheap to keep and compare."""
+
+    def __init__(self) -> None:
+        self.values: list[T] = []
+        self._ids: dict[T, int] = {}
+
+    def id_of(self, value: T) -> int:
+        found = self._ids.setdefault(value, len(self.values))
+        if found == len(self.values):
+            self.values.append(value)
+        return found
+
+
+class Room:
+    """The machine and the sessions, one transition at a time, each computed once.
+
+    `session_class` and `machine_class` may be subclasses that break one rule.
+    """
+
+    def __init__(
+        self,
+        *,
+        session_steps: int,
+        margin_steps: int,
+        jump_steps: int,
+        session_class: type[MemberSession] = MemberSession,
+        machine_class: type[GroupMachine] = GroupMachine,
+    ) -> None:
+        self.session_steps = session_steps
+        self.margin_steps = margin_steps
+        self.jump_steps = jump_steps
+        self._session_class = session_class
+        self._machine_class = machine_class
+        self.incarnations = [self._settings("m1", 1), self._settings("m2", 2), self._settings("m1", 3), self._settings("m1", 4, ended=1)]
+        self.machines: Interned[bytes] = Interned()
+        self.sessions: Interned[bytes] = Interned()
+        self.facts: Interned[codec.Encoded] = Interned()
+        self.decisions: Interned[codec.Encoded] = Interned()
+        self._folded: dict[tuple[int, int, int], tuple[int, tuple[tuple[int, ...], ...]]] = {}
+        self._aged: dict[tuple[int, int], int] = {}
+        self._may_run: dict[tuple[int, int], frozenset[TaskId]] = {}
+        self._said: dict[tuple[object, ...], tuple[int, tuple[int, ...]]] = {}
+        self.most_since = self._most_since()
+        self.tick = self.fact_id(ProbingTick())
+
+    def _settings(self, member_id: str, incarnation: int, ended: int | None = None) -> MemberSettings:
+        return MemberSettings(
+            member_id=member_id,
+            incarnation=incarnation,
+            session_timeout_ms=self.session_steps,
+            lease_margin_ms=self.margin_steps,
+            join_nonce=f"nonce-{incarnation}",
+            ended_incarnation=ended,
+            heartbeat_interval_ms=1,
+        )
+
+    def configured(self, told: dict[TaskId, str]) -> GroupConfigured:
+        knobs = Knobs(
+            max_step_ms=1,
+            initial_delay_ms=0,
+            revocation_timeout_ms=2,
+            drain_timeout_ms=0,
+            checkpoint_every_records=0,
+            options={str(task): member_id for task, member_id in told.items()},
+        )
+        return GroupConfigured(assignor=GoWhereTold.name, knobs=knobs)
+
+    def _most_since(self) -> int:
+        """The append clock's lead beyond which nothing changes: one step of group time, or, with that clamp broken, all it can come to."""
+        machine = self._machine_class(load=load)
+        machine.state.config = self.configured({})
+        most = self.session_steps + 1 + self.jump_steps
+        steps = [machine._time_step_ms(APPENDED, APPENDED + since) for since in range(most + 1)]
+        return steps.index(steps[most])
+
+    def fact_id(self, fact: Fact) -> int:
+        return self.facts.id_of(codec.encode(fact))
+
+    # The machine
+
+    def first_machine(self) -> int:
+        machine = self._machine_class(load=load)
+        for offset, fact in enumerate(
+            (
+                self.configured({TASKS[0]: "m1", TASKS[1]: "m2"}),
+                TopologyDeclared(epoch=0, subtopologies=(Subtopology(subtopology=0, partitions=len(TASKS), stateful=False),)),
+            )
+        ):
+            machine.step(Record(GROUP, offset, APPENDED, fact))
+        return self._keep_machine(machine)
+
+    def fold(self, machine_id: int, since: int, fact_id: int) -> tuple[int, tuple[tuple[int, ...], ...]]:
+        """-> the machine after the fact, and the decisions that name each incarnation."""
+        key = machine_id, since, fact_id
+        if key not in self._folded:
+            machine = self._machine_class.restore(self.machines.values[machine_id], load=load)
+            fact: Any = codec.decode(*self.facts.values[fact_id])
+            decided = [each.decision for each in machine.step(Record(GROUP, 11, APPENDED + since, fact))]
+            named = tuple(tuple(self.decisions.id_of(codec.encode(each)) for each in decided if _names(each, who)) for who in self.incarnations)
+            self._folded[key] = self._keep_machine(machine), named
+        return self._folded[key]
+
+    def _keep_machine(self, machine: GroupMachine) -> int:
+        state = machine.state
+        shift = state.now_ms - NOW
+        state.now_ms, state.last_append_ms, state.last_offset, state.seq = NOW, APPENDED, 10, 10
+        state.number, state.generation = 0, 0
+        state.nonces = dict.fromkeys(sorted(state.nonces), NONCE_UNTIL)
+        assert state.gathering_until_ms is None, "a timer that is not set back here"
+        assert not state.backoffs, "a timer that is not set back here"
+        if state.probing_deadline_ms is not None:
+            state.probing_deadline_ms -= shift
+        for member in state.members.values():
+            member.last_heard_ms -= shift
+            member.report_number = min(member.report_number, 0)
+            member.revoking = {task: (epoch, since_ms - shift) for task, (epoch, since_ms) in member.revoking.items()}
+            if member.drain_deadline_ms is not None:
+                member.drain_deadline_ms -= shift
+        return self.machines.id_of(machine.snapshot())
+
+    # The sessions
+
+    def _session(self, who: int, session_id: int) -> MemberSession:
+        return self._session_class.restore(self.incarnations[who], self.sessions.values[session_id])
+
+    def _keep_session(self, session: MemberSession, now_ms: int) -> int:
+        state = json.loads(session.snapshot())
+        oldest_ms = now_ms - self.session_steps - 1
+        for name in ("heartbeat_ms", "fetch_ms"):
+            state[name] = max(oldest_ms, state[name]) - now_ms + NOW
+        state["grants"] = [[task, [token, max(0, start_ms - now_ms) + NOW, restored]] for task, (token, start_ms, restored) in state["grants"]]
+        state["next_report_ms"] = NOW  # a report may be sent at any moment
+        state["report_number"] = 0
+        state["last_number"] = NUMBER
+        return self.sessions.id_of(json.dumps(state, sort_keys=True, separators=(",", ":")).encode())
+
+    def first_session(self, who: int) -> tuple[int, int]:
+        """-> a session whose reader stands at the end and that joins now, and its MemberJoined."""
+        session = self._session_class(self.incarnations[who])
+        session.reader_placed(last_number=NUMBER, sent_ms=NOW)
+        joined = self.fact_id(session.join(NOW))
+        return self._keep_session(session, NOW), joined
+
+    def aged(self, who: int, session_id: int) -> int:
+        """One step later, having looked at its lease."""
+        key = who, session_id
+        if key not in self._aged:
+            session = self._session(who, session_id)
+            for task in TASKS:
+                session.may_process(task, NOW + 1)
+            self._aged[key] = self._keep_session(session, NOW + 1)
+        return self._aged[key]
+
+    def may_run(self, who: int, session_id: int) -> frozenset[TaskId]:
+        """Tasks of which it may process a record at this moment."""
+        if session_id == CRASHED:
+            return frozenset()
+        key = who, session_id
+        if key not in self._may_run:
+            session = self._session(who, session_id)
+            self._may_run[key] = frozenset(task for task in TASKS if session.may_process(task, NOW))
+        return self._may_run[key]
+
+    def ask(self, who: int, session_id: int, *question: object) -> tuple[int, tuple[int, ...]]:
+        """Something happens to a session, and it may have something to say -> the session after it, facts it sends."""
+        key = who, session_id, *question
+        if key not in self._said:
+            session = self._session(who, session_id)
+            facts = _ASKED[str(question[0])](self, session, *question[1:])
+            self._said[key] = self._keep_session(session, NOW), tuple(self.fact_id(fact) for fact in facts)
+        return self._said[key]
+
+    def to_read(self, unread: tuple[int, ...], decided: tuple[int, ...]) -> tuple[int, ...]:
+        """What waits to be read, up to the first decision that ends the reader."""
+        for decision_id in decided:
+            if unread and ends(codec.decode(*self.decisions.values[unread[-1]])):  # type: ignore[arg-type]
+                break
+            unread = (*unread, decision_id)
+        return unread
+
+    def closing(self, session_id: int) -> tuple[str, ...]:
+        return tuple(json.loads(self.sessions.values[session_id])["closing"]) if session_id != CRASHED else ()
+
+    def is_over(self, session_id: int) -> bool:
+        """It has ended and has nothing more to say."""
+        if session_id == CRASHED:
+            return True
+        state = json.loads(self.sessions.values[session_id])
+        return state["ended"] is not None and not state["urgent"]
+
+    def is_leaving(self, session_id: int) -> bool:
+        state = json.loads(self.sessions.values[session_id])
+        return bool(state["leaving"] or state["stopping"])
+
+    # What may happen to a session
+
+    def _polled(self, session: MemberSession) -> list[Fact]:
+        return session.poll(NOW)
+
+    def _acknowledged(self, session: MemberSession, age: int) -> list[Fact]:
+        session.heartbeat_acknowledged(sent_ms=NOW - age, now_ms=NOW)
+        return []
+
+    def _fetched(self, session: MemberSession, decisions: tuple[int, ...], age: int, reached_end: bool) -> list[Fact]:
+        for index, decision_id in enumerate(decisions):
+            decision: Decision = codec.decode(*self.decisions.values[decision_id])  # type: ignore[assignment]
+            session.receive(DecisionRecord("log", GROUP, NUMBER + 1 + index, 11, 0, 0, decision), NOW)
+        session.fetch_completed(sent_ms=NOW - age, reached_end=reached_end, now_ms=NOW)
+        return []
+
+    def _closed(self, session: MemberSession) -> list[Fact]:
+        for task in sorted(session.closing):
+            session.task_closed(task, NOW)
+        return []
+
+    def _leaves(self, session: MemberSession) -> list[Fact]:
+        session.intend_leave()
+        return []
+
+    def _stops(self, session: MemberSession) -> list[Fact]:
+        session.close(NOW)
+        return []
+
+    def _perfect(self, session: MemberSession, decisions: tuple[int, ...]) -> list[Fact]:
+        """Everything at once, and a lease that is always fresh."""
+        self._fetched(session, decisions, 0, True)
+        self._acknowledged(session, 0)
+        self._closed(session)
+        return session.poll(NOW)
+
+
+_ASKED: dict[str, Callable[..., list[Fact]]] = {
+    "poll": Room._polled,
+    "acknowledged": Room._acknowledged,
+    "fetched": Room._fetched,
+    "closed": Room._closed,
+    "leaves": Room._leaves,
+    "stops": Room._stops,
+    "perfect": Room._perfect,
+}
+
+
+def _names(decision: Decision, who: MemberSettings) -> bool:
+    """Whether the incarnation does anything on reading this, but for counting it."""
+    if not isinstance(decision, MemberAssigned | MemberExpired | EventRejected):
+        return False
+    if isinstance(decision, EventRejected) and decision.code not in FATAL_REJECTIONS | {"report_base_unknown", "already_released"}:
+        return False
+    return decision.member_id == who.member_id and decision.incarnation == who.incarnation
+
+
+def ends(decision: Decision) -> bool:
+    """Whether nothing that comes after it matters to the incarnation it names."""
+    return isinstance(decision, MemberExpired) or (isinstance(decision, EventRejected) and decision.code in FATAL_REJECTIONS)
