@@ -1,0 +1,104 @@
+"""equipoise: the leader of a stream-processing group, and everything its log can answer.
+
+::
+
+    from equipoise import GroupMachine, explain, open_log, parse_task, verify
+
+    with open_log("group.db") as log:
+        print(verify(log.read()).verdict)
+        print(*explain(log.read(), parse_task("0_3")).why_here, sep="\\n")
+
+Names are loaded when they are first used: the solver behind them takes longer to load than `equipoise --help` should.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from assignors.problem import AssignmentProblem, Assignor, Plan
+    from equipoise.demo import run_demo
+    from events.errors import EquipoiseError
+    from events.log import Log, open_log
+    from events.records import DecisionRecord, Record
+    from events.tasks import TaskId, parse_task
+    from replay.exogenous import read_exogenous
+    from replay.explain import Explanation, explain
+    from replay.kafka_streams import import_history
+    from replay.show import GroupView, show
+    from replay.simulate import Simulation, SimulationResult, simulate
+    from replay.timeline import Timeline, build_timeline, render_page
+    from replay.verify import Verdict, Verification, verify
+    from statemachine.machine import GroupMachine
+
+_PLACES = {
+    "AssignmentProblem": "assignors.problem",
+    "Assignor": "assignors.problem",
+    "DecisionRecord": "events.records",
+    "EquipoiseError": "events.errors",
+    "Explanation": "replay.explain",
+    "GroupMachine": "statemachine.machine",
+    "GroupView": "replay.show",
+    "Log": "events.log",
+    "Plan": "assignors.problem",
+    "Record": "events.records",
+    "Simulation": "replay.simulate",
+    "SimulationResult": "replay.simulate",
+    "TaskId": "events.tasks",
+    "Timeline": "replay.timeline",
+    "Verdict": "replay.verify",
+    "Verification": "replay.verify",
+    "build_timeline": "replay.timeline",
+    "explain": "replay.explain",
+    "import_history": "replay.kafka_streams",
+    "open_log": "events.log",
+    "parse_task": "events.tasks",
+    "read_exogenous": "replay.exogenous",
+    "render_page": "replay.timeline",
+    "run_demo": "equipoise.demo",
+    "show": "replay.show",
+    "simulate": "replay.simulate",
+    "verify": "replay.verify",
+}
+
+__all__ = [
+    "AssignmentProblem",
+    "Assignor",
+    "DecisionRecord",
+    "EquipoiseError",
+    "Explanation",
+    "GroupMachine",
+    "GroupView",
+    "Log",
+    "Plan",
+    "Record",
+    "Simulation",
+    "SimulationResult",
+    "TaskId",
+    "Timeline",
+    "Verdict",
+    "Verification",
+    "build_timeline",
+    "explain",
+    "import_history",
+    "open_log",
+    "parse_task",
+    "read_exogenous",
+    "render_page",
+    "run_demo",
+    "show",
+    "simulate",
+    "verify",
+]
+
+
+def __getattr__(name: str) -> Any:
+    place = _PLACES.get(name)
+    if place is None:
+        raise AttributeError(f"module 'equipoise' has no attribute {name!r}")
+    return getattr(importlib.import_module(place), name)
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -105,7 +105,7 @@ class Timeline:
     moves: tuple[MoveStory, ...]
     rounds: tuple[Round, ...]
     lags: Mapping[tuple[TaskId, str], tuple[tuple[int, int], ...]]
-    """(task, member) -> (append_ms, lag in records), of copies that are behind."""
+    """(task, member) -> (append_ms, lag in records), of copies that the member was told to keep."""
     imbalance: tuple[tuple[int, int], ...]
     """(append_ms, tasks outside their members' shares)."""
     verdicts: tuple[tuple[int, str], ...]
@@ -114,15 +114,15 @@ class Timeline:
     differs_at: int | None
 
     def totals(self, label: str = "all", from_ms: int | None = None, to_ms: int | None = None) -> Totals:
-        """What [from_ms, to_ms) cost; None: the log's own ends."""
+        """What [from_ms, to_ms) cost; None: the log's own ends, the last moment included."""
         start_ms = self.from_ms if from_ms is None else from_ms
-        end_ms = self.to_ms if to_ms is None else to_ms
+        end_ms = self.to_ms + 1 if to_ms is None else to_ms
         stretches = self.stopped(start_ms, end_ms)
         moved = [move for move in self.moves if changes_owner(move) and start_ms <= (move.ended_ms or 0) < end_ms]
         return Totals(
             label=label,
             from_ms=start_ms,
-            to_ms=end_ms,
+            to_ms=min(end_ms, self.to_ms),
             moves=len(moved),
             rounds=sum(start_ms <= each.append_ms < end_ms for each in self.rounds),
             stopped_ms=sum(to - since for of_task in stretches.values() for since, to in of_task),
@@ -131,18 +131,21 @@ class Timeline:
         )
 
     def stopped(self, from_ms: int, to_ms: int) -> dict[TaskId, list[tuple[int, int]]]:
-        """Task -> stretches of [from_ms, to_ms) without a running owner, joined where they touch. Tasks without any are absent."""
+        """Task -> stretches without a running owner, joined where they touch; each in full, if its middle is in [from_ms, to_ms).
+
+        (A member is silent from its last word on, up to a heartbeat before somebody killed it.) Tasks without any are absent.
+        """
         found: dict[TaskId, list[tuple[int, int]]] = {}
-        for interval in sorted(self.intervals, key=lambda interval: (interval.task, interval.from_ms)):
-            since, to = max(interval.from_ms, from_ms), min(interval.to_ms, to_ms)
-            if interval.condition is Condition.RUNNING or since >= to:
+        for interval in self.intervals:  # by task and time
+            if interval.condition is Condition.RUNNING:
                 continue
             stretches = found.setdefault(interval.task, [])
-            if stretches and stretches[-1][1] == since:
-                stretches[-1] = (stretches[-1][0], to)
+            if stretches and stretches[-1][1] == interval.from_ms:
+                stretches[-1] = (stretches[-1][0], interval.to_ms)
             else:
-                stretches.append((since, to))
-        return found
+                stretches.append((interval.from_ms, interval.to_ms))
+        inside = {task: [(since, to) for since, to in stretches if from_ms <= (since + to) // 2 < to_ms] for task, stretches in found.items()}
+        return {task: stretches for task, stretches in inside.items() if stretches}
 
     def window_totals(self) -> list[Totals]:
         """Of each marked window; of the whole log when none is marked."""
@@ -275,7 +278,7 @@ class _Builder:
         if life is not None:
             life.heard_ms = at_ms
         for task, lag in event.lags.items():
-            if isinstance(lag, int) and task not in member.active:
+            if isinstance(lag, int) and (task, event.member_id) in self._open_copies:
                 _add_point(self._lags.setdefault((task, event.member_id), []), at_ms, lag)
         for task, warmup in member.warmup.items():
             copy = self._open_copies.get((task, event.member_id))

@@ -147,7 +147,7 @@
   const shownTasks = () => {
     const wanted = byId("filter").value.trim(), moved = byId("moved").checked;
     return data.tasks.map((_, t) => t).filter(t => (!wanted || data.tasks[t].startsWith(wanted))
-      && (!moved || (movesOf.get(t) || []).some(m => m.source >= 0) || (intervals.get(t) || []).some(i => i[2] > 0 && i[4] > from && i[3] < to)));
+      && (!moved || (movesOf.get(t) || []).some(m => m.source >= 0) || (intervals.get(t) || []).some((i, first) => i[2] > 0 && first > 0 && i[4] > from && i[3] < to)));
   };
 
   const aboutInterval = i => `${data.tasks[i[0]]}: ${CONDITION[i[2]] === "nobody" ? "nobody has it" : CONDITION[i[2]] === "silent" ? `${named(i[1])} was not heard of any more`
@@ -302,20 +302,25 @@
   // One task: its moves and the lags of its copies
   const detail = t => {
     byId("detail").hidden = false;
-    byId("detail-title").textContent = `task ${data.tasks[t]}`;
+    byId("detail-title").textContent = `task ${data.tasks[t]}, ${clock(from)} to ${clock(Math.min(to, data.to))}`;
     const holder = byId("detail-body");
     holder.replaceChildren();
-    const curves = (lagsOf.get(t) || []).filter(c => c[2].length > 1);
+    const curves = (lagsOf.get(t) || []).map(c => [c[0], c[1], c[2].filter(p => p[0] >= from && p[0] <= to)]).filter(c => c[2].length);
     if (curves.length) {
-      const w = 520, h = 150, svg = make("svg", { width: w, height: h + 24 });
+      const w = 560, h = 150, svg = make("svg", { width: w + 60, height: h + 24 });
       const most = Math.max(1, ...curves.flatMap(c => c[2].map(p => p[1])));
-      const first = Math.min(...curves.flatMap(c => c[2].map(p => p[0]))), last = Math.max(...curves.flatMap(c => c[2].map(p => p[0])));
-      make("text", { x: 0, y: 10, class: "head" }, svg, `lag of its copies, in records (most ${number(most)})`);
+      const first = Math.min(...curves.flatMap(c => c[2].map(p => p[0]))), last = Math.max(first + 1, ...curves.flatMap(c => c[2].map(p => p[0])));
+      make("text", { x: 0, y: 10, class: "head" }, svg, `lag of the copies it was told to keep, in records (most ${number(most)})`);
       make("line", { x1: 0, x2: w, y1: h, y2: h, class: "grid" }, svg);
       for (const c of curves) {
         const px = p => (p[0] - first) / Math.max(1, last - first) * (w - 2), py = p => h - p[1] / most * (h - 22);
-        const path = make("path", { d: "M" + c[2].map(p => `${px(p)},${py(p)}`).join("L"), fill: "none", stroke: colour(c[1]), "stroke-width": 1.8 }, svg);
-        tells(path, () => `copy on ${named(c[1])}`);
+        c[2].forEach((p, i) => { // a pause in the reports is a pause in the curve
+          const before = c[2][i - 1];
+          if (before && p[0] - before[0] < 90000) make("line", { x1: px(before), y1: py(before), x2: px(p), y2: py(p), stroke: colour(c[1]), "stroke-width": 1.8 }, svg);
+          tells(make("circle", { cx: px(p), cy: py(p), r: 2.2, fill: colour(c[1]) }, svg), () => `copy on ${named(c[1])}: ${count(p[1], "record")} behind at ${clock(p[0], true)}`);
+        });
+        const end = c[2][c[2].length - 1];
+        make("text", { x: px(end) + 5, y: py(end) + 3, class: "name" }, svg, named(c[1]));
       }
       make("text", { x: 0, y: h + 15 }, svg, clock(first));
       make("text", { x: w, y: h + 15, "text-anchor": "end" }, svg, clock(last));
@@ -369,6 +374,7 @@
     byId("note").textContent = data.note;
     for (const [value, label] of data.cards) { const card = element("div", byId("cards"), undefined, "card"); element("b", card, value); element("span", card, label); }
     if (data.totals.length > 1) {
+      byId("cards").className = "beside";
       const table = element("table", byId("windows")), head = element("tr", table);
       for (const name of data.columns) element("th", head, name);
       data.totals.forEach((row, i) => {
@@ -386,6 +392,7 @@
   };
   frame();
   legend();
+  byId("moved").checked = data.tasks.length > 300; // more rows than anybody reads
   byId("filter").addEventListener("input", draw);
   byId("moved").addEventListener("change", draw);
   byId("copies").addEventListener("change", draw);

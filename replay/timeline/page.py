@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import html
 import json
+import re
 import string
 from importlib import resources
 from typing import Any
@@ -35,7 +36,8 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
     tasks = _drawn_tasks(timeline)
     index = {task: number for number, task in enumerate(tasks)}
     start_ms = timeline.from_ms
-    members = sorted({life.member_id for life in timeline.lifelines} | {each.member_id for each in timeline.intervals if each.member_id is not None})
+    owners = {each.member_id for each in timeline.intervals if each.member_id is not None}
+    members = sorted({life.member_id for life in timeline.lifelines} | owners, key=_as_people_sort)
     who = {member_id: number for number, member_id in enumerate(members)}
     totals = timeline.totals()
     marked = timeline.window_totals()
@@ -128,6 +130,11 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
         ],
         "imbalance": [[at_ms - start_ms, imbalance] for at_ms, imbalance in timeline.imbalance],
     }
+
+
+def _as_people_sort(name: str) -> tuple[list[tuple[int, int, str]], str]:
+    """m2 before m10."""
+    return [(0, int(part), "") if part.isascii() and part.isdecimal() else (1, 0, part) for part in re.split(r"([0-9]+)", name)], name
 
 
 def _drawn_tasks(timeline: Timeline) -> list[Any]:

@@ -21,7 +21,7 @@ from replay.timeline import Timeline, build_timeline, changes_owner, render_page
 from replay.timeline.build import MOST_POINTS, _add_point
 from replay.timeline.page import page_data
 from statemachine.machine import GroupMachine
-from tests.unit.replay.lived import END_MS, KILLED_MS, TOPOLOGY, configured, decided, lived
+from tests.unit.replay.lived import BACK_MS, END_MS, KILLED_MS, TOPOLOGY, configured, decided, lived
 
 DATA = Path(__file__).parents[3] / "replay" / "data"
 RUNS = ("scale-out", "rolling")
@@ -93,9 +93,11 @@ def test_the_dead_member_is_silent_from_its_last_word_and_the_gap_counts(timelin
     assert {interval.member_id for interval in silent} == {"m2"}
     assert {interval.to_ms for interval in silent} == {expired_ms}
     assert {interval.from_ms for interval in silent} <= set(range(KILLED_MS - 3_000, KILLED_MS + 100))
-    window = timeline.totals("kill", KILLED_MS - 3_000, expired_ms)
+    window = timeline.totals("kill", KILLED_MS, BACK_MS)
+    stopped = [each for each in timeline.intervals if each.condition is not Condition.RUNNING and KILLED_MS - 3_000 < each.from_ms < BACK_MS]
     assert window.tasks_stopped == len(silent)
-    assert window.stopped_ms == sum(interval.to_ms - interval.from_ms for interval in silent)
+    assert window.stopped_ms == sum(interval.to_ms - interval.from_ms for interval in stopped)
+    assert window.longest_ms >= expired_ms - KILLED_MS
     lines = {(life.member_id, life.how) for life in timeline.lifelines}
     assert lines == {("m1", ""), ("m2", "session_timeout"), ("m2", ""), ("m3", ""), ("m4", "")}
 

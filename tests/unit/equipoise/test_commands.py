@@ -1,0 +1,267 @@
+"""The commands on logs, as a user types them: answers, exit codes, one line on stderr when something is wrong, one JSON document with --json."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+from click.testing import CliRunner, Result
+
+import equipoise
+from equipoise.cli import main
+from events.decisions import MemberExpired
+from events.log import open_log
+from events.records import DecisionRecord, Record
+from replay.refold import Entry
+from tests.unit.replay.lived import lived, write
+
+
+def run(*args: str | Path) -> Result:
+    return CliRunner().invoke(main, [str(arg) for arg in args])
+
+
+def document(*args: str | Path) -> Any:
+    result = run(*args, "--json")
+    assert result.exit_code == 0, result.stderr
+    assert result.stderr == ""
+    return json.loads(result.stdout)
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The lived log, in SQLite."""
+    return written(tmp_path_factory.mktemp("lived") / "group.db", lived())
+
+
+def written(path: Path, entries: tuple[Entry, ...] | list[Entry]) -> Path:
+    with open_log(path, "w") as log:
+        write(log, entries)
+    return path
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A recorded run, imported by the command."""
+    path = tmp_path_factory.mktemp("recorded") / "rolling.db"
+    result = run("import", "kafka-streams", "rolling", "--to", path)
+    assert result.exit_code == 0, result.stderr
+    assert "37 generations" in result.stdout
+    assert "AssignmentObserved" in result.stdout
+    assert "observed" in result.stdout
+    return path
+
+
+def one_line(result: Result, code: int = 2) -> str:
+    assert result.exit_code == code, result.output
+    assert result.stderr.startswith("equipoise: ")
+    assert result.stderr.count("\n") == 1
+    return result.stderr
+
+
+def test_verify_says_identical(log: Path) -> None:
+    result = run("verify", log)
+    decisions = sum(isinstance(entry, DecisionRecord) for entry in lived())
+    assert result.exit_code == 0
+    assert result.stdout.startswith(f"identical: {decisions} decisions")
+    told = document("verify", log)
+    assert (told["verdict"], told["groups"][0]["decisions_identical"]) == ("identical", decisions)
+
+
+def test_verify_shows_the_first_divergence_and_ends_with_1(tmp_path: Path) -> None:
+    entries = list(lived())
+    index = next(i for i, entry in enumerate(entries) if isinstance(entry, DecisionRecord) and isinstance(entry.decision, MemberExpired))
+    wrong = entries[index]
+    assert isinstance(wrong, DecisionRecord)
+    entries[index] = attrs.evolve(wrong, decision=MemberExpired(member_id="m2", incarnation=2, cause="session_timeout", silent_ms=7))
+    path = written(tmp_path / "group.jsonl", entries)
+    result = run("verify", path)
+    assert result.exit_code == 1
+    assert result.stderr == ""
+    assert f"first divergence of group orders, at offset {wrong.caused_by}" in result.stdout
+    assert "in the log" in result.stdout
+    assert "recomputed" in result.stdout
+    assert "session_timeout after 7 ms" in result.stdout
+    told = run("verify", "--json", path)
+    assert told.exit_code == 1
+    divergence = json.loads(told.stdout)["groups"][0]["divergence"]
+    assert divergence["offset"] == wrong.caused_by
+    assert divergence["stored"]["event"]["silent_ms"] == 7
+    assert divergence["recomputed"]["event"]["silent_ms"] != 7
+    assert divergence["fact"]["offset"] == wrong.caused_by
+
+
+def test_one_changed_byte_ends_with_2_and_the_offset(tmp_path: Path) -> None:
+    path = written(tmp_path / "group.jsonl", lived())
+    original = path.read_bytes()
+    for part in (0.2, 0.5, 0.9):
+        at = int(len(original) * part)
+        path.write_bytes(original[:at] + bytes([original[at] ^ 1]) + original[at + 1 :])
+        line = one_line(run("verify", path))
+        assert "offset " in line
+        told = run("verify", "--json", path)
+        assert told.exit_code == 2
+        assert json.loads(told.stdout)["verdict"] == "cannot verify"
+        assert json.loads(told.stdout)["offset"] is not None
+
+
+def test_show_has_every_member_and_task(log: Path) -> None:
+    result = run("show", log)
+    assert result.exit_code == 0
+    assert "4 members" in result.stdout
+    assert "15 tasks" in result.stdout
+    assert "balanced" in result.stdout
+    told = document("show", log, "--at", "60")
+    assert told["offset"] == 60
+    assert len(told["tasks"]) == 15
+
+
+def test_explain_answers_three_questions(log: Path) -> None:
+    result = run("explain", log, "--task", "0_3")
+    assert result.exit_code == 0
+    for question in ("Why is 0_3 on ", "How did 0_3 come there?", "What is next?"):
+        assert question in result.stdout
+    assert document("explain", log, "--task", "0_3")["task"] == "0_3"
+
+
+def test_timeline_writes_its_page_beside_the_tables(log: Path, tmp_path: Path) -> None:
+    page = tmp_path / "group.html"
+    result = run("timeline", log, "--html", page)
+    assert result.exit_code == 0
+    assert "what it cost" in result.stdout
+    assert f"wrote {page}" in result.stderr
+    assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    told = document("timeline", log)
+    assert len(told["rounds"]) == told["totals"]["rounds"]
+    assert "and 6 more: --all shows them" not in run("timeline", log, "--all").stdout
+
+
+def test_a_long_table_is_cut_and_says_so(recorded: Path) -> None:
+    cut, whole = run("timeline", recorded).stdout, run("timeline", recorded, "--all").stdout
+    assert "more: --all shows them" in cut
+    assert "more: --all shows them" not in whole
+    assert len(whole.splitlines()) > len(cut.splitlines())
+
+
+@pytest.mark.parametrize(
+    ("args", "names"),
+    [
+        (("show", "{log}", "--at", "999999"), "--at: the log ends at offset"),
+        (("show", "{log}", "--group", "other"), "'other'"),
+        (("explain", "{log}", "--task", "9_9"), "no task 9_9"),
+        (("explain", "{log}", "--task", "x"), "0_3"),
+        (("explain", "{log}"), "--task"),
+        (("verify", "{log}.missing.db"), "no such log"),
+        (("timeline", "{log}", "--html", "/no/such/folder/x.html"), "/no/such/folder/x.html"),
+        (("simulate", "{log}", "--to", "{log}"), "name another one"),
+        (("simulate", "{log}", "--to", "{tmp}/x.db", "--set", "max_warmup=3"), "did you mean max_warmups"),
+        (("simulate", "{log}", "--to", "{tmp}/x.db", "--assignor", "nobody"), "'nobody'"),
+        (("import", "kafka-streams", "{tmp}/none", "--to", "{tmp}/x.db"), "no such folder"),
+        (("import", "kafka-streams", "rolling", "--to", "{tmp}/x.db", "--set", "colour=1"), "unknown setting 'colour'"),
+        (("import", "kafka-streams", "rolling", "--to", "{tmp}/x.db", "--set", "colour"), "name=value"),
+        (("import", "flink", "rolling", "--to", "{tmp}/x.db"), "flink"),
+    ],
+)
+def test_what_is_wrong_is_one_line_that_names_it(log: Path, tmp_path: Path, args: tuple[str, ...], names: str) -> None:
+    result = run(*(arg.format(log=log, tmp=tmp_path) for arg in args))
+    assert names in one_line(result)
+    assert result.stdout == ""
+
+
+def test_simulate_says_what_each_action_cost_beside_what_was_recorded(recorded: Path, tmp_path: Path) -> None:
+    told = document("simulate", recorded, "--to", tmp_path / "a.db", "--seed", "3")
+    assert [window["label"] for window in told["windows"]] == ["B1_bounce", "B2_bounce", "B3_bounce", "B4_disk_loss", "B5_scale_in_leave_group"]
+    assert all(window["measured"]["totals"]["generations"] > 0 for window in told["windows"])
+    assert told["fit"]["records_per_s"] == told["restore_records_per_s"] > 0
+    assert document("verify", tmp_path / "a.db")["verdict"] == "identical"
+    result = run("simulate", recorded, "--to", tmp_path / "b.db", "--seed", "3")
+    assert result.exit_code == 0
+    assert "recorded (Kafka Streams) -> simulated (equipoise)" in result.stdout
+    assert "85.5 ->" in result.stdout
+    assert "restore, all members" in result.stdout
+
+
+def test_simulate_takes_settings_and_says_so_in_the_log(recorded: Path, tmp_path: Path) -> None:
+    told = document("simulate", recorded, "--to", tmp_path / "a.db", "--set", "num_standbys=0", "--set", "max_warmups=5", "--restore-speed", "9000")
+    assert (told["knobs"]["num_standbys"], told["knobs"]["max_warmups"], told["restore_records_per_s"]) == (0, 5, 9_000)
+    other = document("simulate", recorded, "--to", tmp_path / "b.db")
+    assert other["knobs"]["num_standbys"] == 1
+    assert other["log_id"] != told["log_id"]
+
+
+def test_a_simulated_log_can_be_simulated_again(recorded: Path, tmp_path: Path) -> None:
+    document("simulate", recorded, "--to", tmp_path / "a.jsonl")
+    told = document("simulate", tmp_path / "a.jsonl", "--to", tmp_path / "b.jsonl")
+    assert told["decisions"] > 0
+    assert document("verify", tmp_path / "b.jsonl")["verdict"] == "identical"
+
+
+def test_a_recorded_group_can_be_explained_shown_and_drawn(recorded: Path, tmp_path: Path) -> None:
+    result = run("explain", recorded, "--task", "0_1")
+    assert "its own leader gave it to it in generation" in result.stdout
+    assert "equipoise would" in result.stdout
+    assert "led by something else" in run("show", recorded).stdout
+    assert run("timeline", recorded, "--html", tmp_path / "x.html").exit_code == 0
+    told = document("verify", recorded)
+    assert told["groups"][0]["not_yet_written"] > 0, "proposals are computed, not imported"
+
+
+def test_the_demo_does_it_all(tmp_path: Path) -> None:
+    result = run("demo", "--out", tmp_path / "out")
+    assert result.exit_code == 0, result.stderr
+    assert result.stdout.count("recomputed and compared byte for byte: identical") == 2
+    for text in ("what it went through, led by Kafka Streams", "A3 kill one", "399.2", "why did ", "has more than its share", "equipoise explain "):
+        assert text in result.stdout
+    for name in ("scale-out/recorded.db", "scale-out/equipoise.db", "scale-out/equipoise.html", "rolling/recorded.html", "rolling/equipoise.html"):
+        assert (tmp_path / "out" / name).stat().st_size > 10_000
+    assert "\x1b" not in result.stdout, "plain text when it is no terminal"
+
+
+def test_the_demos_next_steps_can_be_typed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    lines = run("demo").stdout.splitlines()
+    commands = [line.split("  ")[1] for line in lines[lines.index("next") + 1 :]]
+    assert len(commands) >= 4
+    for command in commands:
+        name, *args = command.split()
+        assert name == "equipoise"
+        if "DUMP" not in args:
+            result = run(*args)
+            assert result.exit_code == 0, (command, result.stderr)
+
+
+def test_the_demo_as_one_document(tmp_path: Path) -> None:
+    told = document("demo", "--out", tmp_path)
+    assert told["identical"] is True
+    assert sorted(told["runs"]) == ["rolling", "scale-out"]
+    windows = told["runs"]["scale-out"]["equipoise"]["simulation"]["windows"]
+    joins = {window["label"]: window["totals"]["unavailable_task_seconds"] for window in windows}
+    assert joins["A1_scale_out_one_cold"] == joins["A2_scale_out_two_cold"] == joins["A4_restart_with_old_state"] == 0
+
+
+def test_the_demo_says_when_it_cannot_write(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    assert "--out" in one_line(run("demo", "--out", tmp_path / "file" / "out"))
+
+
+def test_equal_runs_write_equal_bytes_under_another_hash_seed(recorded: Path, tmp_path: Path) -> None:
+    written_bytes = []
+    for seed in ("1", "2"):
+        path = tmp_path / f"{seed}.jsonl"
+        args = [sys.executable, "-c", "from equipoise.cli import main; main()", "simulate", str(recorded), "--to", str(path), "--quiet"]
+        subprocess.run(args, check=True, capture_output=True, env={"PYTHONHASHSEED": seed, "PYTHONPATH": str(Path(equipoise.__file__).parents[1])})
+        written_bytes.append(path.read_bytes())
+    assert written_bytes[0] == written_bytes[1]
+    assert len(written_bytes[0]) > 100_000
+
+
+def test_the_public_names_are_there() -> None:
+    assert [name for name in equipoise.__all__ if not hasattr(equipoise, name)] == []
+    assert set(equipoise.__all__) <= set(dir(equipoise))
+    with pytest.raises(AttributeError, match="nothing_of_that_name"):
+        equipoise.nothing_of_that_name  # noqa: B018
+    assert Record is equipoise.Record
