@@ -6,7 +6,7 @@ faults the group settled: everything runs, the leader wants nothing more, and it
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
 
@@ -121,13 +121,21 @@ def draw(seed: int) -> Setting:
     return Setting(seed=seed, config=config, members=members, faults=tuple(faults))
 
 
-def run_storm(setting: Setting, *, judge: Callable[[Record, list[DecisionRecord], GroupMachine], None] | None = None, **options: Any) -> Outcome:
-    """Plays a storm to its end, or to the first thing that is wrong. `options` go to the cluster: broken sessions or machines to be found out."""
-    validator = Validator()
+Judge = Callable[[Record, list[DecisionRecord], GroupMachine], None]
+
+
+def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **options: Any) -> Outcome:
+    """Plays a storm to its end, or to the first thing that is wrong.
+
+    `judges` see every fact with its decisions and the machine; None: a validator. `options` go to the cluster: broken sessions or machines, to be
+    found out.
+    """
+    if judges is None:
+        validator = Validator()
+        judges = [lambda record, decisions, machine: validator.check(record, decisions, machine.state)]
 
     def watch(record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
-        validator.check(record, decisions, machine.state)
-        if judge is not None:
+        for judge in judges:
             judge(record, decisions, machine)
 
     cluster = SimulatedCluster(setting.config, seed=setting.seed, watcher=watch, **options)

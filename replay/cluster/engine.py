@@ -15,15 +15,15 @@ class Engine:
         self.now_ms = start_ms
         self.random = Random(seed)
         self.steps = 0
-        self._queue: list[tuple[int, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._queue: list[tuple[int, int, Callable[..., object], tuple[Any, ...]]] = []
         self._asked = 0
 
-    def after(self, delay_ms: int, action: Callable[..., None], *arguments: Any) -> None:
+    def after(self, delay_ms: int, action: Callable[..., object], *arguments: Any) -> None:
         """Calls ``action(*arguments)`` in `delay_ms` >= 0 milliseconds; of two at the same time, the one asked for first comes first."""
         self._asked += 1
         heapq.heappush(self._queue, (self.now_ms + delay_ms, self._asked, action, arguments))
 
-    def at(self, time_ms: int, action: Callable[..., None], *arguments: Any) -> None:
+    def at(self, time_ms: int, action: Callable[..., object], *arguments: Any) -> None:
         """Calls ``action(*arguments)`` at `time_ms`, or now when that has passed."""
         self.after(max(0, time_ms - self.now_ms), action, *arguments)
 

@@ -50,7 +50,7 @@ class Network:
         self._cut.clear()
         self._slow.clear()
 
-    def send(self, endpoint: str, deliver: Callable[..., None], *arguments: Any) -> None:
+    def send(self, endpoint: str, deliver: Callable[..., object], *arguments: Any) -> None:
         """One message between `endpoint` and the broker, in either direction; it may never arrive."""
         engine, settings = self.engine, self.settings
         if engine.chance(settings.loss_per_million):
@@ -78,9 +78,9 @@ class Endpoint:
         self.network = network
         self.alive = True
         self.paused = False
-        self._backlog: list[tuple[Callable[..., None], tuple[Any, ...]]] = []
+        self._backlog: list[tuple[Callable[..., object], tuple[Any, ...]]] = []
 
-    def run(self, action: Callable[..., None], *arguments: Any) -> None:
+    def run(self, action: Callable[..., object], *arguments: Any) -> None:
         """Runs `action` in this process: never when it is dead, later when it is stopped."""
         if not self.alive:
             return
@@ -89,7 +89,7 @@ class Endpoint:
         else:
             action(*arguments)
 
-    def after(self, delay_ms: int, action: Callable[..., None], *arguments: Any) -> None:
+    def after(self, delay_ms: int, action: Callable[..., object], *arguments: Any) -> None:
         """A timer of this process."""
         self.engine.after(delay_ms, self.run, action, *arguments)
 

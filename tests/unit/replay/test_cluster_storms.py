@@ -1,0 +1,80 @@
+"""Storms in small: a few seeds pass; a plan is the same each time; and with a rule of the protocol switched off, the world finds two owners."""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import pytest
+
+from events.errors import InvariantBroken
+from replay.cluster.faults import FAULTS, random_faults
+from statemachine.machine import GroupMachine
+from statemachine.member import MemberSession
+from tests.storms import Outcome, draw, run_storm
+
+MOST_SEEDS = 150
+"""By then the rarest of the broken rules below has been found several times over."""
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_a_storm_breaks_nothing_and_the_group_comes_to_rest(seed: int):
+    outcome = run_storm(draw(seed))
+    assert outcome.error is None, str(outcome)
+    assert outcome.settled_ms is not None
+
+
+def test_a_storm_is_the_same_each_time():
+    def summary(outcome: Outcome) -> tuple[object, ...]:
+        return outcome.facts, outcome.steps, outcome.settled_ms, outcome.cluster.machine.snapshot()
+
+    assert summary(run_storm(draw(5))) == summary(run_storm(draw(5)))
+
+
+def test_plans_have_every_kind_of_fault_and_keep_clock_jumps_a_session_apart():
+    kinds: set[str] = set()
+    for seed in range(20):
+        faults = random_faults(seed, members=("a", "b"), from_ms=0, until_ms=300_000, every_ms=4_000, session_timeout_ms=10_000)
+        assert faults == sorted(faults, key=lambda fault: fault.at_ms)
+        assert all(fault.at_ms + fault.lasts_ms <= 300_000 for fault in faults)
+        jumps = [fault for fault in faults if fault.kind.startswith("clock")]
+        assert all(later.at_ms - earlier.at_ms > 10_000 for earlier, later in itertools.pairwise(jumps))
+        kinds.update(fault.kind for fault in faults)
+    assert kinds == set(FAULTS)
+
+
+class NoHold(MemberSession):
+    def _hold_ends_ms(self, read_ms: int, hold_ms: int) -> int:
+        return read_ms
+
+
+class HeartbeatsAlone(MemberSession):
+    def _lease_rests_on(self, heartbeat_ms: int, fetch_ms: int) -> int:
+        return heartbeat_ms
+
+
+class Deaf(MemberSession):
+    def _heeds_expiry(self) -> bool:
+        return False
+
+
+class TimeUnclamped(GroupMachine):
+    def _time_step_ms(self, previous_append_ms: int, append_ms: int) -> int:
+        return max(0, append_ms - previous_append_ms)
+
+
+def unclamped(checkpoint: bytes | None) -> GroupMachine:
+    return TimeUnclamped() if checkpoint is None else TimeUnclamped.restore(checkpoint)
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"session_factory": NoHold}, {"session_factory": HeartbeatsAlone}, {"session_factory": Deaf}, {"machine_factory": unclamped}],
+    ids=["no hold after force", "lease from heartbeats alone", "expiry not heeded", "group time not clamped"],
+)
+def test_without_a_rule_a_storm_finds_two_owners(broken: dict[str, Any]):
+    for seed in range(MOST_SEEDS):
+        error = run_storm(draw(seed), judges=[], **broken).error  # by what really ran alone
+        if isinstance(error, InvariantBroken) and error.number == 1:
+            return
+    pytest.fail(f"{MOST_SEEDS} storms, and nobody noticed")

@@ -1,0 +1,179 @@
+"""`simulate`: both recorded runs, led by us, cost what the goals allow; the same input writes the same log, and that log verifies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from events.errors import FieldError, InputError
+from events.facts import GroupConfigured
+from events.log import open_log
+from replay.cluster import RestoreModel
+from replay.cluster.measures import WindowCost
+from replay.exogenous import Exogenous, ProcessEnded, ProcessStarted, read_exogenous
+from replay.kafka_streams import import_history
+from replay.simulate import Simulation, SimulationResult, simulate
+from replay.verify import Verdict, verify
+from tests.unit.replay.clusters_under_test import Memory
+
+RECORDED = Path(__file__).parents[3] / "replay" / "data"
+FITTED = Simulation(restore=RestoreModel(records_per_s=120_000))
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exogenous]:
+    found = {}
+    for run in ("scale-out", "rolling"):
+        location = tmp_path_factory.mktemp(run) / "recorded.jsonl"
+        with open_log(location, "w") as log, log.transaction():
+            import_history(RECORDED / run, log)
+        with open_log(location) as log:
+            found[run] = read_exogenous(log.read(), announce_closes=True)
+    return found
+
+
+@pytest.fixture(scope="module")
+def results(recorded: dict[str, Exogenous]) -> dict[str, SimulationResult]:
+    return {run: simulate(exogenous, FITTED) for run, exogenous in recorded.items()}
+
+
+def window(results: dict[str, SimulationResult], action: str) -> WindowCost:
+    return next(cost for result in results.values() for cost in result.windows if cost.label.startswith(f"{action}_"))
+
+
+@pytest.mark.parametrize("action", ["A1", "A2", "A4"])
+def test_a_join_moves_the_minimum_and_makes_no_running_task_wait(results: dict[str, SimulationResult], action: str):
+    totals = window(results, action).totals
+    assert totals["unavailable_task_seconds"] == 0
+    assert totals["active_moves"] == totals["min_moves_for_balance"] > 0
+    assert totals["stateful_moves_between_untouched_instances"] == 0
+    assert totals["probing_rebalances"] <= 5
+
+
+def test_after_a_kill_only_the_dead_members_tasks_wait_for_the_session_and_their_restore(results: dict[str, SimulationResult]):
+    cost = window(results, "A3")
+    assert cost.totals["unavailable_task_seconds_of_tasks_on_untouched_instances"] == 0
+    assert cost.totals["active_moves"] == cost.totals["tasks_unavailable"] == cost.totals["min_moves_for_balance"]
+    assert 7_000 < cost.totals["longest_silence_ms"] < 10_000 + 3_000 + 1_000_000 / 120
+    assert cost.totals["generations"] == 1
+
+
+@pytest.mark.parametrize("action", ["A5", "B5"])
+def test_an_announced_close_moves_its_tasks_alone_and_makes_none_wait(results: dict[str, SimulationResult], action: str):
+    totals = window(results, action).totals
+    assert totals["unavailable_task_seconds"] == 0
+    assert totals["active_moves"] == totals["min_moves_for_balance"]
+    assert totals["stateful_moves_between_untouched_instances"] == 0
+
+
+@pytest.mark.parametrize("action", ["B1", "B2", "B3"])
+def test_an_announced_bounce_makes_no_task_wait_and_moves_nobody_elses(results: dict[str, SimulationResult], action: str):
+    totals = window(results, action).totals
+    assert totals["longest_silence_ms"] == 0
+    assert totals["stateful_moves_between_untouched_instances"] == 0
+
+
+def test_a_lost_disk_concerns_its_own_tasks_alone(results: dict[str, SimulationResult]):
+    totals = window(results, "B4").totals
+    assert totals["unavailable_task_seconds_of_tasks_on_untouched_instances"] == 0
+    assert totals["stateful_moves_between_untouched_instances"] == 0
+
+
+def test_every_window_has_what_was_measured_beside_it_and_the_json_carries_both(results: dict[str, SimulationResult]):
+    form = results["scale-out"].as_json()
+    assert [each["label"][:2] for each in form["windows"]] == ["A1", "A2", "A3", "A4", "A5"]
+    assert form["windows"][0]["measured"]["totals"]["active_moves"] == 18
+    assert form["windows"][0]["totals"]["active_moves"] == 8
+    assert set(form["windows"][0]["measured"]["totals"]) <= set(form["windows"][0]["totals"])
+
+
+def short(exogenous: Exogenous, ms: int = 200_000) -> Exogenous:
+    end_ms = exogenous.start.at_ms + ms
+    happenings = tuple(each for each in exogenous.happenings if each.at_ms < end_ms)
+    return attrs.evolve(exogenous, happenings=happenings, windows=(), end_ms=end_ms)
+
+
+def test_the_same_input_writes_the_same_log_and_it_verifies(recorded: dict[str, Exogenous], tmp_path: Path):
+    exogenous = short(recorded["scale-out"])
+    for name in ("one.jsonl", "two.jsonl"):
+        with open_log(tmp_path / name, "w") as log, log.transaction():
+            result = simulate(exogenous, FITTED, sink=log)
+    assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
+    with open_log(tmp_path / "one.jsonl") as log:
+        report = verify(log.read())
+    assert report.verdict is Verdict.IDENTICAL
+    assert report.records == result.facts + result.decisions
+
+
+def test_another_seed_or_setting_writes_another_log_under_another_name(recorded: dict[str, Exogenous]):
+    exogenous = short(recorded["scale-out"], 60_000)
+    logs = []
+    for simulation in (FITTED, attrs.evolve(FITTED, seed=1), attrs.evolve(FITTED, overrides={"max_warmups": 5})):
+        memory = Memory()
+        result = simulate(exogenous, simulation, sink=memory)
+        logs.append((result.log_id, tuple(memory.lines)))
+    assert len({log_id for log_id, _ in logs}) == 3
+    assert len({lines[3:] for _, lines in logs}) == 3
+
+
+def test_a_simulated_log_can_be_simulated_again(recorded: dict[str, Exogenous], tmp_path: Path):
+    exogenous = short(recorded["rolling"], 400_000)
+    with open_log(tmp_path / "one.db", "w") as log, log.transaction():
+        first = simulate(exogenous, FITTED, sink=log)
+    with open_log(tmp_path / "one.db") as log:
+        again = read_exogenous(log.read())
+    lives = [(each.member_id, each.capacity) for each in first.lives]
+    assert [(each.member_id, each.capacity) for each in simulate(again, FITTED).lives] == lives
+    assert not again.imported
+
+
+def test_a_configuration_that_changes_and_progress_are_passed_on(recorded: dict[str, Exogenous]):
+    exogenous = short(recorded["scale-out"], 60_000)
+    seen: list[tuple[int, int]] = []
+    result = simulate(exogenous, attrs.evolve(FITTED, overrides={"num_standbys": 1}), progress=lambda done, total: seen.append((done, total)))
+    assert seen[-1] == (60_000, 60_000)
+    assert seen == sorted(seen)
+    assert result.configured.knobs.num_standbys == 1
+    assert result.configured.led_by == "equipoise"
+    assert result.whole.totals["standby_copies_begun"] >= 20
+
+
+def test_a_member_that_drains_is_waited_for_before_it_is_started_again(recorded: dict[str, Exogenous]):
+    exogenous = recorded["rolling"]
+    start = next(each for each in exogenous.happenings if isinstance(each, ProcessStarted) and each.member_id == "i1")
+    at_ms = exogenous.start.at_ms + 60_000
+    happenings = [
+        *[each for each in exogenous.happenings if each.at_ms < at_ms],
+        ProcessEnded(at_ms=at_ms, member_id="i1", incarnation=1, how="announced", inferred=False, done_ms=None),
+        attrs.evolve(start, at_ms=at_ms, state_kept=True, pause_ms=5_000),  # at once, says the log; but it still drains
+    ]
+    result = simulate(attrs.evolve(exogenous, happenings=tuple(happenings), windows=(), end_ms=at_ms + 60_000), FITTED)
+    first, second = [life for life in result.lives if life.member_id == "i1"]
+    assert first.end_ms is not None
+    assert first.end_ms > at_ms
+    assert 5_000 <= second.start_ms - first.end_ms <= 5_200
+
+
+@pytest.mark.parametrize(
+    ("changes", "error", "problem"),
+    [
+        ({"overrides": {"max_warmup": 1}}, InputError, "max_warmup.*there is none of that name"),
+        ({"overrides": {"max_warmups": 0}}, FieldError, r"Knobs\.max_warmups"),
+        ({"overrides": {"max_step_ms": 9_000}}, InputError, "lease_margin_ms"),
+        ({"assignor": "nobody"}, InputError, "nobody"),
+    ],
+)
+def test_what_cannot_be_simulated_says_why(recorded: dict[str, Exogenous], changes: dict[str, Any], error: type[Exception], problem: str):
+    with pytest.raises(error, match=problem):
+        simulate(short(recorded["scale-out"]), attrs.evolve(FITTED, **changes))
+
+
+def test_an_imported_group_is_led_by_us_from_the_first_fact(recorded: dict[str, Exogenous]):
+    memory = Memory()
+    simulate(short(recorded["scale-out"], 20_000), FITTED, sink=memory)
+    configured = [line for line in memory.lines if GroupConfigured.__name__ in line]
+    assert len(configured) == 1
+    assert "led_by='equipoise'" in configured[0]
