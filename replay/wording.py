@@ -15,6 +15,7 @@ MACHINE_REASONS: Mapping[str, str] = {
     "destination_gone": "{destination} is gone",
     "destination_leaving": "{destination} is leaving itself",
     "destination_wiped": "{destination} has lost its copy",
+    "source_stays": "{source} stays after all",
     "source_gone": "{source} is gone, so who gets it is decided anew",
     "task_gone": "the new topology no longer has the task",
     "stalled": "the copy on {destination} got no nearer for too long; its slot goes to another",

@@ -333,7 +333,11 @@ def _note_progress(context: Context, member: MemberState) -> None:
 
 
 def _cancel_drain(context: Context, member: MemberState) -> None:
+    """It stays: what was to be moved for its leaving alone is not moved (PROTOCOL D9); what it was told to give up is given up."""
     member.leaving = False
+    for task, movement in sorted(context.state.in_flight.items()):
+        if movement.source == member.member_id and movement.state.value == "warming":
+            context.cancel(task, "source_stays")
     member.drain_deadline_ms = None
     member.drained = False
     context.causes.add("leave_cancelled")
