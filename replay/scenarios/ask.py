@@ -146,7 +146,7 @@ def moved(play: Play, said: Said) -> None:
 def restart(play: Play, said: Said) -> None:
     told = len(play.stage.disagreements)
     same, again = play.stage.restart()
-    play.say(f"restored before #{play.state.seq - len(again) + 1}, {'the same bytes' if same else 'OTHER BYTES'}")
+    play.say(f"restored at #{play.state.seq - len(again)}, {'the same bytes' if same else 'OTHER BYTES'}")
     for fact, decisions in again:
         play.tell(fact, decisions, told, quiet=False)
 

@@ -488,6 +488,13 @@ def close(play: Play, said: Said) -> None:
     play.say(_line(theatre, host))
 
 
+@directive("gone", "SESSION...", "The session's process is killed: it says and does nothing any more.")
+def gone(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    for host in theatre.chosen(said):
+        del theatre.hosts[host.name]
+
+
 @directive("sessions", "", "Every session: what it may process now and what not, and for how long its lease lasts.")
 def sessions(play: Play, said: Said) -> None:
     theatre = _theatre(play)
