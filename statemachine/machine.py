@@ -43,7 +43,8 @@ class GroupMachine:
         """Folds one fact and returns the decisions it causes, in order; usually none.
 
         Raises RepeatError when `record` does not come after the last one, and GroupHalted when going on would be a guess: from then on
-        every step raises it again, and the state is that of the last checkpoint taken by the caller.
+        every step raises it again, and the state is that of the last checkpoint taken by the caller. Any other exception is a defect; it halts
+        the group as well.
         """
         if self.halted is not None:
             raise self.halted
@@ -55,24 +56,32 @@ class GroupMachine:
             state.log_id = event.log_id
             state.last_offset = record.offset
             return []
+        try:
+            return self._fold(record)
+        except Exception as error:
+            # Whatever it was, half a step was taken: nobody may go on from here.
+            halted = GroupHalted(state.group, record.offset, "defect", f"{error.__class__.__name__}: {error}")
+            self.halted = error if isinstance(error, GroupHalted) else halted
+            raise
+
+    def _fold(self, record: Record) -> list[DecisionRecord]:
+        state = self.state
+        event = record.event
         self._advance(record)
         context = Context(state, self._deadlines)
         for timer, key in self._deadlines.take_due():
             deadline_passed(context, timer, key)
         try:
+            TRANSITIONS[state.phase][event.__class__](context, event)
             if event.__class__ is GroupConfigured:
                 self._assignor = self._find_assignor(event, record.offset)
-            TRANSITIONS[state.phase][event.__class__](context, event)
         except Rejected as rejected:
             context.emitted.append(_rejection(record, rejected))
-        except GroupHalted as halted:
-            self.halted = halted
-            raise
         if context.causes or context.changed or context.moves:
             self._lead(context, record)
         knobs = state.knobs
         if knobs.checkpoint_every_records and (state.seq + 1) % knobs.checkpoint_every_records == 0:
-            context.emitted.append(self._checkpoint())
+            context.emitted.append(self._checkpoint(len(context.emitted) + 1))
         return self._number(record, context.emitted) if context.emitted else []
 
     def _advance(self, record: Record) -> None:
@@ -118,12 +127,10 @@ class GroupMachine:
         assert self._assignor is not None, "a configured group has its assignor"
         try:
             decide(context, self._assignor, record.offset)
-        except GroupHalted as halted:
-            self.halted = halted
+        except GroupHalted:
             raise
         except EquipoiseError as error:
-            self.halted = GroupHalted(self.state.group, record.offset, "assignor_failed", f"{self._assignor.name} could not decide: {error}")
-            raise self.halted from error
+            raise GroupHalted(self.state.group, record.offset, "assignor_failed", f"{self._assignor.name} could not decide: {error}") from error
 
     def _number(self, record: Record, emitted: list[Decision]) -> list[DecisionRecord]:
         """Dense numbers per group, each with the fact that caused it (PROTOCOL L4)."""
@@ -135,8 +142,12 @@ class GroupMachine:
             for index, decision in enumerate(emitted)
         ]
 
-    def _checkpoint(self) -> Checkpointed:
-        return Checkpointed(state_sha256=hashlib.sha256(self.snapshot()).hexdigest(), seq=self.state.seq)
+    def _checkpoint(self, emitted: int) -> Checkpointed:
+        """The hash of what `snapshot` gives after this step, which has then numbered all that it emitted."""
+        self.state.number += emitted
+        checkpoint = self.snapshot()
+        self.state.number -= emitted
+        return Checkpointed(state_sha256=hashlib.sha256(checkpoint).hexdigest(), seq=self.state.seq)
 
     @property
     def next_deadline_ms(self) -> int | None:
