@@ -418,7 +418,7 @@ def _by_place(records: Iterable[DecisionRecord]) -> dict[str, str]:
             places["group.generation"] = f"{decision.generation} ({decision.cause})"
             for move in decision.moves:
                 step = f"{move.source} -> {move.destination} {move.state}"
-                places[f"task {move.task}"] = f"{step}: {move.reason}, lag {move.lag_records}"
+                places[f"task {move.task} to {move.destination}"] = f"{step}: {move.reason}, lag {move.lag_records}"
         elif isinstance(decision, AssignmentProposed):
             for member in decision.members:
                 for name in ("active", "standby", "warmup"):

@@ -92,13 +92,14 @@ def imported_parts(step: Imported) -> list[str | Table]:
                 totals.get("min_moves_for_balance"),
             )
         )
-    columns = ("action", "task-seconds unavailable", "of it, owner untouched", "longest s", "rounds", "moves", "fewest moves")
+    columns = ("action", "task-s silent", "of it, owner untouched", "longest s", "rounds", "moves", "fewest")
     return [
         "",
         click.style(f"{step.run}: {_ABOUT.get(step.run, 'a recorded run')}", bold=True),
         f"{span}, {counted(summary.generations, 'generation')}, {counted(sum(summary.facts.values()), 'fact')} imported to {step.log}",
         "",
         Table(columns=columns, rows=rows, title="what it went through, led by Kafka Streams"),
+        "silent: no record processed for over 1 s; untouched: the instance was neither started nor stopped; fewest: moves that balance needs",
     ]
 
 

@@ -130,7 +130,9 @@ class Screen:
 
 
 def _draw(table: Table) -> None:
-    drawn = rich.table.Table(title=table.title or None, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    drawn = rich.table.Table(
+        title=table.title or None, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_style="bold"
+    )
     for index, name in enumerate(table.columns):
         drawn.add_column(Text(name), justify="right" if table.stands_right(index) else "left", overflow="fold")
     for row in table.cells():

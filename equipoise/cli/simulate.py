@@ -114,8 +114,11 @@ def simulation_parts(result: SimulationResult, fitted: Fit, speed: int, location
 
 
 def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
-    """Per window: what was recorded -> what was simulated, in the terms of `unavailability.json`; `brief`: what fits a narrow terminal."""
-    measures = MEASURES[:5] if brief else MEASURES
+    """Per window: what was recorded -> what was simulated, in the terms of `unavailability.json`; `brief`: what fits a narrow terminal.
+
+    A silence: no record of a task was processed for over a second. ``fewest``: moves that would have sufficed for balance.
+    """
+    measures = [each for each in MEASURES if each[0] not in ("tasks", "restored before running")] if brief else MEASURES
     compared = any(measured is not None for measured in result.measured)
     title = "what each action cost: recorded (Kafka Streams) -> simulated (equipoise)" if compared else "what it cost"
     rows = []
@@ -124,12 +127,12 @@ def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
         cells = [(_cell(recorded.get(name), scale), _cell(cost.totals[name], scale)) for _, name, scale in measures]
         rows.append((cost.label.replace("_", " "), cells, cost.totals["min_moves_for_balance"]))
     pairs = [_arrows([cells[column] for _, cells, _ in rows]) for column in range(len(measures))]
-    columns = ("action", *(heading for heading, _, _ in measures), "fewest moves")
+    columns = ("action", *(heading for heading, _, _ in measures), "fewest")
     return Table(columns=columns, rows=[(label, *(pair[i] for pair in pairs), fewest) for i, (label, _, fewest) in enumerate(rows)], title=title)
 
 
 MEASURES = (
-    ("task-seconds unavailable", "unavailable_task_seconds", 1),
+    ("task-s silent", "unavailable_task_seconds", 1),
     ("tasks", "tasks_unavailable", 1),
     ("longest s", "longest_silence_ms", 1_000),
     ("moves", "active_moves", 1),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import TYPE_CHECKING
 
 import click
@@ -9,6 +10,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG
 from equipoise.cli.screen import Screen, Table
+from events import codec
 from events.errors import InputError
 from events.log import Log
 from replay.wording import clock_text, counted
@@ -18,6 +20,7 @@ if TYPE_CHECKING:
 
 _COLOURS = {0: "green", 1: "red", 2: "yellow"}
 """By exit code."""
+_MOST_CHARS = 600
 
 
 @command("verify", short_help="Does a log replay to the byte? Shows the first divergence if not.")
@@ -71,11 +74,18 @@ def divergence_parts(group: str, divergence: Divergence) -> list[str | Table]:
     parts: list[str | Table] = ["", click.style(f"first divergence of group {group}, at offset {divergence.offset}: {divergence.problem}", bold=True)]
     fact = divergence.fact
     if fact is not None:
-        parts.append(f"  fact        offset {fact.offset}, {clock_text(fact.append_ms)}: {fact.event}")
+        parts.append(f"  fact        offset {fact.offset}, {clock_text(fact.append_ms)}: {_said(fact.event)}")
     for label, record in (("in the log ", divergence.stored), ("recomputed ", divergence.recomputed)):
-        said = "nothing" if record is None else f"number {record.number}, index {record.index}: {record.decision}"
+        said = "nothing" if record is None else f"number {record.number}, index {record.index}: {_said(record.decision)}"
         parts.append(f"  {label} {said}")
     if divergence.differences:
         rows = [(each.place, each.stored, each.recomputed) for each in divergence.differences]
         parts += ["", Table(columns=("what", "in the log", "recomputed"), rows=rows, title="what that makes different")]
     return parts
+
+
+def _said(event: codec.Event) -> str:
+    """The event in one line, cut where it gets long."""
+    form = codec.to_json(event)
+    text = f"{form['kind']} {json.dumps(form['event'], ensure_ascii=False)}"
+    return text if len(text) <= _MOST_CHARS else f"{text[:_MOST_CHARS]} ... ({len(text):,} characters; --json has all)"

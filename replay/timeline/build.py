@@ -300,12 +300,22 @@ class _Builder:
         for key, (kind, caught_up) in now.items():
             if key not in self._open_copies:
                 self._open_copies[key] = _Copy(kind, at_ms, at_ms if caught_up else None)
+                self._begin_curve(key, at_ms)
         self._tasks.update({task: part.stateful for task, part in state.tasks().items()})
         if state.members:
             situation = Situation(leader.build_problem(state))
             imbalance = Shares(situation).imbalance(situation.owner)
             if not self._imbalance or self._imbalance[-1][1] != imbalance:
                 self._imbalance.append((at_ms, imbalance))
+
+    def _begin_curve(self, key: tuple[TaskId, str], at_ms: int) -> None:
+        """A copy that begins is as far behind as its member said, or by the whole changelog."""
+        state, (task, member_id) = self._state, key
+        lag = state.members[member_id].lags.get(task)
+        if lag is None:
+            lag = state.end_offset(task, state.tasks()[task])
+        if isinstance(lag, int):
+            _add_point(self._lags.setdefault(key, []), at_ms, lag)
 
     def _close_copy(self, key: tuple[TaskId, str], at_ms: int) -> None:
         copy = self._open_copies.pop(key)

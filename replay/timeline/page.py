@@ -53,7 +53,7 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
         "cards": [
             [f"{totals.moves:,}", "changes of owner"],
             [f"{totals.rounds:,}", "rounds"],
-            [f"{totals.stopped_ms / 1_000:,.1f}", "task-seconds without a running owner"],
+            [f"{totals.stopped_ms / 1_000:,.1f}", "task-seconds not running"],
             [span_text(totals.longest_ms), "longest at a stretch"],
             [f"{totals.tasks_stopped:,} of {len(timeline.tasks):,}", "tasks ever without one"],
         ],
