@@ -119,7 +119,7 @@ class _Planner:
                     self.by_chance.append((task, self.target[task]))
             elif not self._needs_slot(task):
                 self._set(task, MovementState.WARMING, self._wanted(task))
-            elif (task, self.target[task]) in self.situation.blocked:
+            elif self.situation.is_blocked(task, self.target[task]):
                 self._set(task, MovementState.WAITING, "blocked")
             else:
                 waiting.append(task)
@@ -162,7 +162,7 @@ class _Planner:
         return self.situation.in_flight[task].state is MovementState.REVOKING or self._may_go_now(task)
 
     def _may_go_now(self, task: TaskId) -> bool:
-        if not self.situation.tasks[task].stateful or self.situation.caught_up(self.target[task], task):
+        if self.situation.is_ready(self.target[task], task):
             return True
         source = self.situation.members[self.now[task]]
         return source.leaving and source.drained
@@ -202,7 +202,7 @@ class _Pace:
 
     def time_to_ready(self, task: TaskId, destination: str) -> float:
         """Seconds; records when no member measured its speed; 0 when caught up."""
-        if not self._situation.tasks[task].stateful or self._situation.caught_up(destination, task):
+        if self._situation.is_ready(destination, task):
             return 0.0
         return self._situation.records(destination, task) / self._speed[destination]
 

@@ -115,7 +115,7 @@ class AssignmentNetwork:
             )
         )
 
-    def assigned(self, flow: Flow, *, allowed: Callable[[TaskId, str], bool]) -> dict[TaskId, str]:
+    def assigned(self, flow: Flow) -> dict[TaskId, str]:
         """Task -> member. What the flow sent through a pool is dealt by `deal`."""
         amount: list[int] = flow.amount.tolist()
         owner = {task: member for arc, task, member in self._direct_arcs if amount[arc]}
@@ -124,7 +124,7 @@ class AssignmentNetwork:
             if amount[arc]:
                 pooled.setdefault(key, []).append(task)
         for key, tasks in pooled.items():
-            owner.update(deal(sorted(tasks), {member: amount[arc] for arc, member in self._pool_arcs[key]}, allowed))
+            owner.update(deal(sorted(tasks), {member: amount[arc] for arc, member in self._pool_arcs[key]}))
         return dict(sorted(owner.items()))
 
     def _open_pools(self) -> None:
@@ -171,7 +171,11 @@ class AssignmentNetwork:
         return mixed(parts[:, 0] ^ mixed(parts[:, 1] ^ mixed(parts[:, 2], 2), 1), 0)
 
 
-def deal(tasks: Sequence[TaskId], places: Mapping[str, int], allowed: Callable[[TaskId, str], bool]) -> dict[TaskId, str]:
+def anywhere(task: TaskId, member: str) -> bool:
+    return True
+
+
+def deal(tasks: Sequence[TaskId], places: Mapping[str, int], allowed: Callable[[TaskId, str], bool] = anywhere) -> dict[TaskId, str]:
     """The canonical rule for what is left open: tasks, in the order given, go round the members, in rising order, one to each that has a place left.
 
     So tasks that follow each other spread over the members. A task goes to the next member that is `allowed` for it. If none is left, it changes

@@ -41,15 +41,21 @@ class Situation:
 
     def __init__(self, problem: AssignmentProblem) -> None:
         self.knobs = problem.knobs
-        self.blocked = problem.blocked
         self.tasks: dict[TaskId, Task] = {task.id: task for task in sorted(problem.tasks, key=lambda task: task.id)}
         self.members: dict[str, Member] = {member.id: member for member in sorted(problem.members, key=lambda member: member.id)}
         _check(problem, self.tasks, self.members)
+        self.blocked: dict[TaskId, list[str]] = {}
+        """Task -> members on which no warm-up of it may begin."""
+        for task_id, member_id in sorted(problem.blocked):
+            if task_id not in self.tasks or not self.tasks[task_id].stateful:
+                continue
+            self.blocked.setdefault(task_id, []).append(member_id)
         self.stateful = [task.id for task in self.tasks.values() if task.stateful]
         self.stateless = [task.id for task in self.tasks.values() if not task.stateful]
         self.owner: dict[TaskId, str] = {task: member.id for member in self.members.values() for task in member.active if task in self.tasks}
         self.copies: dict[TaskId, dict[str, Copy]] = copies(self.tasks, self.members.values(), self.knobs.acceptable_recovery_lag)
         self._eligible = self._pools()
+        self._unblocked: dict[tuple[Pool, tuple[str, ...]], Pool] = {}
         self._homes = self._index_homes()
         self.in_flight: dict[TaskId, Movement] = {
             movement.task: movement
@@ -95,6 +101,23 @@ class Situation:
 
     def may_run(self, member: str, task: TaskId) -> bool:
         return member in self._eligible[task.subtopology]
+
+    def unblocked(self, task: TaskId) -> Pool:
+        """Those of `eligible` on which a warm-up of it may begin. Tasks with the same ones share one pool."""
+        pool = self.eligible(task)
+        blocked = tuple(self.blocked.get(task, ()))
+        if not blocked:
+            return pool
+        if (pool, blocked) not in self._unblocked:
+            self._unblocked[pool, blocked] = pool_of(member for member in pool.members if member not in blocked)
+        return self._unblocked[pool, blocked]
+
+    def is_blocked(self, task: TaskId, member: str) -> bool:
+        return member in self.blocked.get(task, ())
+
+    def is_ready(self, member: str, task: TaskId) -> bool:
+        """It could run the task at once: caught up, or there is nothing to catch up with."""
+        return not self.tasks[task].stateful or self.caught_up(member, task)
 
     def caught_up(self, member: str, task: TaskId) -> bool:
         """Rank 0."""

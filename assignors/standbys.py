@@ -218,7 +218,7 @@ class _Board:
             if taker is None or self.load[taker] >= self.upper[taker]:
                 continue
             unsettled = True
-            if (task, taker) not in self.situation.blocked and slots.take(taker):
+            if not self.situation.is_blocked(task, taker) and slots.take(taker):
                 warmups.add((task, taker))
                 self._promise(task, giver, taker)
             elif not slots.left:

@@ -159,7 +159,7 @@ def constrained_balanced_assignment(
         parts = min(-(-max(0, wanted - below - within) // part), MOST_STEPS)
         for step in range(parts):
             network.place(member, part if step < MOST_STEPS - 1 else wanted, (2 + min(first_step + step, MOST_STEPS), 0, 0))
-    return network.assigned(network.solve(), allowed=lambda task, member: (task, member) not in situation.blocked)
+    return network.assigned(network.solve())
 
 
 def propose_balanced_assignment(
@@ -167,7 +167,7 @@ def propose_balanced_assignment(
 ) -> Target:
     """The target: among all assignments with the least imbalance the one that changes the fewest owners, regardless of ranks.
 
-    Then, in this order: most moves that are sought (see `_add_task`), fewest records to restore, a tie-break drawn from the ids. `settled`:
+    Then, in this order: the moves liked best (see LIKED, NEUTRAL, BLOCKED), fewest records to restore, a tie-break drawn from the ids. `settled`:
     destinations decided earlier (PROTOCOL D9), kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when it
     goes to one of them.
 
@@ -185,39 +185,47 @@ def propose_balanced_assignment(
         network.shares(member, shares.stateful[member].lower, shares.stateful[member].upper, kind="stateful")
         network.shares(member, shares.every[member].lower, shares.every[member].upper, kind="every")
     flow = network.solve()
-    owner = network.assigned(flow, allowed=lambda task, member: (task, member) not in situation.blocked)
-    return Target(owner=owner, optimal=flow.optimal, unique=flow.unique)
+    return Target(owner=network.assigned(flow), optimal=flow.optimal, unique=flow.unique)
 
 
 STAYS = (0, 0, 0, 0)
 
 
 def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, candidates: Candidates | None) -> None:
-    """One task's arcs. Costs: (imbalance, changes of owner, moves that are not sought, records to restore).
-
-    A move is sought when it goes back home, or ends a restore because its destination is caught up.
-    """
+    """One task's arcs. Costs: (imbalance, changes of owner, dislike, records to restore), where dislike is one of LIKED, NEUTRAL and BLOCKED."""
     owner = situation.owner.get(task)
-    eligible = situation.eligible(task)
+    eligible = situation.unblocked(task)
     changes = 0 if owner is None and candidates is None else 1
-    if owner is not None and owner in eligible:
-        network.direct(task, owner, STAYS)
-    stateful = situation.tasks[task].stateful
     granted: Container[str] = candidates if candidates is not None else ()
-    named = situation.copies[task] if stateful else situation.homes(task)
-    for member in dict.fromkeys((*(candidates.members if candidates is not None else ()), *named)):
-        if member == owner or member not in eligible:
-            continue
-        ready = not stateful or situation.caught_up(member, task)
-        if member in granted or ready or (task, member) not in situation.blocked:
-            moves = 0 if member in granted else changes
-            network.direct(task, member, (0, moves, 0 if situation.comes_home(member, task) else 1, 0 if ready else situation.records(member, task)))
+    named = dict.fromkeys(candidates.members if candidates is not None else ())
+    if situation.tasks[task].stateful:
+        named.update(dict.fromkeys((*situation.copies[task], *situation.blocked.get(task, ()))))
+    else:
+        named.update(dict.fromkeys(situation.homes(task)))
+    if owner is not None and situation.may_run(owner, task):
+        network.direct(task, owner, STAYS)
+    for member in named:
+        if member != owner and situation.may_run(member, task):
+            ready = situation.is_ready(member, task)
+            dislike = NEUTRAL
+            if situation.comes_home(member, task) or (ready and _restoring(situation, task)):
+                dislike = LIKED
+            elif not ready and member not in eligible and member not in granted:
+                dislike = BLOCKED
+            network.direct(task, member, (0, 0 if member in granted else changes, dislike, 0 if ready else situation.records(member, task)))
+    records = whole(situation.tasks[task]) if situation.tasks[task].stateful else 0
     fresh = candidates.fresh if candidates is not None else None
-    records = whole(situation.tasks[task]) if stateful else 0
     if fresh is not None:
-        network.pooled(task, fresh, (0, 0, 1, records))
-    if fresh is not eligible:
-        network.pooled(task, eligible, (0, changes, 1, records))
+        network.pooled(task, fresh, (0, 0, NEUTRAL, records))
+    if fresh is not eligible and eligible:
+        network.pooled(task, eligible, (0, changes, NEUTRAL, records))
+
+
+LIKED = 0
+"""It goes back home, or its move ends a restore because the destination is caught up."""
+NEUTRAL = 1
+BLOCKED = 2
+"""The last warm-up there stalled: only if nothing else does as well; then it waits for its back-off."""
 
 
 def _restoring(situation: Situation, task: TaskId) -> bool:

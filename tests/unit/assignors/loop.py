@@ -1,7 +1,8 @@
-"""A group that does what plans say, round after round, without clock, log or machine: the harness of Kafka's TaskAssignorConvergenceTest, with hand-overs.
+"""A group that does what plans say, round after round, without clock, log or machine: the harness of Kafka's TaskAssignorConvergenceTest, with
+hand-overs.
 
-Between two rounds every copy that a member was told to keep becomes warm. A member that is told to revoke gives the task up at once and keeps a copy on disk; its
-destination gets it in the same round, by the next question. Every plan on the way is judged by `assignors.validation`.
+Between two rounds every copy that a member was told to keep becomes warm. A member that is told to revoke gives the task up at once and keeps a
+copy on disk; its destination gets it in the same round, by the next question. Every plan on the way is judged by `assignors.validation`.
 """
 
 from __future__ import annotations

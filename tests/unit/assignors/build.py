@@ -1,0 +1,111 @@
+"""Small words to write problems with, shared by the assignors' tests."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from assignors.high_availability import HighAvailability
+from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Task
+from assignors.validation import plan_faults
+from events.knobs import Knobs
+from events.tasks import Lag, LagSentinel, TaskId, parse_task
+
+ACTIVE = LagSentinel.ACTIVE
+UNKNOWN = LagSentinel.UNKNOWN
+STATE = 150_000
+"""End offset of stateful tasks where a test does not say otherwise."""
+
+
+def ids(*texts: str) -> tuple[TaskId, ...]:
+    """``ids("0_0", "0_1")``; a text may hold several, separated by spaces."""
+    return tuple(sorted(parse_task(word) for text in texts for word in text.split()))
+
+
+def tasks(stateful: str = "", stateless: str = "", *, end_offset: int = STATE) -> tuple[Task, ...]:
+    return (
+        *(Task(id=task, stateful=True, end_offset=end_offset) for task in ids(stateful)),
+        *(Task(id=task, stateful=False) for task in ids(stateless)),
+    )
+
+
+def numbered(count: int, *, subtopology: int = 0, start: int = 0) -> str:
+    """``"0_0 0_1 ..."``: `count` tasks of a sub-topology."""
+    return " ".join(f"{subtopology}_{partition}" for partition in range(start, start + count))
+
+
+def member(
+    name: str,
+    active: str = "",
+    *,
+    standby: str = "",
+    warmup: str = "",
+    lags: dict[str, Lag] | None = None,
+    every: Lag | None = None,
+    of: str = "",
+    capacity: int = 1,
+    leaving: bool = False,
+    drained: bool = False,
+    home: str = "",
+    ready: str = "",
+    subtopologies: Iterable[int] | None = None,
+    speed: float = 0.0,
+) -> Member:
+    """A member that owns `active` and says so; `every`: its lag on each task of `of`; `lags` say the rest."""
+    reported: dict[TaskId, Lag] = dict.fromkeys(ids(active), ACTIVE)
+    reported.update({task: every for task in ids(of) if every is not None and task not in reported})
+    reported.update({parse_task(task): lag for task, lag in (lags or {}).items()})
+    return Member(
+        id=name,
+        capacity=capacity,
+        leaving=leaving,
+        drained=drained,
+        subtopologies=None if subtopologies is None else frozenset(subtopologies),
+        active=ids(active),
+        standby=ids(standby),
+        warmup=ids(warmup),
+        lags=reported,
+        ready=frozenset(ids(ready)),
+        home=frozenset(ids(home)),
+        restore_records_per_s=speed,
+    )
+
+
+def in_flight(task: str, source: str | None, destination: str, state: str) -> Movement:
+    return Movement(task=parse_task(task), source=source, destination=destination, state=MovementState(state))
+
+
+def problem(
+    tasks: Iterable[Task], *members: Member, in_flight: Iterable[Movement] = (), blocked: Iterable[tuple[str, str]] = (), **knobs: int
+) -> AssignmentProblem:
+    """Knobs by name; `acceptable_recovery_lag` is 100 and `num_standbys` 0 unless said."""
+    return AssignmentProblem(
+        tasks=tuple(tasks),
+        members=members,
+        knobs=Knobs(**{"acceptable_recovery_lag": 100, **knobs}),
+        in_flight=tuple(in_flight),
+        blocked=frozenset((parse_task(task), name) for task, name in blocked),
+    )
+
+
+def plan(question: AssignmentProblem) -> Plan:
+    """The plan of `high_availability`, judged."""
+    assignor = HighAvailability()
+    answer = assignor.assign(question)
+    assert plan_faults(question, answer, assignor.guarantees) == []
+    return answer
+
+
+def text(tasks: Iterable[TaskId]) -> str:
+    """``"0_0 0_1"``."""
+    return " ".join(map(str, tasks))
+
+
+def movements(answer: Plan) -> list[str]:
+    """``"0_1 m1 -> m2 warming"``, in the plan's order."""
+    return [f"{each.task} {each.source} -> {each.destination} {each.state.value}" for each in answer.movements]
+
+
+def copies(answer: Plan, name: str) -> int:
+    """Tasks a member holds in any form."""
+    part = answer.members[name]
+    return len(part.active) + len(part.revoke) + len(part.standby) + len(part.warmup)

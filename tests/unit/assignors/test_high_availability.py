@@ -1,0 +1,562 @@
+"""The seed's steps, one after the other, and what stands around them: who may run what, what is in flight, who is leaving, who waits."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from assignors.high_availability import HighAvailability
+from assignors.problem import Guarantee, MovementState, Reason
+from events.errors import FieldError
+from events.tasks import parse_task
+from tests.unit.assignors.build import ACTIVE, STATE, UNKNOWN, copies, ids, in_flight, member, movements, numbered, plan, problem, tasks, text
+
+# Constrained balance: where a task may run now
+
+
+def test_a_task_without_owner_goes_to_a_caught_up_member_never_to_a_colder_one():
+    answer = plan(problem(tasks("0_0"), member("m1", lags={"0_0": 5000}), member("m2", lags={"0_0": 100}), member("m3")))
+    assert text(answer.members["m2"].active) == "0_0"
+    assert answer.reasons[parse_task("0_0")] == Reason(code="unowned", lag_records=100)
+    assert not answer.probing
+
+
+def test_of_the_caught_up_members_each_gets_its_share():
+    """Both are caught up on all, so it is a matter of balance: the seed's "as balanced as it can be"."""
+    four = numbered(4)
+    answer = plan(problem(tasks(four), member("m1", every=0, of=four), member("m2", every=0, of=four), member("m3")))
+    assert [len(answer.members[name].active) for name in ("m1", "m2", "m3")] == [2, 2, 0]
+    assert movements(answer) == [f"{answer.movements[0].task} {answer.movements[0].source} -> m3 warming"]
+
+
+def test_nobody_caught_up_the_soonest_ready_gets_it():
+    answer = plan(problem(tasks("0_0"), member("m1", lags={"0_0": 1000}), member("m2", lags={"0_0": 500}), member("m3")))
+    assert text(answer.members["m2"].active) == "0_0"
+    assert answer.reasons[parse_task("0_0")] == Reason(code="unowned_cold", lag_records=500)
+
+
+def test_nobody_has_a_copy_the_restore_queue_decides():
+    """m1 restores 0_0 and would begin with 0_1 only after it (PROTOCOL D3)."""
+    busy = member("m1", "0_0", lags={"0_0": 90_000}, capacity=5)
+    answer = plan(problem(tasks("0_0 0_1"), busy, member("m2")))
+    assert text(answer.members["m2"].active) == "0_1"
+
+
+def test_half_a_copy_of_everything_does_not_attract_everything():
+    """m1 has a little of all ten; restored one after the other that is no sooner than sharing them."""
+    ten = numbered(10)
+    answer = plan(problem(tasks(ten), member("m1", every=140_000, of=ten), member("m2"), member("m3")))
+    assert len(answer.members["m1"].active) <= 4
+    assert answer.imbalance_now == 0
+
+
+def test_a_zombies_word_is_a_copy_of_unknown_age():
+    answer = plan(problem(tasks("0_0"), member("m1", lags={"0_0": ACTIVE}), member("m2", lags={"0_0": 50})))
+    assert text(answer.members["m2"].active) == "0_0"
+
+
+def test_an_owned_task_stays_where_it_is_until_its_movement_completes():
+    """m1 restores 0_0; that m2 is caught up is no reason to move it, as long as the balance asks for nothing."""
+    answer = plan(problem(tasks("0_0 0_1"), member("m1", "0_0", lags={"0_0": 500}), member("m2", "0_1", lags={"0_0": 0})))
+    assert text(answer.members["m1"].active) == "0_0"
+    assert answer.cost.moves == 0
+
+
+def test_if_the_balance_asks_it_moves_what_ends_a_restore_first():
+    three = numbered(3)
+    answer = plan(problem(tasks(three), member("m1", three, lags={"0_1": 90_000}), member("m2", every=0, of=three)))
+    assert movements(answer) == ["0_1 m1 -> m2 revoking"]
+
+
+# Proposed balance: the target
+
+
+def test_one_more_member_moves_its_share_and_not_one_task_more():
+    """60 tasks, 6 members, a seventh: 8 moves (Kafka Streams 4: 51)."""
+    sixty = [numbered(10, start=10 * index) for index in range(6)]
+    answer = plan(problem(tasks(" ".join(sixty)), *(member(f"m{index}", each) for index, each in enumerate(sixty)), member("m6")))
+    assert (answer.cost.moves, answer.cost.moves_lower_bound, answer.cost.imbalance) == (8, 8, 0)
+    assert answer.cost.optimal
+    assert sorted(len(target) for target in answer.target.values()) == [8, 8, 8, 9, 9, 9, 9]
+    assert {each.destination for each in answer.movements} == {"m6"}
+    assert [each.state for each in answer.movements].count(MovementState.WARMING) == 2
+
+
+def test_among_equal_targets_the_least_state_moves():
+    sizes = {"0_0": 9000, "0_1": 500, "0_2": 7000, "0_3": 400}
+    made = [attrs.evolve(task, end_offset=sizes[str(task.id)]) for task in tasks(" ".join(sizes))]
+    answer = plan(problem(made, member("m1", " ".join(sizes)), member("m2")))
+    assert text(answer.target["m2"]) == "0_1 0_3"
+    assert answer.cost.restore_records == 900
+
+
+def test_a_copy_that_is_there_already_is_used():
+    three = numbered(3)
+    answer = plan(problem(tasks(three), member("m1", three), member("m2", lags={"0_1": 90_000})))
+    assert text(answer.target["m2"]) == "0_1"
+
+
+def test_balance_goes_by_capacity():
+    """Kafka's caps 1, 2, 3: exactly 1, 2, 3."""
+    six = numbered(6)
+    answer = plan(problem(tasks(six), member("m1", six), member("m2", capacity=2), member("m3", capacity=3)))
+    assert [len(target) for target in answer.target.values()] == [1, 2, 3]
+
+
+def test_balance_holds_for_stateful_tasks_and_for_all_tasks_at_once():
+    stateful, stateless = numbered(5), numbered(5, subtopology=1)
+    answer = plan(problem(tasks(stateful, stateless), member("m1", stateful), member("m2", stateless), member("m3")))
+    for target in answer.target.values():
+        assert 3 <= len(target) <= 4
+        assert 1 <= sum(task.subtopology == 0 for task in target) <= 2
+
+
+@pytest.mark.parametrize(("balance_factor", "moves"), [(1, 2), (2, 1), (3, 0)])
+def test_balance_factor_widens_the_shares(balance_factor: int, moves: int):
+    answer = plan(problem(tasks(numbered(4)), member("m1", numbered(4)), member("m2"), balance_factor=balance_factor))
+    assert answer.cost.moves == moves
+
+
+def test_a_balanced_group_is_left_alone_bit_for_bit():
+    question = problem(tasks(numbered(7), "1_0 1_1"), member("m1", "0_0 0_2 0_4 0_6 1_1"), member("m2", "0_1 0_3 0_5 1_0"))
+    answer = plan(question)
+    assert [answer.members[each.id].active for each in question.members] == [each.active for each in question.members]
+    assert answer.reasons == {}
+    assert (answer.movements, answer.probing, answer.cost.moves, answer.unique) == ((), False, 0, True)
+
+
+def test_a_new_target_that_is_no_better_than_what_runs_is_not_adopted():
+    """The seed's last lines. m2 can run nothing of what is there, so no plan is more balanced."""
+    answer = plan(problem(tasks(numbered(4)), member("m1", numbered(4)), member("m2", subtopologies=[])))
+    assert (answer.imbalance_now, answer.cost.imbalance) == (4, 4)
+    assert answer.movements == ()
+    assert not answer.probing
+
+
+def test_back_home_first():
+    """m2 was away and has its old copies: of all tasks that could come, its own do, and at once."""
+    six = numbered(6)
+    answer = plan(problem(tasks(six), member("m1", six), member("m2", every=40, of="0_1 0_3 0_5", home="0_1 0_3 0_5")))
+    assert text(answer.target["m2"]) == "0_1 0_3 0_5"
+    assert movements(answer) == [f"{task} m1 -> m2 revoking" for task in ("0_1", "0_3", "0_5")]
+    assert answer.reasons[parse_task("0_1")].code == "return_home"
+
+
+def test_home_counts_only_with_a_good_part_of_the_state():
+    """Of 0_1 it has to restore more than half: no home to return to; 0_2 is closer."""
+    three = numbered(3)
+    question = problem(tasks(three), member("m1", three), member("m2", lags={"0_1": STATE // 2, "0_2": 30_000}, home="0_1"))
+    assert text(plan(question).target["m2"]) == "0_2"
+    closer = problem(tasks(three), member("m1", three), member("m2", lags={"0_1": STATE // 2 - 1, "0_2": 30_000}, home="0_1"))
+    assert text(plan(closer).target["m2"]) == "0_1"
+
+
+def test_stateless_tasks_stay_and_move_only_as_the_target_asks():
+    """Kafka Streams deals them anew at every round. Here: one of six moves, in two steps."""
+    six = numbered(6, subtopology=1)
+    answer = plan(problem(tasks("", six), member("m1", "1_0 1_1 1_2 1_3"), member("m2", "1_4 1_5")))
+    assert answer.cost.moves == 1
+    assert [each.state for each in answer.movements] == [MovementState.REVOKING]
+    assert answer.members["m1"].revoke == (answer.movements[0].task,)
+    assert answer.movements[0].task not in answer.members["m2"].active
+    assert answer.members["m2"].warmup == ()
+
+
+def test_new_stateless_tasks_go_straight_to_their_target():
+    answer = plan(problem(tasks("0_0", "1_0 1_1 1_2"), member("m1", "0_0"), member("m2")))
+    assert sorted(len(part.active) for part in answer.members.values()) == [2, 2]
+    assert answer.reasons[parse_task("1_0")].code == "unowned_stateless"
+    assert not answer.probing
+
+
+# Movements and slots
+
+
+def test_slots_go_to_what_is_soonest_ready():
+    """Kafka's order is by task id; here by what is left to restore."""
+    lags = {"0_0": 90_000, "0_1": 30_000, "0_2": 60_000}
+    answer = plan(problem(tasks(numbered(6)), member("m1", numbered(6)), member("m2", lags=dict(lags))))
+    assert movements(answer) == ["0_1 m1 -> m2 warming", "0_2 m1 -> m2 warming", "0_0 m1 -> m2 waiting"]
+    assert answer.reasons[parse_task("0_0")] == Reason(code="slot_full", lag_records=90_000, because="balance")
+    assert answer.reasons[parse_task("0_1")] == Reason(code="balance", lag_records=30_000, because="balance")
+    assert text(answer.members["m2"].warmup) == "0_1 0_2"
+    assert answer.probing
+
+
+def test_soonest_means_time_where_the_speed_is_known():
+    """m2 has more to restore and is ten times as fast."""
+    question = problem(
+        tasks(numbered(6)),
+        member("m1", numbered(6), capacity=2),
+        member("m2", lags={"0_0": 90_000}, speed=1000.0),
+        member("m3", lags={"0_1": 30_000}, speed=100.0),
+        max_warmups=1,
+    )
+    assert [each for each in movements(plan(question)) if "warming" in each] == ["0_0 m1 -> m2 warming"]
+
+
+@pytest.mark.parametrize(("group", "per_member", "warming"), [(1, 9, 1), (3, 9, 3), (9, 1, 2), (9, 2, 4)])
+def test_caps_of_the_group_and_of_each_member(group: int, per_member: int, warming: int):
+    question = problem(
+        tasks(numbered(9)), member("m1", numbered(9)), member("m2"), member("m3"), max_warmups=group, max_warmups_per_member=per_member
+    )
+    answer = plan(question)
+    assert sum(len(part.warmup) for part in answer.members.values()) == warming
+    assert len(answer.movements) == 6
+
+
+def test_a_caught_up_destination_needs_no_slot():
+    nine = numbered(9)
+    answer = plan(problem(tasks(nine), member("m1", nine), member("m2", every=3, of="0_0 0_1 0_2 0_3"), max_warmups=1))
+    assert [each.state for each in answer.movements] == [MovementState.REVOKING] * 4
+    assert text(answer.members["m1"].revoke) == "0_0 0_1 0_2 0_3"
+    assert len(answer.members["m2"].warmup) == 1  # a slot that is left over keeps one of the copies fresh
+
+
+def test_a_standby_warms_up_without_a_slot():
+    question = problem(
+        tasks(numbered(4)),
+        member("m1", numbered(4)),
+        member("m2", standby=numbered(4), every=5000, of=numbered(4)),
+        member("m3"),
+        num_standbys=1,
+        max_warmups=1,
+    )
+    answer = plan(question)
+    assert [each.destination for each in answer.movements if each.state is MovementState.WARMING].count("m2") >= 1
+    assert answer.members["m2"].warmup == ()
+
+
+def test_what_is_in_flight_is_carried_to_its_end():
+    """Without it the target would be another: 0_1 has nothing left to restore on m2. But 0_0 was decided (PROTOCOL D9)."""
+    two = numbered(2)
+    begun = problem(
+        tasks(two), member("m1", two), member("m2", warmup="0_0", lags={"0_0": 80_000, "0_1": 0}), in_flight=[in_flight("0_0", "m1", "m2", "warming")]
+    )
+    answer = plan(begun)
+    assert movements(answer) == ["0_0 m1 -> m2 warming"]
+    assert answer.reasons[parse_task("0_0")] == Reason(code="warming", lag_records=80_000, because="balance")
+    fresh = attrs.evolve(begun, in_flight=())
+    assert movements(plan(fresh)) == ["0_1 m1 -> m2 revoking"]
+
+
+def test_what_is_in_flight_keeps_its_slot_before_anything_new():
+    four = numbered(4)
+    question = problem(
+        tasks(four),
+        member("m1", four),
+        member("m2", warmup="0_3", lags={"0_3": 100_000, "0_0": 500}),
+        in_flight=[in_flight("0_3", "m1", "m2", "warming")],
+        max_warmups=1,
+    )
+    assert movements(plan(question)) == ["0_3 m1 -> m2 warming", "0_0 m1 -> m2 waiting"]
+
+
+def test_caught_up_at_last_it_is_revoked_and_keeps_its_slot_until_granted():
+    four = numbered(4)
+    question = problem(
+        tasks(four),
+        member("m1", four),
+        member("m2", warmup="0_3", lags={"0_3": 100}),
+        in_flight=[in_flight("0_3", "m1", "m2", "warming")],
+        max_warmups=1,
+    )
+    answer = plan(question)
+    assert movements(answer)[0] == "0_3 m1 -> m2 revoking"
+    assert [each.state for each in answer.movements] == [MovementState.REVOKING, MovementState.WAITING]
+    assert (answer.members["m1"].revoke, answer.members["m2"].warmup) == (ids("0_3"), ids("0_3"))
+    assert answer.reasons[parse_task("0_3")].code == "ready"
+
+
+def test_a_grant_stands_though_the_destination_fell_behind():
+    """m1 has let go. m2 is behind again by 5,000, m3 is caught up: it stays m2's, or it would flip at every tick (PROTOCOL D3)."""
+    question = problem(
+        tasks(numbered(4)),
+        member("m1", "0_0", lags={"0_2": 0}),
+        member("m2", "0_1", warmup="0_2", lags={"0_2": 5000}, capacity=2),
+        member("m3", "0_3", lags={"0_2": 0}),
+        in_flight=[in_flight("0_2", None, "m2", "revoking")],
+    )
+    answer = plan(question)
+    assert text(answer.members["m2"].active) == "0_1 0_2"
+    assert answer.members["m2"].warmup == ()
+    assert answer.reasons[parse_task("0_2")].code == "carried"
+
+
+def test_a_source_that_died_leaves_its_task_to_the_best_copy():
+    """0_0 was warming up on m2 when its owner died: m3, a standby, is caught up and runs it; the movement goes on from there."""
+    question = problem(
+        tasks("0_0"),
+        member("m2", warmup="0_0", lags={"0_0": 40_000}),
+        member("m3", standby="0_0", lags={"0_0": 0}),
+        in_flight=[in_flight("0_0", None, "m2", "warming")],
+        num_standbys=1,
+    )
+    answer = plan(question)
+    assert text(answer.members["m3"].active) == "0_0"
+    assert movements(answer) == ["0_0 m3 -> m2 warming"]
+    alone = attrs.evolve(question, members=question.members[:1])
+    assert text(plan(alone).members["m2"].active) == "0_0"
+
+
+def test_movements_whose_reason_is_gone_are_forgotten():
+    """The machine drops them; whoever asks otherwise gets the same."""
+    two = numbered(2)
+    question = problem(
+        tasks(two), member("m1", two), member("m2", leaving=True, warmup="0_0", lags={"0_0": 3}), in_flight=[in_flight("0_0", "m1", "m2", "warming")]
+    )
+    answer = plan(question)
+    assert answer.movements == ()
+    assert answer.members["m2"].warmup == ()
+
+
+def test_blocked_pairs_begin_nothing():
+    """The only destination there is stalled on 0_0: another task moves; when all are blocked, one waits and says so."""
+    two = numbered(2)
+    question = problem(tasks(two), member("m1", two), member("m2", lags={"0_0": 1000}), blocked=[("0_0", "m2")])
+    assert movements(plan(question)) == ["0_1 m1 -> m2 warming"]
+    both = problem(tasks(two), member("m1", two), member("m2", lags={"0_0": 1000}), blocked=[("0_0", "m2"), ("0_1", "m2")])
+    answer = plan(both)
+    assert [each.state for each in answer.movements] == [MovementState.WAITING]
+    assert answer.reasons[answer.movements[0].task].code == "blocked"
+    assert answer.probing
+
+
+def test_of_a_pools_tasks_the_blocked_one_goes_to_another_member():
+    six = numbered(6)
+    for name in ("m2", "m3"):
+        blocked = [(task, name) for task in ("0_0", "0_1", "0_2", "0_3")]
+        answer = plan(problem(tasks(six), member("m1", six), member("m2"), member("m3"), blocked=blocked))
+        assert not {(str(each.task), each.destination) for each in answer.movements} & set(blocked)
+
+
+# Who may run what
+
+
+def test_a_rolling_deploy_gives_new_sub_topologies_to_new_members_only():
+    answer = plan(problem(tasks("0_0 0_1 1_0 1_1"), member("old", "0_0 0_1", subtopologies=[0]), member("new")))
+    assert text(answer.members["new"].active) == "1_0 1_1"
+    assert answer.cost.moves == 0
+
+
+def test_what_nobody_may_run_stays_unassigned():
+    answer = plan(problem(tasks("0_0 1_0"), member("m1", subtopologies=[0])))
+    assert text(answer.members["m1"].active) == "0_0"
+    assert text(answer.target["m1"]) == "0_0"
+
+
+def test_an_owner_of_an_older_topology_keeps_what_nobody_else_can_run():
+    answer = plan(problem(tasks("0_0 1_0"), member("m1", "0_0 1_0", subtopologies=[0]), member("m2", subtopologies=[])))
+    assert text(answer.members["m1"].active) == "0_0 1_0"
+
+
+def test_a_task_its_owner_does_not_know_any_more_moves_as_state_first():
+    answer = plan(problem(tasks("0_0 1_0"), member("m1", "0_0 1_0", subtopologies=[0]), member("m2")))
+    assert movements(answer) == ["1_0 m1 -> m2 warming"]
+
+
+def test_tasks_the_topology_dropped_are_revoked():
+    answer = plan(problem(tasks("0_0"), member("m1", "0_0 7_7")))
+    assert (text(answer.members["m1"].active), text(answer.members["m1"].revoke)) == ("0_0", "7_7")
+
+
+def test_an_empty_group_and_no_tasks():
+    assert plan(problem(tasks("0_0"))).members == {}
+    assert plan(problem(())).probing is False
+    assert plan(problem((), member("m1"))).target == {"m1": ()}
+
+
+# Leaving
+
+
+def test_a_leaving_members_tasks_warm_up_elsewhere_before_they_go():
+    answer = plan(problem(tasks(numbered(4)), member("m1", "0_0 0_1", leaving=True), member("m2", "0_2"), member("m3", "0_3")))
+    assert sorted(len(target) for target in answer.target.values()) == [0, 2, 2]
+    assert [each.state for each in answer.movements] == [MovementState.WARMING] * 2
+    assert text(answer.members["m1"].active) == "0_0 0_1"
+    assert {answer.reasons[each.task].code for each in answer.movements} == {"leaving"}
+
+
+def test_after_its_drain_timeout_everything_goes_at_once_to_the_best_copies():
+    question = problem(
+        tasks(numbered(2), "1_0"),
+        member("m1", "0_0 0_1 1_0", leaving=True, drained=True),
+        member("m2", lags={"0_0": 5000}),
+        member("m3", lags={"0_0": 90_000, "0_1": UNKNOWN}),
+    )
+    answer = plan(question)
+    assert {str(each.task): each.destination for each in answer.movements if each.task.subtopology == 0} == {"0_0": "m2", "0_1": "m3"}
+    assert [each.state for each in answer.movements] == [MovementState.REVOKING] * 3
+    assert text(answer.members["m1"].revoke) == "0_0 0_1 1_0"
+    assert answer.reasons[parse_task("0_0")] == Reason(code="overdue", lag_records=5000, because="overdue")
+
+
+def test_overdue_beats_a_warm_up_elsewhere_if_somebody_is_caught_up():
+    question = problem(
+        tasks("0_0"),
+        member("m1", "0_0", leaving=True, drained=True),
+        member("m2", warmup="0_0", lags={"0_0": 5000}),
+        member("m3", lags={"0_0": 0}),
+        in_flight=[in_flight("0_0", "m1", "m2", "warming")],
+    )
+    assert movements(plan(question)) == ["0_0 m1 -> m3 revoking"]
+
+
+def test_with_nobody_eligible_left_there_is_nothing_to_wait_for():
+    """PROTOCOL M7: the drain timeout is zero; the last member revokes and may go."""
+    answer = plan(problem(tasks("0_0"), member("m1", "0_0", leaving=True)))
+    assert text(answer.members["m1"].revoke) == "0_0"
+    assert answer.target == {"m1": ()}
+    assert answer.movements == ()
+    assert answer.reasons[parse_task("0_0")].code == "leaving"
+
+
+# Standbys
+
+
+@pytest.mark.parametrize("wanted", [0, 1, 2, 3])
+def test_as_many_standbys_as_asked_for_and_no_more_than_fit(wanted: int):
+    """The seed places one ("if count < num_standbys"); it means n."""
+    answer = plan(problem(tasks(numbered(6), "1_0"), member("m1"), member("m2"), member("m3"), num_standbys=wanted))
+    standbys = [task for part in answer.members.values() for task in part.standby]
+    assert len(standbys) == 6 * min(wanted, 2)
+    assert all(task.subtopology == 0 for task in standbys)
+    assert {len(part.standby) for part in answer.members.values()} == {2 * min(wanted, 2)}
+
+
+def test_scarce_standbys_are_shared_round_by_round():
+    """All tasks get their first before any gets its second, and copies count with active tasks: nobody is above its share."""
+    answer = plan(problem(tasks(numbered(10)), *(member(f"m{index}") for index in range(5)), num_standbys=3))
+    assert {copies(answer, f"m{index}") for index in range(5)} == {8}
+
+
+def test_a_members_standbys_are_spread_over_many():
+    """So its work is, when it dies: of nine tasks on each of four members, no other member holds more than three."""
+    answer = plan(problem(tasks(numbered(36)), *(member(f"m{index}") for index in range(4)), num_standbys=1))
+    for part in answer.members.values():
+        held = [len(set(part.active) & set(other.standby)) for other in answer.members.values()]
+        assert sorted(held) == [0, 3, 3, 3]
+
+
+def test_standbys_stay_where_they_are():
+    question = problem(tasks("0_0 0_1"), member("m1", "0_0", standby="0_1"), member("m2", "0_1", standby="0_0"), num_standbys=1)
+    answer = plan(question)
+    assert (text(answer.members["m1"].standby), text(answer.members["m2"].standby)) == ("0_1", "0_0")
+    assert answer.reasons == {}
+
+
+def test_a_left_over_copy_is_preferred_to_an_empty_member():
+    answer = plan(problem(tasks(numbered(3)), member("m1", "0_0"), member("m2", "0_1"), member("m3", "0_2", lags={"0_0": 700}), num_standbys=1))
+    assert parse_task("0_0") in answer.members["m3"].standby
+
+
+def test_when_a_standby_takes_over_the_old_owner_becomes_the_standby():
+    """m2, the standby, has just been granted 0_0; m1 has a fresh copy left."""
+    question = problem(
+        tasks("0_0 0_1"),
+        member("m1", "0_1", lags={"0_0": 0}),
+        member("m2", standby="0_0", lags={"0_0": 0}),
+        member("m3"),
+        in_flight=[in_flight("0_0", None, "m2", "revoking")],
+        num_standbys=1,
+    )
+    answer = plan(question)
+    assert (text(answer.members["m2"].active), parse_task("0_0") in answer.members["m1"].standby) == ("0_0", True)
+
+
+def test_too_many_standbys_are_dropped_the_movements_one_last():
+    """num_standbys was 2 and is 1 now; m3's copy is the one that is to take over."""
+    question = problem(
+        tasks("0_0 0_1 0_2"),
+        member("m1", "0_0 0_1"),
+        member("m2", "0_2", standby="0_0", lags={"0_0": 0}),
+        member("m3", standby="0_0", lags={"0_0": 900}),
+        in_flight=[in_flight("0_0", "m1", "m3", "warming")],
+        num_standbys=1,
+    )
+    answer = plan(question)
+    assert parse_task("0_0") in answer.members["m3"].standby
+    assert parse_task("0_0") not in answer.members["m2"].standby
+
+
+def test_a_standby_is_passed_on_without_loss():
+    """m1 holds all standbys of m2's tasks, m3 none: the copy restores on m3 as a warm-up, and m1 keeps its own until then."""
+    even = problem(
+        tasks(numbered(6)),
+        member("m1", "0_0 0_1", standby="0_2 0_3 0_4 0_5", every=0, of="0_2 0_3 0_4 0_5"),
+        member("m2", "0_2 0_3", standby="0_0 0_1", every=0, of="0_0 0_1"),
+        member("m3", "0_4 0_5"),
+        num_standbys=1,
+    )
+    answer = plan(even)
+    assert answer.probing
+    assert answer.movements == ()
+    assert len(answer.members["m1"].standby) == 4
+    (moved, *more) = answer.members["m3"].warmup
+    assert moved in answer.members["m1"].standby
+    warm = attrs.evolve(
+        even,
+        members=(
+            *even.members[:2],
+            attrs.evolve(even.members[2], warmup=(moved, *more), lags={**even.members[2].lags, moved: 0, **dict.fromkeys(more, 0)}),
+        ),
+    )
+    settled = plan(warm)
+    assert moved in settled.members["m3"].standby
+    assert moved not in settled.members["m1"].standby
+
+
+def test_a_leaving_members_standbys_count_until_they_are_passed_on():
+    question = problem(
+        tasks("0_0 0_1"),
+        member("m1", "0_0", standby="0_1", lags={"0_1": 0}),
+        member("m2", "0_1"),
+        member("m3", standby="0_0", leaving=True, lags={"0_0": 0}),
+        num_standbys=1,
+    )
+    answer = plan(question)
+    assert text(answer.members["m3"].standby) == "0_0"
+    assert text(answer.members["m2"].warmup) == "0_0"
+    assert answer.probing
+
+
+def test_with_two_members_the_destinations_copy_is_the_standby():
+    """Kafka's shouldNotAssignWarmupAndStandbyToTheSameClient: nobody else is there to hold it, so no slot is needed either."""
+    answer = plan(problem(tasks(numbered(4)), member("m1", numbered(4)), member("m2"), num_standbys=1, max_warmups=1))
+    assert text(answer.members["m2"].standby) == numbered(4)
+    assert [each.state for each in answer.movements] == [MovementState.WARMING] * 2
+    assert answer.members["m2"].warmup == ()
+
+
+# What it says of itself
+
+
+def test_name_version_solver_and_guarantees():
+    assignor = HighAvailability()
+    assert (assignor.name, assignor.version) == ("high_availability", 1)
+    assert assignor.solver == "ortools-9.15.6755"
+    assert assignor.guarantees == frozenset(Guarantee)
+
+
+def test_racks_are_refused_not_ignored():
+    question = problem(tasks("0_0"), member("m1"))
+    racks = attrs.evolve(question, knobs=attrs.evolve(question.knobs, rack_aware_strategy="min_cost"))
+    with pytest.raises(FieldError, match=r"^config\.rack_aware_strategy: .*use 'none'$"):
+        HighAvailability().assign(racks)
+
+
+@pytest.mark.parametrize(
+    ("question", "field"),
+    [
+        (problem((*tasks("0_0"), *tasks("0_0")), member("m1")), "tasks"),
+        (problem(tasks("0_0"), member("m1"), member("m1")), "members"),
+        (problem(tasks("0_0"), member("m1", "0_0"), member("m2", "0_0")), "members[m2].active"),
+        (problem(tasks("0_0"), member("m1", capacity=0)), "members[m1].capacity"),
+        (problem(tasks("0_0"), member("m1"), in_flight=[in_flight("0_0", None, "m1", "warming")] * 2), "in_flight"),
+    ],
+)
+def test_problems_that_contradict_themselves(question: object, field: str):
+    with pytest.raises(FieldError) as caught:
+        HighAvailability().assign(question)  # type: ignore[arg-type]
+    assert caught.value.field == field
+    assert "\n" not in str(caught.value)
