@@ -6,7 +6,7 @@ milliseconds, and asks three things back: what to send (`poll`), what to close (
 ::
 
     session = MemberSession(settings)
-    session.reader_placed(last_number=17, sent_ms=..., now_ms=...)   # M1: the decisions reader stands at the end
+    session.reader_placed(last_number=17, sent_ms=...)   # M1: the decisions reader stands at the end
     send(session.join(now_ms))
     loop: session.receive(record, now_ms)  session.fetch_completed(...)  session.heartbeat_acknowledged(...)
           send(session.poll(now_ms))       close(session.closing)        process while session.refusal(task, now_ms) is None
@@ -18,45 +18,15 @@ Rules of PROTOCOL that a search wants to break one at a time are the small metho
 from __future__ import annotations
 
 import enum
-import json
-from collections.abc import Iterable, Mapping
-from typing import Any, Self
 
-import attrs
-
-from events import fields
 from events.decisions import Decision, EventRejected, MemberAssigned, MemberExpired
-from events.errors import FieldError, InputError
+from events.errors import InputError
 from events.facts import Fact, LagReported, LeaveCancelled, LeaveIntended, Load, MemberJoined, MemberLeft, TaskReady, TasksRevoked
 from events.records import DecisionRecord
-from events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
+from events.tasks import Lag, LagSentinel, TaskId
+from statemachine.session_state import End, Grant, MemberSettings, SessionState, Word
 
-
-@attrs.frozen(kw_only=True)
-class MemberSettings:
-    """What one incarnation is; the fields up to `ended_incarnation` stand in its MemberJoined."""
-
-    member_id: str = attrs.field(validator=fields.text())
-    incarnation: int = attrs.field(validator=fields.integer())
-    capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
-    rack: str | None = None
-    tags: Mapping[str, str] = attrs.field(factory=dict)
-    session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
-    lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
-    topology_epoch: int = attrs.field(default=0, validator=fields.integer())
-    join_nonce: str = attrs.field(validator=fields.text())
-    ended_incarnation: int | None = None
-
-    heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
-    ready_lag_records: int = attrs.field(default=10_000, validator=fields.integer())
-    """A standby or warm-up with at most this lag is declared ready."""
-    stateful_subtopologies: frozenset[int] = frozenset()
-    """Sub-topologies whose tasks must be restored before they process."""
-
-    def __attrs_post_init__(self) -> None:
-        if self.lease_margin_ms >= self.session_timeout_ms:
-            problem = f"{self.lease_margin_ms} leaves nothing of session_timeout_ms {self.session_timeout_ms}; lower it"
-            raise FieldError("MemberSettings.lease_margin_ms", problem)
+__all__ = ["FATAL_REJECTIONS", "End", "Grant", "MemberSession", "MemberSettings", "Reception"]
 
 
 class Reception(enum.Enum):
@@ -69,72 +39,14 @@ class Reception(enum.Enum):
     """Its number is too high: read on from `next_number` first, then hand this one in again."""
 
 
-class End(enum.Enum):
-    """Why an incarnation is over."""
-
-    LEASE_LAPSED = "lease_lapsed"
-    """It could not renew in time; whatever comes later does not bring it back (PROTOCOL M4)."""
-    EXPIRED = "expired"
-    """It read its own MemberExpired: timed out, superseded or expelled."""
-    REFUSED = "refused"
-    """The leader will not hear this incarnation."""
-    RELEASED = "released"
-    """It was leaving, owns nothing any more and has said MemberLeft."""
-    LEFT = "left"
-    """It was closed, has stopped everything and has said MemberLeft."""
-
-
 FATAL_REJECTIONS = frozenset(
     {"unknown_member", "stale_incarnation", "not_configured", "margin_too_small", "margin_too_large", "incarnation_repeated"}
 )
 """EventRejected codes after which the leader will not hear this incarnation."""
 
 
-@attrs.define
-class Grant:
-    """A task it may run: from `start_ms` on (a hold, PROTOCOL M5), once `restored`."""
-
-    token: int
-    start_ms: int
-    restored: bool
-
-
-class MemberSession:
+class MemberSession(SessionState):
     """One incarnation of a member, from before its join to its end. Obeys PROTOCOL M1-M7."""
-
-    def __init__(self, settings: MemberSettings) -> None:
-        self.settings = settings
-        self.ended: End | None = None
-        self.end_cause = ""
-        """MemberExpired.cause, or the code of the fatal EventRejected, once it was read; also when the lease had lapsed before."""
-        self.assignment_epoch = 0
-        """The last MemberAssigned applied; 0: none."""
-        self.grants: dict[TaskId, Grant] = {}
-        self.standby: frozenset[TaskId] = frozenset()
-        self.warmup: frozenset[TaskId] = frozenset()
-        self.closing: set[TaskId] = set()
-        """Tasks the host must stop now; it says `task_closed` when that is done."""
-        self.leaving = False
-        self.stopping = False
-        """It is being closed: nothing new is opened, and MemberLeft follows when all is closed."""
-
-        self._joined = False
-        self._last_number: int | None = None
-        self._gap = False
-        self._heartbeat_ms = 0
-        self._fetch_ms = 0
-        self._lags: dict[TaskId, Lag] = {}
-        self._ready: set[TaskId] = set()
-        self._load: Load | None = None
-        self._urgent: list[_Urgent] = []
-        self._newly_ready: list[TaskId] = []
-        self._given_up: list[TaskId] = []
-        self._next_report_ms = 0
-        self._report_number = -1
-        self._reported: dict[TaskId, Lag] | None = None
-        """Lags of the last report, while the next may build on it; None: the next must be full."""
-        self._report_known = False
-        """The last report was acknowledged by the broker."""
 
     # Joining and the log reader
 
@@ -266,14 +178,14 @@ class MemberSession:
         if not self.leaving and self.ended is None:
             self.leaving = True
             if self._joined:
-                self._urgent.append(self._word(LeaveIntended))
+                self._urgent.append(LeaveIntended)
 
     def cancel_leave(self) -> None:
         """It stays after all."""
         if self.leaving and self.ended is None:
             self.leaving = False
             if self._joined:
-                self._urgent.append(self._word(LeaveCancelled))
+                self._urgent.append(LeaveCancelled)
 
     def close(self, now_ms: int) -> None:
         """Stops everything at once and says MemberLeft when the host has closed it all."""
@@ -292,7 +204,7 @@ class MemberSession:
         Readiness is said right behind a report, so that whoever asks why a task moved finds the lag of that moment.
         """
         self._look_at_lease(now_ms)
-        facts: list[Fact] = list(self._urgent)
+        facts: list[Fact] = [self._word(word) for word in self._urgent]
         self._urgent.clear()
         if self._joined and self.ended is None:
             given_up, self._given_up = [task for task in self._given_up if task not in self.grants], []
@@ -410,7 +322,7 @@ class MemberSession:
                     stateless = task.subtopology not in self.settings.stateful_subtopologies
                     self.grants[task] = Grant(token=token, start_ms=start_ms, restored=stateless)
 
-    def _word(self, what: type[_Urgent]) -> _Urgent:
+    def _word(self, what: type[Word]) -> Word:
         return what(member_id=self.member_id, incarnation=self.incarnation)
 
     def _sooner(self, what: type[TaskReady] | type[TasksRevoked], tasks: list[TaskId]) -> Fact:
@@ -431,7 +343,7 @@ class MemberSession:
         said = self._urgent
         self._end(how, now_ms)
         if self._joined:
-            self._urgent = [*said, self._word(MemberLeft)]
+            self._urgent = [*said, MemberLeft]
 
     def _report(self, now_ms: int) -> LagReported:
         """The whole truth, as a delta when the last report is known to have arrived (PROTOCOL M2)."""
@@ -500,97 +412,3 @@ class MemberSession:
     def _counts_as_restored(self, grant: Grant, lag: Lag, now_ms: int) -> bool:
         """M5, M6: up to date counts only after the hold, when nobody else writes to the changelog any more."""
         return lag == 0 and now_ms >= grant.start_ms
-
-    # State as bytes
-
-    def snapshot(self) -> bytes:
-        """Everything but the settings, canonical: equal states have equal bytes. `restore` goes on from them identically."""
-        return json.dumps(self._state(), sort_keys=True, separators=(",", ":")).encode()
-
-    @classmethod
-    def restore(cls, settings: MemberSettings, snapshot: bytes) -> Self:
-        """The session that `snapshot()` was taken of, with the same settings."""
-        state: dict[str, Any] = json.loads(snapshot)
-        session = cls(settings)
-        session.ended = None if state["ended"] is None else End(state["ended"])
-        session.end_cause = state["end_cause"]
-        session.assignment_epoch = state["epoch"]
-        session.grants = {PARSED_TASKS[task]: Grant(*grant) for task, grant in state["grants"]}
-        session.standby = frozenset(_tasks(state["standby"]))
-        session.warmup = frozenset(_tasks(state["warmup"]))
-        session.closing = set(_tasks(state["closing"]))
-        session.leaving, session.stopping = state["leaving"], state["stopping"]
-        session._joined, session._last_number, session._gap = state["joined"], state["last_number"], state["gap"]
-        session._heartbeat_ms, session._fetch_ms = state["heartbeat_ms"], state["fetch_ms"]
-        session._lags = _lags(state["lags"])
-        session._ready = set(_tasks(state["ready"]))
-        session._load = None if state["load"] is None else Load(*state["load"])
-        session._urgent = [session._word(_SAID[kind]) for kind in state["urgent"]]
-        session._newly_ready, session._given_up = _tasks(state["newly_ready"]), _tasks(state["given_up"])
-        session._next_report_ms, session._report_number = state["next_report_ms"], state["report_number"]
-        session._reported = None if state["reported"] is None else _lags(state["reported"])
-        session._report_known = state["report_known"]
-        return session
-
-    def relative_key(self, now_ms: int) -> bytes:
-        """The state for an exhaustive search: times as ages that stop where they no longer matter, the count of reports left out.
-
-        Equal keys mean equal behaviour from here on, up to the numbers of reports.
-        """
-        state = self._state()
-        oldest = self.settings.session_timeout_ms + 1
-        for name in ("heartbeat_ms", "fetch_ms"):
-            state[name] = min(oldest, now_ms - state[name])
-        state["next_report_ms"] = max(0, state["next_report_ms"] - now_ms)
-        state["grants"] = [[task, [token, max(0, start_ms - now_ms), restored]] for task, (token, start_ms, restored) in state["grants"]]
-        del state["report_number"]
-        return json.dumps(state, sort_keys=True, separators=(",", ":")).encode()
-
-    def _state(self) -> dict[str, Any]:
-        return {
-            "ended": None if self.ended is None else self.ended.value,
-            "end_cause": self.end_cause,
-            "epoch": self.assignment_epoch,
-            "grants": [[str(task), [grant.token, grant.start_ms, grant.restored]] for task, grant in sorted(self.grants.items())],
-            "standby": _texts(self.standby),
-            "warmup": _texts(self.warmup),
-            "closing": _texts(self.closing),
-            "leaving": self.leaving,
-            "stopping": self.stopping,
-            "joined": self._joined,
-            "last_number": self._last_number,
-            "gap": self._gap,
-            "heartbeat_ms": self._heartbeat_ms,
-            "fetch_ms": self._fetch_ms,
-            "lags": _lag_texts(self._lags),
-            "ready": _texts(self._ready),
-            "load": None if self._load is None else list(attrs.astuple(self._load)),
-            "urgent": [type(fact).__name__ for fact in self._urgent],
-            "newly_ready": _texts(self._newly_ready),
-            "given_up": _texts(self._given_up),
-            "next_report_ms": self._next_report_ms,
-            "report_number": self._report_number,
-            "reported": None if self._reported is None else _lag_texts(self._reported),
-            "report_known": self._report_known,
-        }
-
-
-_Urgent = LeaveIntended | LeaveCancelled | MemberLeft
-_SAID: dict[str, type[_Urgent]] = {kind.__name__: kind for kind in (LeaveIntended, LeaveCancelled, MemberLeft)}
-"""What can wait in `_urgent`: words that are only their sender's name."""
-
-
-def _texts(tasks: Iterable[TaskId]) -> list[str]:
-    return [str(task) for task in sorted(tasks)]
-
-
-def _tasks(texts: Iterable[str]) -> list[TaskId]:
-    return [PARSED_TASKS[text] for text in texts]
-
-
-def _lag_texts(lags: Mapping[TaskId, Lag]) -> list[list[Any]]:
-    return [[str(task), lag.value if isinstance(lag, LagSentinel) else lag] for task, lag in sorted(lags.items())]
-
-
-def _lags(texts: Iterable[list[Any]]) -> dict[TaskId, Lag]:
-    return {PARSED_TASKS[task]: lag if isinstance(lag, int) else LagSentinel(lag) for task, lag in texts}

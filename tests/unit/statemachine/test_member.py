@@ -458,15 +458,3 @@ def test_a_restored_session_is_the_same_and_goes_on_the_same(stage: int):
             session.receive(record(session.next_number, assigned(9, (OTHER,), tokens=(9,))), 3_500)
     assert restored.poll(7_000) == original.poll(7_000)
     assert restored.snapshot() == original.snapshot()
-
-
-def test_the_relative_key_does_not_depend_on_when_it_is_taken():
-    def lived(start_ms: int) -> MemberSession:
-        session = joined(at_ms=start_ms)
-        session.receive(record(1, assigned(1, (STATELESS,), hold_ms={STATELESS: 700})), start_ms + 10)
-        return session
-
-    early, late = lived(0), lived(123_456)
-    assert early.snapshot() != late.snapshot()
-    assert early.relative_key(200) == late.relative_key(123_656)
-    assert early.relative_key(200) != early.relative_key(300)

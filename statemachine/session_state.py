@@ -1,0 +1,182 @@
+"""What one incarnation of a member knows, and how that becomes bytes and comes back. What it does with it: `statemachine.member`."""
+
+from __future__ import annotations
+
+import enum
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any, Self
+
+import attrs
+
+from events import fields
+from events.errors import FieldError
+from events.facts import LeaveCancelled, LeaveIntended, Load, MemberLeft
+from events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
+
+
+@attrs.frozen(kw_only=True)
+class MemberSettings:
+    """What one incarnation is; the fields up to `ended_incarnation` stand in its MemberJoined."""
+
+    member_id: str = attrs.field(validator=fields.text())
+    incarnation: int = attrs.field(validator=fields.integer())
+    capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
+    rack: str | None = None
+    tags: Mapping[str, str] = attrs.field(factory=dict)
+    session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
+    lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
+    topology_epoch: int = attrs.field(default=0, validator=fields.integer())
+    join_nonce: str = attrs.field(validator=fields.text())
+    ended_incarnation: int | None = None
+
+    heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
+    ready_lag_records: int = attrs.field(default=10_000, validator=fields.integer())
+    """A standby or warm-up with at most this lag is declared ready."""
+    stateful_subtopologies: frozenset[int] = frozenset()
+    """Sub-topologies whose tasks must be restored before they process."""
+
+    def __attrs_post_init__(self) -> None:
+        if self.lease_margin_ms >= self.session_timeout_ms:
+            problem = f"{self.lease_margin_ms} leaves nothing of session_timeout_ms {self.session_timeout_ms}; lower it"
+            raise FieldError("MemberSettings.lease_margin_ms", problem)
+
+
+class End(enum.Enum):
+    """Why an incarnation is over."""
+
+    LEASE_LAPSED = "lease_lapsed"
+    """It could not renew in time; whatever comes later does not bring it back (PROTOCOL M4)."""
+    EXPIRED = "expired"
+    """It read its own MemberExpired: timed out, superseded or expelled."""
+    REFUSED = "refused"
+    """The leader will not hear this incarnation."""
+    RELEASED = "released"
+    """It was leaving, owns nothing any more and has said MemberLeft."""
+    LEFT = "left"
+    """It was closed, has stopped everything and has said MemberLeft."""
+
+
+@attrs.define
+class Grant:
+    """A task it may run: from `start_ms` on (a hold, PROTOCOL M5), once `restored`."""
+
+    token: int
+    start_ms: int
+    restored: bool
+
+
+Word = LeaveIntended | LeaveCancelled | MemberLeft
+"""What a member says of itself as a whole: nothing in it but who says so."""
+_WORDS: dict[str, type[Word]] = {word.__name__: word for word in (LeaveIntended, LeaveCancelled, MemberLeft)}
+
+
+class SessionState:
+    """Everything `MemberSession` remembers."""
+
+    def __init__(self, settings: MemberSettings) -> None:
+        self.settings = settings
+        self.ended: End | None = None
+        self.end_cause = ""
+        """MemberExpired.cause, or the code of the fatal EventRejected, once it was read; also when the lease had lapsed before."""
+        self.assignment_epoch = 0
+        """The last MemberAssigned applied; 0: none."""
+        self.grants: dict[TaskId, Grant] = {}
+        self.standby: frozenset[TaskId] = frozenset()
+        self.warmup: frozenset[TaskId] = frozenset()
+        self.closing: set[TaskId] = set()
+        """Tasks the host must stop now; it says `task_closed` when that is done."""
+        self.leaving = False
+        self.stopping = False
+        """It is being closed: nothing new is opened, and MemberLeft follows when all is closed."""
+
+        self._joined = False
+        self._last_number: int | None = None
+        self._gap = False
+        self._heartbeat_ms = 0
+        self._fetch_ms = 0
+        self._lags: dict[TaskId, Lag] = {}
+        self._ready: set[TaskId] = set()
+        self._load: Load | None = None
+        self._urgent: list[type[Word]] = []
+        self._newly_ready: list[TaskId] = []
+        self._given_up: list[TaskId] = []
+        self._next_report_ms = 0
+        self._report_number = -1
+        self._reported: dict[TaskId, Lag] | None = None
+        """Lags of the last report, while the next may build on it; None: the next must be full."""
+        self._report_known = False
+        """The last report was acknowledged by the broker."""
+
+    def snapshot(self) -> bytes:
+        """Everything but the settings, canonical: equal states have equal bytes. `restore` goes on from them identically."""
+        return json.dumps(self._state(), sort_keys=True, separators=(",", ":")).encode()
+
+    @classmethod
+    def restore(cls, settings: MemberSettings, snapshot: bytes) -> Self:
+        """The session that `snapshot()` was taken of, with the same settings."""
+        state: dict[str, Any] = json.loads(snapshot)
+        session = cls(settings)
+        session.ended = None if state["ended"] is None else End(state["ended"])
+        session.end_cause = state["end_cause"]
+        session.assignment_epoch = state["epoch"]
+        session.grants = {PARSED_TASKS[task]: Grant(*grant) for task, grant in state["grants"]}
+        session.standby = frozenset(_tasks(state["standby"]))
+        session.warmup = frozenset(_tasks(state["warmup"]))
+        session.closing = set(_tasks(state["closing"]))
+        session.leaving, session.stopping = state["leaving"], state["stopping"]
+        session._joined, session._last_number, session._gap = state["joined"], state["last_number"], state["gap"]
+        session._heartbeat_ms, session._fetch_ms = state["heartbeat_ms"], state["fetch_ms"]
+        session._lags = _lags(state["lags"])
+        session._ready = set(_tasks(state["ready"]))
+        session._load = None if state["load"] is None else Load(*state["load"])
+        session._urgent = [_WORDS[word] for word in state["urgent"]]
+        session._newly_ready, session._given_up = _tasks(state["newly_ready"]), _tasks(state["given_up"])
+        session._next_report_ms, session._report_number = state["next_report_ms"], state["report_number"]
+        session._reported = None if state["reported"] is None else _lags(state["reported"])
+        session._report_known = state["report_known"]
+        return session
+
+    def _state(self) -> dict[str, Any]:
+        return {
+            "ended": None if self.ended is None else self.ended.value,
+            "end_cause": self.end_cause,
+            "epoch": self.assignment_epoch,
+            "grants": [[str(task), [grant.token, grant.start_ms, grant.restored]] for task, grant in sorted(self.grants.items())],
+            "standby": _texts(self.standby),
+            "warmup": _texts(self.warmup),
+            "closing": _texts(self.closing),
+            "leaving": self.leaving,
+            "stopping": self.stopping,
+            "joined": self._joined,
+            "last_number": self._last_number,
+            "gap": self._gap,
+            "heartbeat_ms": self._heartbeat_ms,
+            "fetch_ms": self._fetch_ms,
+            "lags": _lag_texts(self._lags),
+            "ready": _texts(self._ready),
+            "load": None if self._load is None else list(attrs.astuple(self._load)),
+            "urgent": [word.__name__ for word in self._urgent],
+            "newly_ready": _texts(self._newly_ready),
+            "given_up": _texts(self._given_up),
+            "next_report_ms": self._next_report_ms,
+            "report_number": self._report_number,
+            "reported": None if self._reported is None else _lag_texts(self._reported),
+            "report_known": self._report_known,
+        }
+
+
+def _texts(tasks: Iterable[TaskId]) -> list[str]:
+    return [str(task) for task in sorted(tasks)]
+
+
+def _tasks(texts: Iterable[str]) -> list[TaskId]:
+    return [PARSED_TASKS[text] for text in texts]
+
+
+def _lag_texts(lags: Mapping[TaskId, Lag]) -> list[list[Any]]:
+    return [[str(task), lag.value if isinstance(lag, LagSentinel) else lag] for task, lag in sorted(lags.items())]
+
+
+def _lags(texts: Iterable[list[Any]]) -> dict[TaskId, Lag]:
+    return {PARSED_TASKS[task]: lag if isinstance(lag, int) else LagSentinel(lag) for task, lag in texts}
