@@ -30,6 +30,7 @@ from events.facts import (
 )
 from events.records import DecisionRecord, Record
 from events.tasks import Lag, LagSentinel, TaskId, tasks_text
+from statemachine.state import REMEMBERED_TOPOLOGIES
 
 _OF_A_MEMBER = (LagReported, TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled, MemberLeft)
 
@@ -265,6 +266,8 @@ class Books:
     def _topology(self, event: TopologyDeclared) -> None:
         self.topologies[event.epoch] = {part.subtopology: part for part in event.subtopologies}
         self.topology_epoch = event.epoch
+        kept = {account.topology_epoch for account in self.accounts.values()}.union(sorted(self.topologies)[-REMEMBERED_TOPOLOGIES:])
+        self.topologies = {epoch: parts for epoch, parts in self.topologies.items() if epoch in kept}
         tasks = {TaskId(part.subtopology, partition) for part in event.subtopologies for partition in range(part.partitions)}
         self.idle = tasks.difference(*(account.active for account in self.accounts.values()))
 

@@ -17,6 +17,8 @@ from events.knobs import Knobs
 from events.tasks import Lag, LagSentinel, TaskId
 
 DEFAULT_KNOBS = Knobs()
+REMEMBERED_TOPOLOGIES = 16
+"""Epochs kept beside those that members run: one that comes with an older one is eligible for nothing (PROTOCOL D1)."""
 
 
 class GroupPhase(enum.Enum):
@@ -185,6 +187,12 @@ class GroupState:
         topology = self.topology
         parts = () if topology is None else topology.subtopologies
         return any(part.subtopology == task.subtopology and task.partition < part.partitions for part in parts)
+
+    def is_stateful(self, task: TaskId) -> bool:
+        """Whether the newest topology has it, with state to move."""
+        topology = self.topology
+        parts = () if topology is None else topology.subtopologies
+        return any(part.subtopology == task.subtopology and part.stateful for part in parts)
 
     def end_offset(self, task: TaskId, part: Subtopology) -> int:
         """Records in the task's changelogs as last observed; 0: none seen."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from assignors.problem import Movement
 from events.decisions import MemberExpired
 from events.facts import (
     AssignmentObserved,
@@ -31,10 +32,12 @@ from events.tasks import TaskId
 from statemachine.context import Context
 from statemachine.deadlines import NO_TASK, Timer
 from statemachine.rejections import Rejected
-from statemachine.state import Backoff, GroupPhase, MemberState, known_lag
+from statemachine.state import REMEMBERED_TOPOLOGIES, Backoff, GroupPhase, GroupState, MemberState, known_lag
 
 NONCE_MEMORY_MS = 3_600_000
 """How long a join nonce is remembered: far longer than any producer retries (Kafka's delivery.timeout.ms defaults to 120 s)."""
+FURTHEST = 2**63
+"""More records than any copy can be behind."""
 
 
 def log_opened(context: Context, fact: LogOpened) -> None:
@@ -63,15 +66,18 @@ def _give_back_slots(context: Context) -> None:
     """Lower caps: the warm-ups furthest from ready end, explicitly, until what is left fits (PROTOCOL D8)."""
     state = context.state
     knobs = state.knobs
-    warmups = sorted(
-        (known_lag(member.lags.get(task)) or 0, task, member_id) for member_id, member in state.members.items() for task in member.warmup
-    )
+    warmups: list[tuple[bool, int, TaskId, str]] = []
+    for member_id, member in state.members.items():
+        for task in member.warmup:
+            movement = state.in_flight.get(task)
+            handing_over = movement is not None and movement.destination == member_id and movement.state.value == "revoking"
+            lag = known_lag(member.lags.get(task))
+            warmups.append((not handing_over, FURTHEST if lag is None else lag, task, member_id))
     used: dict[str, int] = {}
     kept = 0
-    for _, task, member_id in warmups:
+    for may_end, _, task, member_id in sorted(warmups):
         movement = state.in_flight.get(task)
-        handing_over = movement is not None and movement.state.value == "revoking"
-        if handing_over or (kept < knobs.max_warmups and used.get(member_id, 0) < knobs.max_warmups_per_member):
+        if not may_end or (kept < knobs.max_warmups and used.get(member_id, 0) < knobs.max_warmups_per_member):
             kept += 1
             used[member_id] = used.get(member_id, 0) + 1
         elif movement is not None and movement.destination == member_id:
@@ -86,9 +92,9 @@ def topology_declared(context: Context, fact: TopologyDeclared) -> None:
     newest = state.topology
     if newest is not None and fact.epoch <= newest.epoch:
         raise Rejected("topology_not_newer", fact.epoch, newest.epoch)
-    in_use = {member.topology_epoch for member in state.members.values()}
-    state.topologies = {epoch: topology for epoch, topology in state.topologies.items() if epoch in in_use}
     state.topologies[fact.epoch] = fact
+    kept = {member.topology_epoch for member in state.members.values()}.union(sorted(state.topologies)[-REMEMBERED_TOPOLOGIES:])
+    state.topologies = {epoch: topology for epoch, topology in state.topologies.items() if epoch in kept}
     tasks = state.tasks()
     for task in sorted(task for task in state.in_flight if task not in tasks):
         context.cancel(task, "task_gone")
@@ -322,14 +328,25 @@ def _note_progress(context: Context, member: MemberState) -> None:
             context.causes.add("wiped")
             movement = state.in_flight.get(task)
             if movement is not None and movement.destination == member.member_id:
-                if movement.state.value == "warming":
-                    context.cancel(task, "destination_wiped")
+                context.cancel(task, "destination_wiped")
             else:
                 del member.warmup[task]
                 context.changed.add(member.member_id)
-    for task in sorted(member.incoming):
-        if task not in member.warmup and state.in_flight[task].state.value == "warming" and member.is_caught_up(task, acceptable):
-            context.causes.add("ready")
+    for task in sorted(member.incoming.difference(member.warmup)):  # to a standby, or to a copy nobody asked for
+        movement = state.in_flight[task]
+        if movement.state.value == "warming":
+            if member.is_caught_up(task, acceptable):
+                context.causes.add("ready")
+        elif _lost_its_copy(state, member, movement):
+            context.cancel(task, "destination_wiped")
+            context.causes.add("wiped")
+
+
+def _lost_its_copy(state: GroupState, member: MemberState, movement: Movement) -> bool:
+    """The destination of a hand-over was caught up when that was decided, and has no copy any more. An overdue one may never have had one."""
+    task = movement.task
+    source = state.members[movement.source or movement.destination]
+    return state.is_stateful(task) and not source.drained and task not in member.lags and task not in member.ready
 
 
 def _cancel_drain(context: Context, member: MemberState) -> None:
