@@ -142,6 +142,12 @@ def moved(play: Play, said: Said) -> None:
         play.say(*(f"   {task} {play.marked.get(task, 'nobody')} -> {owner.get(task, 'nobody')}" for task in changed))
 
 
+@directive("anew", "", "Everything begins anew, with an empty log: to play the same once more under another rule.")
+def anew(play: Play, said: Said) -> None:
+    play.close()
+    play.begin_anew()
+
+
 @directive("restart", "", "Another process takes the group over from its last good snapshot and reads on from there.")
 def restart(play: Play, said: Said) -> None:
     told = len(play.stage.disagreements)

@@ -37,6 +37,15 @@ class Play:
     """`out`: the lines of the case that is being played."""
 
     def __init__(self) -> None:
+        self.out: list[str] = []
+        self.expected_halt = False
+        """Set by `expect-halt`; reset with each case."""
+        self.past_disagreements: list[str] = []
+        """Of what was played before the last `anew`."""
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """An empty log, and nobody in it."""
         self.stage = Stage()
         self.shown = Shown()
         self.defaults = Defaults()
@@ -45,14 +54,19 @@ class Play:
         self.past_actors: dict[tuple[str, int], Actor] = {}
         self.marked: dict[TaskId, str] = {}
         """Owners at the last `mark`."""
-        self.out: list[str] = []
-        self._joins = 0
-        self.expected_halt = False
-        """Set by `expect-halt`; reset with each case."""
         self.theatre: Theatre | None = None
         """Sessions, once there are any."""
         self.arena: Arena | None = None
         """The simulated cluster, once there is one."""
+        self.refused: dict[tuple[str, str], int] | None = None
+        """While time passes: (member, code) -> how often a report of its was refused; the first is told, the others counted."""
+        self._joins = 0
+
+    def close(self) -> tuple[str, ...]:
+        """Folds the log once more at every split. Returns all that disagreed, in anything played so far."""
+        self.stage.check_every_split()
+        self.past_disagreements += self.stage.disagreements
+        return tuple(self.past_disagreements)
 
     @property
     def state(self) -> GroupState:
@@ -92,6 +106,8 @@ class Play:
         """A fact and what it led to. `told`: disagreements that were told before."""
         stage = self.stage
         self._remember(fact, decisions)
+        if self._refused_again(decisions):
+            return
         lines = [line for record in decisions for line in decision_lines(record.decision, self.shown)]
         halted = stage.halted
         if halted is not None:
@@ -100,6 +116,13 @@ class Play:
             when = f" now_ms={self.state.now_ms}" if self.shown.time else ""
             self.say(f"#{self.state.seq} {fact_text(fact)}{when}", *lines, *self.member_lines(concerned(record.decision for record in decisions)))
         self.say(*(f"!! {found}" for found in stage.disagreements[told:]))
+
+    def _refused_again(self, decisions: list[DecisionRecord]) -> bool:
+        if self.refused is None or len(decisions) != 1 or not isinstance(decisions[0].decision, EventRejected):
+            return False
+        key = (decisions[0].decision.member_id or "", decisions[0].decision.code)
+        self.refused[key] = self.refused.get(key, 0) + 1
+        return self.refused[key] > 1
 
     def member_lines(self, names: Iterable[str]) -> list[str]:
         members = self.state.members

@@ -61,8 +61,7 @@ def play_text(text: str, path: str) -> Outcome:
         if halted is not None and halted is not halted_before and not play.expected_halt:
             raise directives[-1].error(f"the group halted ({halted.code}: {halted.problem}); if it should, add `expect-halt {halted.code}`")
         given.append(tuple(line.rstrip() for line in play.out) or ("ok",))
-    play.stage.check_every_split()
-    return Outcome(scenario=scenario, given=tuple(given), disagreements=tuple(play.stage.disagreements))
+    return Outcome(scenario=scenario, given=tuple(given), disagreements=play.close())
 
 
 def _checked(directive: Directive, path: str) -> Said:

@@ -16,7 +16,7 @@ from events.tasks import Lag, TaskId
 from replay.scenarios.play import Play
 from replay.scenarios.registry import Argument, Said, directive
 from replay.scenarios.render import by_task_text, fact_text, member_text
-from replay.scenarios.words import LAGS, TASKS, TEXT, WHOLE, YES_NO, one_of, tasks_text
+from replay.scenarios.words import LAGS, NAMES, TASKS, TEXT, WHOLE, YES_NO, one_of, tasks_text
 from statemachine.member import MemberSession, MemberSettings, Reception
 
 
@@ -99,6 +99,8 @@ class Theatre:
         self.now_ms = 0
         self.hosts: dict[str, Host] = {}
         """Name, with the incarnation from the second on -> host."""
+        self.lives: dict[str, int] = {}
+        """Member -> its latest incarnation."""
         self.found: set[TaskId] = set()
 
     def wait(self, ms: int) -> None:
@@ -245,14 +247,13 @@ def _line(theatre: Theatre, host: Host) -> str:
 )
 def session(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    lives = [host.session.incarnation for host in theatre.hosts.values() if host.session.member_id == said.member]
     topology = play.state.topology
     rule = said.get("without", "")
     kind = SIMPLER.get(rule, MemberSession)
     try:
         settings = MemberSettings(
             member_id=said.member,
-            incarnation=said.get("incarnation", max(lives, default=0) + 1),
+            incarnation=said.get("incarnation", theatre.lives.get(said.member, 0) + 1),
             capacity=said.get("capacity", 1),
             session_timeout_ms=said.get("session_timeout_ms", play.defaults.session_timeout_ms),
             lease_margin_ms=said.get("lease_margin_ms", play.defaults.lease_margin_ms),
@@ -265,6 +266,7 @@ def session(play: Play, said: Said) -> None:
         )
     except FieldError as error:
         raise said.error(str(error)) from None
+    theatre.lives[said.member] = settings.incarnation
     host = Host(session=kind(settings), rule_dropped=rule)
     theatre.hosts[host.name] = host
     if said.get("placed", True):
@@ -421,10 +423,11 @@ def beat(play: Play, said: Said) -> None:
     theatre.look()
 
 
-def _beat(theatre: Theatre, host: Host) -> None:
-    host.fetch = _Fetch(theatre.now_ms)
-    theatre.serve(host)
-    theatre.arrive(host)
+def _beat(theatre: Theatre, host: Host, *, reads: bool = True, most: int | None = None) -> None:
+    if reads:
+        host.fetch = _Fetch(theatre.now_ms)
+        theatre.serve(host, most)
+        theatre.arrive(host)
     theatre.send(host)
     while theatre.append(host):
         pass
@@ -439,18 +442,23 @@ def _beat(theatre: Theatre, host: Host) -> None:
     ms=Argument(WHOLE, "how long"),
     every_ms=Argument(WHOLE, "one step; 1000"),
     stops=Argument(YES_NO, "no: the hosts stop nothing"),
+    deaf=Argument(NAMES, "sessions that send, and read nothing"),
+    behind=Argument(NAMES, "sessions whose fetches are answered, and never reach the end"),
 )
 def pass_time(play: Play, said: Said) -> None:
     theatre = _theatre(play)
     step_ms = said.get("every_ms", 1_000)
+    play.refused = {}
     for _ in range(0, said.get("ms", 0), step_ms):
         theatre.wait(step_ms)
         for host in theatre.chosen(said):
             if said.get("stops", True):
                 for task in sorted(host.session.closing):
                     host.session.task_closed(task, theatre.now_ms)
-            _beat(theatre, host)
+            _beat(theatre, host, reads=host.name not in said.get("deaf", ()), most=0 if host.name in said.get("behind", ()) else None)
         theatre.look()
+    play.say(*(f"({count - 1} more times {code} for {name})" for (name, code), count in sorted(play.refused.items()) if count > 1))
+    play.refused = None
     play.say(*(_line(theatre, host) for _, host in sorted(theatre.hosts.items())))
 
 
