@@ -1,0 +1,134 @@
+"""What a join costs: members lead a calm life, one more comes, and the cluster is watched until it has come to rest."""
+
+from __future__ import annotations
+
+import attrs
+
+from assignors import registry
+from events.decisions import AssignmentIssued, Move
+from events.errors import InvariantBroken
+from events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from events.knobs import Knobs
+from events.records import DecisionRecord, Record
+from events.tasks import TaskId
+from replay.cluster.cluster import ClusterConfig, SimulatedCluster
+from replay.cluster.measures import active_moves, fewest_moves
+from replay.cluster.process import ProcessSettings
+from replay.cluster.restore import RestoreModel
+from replay.cluster.world import steady
+from statemachine.machine import GroupMachine
+
+LOOK_EVERY_MS = 5_000
+MOST_WAITING_MS = 86_400_000
+CHANGELOG = "changelog"
+
+
+@attrs.frozen(kw_only=True)
+class JoinCost:
+    """`moves`: changes of owner along the way; `fewest`: that balance needs. `rounds` by cause. `interrupted`: tasks whose owner was told to let go
+    before the destination was caught up. `longest_silence_ms`: that any task was processed by nobody. `seconds`: from the start of the new process
+    to the last round."""
+
+    moves: int
+    fewest: int
+    moved_more_than_once: int
+    rounds: dict[str, int]
+    interrupted: tuple[TaskId, ...]
+    longest_silence_ms: int
+    restored_records: int
+    seconds: float
+    cluster: SimulatedCluster
+    """At rest; it can go on."""
+
+    @property
+    def probing_rounds(self) -> int:
+        return self.rounds.get("probing", 0)
+
+
+def join_cost(
+    *, tasks: int, members: int, joiners: int = 1, knobs: Knobs | None = None, records: int = 100_000, records_per_s: int = 100, seed: int = 1
+) -> JoinCost:
+    """`joiners` cold members join `members` that run `tasks` stateful tasks of `records` records each, which grow by `records_per_s`.
+
+    Raises InvariantBroken(7) when the group does not come to rest within a day of simulated time.
+    """
+    assignor = registry.latest("high_availability")
+    given = Knobs() if knobs is None else knobs
+    rounds: list[tuple[int, str, tuple[Move, ...]]] = []
+
+    def watch(record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+        issued = [each.decision for each in decisions if isinstance(each.decision, AssignmentIssued)]
+        rounds.extend((record.append_ms, each.cause, each.moves) for each in issued)
+
+    cluster = SimulatedCluster(
+        ClusterConfig(
+            configured=GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=given),
+            topology=TopologyDeclared(
+                epoch=0, subtopologies=(Subtopology(subtopology=0, partitions=tasks, stateful=True, changelog_topics=(CHANGELOG,)),)
+            ),
+            growth={(CHANGELOG, partition): steady(records=records, records_per_s=records_per_s) for partition in range(tasks)},
+        ),
+        seed=seed,
+        watcher=watch,
+    )
+    cluster.start_worker()
+    width = len(str(members + joiners))
+    for index in range(members):
+        cluster.start_process(_member(index, width, records))
+    _rest(cluster)
+    begun_ms = cluster.now_ms
+    before = cluster.world.owners(begun_ms)
+    rounds.clear()
+    restored = len(cluster.world.restores)
+    for index in range(members, members + joiners):
+        cluster.start_process(_member(index, width, records))
+    cluster.run_for(2 * LOOK_EVERY_MS)
+    _rest(cluster)
+
+    history = cluster.world.history(cluster.now_ms)
+    moved = [move.task for move in active_moves(history) if move.at_ms >= begun_ms]
+    causes = [cause for _, cause, _ in rounds]
+    return JoinCost(
+        moves=len(moved),
+        fewest=fewest_moves(before, {process.member_id: process.settings.capacity for process in cluster.live_processes()}),
+        moved_more_than_once=len({task for task in moved if moved.count(task) > 1}),
+        rounds={cause: causes.count(cause) for cause in sorted(set(causes))},
+        interrupted=tuple(
+            sorted(
+                move.task
+                for _, _, moves in rounds
+                for move in moves
+                if move.state == "revoking" and (move.lag_records is None or move.lag_records > given.acceptable_recovery_lag)
+            )
+        ),
+        longest_silence_ms=_longest_silence_ms(cluster, begun_ms),
+        restored_records=sum(each.records for each in cluster.world.restores[restored:]),
+        seconds=(rounds[-1][0] - begun_ms) / 1_000 if rounds else 0.0,
+        cluster=cluster,
+    )
+
+
+def _member(index: int, width: int, records: int) -> ProcessSettings:
+    return ProcessSettings(member_id=f"m{index:0{width}}", restore=RestoreModel(records_per_s=max(1_000, records)))
+
+
+def _rest(cluster: SimulatedCluster) -> None:
+    """Until every task runs where the leader wants it and nothing is under way."""
+    until_ms = cluster.now_ms + MOST_WAITING_MS
+    while cluster.now_ms < until_ms:
+        cluster.run_for(LOOK_EVERY_MS)
+        state = cluster.machine.state
+        owners = cluster.world.owners(cluster.now_ms)
+        if len(owners) == len(cluster.world.tasks) and state.owner == owners and state.verdict is not None and state.verdict[0] == "balanced":
+            return
+    raise InvariantBroken(7, f"not at rest after {MOST_WAITING_MS / 1_000:.0f} s: {cluster.machine.state.verdict}")
+
+
+def _longest_silence_ms(cluster: SimulatedCluster, since_ms: int) -> int:
+    longest_ms = 0
+    ended: dict[TaskId, int] = {}
+    for each in cluster.world.history(cluster.now_ms):
+        if each.task in ended and each.start_ms >= since_ms:
+            longest_ms = max(longest_ms, each.start_ms - ended[each.task])
+        ended[each.task] = each.end_ms
+    return longest_ms
