@@ -47,6 +47,8 @@ FAULTS = (
     "clock_back",
     "worker_crash",
     "worker_pause",
+    "worker_cut",
+    "worker_skips",
     "second_worker",
     "junk",
 )
@@ -98,10 +100,12 @@ def random_faults(seed: int, *, members: tuple[str, ...], from_ms: int, until_ms
             size = size if kind == "clock_ahead" else -size
         elif kind == "slow":
             size = random.choice((50, 500, session_timeout_ms // 2, session_timeout_ms * 5 // 4))
-        elif kind == "skip_records":
+        elif kind in ("skip_records", "worker_skips"):
             size = random.randint(1, 5)
         member_id = (
-            "" if kind in ("failover", "clock_ahead", "clock_back", "worker_crash", "worker_pause", "second_worker") else random.choice(members)
+            ""
+            if kind in ("failover", "clock_ahead", "clock_back", "worker_crash", "worker_pause", "worker_cut", "worker_skips", "second_worker")
+            else random.choice(members)
         )
         faults.append(Fault(at_ms, kind, member_id, lasts_ms, size))
 
@@ -187,6 +191,10 @@ def _strike_leader(cluster: SimulatedCluster, fault: Fault) -> None:
         for worker in workers:
             worker.kill()
         after(fault.lasts_ms, _ensure_worker, cluster)
+    elif fault.kind == "worker_cut" and workers:
+        cluster.network.cut(workers[-1].name, fault.lasts_ms)
+    elif fault.kind == "worker_skips" and workers:
+        workers[-1].skip_records(fault.size)
     elif fault.kind == "worker_pause" and workers:
         workers[0].pause()
         after(fault.lasts_ms, workers[0].resume)

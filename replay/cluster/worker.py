@@ -91,6 +91,10 @@ class Worker(Endpoint):
         self._reader.end()
         super().kill()
 
+    def skip_records(self, records: int) -> None:
+        """A fault: its consumer loses some facts of the next answer."""
+        self._reader.skip_next = records
+
     def _take_over(self) -> None:
         if not self._broker.up:
             self.after(self.network.settings.resend_after_ms, self._take_over)
