@@ -5,6 +5,7 @@ Derived parts (the timers' heap, `incoming`) are left out and rebuilt.
 
 from __future__ import annotations
 
+import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -15,7 +16,7 @@ from events import codec
 from events.errors import EquipoiseError, InputError
 from events.facts import GroupConfigured, Load, TopologyDeclared
 from events.tasks import Lag, LagSentinel, TaskId, parse_task
-from statemachine.state import Backoff, GroupState, MemberState, Warmup
+from statemachine.state import Backoff, Ghost, GroupState, MemberState, Warmup, ghost_key
 
 T = TypeVar("T")
 
@@ -24,19 +25,23 @@ VERSION = 1
 
 
 def dump(state: GroupState) -> bytes:
-    """Canonical bytes of `state`."""
-    return bytes(msgpack.packb([FORMAT, VERSION, *_state_to_wire(state)]))
+    """Canonical bytes of `state`: msgpack of [FORMAT, VERSION, CRC-32 of the content, content], the content being msgpack of its own."""
+    content = bytes(msgpack.packb(_state_to_wire(state)))
+    return bytes(msgpack.packb([FORMAT, VERSION, zlib.crc32(content), content]))
 
 
 def load(checkpoint: bytes) -> GroupState:
     """The state that `dump` gave these bytes. Raises InputError when they are none."""
     try:
-        wire = msgpack.unpackb(checkpoint, strict_map_key=False)
-        if wire[:1] != [FORMAT]:
+        wire = msgpack.unpackb(checkpoint)
+        if not isinstance(wire, list) or wire[:1] != [FORMAT]:
             raise InputError("these bytes are no checkpoint of a group")
         if wire[1] != VERSION:
-            raise InputError(f"checkpoint version {wire[1]} is not known to this build, which reads version {VERSION}")
-        return _state_from_wire(wire[2:])
+            raise InputError(f"checkpoint version {wire[1]!r:.80} is not known to this build, which reads version {VERSION}")
+        checksum, content = wire[2:]
+        if zlib.crc32(content) != checksum:
+            raise InputError("the checkpoint is damaged: its bytes differ from their checksum; take an earlier one, or fold the log from its start")
+        return _state_from_wire(msgpack.unpackb(content, strict_map_key=False))
     except EquipoiseError:
         raise
     except (ValueError, TypeError, IndexError, KeyError, AttributeError, msgpack.exceptions.ExtraData, msgpack.exceptions.UnpackException) as error:
@@ -82,6 +87,10 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         _task_map(state.owner),
         _task_map(state.tokens),
         _task_map(state.holds),
+        [
+            [ghost.member_id, ghost.incarnation, ghost.session_timeout_ms, ghost.last_heard_ms, _tasks(ghost.tasks)]
+            for _, ghost in sorted(state.ghosts.items())
+        ],
         _task_map(state.homes),
         [[str(task), m.source, m.destination, m.state.value] for task, m in sorted(state.in_flight.items())],
         state.waiting,
@@ -94,7 +103,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
 
 def _state_from_wire(wire: list[Any]) -> GroupState:
     group, log_id, config, topologies, ends, racks, numbers, members, owner, *rest = wire
-    tokens, holds, homes, in_flight, waiting, backoffs, nonces, timers, verdict = rest
+    tokens, holds, ghosts, homes, in_flight, waiting, backoffs, nonces, timers, verdict = rest
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
         group=group,
@@ -118,6 +127,9 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         probing_deadline_ms=timers[1],
         verdict=None if verdict is None else tuple(verdict),
     )
+    for member_id, incarnation, session_timeout_ms, last_heard_ms, tasks in ghosts:
+        haunted = set(map(parse_task, tasks))
+        state.ghosts[ghost_key(member_id, incarnation)] = Ghost(member_id, incarnation, session_timeout_ms, last_heard_ms, haunted)
     for encoded in topologies:
         topology = _expect(TopologyDeclared, codec.decode(*encoded))
         state.topologies[topology.epoch] = topology
