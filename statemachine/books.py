@@ -90,6 +90,8 @@ class Books:
         self.tokens: dict[TaskId, int] = {}
         self.forced: dict[TaskId, int] = {}
         """Tasks whose last owner was put out by force and may run on: how long the next one must wait (PROTOCOL M5)."""
+        self.haunting: dict[tuple[str, int], Account] = {}
+        """Who was put out by force and has not been silent for its session timeout since."""
         self.heading: dict[TaskId, str] = {}
         """Tasks being handed over -> destination."""
         self.idle: set[TaskId] = set()
@@ -152,6 +154,7 @@ class Books:
             return
         self._advance(record.append_ms)
         self._check_numbers(record, decisions)
+        self._lay_silent_ghosts()
         if self.gathering_until_ms is not None and self.now_ms >= self.gathering_until_ms:
             self.gathering_until_ms = None
         answers = [record.decision for record in decisions]
@@ -200,6 +203,15 @@ class Books:
             raise InvariantBroken(0, f"{expired.member_id} was expelled after {longest_ms} ms of the {most_ms} it had to give up its tasks")
         self._out(account, hold_ms=account.session_timeout_ms, told_hold_ms=expired.hold_ms)
 
+    def _lay_silent_ghosts(self) -> None:
+        """Who was put out by force and was not heard of for its session timeout runs nothing any more (PROTOCOL M5)."""
+        silent = [who for who, ghost in self.haunting.items() if self.now_ms - ghost.last_heard_ms >= ghost.session_timeout_ms]
+        if silent and not self.shadowing:
+            for who in silent:
+                del self.haunting[who]
+            haunted = {task for ghost in self.haunting.values() for task in (*ghost.active, *ghost.revoking)}
+            self.forced = {task: hold_ms for task, hold_ms in self.forced.items() if task in haunted}
+
     def _account(self, named: Any) -> Account:
         account = self.accounts.get(named.member_id)
         if account is None or account.incarnation != named.incarnation:
@@ -210,6 +222,8 @@ class Books:
         """The incarnation is out; `hold_ms` > 0: by force, so that it may run on for that long."""
         if told_hold_ms < hold_ms:
             raise InvariantBroken(1, f"{account.member_id} was put out by force with a hold of {told_hold_ms} ms; it may run on for {hold_ms} ms")
+        if hold_ms:
+            self.haunting[account.member_id, account.incarnation] = account
         for task in (*account.active, *account.revoking):
             del self.owner[task]
             if hold_ms:
@@ -239,6 +253,9 @@ class Books:
             return None
         account = self.accounts.get(event.member_id)
         if account is None or account.incarnation != event.incarnation:
+            ghost = self.haunting.get((event.member_id, event.incarnation))
+            if ghost is not None:
+                ghost.last_heard_ms = self.now_ms
             return None
         account.last_heard_ms = self.now_ms
         self.touched.add(event.member_id)

@@ -7,7 +7,7 @@ import attrs
 from events.decisions import Decision, Move
 from events.tasks import TaskId
 from statemachine.deadlines import NO_TASK, Deadlines, Timer
-from statemachine.state import GroupState, MemberState, known_lag
+from statemachine.state import Ghost, GroupState, MemberState, ghost_key, known_lag
 
 CAUSES = (
     "start",
@@ -26,6 +26,7 @@ CAUSES = (
     "stalled",
     "unblocked",
     "probing",
+    "hold_over",
 )
 """What begins a decision round; of several in one step the first of this list names it. All up to `wiped` are natural changes: they reset the
 probing interval (KIP-441)."""
@@ -46,6 +47,8 @@ class Context:
         self.moves: dict[tuple[TaskId, int], Move] = {}
         """What happened to each task's movement; in one step one may end, a grant follow, and another begin."""
         self.unique = True
+        self.lifted = False
+        """A hold is over before its time."""
         self.changed: set[str] = set()
         """Members whose set differs from what they were last told."""
 
@@ -127,10 +130,10 @@ class Context:
     def remove_member(self, member: MemberState, *, hold_ms: int) -> None:
         """The incarnation is out. What it ran is free; with hold_ms > 0 the next owner waits, for the old one may run on (PROTOCOL M5)."""
         state = self.state
+        if hold_ms:
+            self._haunt(member, hold_ms)
         for task in sorted((*member.active, *member.revoking)):
             del state.owner[task]
-            if hold_ms:
-                state.holds[task] = max(hold_ms, state.holds.get(task, 0))
             movement = state.in_flight.get(task)
             if movement is None or movement.state.value == "warming":
                 state.homes[task] = member.member_id
@@ -142,6 +145,39 @@ class Context:
             del state.backoffs[key]
         del state.members[member.member_id]
         self.changed.discard(member.member_id)
+
+    def _haunt(self, member: MemberState, hold_ms: int) -> None:
+        state = self.state
+        tasks = {*member.active, *member.revoking}
+        for task in tasks:
+            state.holds[task] = max(hold_ms, state.holds.get(task, 0))
+        key = ghost_key(member.member_id, member.incarnation)
+        if key in state.ghosts:
+            tasks |= state.ghosts[key].tasks
+        if tasks:
+            state.ghosts[key] = Ghost(member.member_id, member.incarnation, member.session_timeout_ms, member.last_heard_ms, tasks)
+            self.deadlines.watch(Timer.GHOST, (key, NO_TASK))
+
+    def lay(self, key: str) -> None:
+        """The ghost has been silent for its session timeout: who has its tasks need not wait any longer (PROTOCOL M5)."""
+        state = self.state
+        for task in sorted(state.ghosts.pop(key).tasks):
+            if any(task in ghost.tasks for ghost in state.ghosts.values()):
+                continue
+            del state.holds[task]
+            owner = state.owner.get(task)
+            if owner is not None and task in state.members[owner].active:
+                self.changed.add(owner)
+                self.lifted = True
+
+    def has_waited(self, task: TaskId) -> None:
+        """Its owner is known to run it, so whoever had it before is over."""
+        state = self.state
+        del state.holds[task]
+        for key in [key for key, ghost in state.ghosts.items() if task in ghost.tasks]:
+            state.ghosts[key].tasks.discard(task)
+            if not state.ghosts[key].tasks:
+                del state.ghosts[key]
 
     def _source_gone(self, task: TaskId) -> None:
         """The task is free now. A movement that was being handed over is finished; one that was warming ends, and ranks decide anew."""

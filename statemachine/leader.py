@@ -270,7 +270,7 @@ def issue(context: Context) -> None:
     if not members and not context.moves:
         return
     state.generation += 1
-    cause = next((cause for cause in CAUSES if cause in context.causes), "handover")
+    cause = next((cause for cause in CAUSES if cause in context.causes), "hold_over" if context.lifted else "handover")
     moves = tuple(context.moves[place] for place in sorted(context.moves))
     parts = max(1, -(-len(moves) // MOST_MOVES))
     for part in range(parts):

@@ -317,7 +317,10 @@ class MemberSession(SessionState):
             return
         if not self.stopping:
             for task, token in tokens.items():
-                if task not in self.grants:
+                if task in self.grants:
+                    if task not in assigned.hold_ms:  # the leader knows now that nobody else runs it
+                        self.grants[task].start_ms = min(self.grants[task].start_ms, now_ms)
+                else:
                     start_ms = self._hold_ends_ms(now_ms, assigned.hold_ms.get(task, 0))
                     stateless = task.subtopology not in self.settings.stateful_subtopologies
                     self.grants[task] = Grant(token=token, start_ms=start_ms, restored=stateless)

@@ -115,6 +115,26 @@ class Backoff:
 
 
 @attrs.define
+class Ghost:
+    """An incarnation that was put out by force and may run on: the tasks it had that nobody is known to run since (PROTOCOL M5).
+
+    It is watched like a member: what it still says is rejected, and shows that it lives. Once it has been silent for its session timeout its lease
+    is over, by the same reasoning as any member's, and nobody needs to wait for it any longer.
+    """
+
+    member_id: str
+    incarnation: int
+    session_timeout_ms: int
+    last_heard_ms: int
+    tasks: set[TaskId]
+
+
+def ghost_key(member_id: str, incarnation: int) -> str:
+    """Its key in `GroupState.ghosts`."""
+    return f"{member_id}#{incarnation}"
+
+
+@attrs.define
 class GroupState:
     """The whole state. Everything here is in the snapshot, but for what is marked derived."""
 
@@ -141,6 +161,8 @@ class GroupState:
     """Fencing token of the last grant of each task (PROTOCOL M6)."""
     holds: dict[TaskId, int] = attrs.field(factory=dict)
     """Tasks that were taken by force: how long a new owner waits, until one is known to run it (PROTOCOL M5)."""
+    ghosts: dict[str, Ghost] = attrs.field(factory=dict)
+    """Who those tasks may still run at, by `ghost_key`."""
     homes: dict[TaskId, str] = attrs.field(factory=dict)
     """Tasks that left a member because it left or died, not for balance: whom they come back to first."""
 

@@ -32,7 +32,7 @@ from events.tasks import TaskId
 from statemachine.context import Context
 from statemachine.deadlines import NO_TASK, Timer
 from statemachine.rejections import Rejected
-from statemachine.state import REMEMBERED_TOPOLOGIES, Backoff, GroupPhase, GroupState, MemberState, known_lag
+from statemachine.state import REMEMBERED_TOPOLOGIES, Backoff, GroupPhase, GroupState, MemberState, ghost_key, known_lag
 
 NONCE_MEMORY_MS = 3_600_000
 """How long a join nonce is remembered: far longer than any producer retries (Kafka's delivery.timeout.ms defaults to 120 s)."""
@@ -277,12 +277,16 @@ def assignment_observed(context: Context, fact: AssignmentObserved) -> None:
 
 def _renew(context: Context, member_id: str, incarnation: int) -> MemberState:
     """The current incarnation's lease is renewed by any valid envelope, before the content is judged (PROTOCOL M4)."""
-    member = context.state.members.get(member_id)
-    if member is None:
-        raise Rejected("unknown_member")
-    if member.incarnation != incarnation:
+    state = context.state
+    member = state.members.get(member_id)
+    if member is None or member.incarnation != incarnation:
+        ghost = state.ghosts.get(ghost_key(member_id, incarnation))
+        if ghost is not None:
+            ghost.last_heard_ms = state.now_ms  # rejected, and alive (PROTOCOL M5)
+        if member is None:
+            raise Rejected("unknown_member")
         raise Rejected("stale_incarnation", incarnation, member.incarnation)
-    member.last_heard_ms = context.state.now_ms
+    member.last_heard_ms = state.now_ms
     return member
 
 
@@ -304,7 +308,7 @@ def _applied(context: Context, member: MemberState, epoch: int, held: tuple[Task
     if context.state.holds:
         for task in held:
             if task in context.state.holds and member.active.get(task, epoch + 1) <= epoch:
-                del context.state.holds[task]  # it runs it, so it has waited
+                context.has_waited(task)
 
 
 def _note_progress(context: Context, member: MemberState) -> None:
@@ -389,6 +393,9 @@ def deadline_passed(context: Context, timer: Timer, key: tuple[str, TaskId]) -> 
         state.probing_deadline_ms = None
         context.causes.add("probing")
         return
+    if timer is Timer.GHOST:
+        context.lay(member_id)
+        return
     if timer is Timer.UNBLOCK:
         backoff = state.backoffs.get((task, member_id))
         if backoff is not None:
@@ -460,12 +467,11 @@ _OF_MEMBERS: dict[type, Transition] = {
     LeaveCancelled: leave_cancelled,
     MemberLeft: member_left,
 }
-_NOBODY = dict.fromkeys(_OF_MEMBERS, _reject("unknown_member"))
 _LED: dict[type, Transition] = {**_ALWAYS, MemberJoined: member_joined, AssignmentObserved: _reject("not_external")}
 
 TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
     GroupPhase.UNCONFIGURED: {**_ALWAYS, **dict.fromkeys((MemberJoined, AssignmentObserved, *_OF_MEMBERS), _reject("not_configured"))},
-    GroupPhase.EMPTY: {**_LED, **_NOBODY},
+    GroupPhase.EMPTY: {**_LED, **_OF_MEMBERS},
     GroupPhase.GATHERING: {**_LED, **_OF_MEMBERS},
     GroupPhase.LEADING: {**_LED, **_OF_MEMBERS},
     GroupPhase.SHADOWING: {
