@@ -1,0 +1,41 @@
+"""docs/protocol.md holds: every rule has its section with what breaks without it, and is played by files that exist; no scenario is of no rule."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "protocol.md").read_text()
+SCENARIOS = ROOT / "tests" / "scenarios" / "protocol"
+
+RULES = [*(f"L{n}" for n in range(1, 8)), *(f"M{n}" for n in range(1, 8)), *(f"D{n}" for n in range(1, 10))]
+ROWS = dict(re.findall(r"^\| \[([LMD]\d)\]\(#[^)]*\) \|[^|]*\| (.*) \|$", PAGE, re.MULTILINE))
+SECTIONS = dict(re.findall(r"^### ([LMD]\d) [^\n]+\n(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
+
+
+def test_the_table_and_the_sections_name_every_rule_once_in_order() -> None:
+    assert list(ROWS) == RULES
+    assert list(SECTIONS) == RULES
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_says_what_breaks_without_it(rule: str) -> None:
+    before, marker, sequence = SECTIONS[rule].partition("> *Breaks without it")
+    assert marker
+    assert len(before.split()) > 10
+    assert len(sequence.split()) > 10
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_is_played(rule: str) -> None:
+    places = re.findall(r"`([^`]+)`", ROWS[rule])
+    assert places
+    assert [place for place in places if not any(path.stat().st_size for path in ROOT.glob(place))] == []
+
+
+def test_every_scenario_of_the_protocol_is_of_a_rule() -> None:
+    strays = [path.name for path in SCENARIOS.glob("*.txt") if path.name.split("_")[0].upper() not in RULES]
+    assert strays == []
