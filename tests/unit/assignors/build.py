@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from assignors.high_availability import HighAvailability
 from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Task
@@ -75,7 +76,7 @@ def in_flight(task: str, source: str | None, destination: str, state: str) -> Mo
 
 
 def problem(
-    tasks: Iterable[Task], *members: Member, in_flight: Iterable[Movement] = (), blocked: Iterable[tuple[str, str]] = (), **knobs: int
+    tasks: Iterable[Task], *members: Member, in_flight: Iterable[Movement] = (), blocked: Iterable[tuple[str, str]] = (), **knobs: Any
 ) -> AssignmentProblem:
     """Knobs by name; `acceptable_recovery_lag` is 100 and `num_standbys` 0 unless said."""
     return AssignmentProblem(

@@ -7,6 +7,8 @@ copy on disk; its destination gets it in the same round, by the next question. E
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from assignors.high_availability import HighAvailability
@@ -42,7 +44,7 @@ class Process:
 class Group:
     """Members join, leave and die; `decide` asks once and hands over, `round` lets copies become warm and then decides."""
 
-    def __init__(self, tasks: list[Task], members: dict[str, int], **knobs: int) -> None:
+    def __init__(self, tasks: list[Task], members: dict[str, int], **knobs: Any) -> None:
         self.tasks = {task.id: task for task in sorted(tasks, key=lambda task: task.id)}
         self.members = {name: Process(capacity=capacity) for name, capacity in members.items()}
         self.knobs = Knobs(**{"acceptable_recovery_lag": 100, **knobs})

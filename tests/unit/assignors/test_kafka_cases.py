@@ -300,7 +300,7 @@ def test_a_second_member_takes_its_half_two_at_a_time():
 
 
 def test_a_dropped_member_costs_its_own_tasks_and_the_fewest_moves():
-    """11 + 13 tasks, 7 members, one dies: no stateful task of another member moves, and only as many stateless ones as both balances together ask for."""
+    """11 + 13 tasks, 7 members, one dies: no other stateful task moves, and only as many stateless ones as both balances ask for."""
     group = Group([*stateful(13), *stateless(11)], {f"m{index}": 1 for index in range(7)}, max_warmups=2)
     group.settle(0)
     before = group.owners()

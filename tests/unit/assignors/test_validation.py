@@ -1,0 +1,192 @@
+"""The judge of plans: a plan that holds passes, and each broken promise is found, named in one line, and found only where it was promised."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from assignors.high_availability import HighAvailability
+from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan
+from assignors.validation import copies_by_task, plan_faults
+from events.tasks import parse_task
+from tests.unit.assignors.build import ids, in_flight, member, problem, tasks
+
+ALL = frozenset(Guarantee)
+
+SMALL = problem(
+    tasks("0_0 0_1 0_2 0_3", "1_0 1_1"),
+    member("m1", "0_0 0_1 0_2 0_3 1_0 1_1", lags={"0_3": 5}),
+    member("m2", standby="0_0", lags={"0_0": 40, "0_1": 9000}, home="1_0"),
+    member("m3", leaving=True, lags={"0_1": 0}),
+    num_standbys=1,
+    max_warmups=1,
+)
+PLAN = HighAvailability().assign(SMALL)
+
+
+def changed(name: str, **parts: str) -> Plan:
+    """The plan with some of one member's lists replaced."""
+    part = attrs.evolve(PLAN.members[name], **{what: ids(text) for what, text in parts.items()})
+    return attrs.evolve(PLAN, members={**PLAN.members, name: part})
+
+
+def first_movement(**fields: Any) -> Plan:
+    return attrs.evolve(PLAN, movements=(attrs.evolve(PLAN.movements[0], **fields), *PLAN.movements[1:]))
+
+
+def test_the_plan_these_tests_break():
+    assert plan_faults(SMALL, PLAN, ALL) == []
+    assert PLAN.members == {
+        "m1": MemberPlan(active=ids("0_1 0_2 0_3 1_1"), revoke=ids("0_0 1_0")),
+        "m2": MemberPlan(standby=ids("0_0 0_1 0_2 0_3")),
+        "m3": MemberPlan(),
+    }
+    assert [(str(each.task), each.destination, each.state.value) for each in PLAN.movements] == [
+        ("0_0", "m2", "revoking"),
+        ("1_0", "m2", "revoking"),
+        ("0_1", "m2", "warming"),
+    ]
+    assert copies_by_task(PLAN.members.values()) == {
+        parse_task(task): copies for task, copies in (("0_0", 2), ("0_1", 2), ("0_2", 2), ("0_3", 2), ("1_0", 1), ("1_1", 1))
+    }
+
+
+@pytest.mark.parametrize(
+    ("broken", "fault"),
+    [
+        (
+            attrs.evolve(PLAN, members={name: PLAN.members[name] for name in ("m1", "m2")}),
+            "members: does not name every live member once, in rising order",
+        ),
+        (attrs.evolve(PLAN, target=dict(sorted(PLAN.target.items(), reverse=True))), "target: does not name every live member once, in rising order"),
+        (changed("m2", standby="0_0 9_9"), "m2.standby: there is no task (9_9)"),
+        (first_movement(destination="m9"), "movement of 0_0: there is no member m9"),
+        (first_movement(task=parse_task("9_9")), "movement of 9_9: there is no such task"),
+        (attrs.evolve(PLAN, reasons={}), "movement of 0_0: no reason is given"),
+        (changed("m2", active="0_1"), "0_1 is active on m1 and m2"),
+        (changed("m2", active="1_0"), "1_0 is active on m2 before m1 has given it up"),
+        (changed("m1", revoke="0_0 1_0", active="0_0 0_1 0_2 0_3 1_1"), "m1 is to keep and to revoke (0_0)"),
+        (changed("m1", revoke="0_0"), "m1 owns and is told nothing of (1_0)"),
+        (changed("m2", revoke="0_2"), "m2 is to revoke what it does not own (0_2)"),
+        (attrs.evolve(PLAN, target={**PLAN.target, "m3": ids("0_2")}), "0_2 has two targets, m1 and m3"),
+        (
+            attrs.evolve(PLAN, target={**PLAN.target, "m1": ids("0_3"), "m3": ids("0_2")}),
+            "the target of 0_2 is m3, which is leaving or does not know it",
+        ),
+        (changed("m1", standby="0_1"), "m1 runs and is to keep a standby of (0_1)"),
+        (changed("m2", warmup="1_0"), "m2 is to keep a warm-up without state: (1_0)"),
+        (changed("m2", warmup="0_1"), "m2 is to keep as standby and as warm-up (0_1)"),
+        (changed("m3", standby="0_1"), "m3 is leaving or does not know what it is to copy: (0_1)"),
+        (attrs.evolve(PLAN, movements=PLAN.movements[1:]), "no movement brings to its target (0_0)"),
+        (attrs.evolve(PLAN, movements=(*PLAN.movements, PLAN.movements[0])), "a task has two movements"),
+        (first_movement(source="m3"), "movement of 0_0: m3 does not run it"),
+        (first_movement(destination="m1"), "movement of 0_0: to m1, the target is m2"),
+        (first_movement(state=MovementState.WARMING), "movement of 0_0: warming, but its source is told to revoke it"),
+        (changed("m2", standby="0_0 0_2 0_3"), "movement of 0_1: warming, but m2 is not told to keep a copy"),
+        (changed("m1", active="0_1 0_3 1_1", revoke="0_0 0_2 1_0"), "revoked although nothing is to move: (0_2)"),
+        (attrs.evolve(PLAN, cost=attrs.evolve(PLAN.cost, moves=2, moves_lower_bound=2)), "cost.moves is 2; the target changes 3 owners"),
+        (attrs.evolve(PLAN, cost=attrs.evolve(PLAN.cost, moves_lower_bound=4)), "cost.moves is 3, below its own lower bound 4"),
+    ],
+)
+def test_what_no_assignor_may_do(broken: Plan, fault: str):
+    assert fault in plan_faults(SMALL, broken, frozenset())
+
+
+def test_the_order_of_a_list():
+    part = attrs.evolve(PLAN.members["m1"], active=tuple(reversed(PLAN.members["m1"].active)))
+    assert plan_faults(SMALL, attrs.evolve(PLAN, members={**PLAN.members, "m1": part}), frozenset()) == [
+        "m1.active: not in rising order, each task once"
+    ]
+
+
+FREE = problem(tasks("0_0"), member("m1", lags={"0_0": 9000}), member("m2", lags={"0_0": 3}), max_warmups=1)
+
+
+def granted(name: str) -> Plan:
+    """0_0, which nobody owns, to one of the two."""
+    answer = HighAvailability().assign(FREE)
+    other = {"m1": "m2", "m2": "m1"}[name]
+    return attrs.evolve(
+        answer,
+        members={name: MemberPlan(active=ids("0_0")), other: MemberPlan()}
+        if name < other
+        else {other: MemberPlan(), name: MemberPlan(active=ids("0_0"))},
+        target={each: ids("0_0") if each == name else () for each in ("m1", "m2")},
+    )
+
+
+def unowned() -> Plan:
+    answer = granted("m2")
+    return attrs.evolve(answer, members={"m1": MemberPlan(), "m2": MemberPlan()}, target={"m1": (), "m2": ()})
+
+
+def too_many_standbys() -> Plan:
+    answer = granted("m2")
+    return attrs.evolve(answer, members={**answer.members, "m1": MemberPlan(standby=ids("0_0"))})
+
+
+def two_warmups() -> tuple[AssignmentProblem, Plan]:
+    question = problem(tasks("0_0 0_1"), member("m1", "0_0 0_1"), member("m2"), member("m3"), max_warmups=1)
+    answer = HighAvailability().assign(question)
+    members = {**answer.members, "m2": MemberPlan(warmup=ids("0_0")), "m3": MemberPlan(warmup=ids("0_1"))}
+    return question, attrs.evolve(answer, members=members)
+
+
+@pytest.mark.parametrize(
+    ("guarantee", "question", "broken", "fault"),
+    [
+        (Guarantee.ALWAYS_OWNED, FREE, unowned, "no target for (0_0)"),
+        (Guarantee.ALWAYS_OWNED, FREE, unowned, "nobody is to run (0_0)"),
+        (Guarantee.CAUGHT_UP_FIRST, FREE, lambda: granted("m1"), "0_0 is granted to m1, which is not caught up; m2 is"),
+        (Guarantee.COPIES_CAPPED, FREE, too_many_standbys, "more than 0 standbys of (0_0)"),
+        (Guarantee.COPIES_CAPPED, two_warmups()[0], lambda: two_warmups()[1], "2 warm-ups, the group may have 1"),
+    ],
+)
+def test_what_binds_those_who_promise_it(guarantee: Guarantee, question: AssignmentProblem, broken: Callable[[], Plan], fault: str):
+    assert fault in plan_faults(question, broken(), {guarantee})
+    assert fault not in plan_faults(question, broken(), ALL - {guarantee})
+
+
+def test_revoked_before_the_destination_is_caught_up():
+    question = problem(tasks("0_0 0_1"), member("m1", "0_0 0_1"), member("m2", lags={"0_1": 5000}))
+    answer = HighAvailability().assign(question)
+    early = attrs.evolve(
+        answer,
+        members={"m1": MemberPlan(active=ids("0_0"), revoke=ids("0_1")), "m2": MemberPlan()},
+        movements=(attrs.evolve(answer.movements[0], state=MovementState.REVOKING),),
+    )
+    assert plan_faults(question, early, ALL) == [
+        "0_1 is revoked for m2, which is not caught up; m1 is",
+        "0_1 is revoked from m1 before m2 is caught up",
+    ]
+    decided = attrs.evolve(question, in_flight=(in_flight("0_1", "m1", "m2", "revoking"),))
+    assert plan_faults(decided, early, ALL) == []
+
+
+def test_a_warm_up_during_its_back_off():
+    question = problem(tasks("0_0 0_1"), member("m1", "0_0 0_1"), member("m2"))
+    answer = HighAvailability().assign(question)
+    (begun,) = answer.movements
+    blocked = attrs.evolve(question, blocked=frozenset({(begun.task, "m2")}))
+    assert plan_faults(blocked, answer, ALL) == [f"movement of {begun.task}: begins on m2 during its back-off"]
+
+
+def test_lowered_caps_let_what_is_there_run_out():
+    """Two warm-ups were begun under a cap of two; it is one now. They may end, and no third begins."""
+    question, answer = two_warmups()
+    before = attrs.evolve(question, members=tuple(attrs.evolve(each, warmup=answer.members[each.id].warmup) for each in question.members))
+    warming = attrs.evolve(
+        answer, movements=tuple(attrs.evolve(each, state=MovementState.WARMING) for each in answer.movements), members=answer.members
+    )
+    assert not [fault for fault in plan_faults(before, warming, ALL) if "warm-ups" in fault]
+
+
+def test_a_movement_without_source_is_judged_too():
+    assert plan_faults(
+        FREE,
+        attrs.evolve(granted("m2"), movements=(Movement(task=parse_task("0_0"), source=None, destination="m2", state=MovementState.REVOKING),)),
+        ALL,
+    )
