@@ -18,6 +18,10 @@ if TYPE_CHECKING:
     from replay.explain import Explanation
 
 
+_MOST_MOVES = 20
+"""Movements on the screen, the latest; `--json` has all."""
+
+
 @command("explain", short_help="Why a task is where it is, how it moved, what it waits for.")
 @click.argument("log", type=LOG)
 @click.option("--task", type=TASK, required=True, metavar="TASK", help="The task, as in 0_3.")
@@ -47,7 +51,9 @@ def explanation_parts(explanation: Explanation) -> list[str | Table]:
     parts += ["", candidates_table(explanation)]
     parts += _section(f"How did {task} come there?", [] if explanation.moves else ["It was never given to anybody."])
     if explanation.moves:
-        parts.append(moves_table(explanation.moves, explanation.append_ms))
+        earlier = len(explanation.moves) - _MOST_MOVES
+        parts += [f"  {counted(earlier, 'earlier movement')}: --json has all"] if earlier > 0 else []
+        parts.append(moves_table(explanation.moves[-_MOST_MOVES:], explanation.append_ms))
         stopped_ms = sum(interval.to_ms - interval.from_ms for interval in explanation.stopped)
         times = counted(len(explanation.stopped), "stretch", "stretches")
         parts.append(f"  Over the whole log it was without a running owner for {span_text(stopped_ms)}, in {times}.")

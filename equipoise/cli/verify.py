@@ -12,7 +12,7 @@ from equipoise.cli.params import LOG
 from equipoise.cli.screen import Screen, Table
 from events import codec
 from events.errors import InputError
-from events.log import Log
+from events.log import Log, open_log
 from replay.wording import clock_text, counted
 
 if TYPE_CHECKING:
@@ -39,8 +39,8 @@ def verify(screen: Screen, log: Log) -> int:
     """
     from replay.verify import verify  # loads the solver
 
-    with screen.progress("verifying", log.count()) as advance:
-        verification = verify(log.read(), advance=advance)
+    with open_log(log.location, check_structure=True) as checked, screen.progress("verifying", checked.count()) as advance:
+        verification = verify(checked.read(), advance=advance)
     screen.answer(verification.document(), *verification_parts(verification))
     if verification.problems and verification.verdict.exit_code != 1:
         raise InputError(verification.problems[0])
