@@ -95,7 +95,8 @@ class _Planner:
             destination = self.target[task]
             if self._hands_over(task):
                 stands = self.situation.in_flight[task].state is MovementState.REVOKING
-                self._set(task, MovementState.REVOKING, "carried" if stands else "ready")
+                ready = "ready" if self.situation.is_ready(destination, task) else self._wanted(task)  # what must go is no readier for that
+                self._set(task, MovementState.REVOKING, "carried" if stands else ready)
                 if task in self.situation.members[destination].warmup and self._needs_slot(task):
                     self.slots.hold(destination)
                     self.warmups.add((task, destination))
