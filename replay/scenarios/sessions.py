@@ -266,7 +266,6 @@ def session(play: Play, said: Said) -> None:
         )
     except FieldError as error:
         raise said.error(str(error)) from None
-    theatre.lives[said.member] = settings.incarnation
     host = Host(session=kind(settings), rule_dropped=rule)
     theatre.hosts[host.name] = host
     if said.get("placed", True):
@@ -281,6 +280,7 @@ def session(play: Play, said: Said) -> None:
         play.say(f"!! {host.name} does not join: {error}")
         del theatre.hosts[host.name]
         return
+    theatre.lives[said.member] = settings.incarnation
     host.messages.append(_Message(join, theatre.now_ms))
     theatre.append(host)
     theatre.acknowledge(host)
