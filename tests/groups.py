@@ -1,0 +1,255 @@
+"""One group, one machine, truthful members, and a validator that watches: for tests of the machine alone.
+
+`Group` appends facts and steps the machine; every step is judged. `Truthful` is a member that does what it is told and says what is so: it
+restores its copies, closes what is revoked, and reports; nothing is lost or late but what a test makes late.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from assignors import registry
+from events.codec import make_record
+from events.decisions import AssignmentIssued, Decision, EventRejected, MemberAssigned, MemberExpired, Move
+from events.facts import (
+    Fact,
+    GroupConfigured,
+    LagReported,
+    LogOpened,
+    MemberJoined,
+    MemberLeft,
+    PartitionsObserved,
+    ProbingTick,
+    Subtopology,
+    TopologyDeclared,
+)
+from events.knobs import Knobs
+from events.records import DecisionRecord, Record
+from events.tasks import Lag, LagSentinel, TaskId
+from statemachine.invariants import Validator
+from statemachine.machine import GroupMachine, Load
+from statemachine.state import GroupState
+
+GROUP = "orders"
+LOG_OPENED = LogOpened(log_id="log-1")
+SESSION_MS = 30_000
+MARGIN_MS = 3_000
+HEARTBEAT_MS = 3_000
+
+
+def configured(assignor: str = "high_availability", led_by: str = "equipoise", **knobs: Any) -> GroupConfigured:
+    """The newest version of a built-in assignor."""
+    found = registry.latest(assignor)
+    return GroupConfigured(assignor=found.name, behaviour_version=found.version, solver=found.solver, led_by=led_by, knobs=Knobs(**knobs))
+
+
+def topology(epoch: int = 1, stateful: int = 0, stateless: int = 0) -> TopologyDeclared:
+    """Stateful tasks 0_p with changelog "log", stateless tasks 1_p."""
+    parts: list[Subtopology] = []
+    if stateful:
+        parts.append(Subtopology(subtopology=0, partitions=stateful, stateful=True, source_topics=("in",), changelog_topics=("log",)))
+    if stateless:
+        parts.append(Subtopology(subtopology=1, partitions=stateless, stateful=False, source_topics=("in",)))
+    return TopologyDeclared(epoch=epoch, subtopologies=tuple(parts))
+
+
+def joined(member_id: str, incarnation: int = 1, **fields: Any) -> MemberJoined:
+    given: dict[str, Any] = {
+        "session_timeout_ms": SESSION_MS,
+        "lease_margin_ms": MARGIN_MS,
+        "topology_epoch": 1,
+        "join_nonce": f"{member_id}-{incarnation}",
+    }
+    return MemberJoined(member_id=member_id, incarnation=incarnation, **{**given, **fields})
+
+
+class Group:
+    """A log that grows and the machine that folds it. Every step passes the validator unless `validator` is None."""
+
+    def __init__(self, load: Load = registry.load, *, watched: bool = True) -> None:
+        self.load = load
+        self.machine = GroupMachine(load=load)
+        self.validator: Validator | None = Validator(load=load, whole_every=1) if watched else None
+        self.append_ms = 1_000_000
+        self.records: list[Record] = []
+        self.decisions: list[DecisionRecord] = []
+        self.members: dict[str, Truthful] = {}
+        self.fact(LOG_OPENED)
+
+    @property
+    def state(self) -> GroupState:
+        return self.machine.state
+
+    def fact(self, event: Fact, after_ms: int = 0) -> list[Decision]:
+        """Appends one fact, `after_ms` later by the broker's clock, and returns what was decided."""
+        self.append_ms += after_ms
+        record = make_record("" if isinstance(event, LogOpened) else GROUP, len(self.records), self.append_ms, event)
+        self.records.append(record)
+        decided = self.machine.step(record)
+        if self.validator is not None:
+            self.validator.check(record, decided, self.state)
+        self.decisions += decided
+        decisions = [each.decision for each in decided]
+        for decision in decisions:
+            for member in self.members.values():
+                member.inbox.append(decision)
+        return decisions
+
+    def tick(self, after_ms: int = 1_000) -> list[Decision]:
+        return self.fact(ProbingTick(), after_ms)
+
+    def pass_ms(self, duration_ms: int) -> list[Decision]:
+        """Ticks of at most max_step_ms until so much group time has passed."""
+        decisions: list[Decision] = []
+        while duration_ms > 0:
+            step_ms = min(duration_ms, self.state.knobs.max_step_ms)
+            decisions += self.tick(step_ms)
+            duration_ms -= step_ms
+        return decisions
+
+    def starts(self, *member_ids: str, stateful: int = 0, stateless: int = 0, end_offset: int = 50_000, **knobs: Any) -> Group:
+        """Configured, with its tasks, and with these members at once."""
+        self.fact(configured(**{"initial_delay_ms": 0, **knobs}))
+        self.fact(topology(stateful=stateful, stateless=stateless))
+        if stateful:
+            self.fact(PartitionsObserved(end_offsets={"log": dict.fromkeys(range(stateful), end_offset)}))
+        for member_id in member_ids:
+            self.join(member_id)
+        return self
+
+    def join(self, member_id: str, incarnation: int = 1, *, restores: int = 1_000_000, **fields: Any) -> Truthful:
+        """A truthful member joins. `restores`: records it restores of each copy from one report to the next."""
+        member = self.members[member_id] = Truthful(self, member_id, incarnation, restores)
+        lags: dict[TaskId, Lag] = fields.get("lags", {})
+        member.copies = {task: lag for task, lag in lags.items() if isinstance(lag, int)}
+        member.answer = self.fact(joined(member_id, incarnation, **fields))
+        return member
+
+    def cycle(self, *late: str) -> list[Decision]:
+        """Everybody, but for the `late`, reads what was decided and reports once, within HEARTBEAT_MS."""
+        reporting = [member for member_id, member in sorted(self.members.items()) if member_id not in late]
+        decisions: list[Decision] = []
+        for member in reporting:
+            decisions += member.reports(after_ms=HEARTBEAT_MS // len(reporting))
+        return decisions
+
+    def settles(self, most_cycles: int = 100) -> int:
+        """Cycles until the verdict is "balanced" and nobody has anything left to read or do."""
+        for cycle in range(most_cycles):
+            if self.is_settled():
+                return cycle
+            self.cycle()
+        raise AssertionError(f"not settled after {most_cycles} cycles: {self.state.verdict}")
+
+    def is_settled(self) -> bool:
+        state = self.state
+        busy = any(member.revoking or member.warmup or member.leaving for member in state.members.values())
+        behind = any(member.is_behind() for member in self.members.values())
+        return state.verdict is not None and state.verdict[0] == "balanced" and not busy and not behind and not state.in_flight
+
+    def owners(self) -> dict[TaskId, str]:
+        """Who runs what as the members see it."""
+        return {task: member.member_id for member in self.members.values() for task in member.active}
+
+    def moves(self, state: str | None = None) -> list[Move]:
+        issued = [each.decision for each in self.decisions if isinstance(each.decision, AssignmentIssued)]
+        return [move for each in issued for move in each.moves if state in (None, move.state)]
+
+
+@attrs.define
+class Truthful:
+    """A member that does what it is told, one report at a time."""
+
+    group: Group
+    member_id: str
+    incarnation: int
+    restores: int
+    epoch: int = 0
+    number: int = -1
+    active: dict[TaskId, int] = attrs.field(factory=dict)
+    """Task -> fencing token."""
+    copies: dict[TaskId, int] = attrs.field(factory=dict)
+    """Task -> records it is behind; those it runs as well."""
+    keeps: set[TaskId] = attrs.field(factory=set)
+    leaving: bool = False
+    released: bool = False
+    ended: bool = False
+    inbox: list[Decision] = attrs.field(factory=list)
+    answer: list[Decision] = attrs.field(factory=list)
+    """What its last fact caused."""
+
+    def is_behind(self) -> bool:
+        return any(isinstance(decision, MemberAssigned | MemberExpired) and self._is_mine(decision) for decision in self.inbox)
+
+    def _is_mine(self, decision: Any) -> bool:
+        return bool(decision.member_id == self.member_id and decision.incarnation == self.incarnation)
+
+    def reads(self) -> None:
+        """Applies what was decided: closes what is not active any more, opens what is, keeps the copies it is to keep."""
+        inbox, self.inbox = self.inbox, []
+        for decision in inbox:
+            if isinstance(decision, MemberAssigned) and self._is_mine(decision):
+                self.epoch = decision.assignment_epoch
+                self.active = dict(zip(decision.active, decision.tokens, strict=True))
+                self.keeps = {*decision.standby, *decision.warmup}
+                self.released = decision.released
+                for task in sorted({*self.active, *self.keeps}):
+                    if task.subtopology == 0:
+                        self.copies.setdefault(task, self.end_offset(task))
+            elif isinstance(decision, MemberExpired) and self._is_mine(decision):
+                self.ended = True
+                self.active = {}
+
+    def end_offset(self, task: TaskId) -> int:
+        return self.group.state.end_offsets.get("log", {}).get(task.partition, 0)
+
+    def report(self) -> LagReported:
+        """The whole truth as it is now."""
+        self.number += 1
+        lags: dict[TaskId, Lag] = {}
+        for task in sorted(self.copies):
+            behind = self.copies[task]
+            lags[task] = LagSentinel.ACTIVE if task in self.active and behind == 0 else behind
+        return LagReported(
+            member_id=self.member_id,
+            incarnation=self.incarnation,
+            number=self.number,
+            assignment_epoch=self.epoch,
+            held=tuple(sorted(self.active)),
+            lags=lags,
+            leaving=self.leaving,
+        )
+
+    def reports(self, after_ms: int = 0) -> list[Decision]:
+        """Reads, restores, reports; says MemberLeft once it is released."""
+        self.reads()
+        if self.ended:
+            del self.group.members[self.member_id]
+            return []
+        for task in {*self.keeps, *self.active}.intersection(self.copies):
+            self.copies[task] = max(0, self.copies[task] - self.restores)
+        if self.released:
+            del self.group.members[self.member_id]
+            return self.group.fact(MemberLeft(member_id=self.member_id, incarnation=self.incarnation), after_ms)
+        self.answer = self.group.fact(self.report(), after_ms)
+        return self.answer
+
+    def leaves(self) -> None:
+        """It wants to go; its next report says so."""
+        self.leaving = True
+
+
+def rejections(decisions: list[Decision]) -> list[str]:
+    return [decision.code for decision in decisions if isinstance(decision, EventRejected)]
+
+
+def assigned(decisions: list[Decision]) -> dict[str, MemberAssigned]:
+    """The last set of each member."""
+    return {decision.member_id: decision for decision in decisions if isinstance(decision, MemberAssigned)}
+
+
+def tasks(*texts: str) -> tuple[TaskId, ...]:
+    """tasks("0_1", "0_0") -> the two, in rising order."""
+    return tuple(sorted(TaskId(*map(int, text.split("_"))) for text in texts))

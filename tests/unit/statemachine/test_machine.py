@@ -1,0 +1,382 @@
+"""The machine as a whole: numbers, group time, the start of a group, rejections against halts, checkpoints, snapshots."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+from typing import Any
+
+import attrs
+import pytest
+
+from assignors import registry
+from assignors.problem import AssignmentProblem, Plan
+from events.codec import make_record
+from events.decisions import AssignmentIssued, BalanceEvaluated, Checkpointed, Decision, EventRejected, MemberAssigned
+from events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
+from events.facts import AssignmentObserved, LagReported, LeaveIntended, MemberLeft, ObservedMember, ProbingTick, TaskReady, TasksRevoked, Undecodable
+from statemachine.invariants import check_refold
+from statemachine.machine import GroupMachine
+from statemachine.rejections import REJECTIONS, rejection_text
+from statemachine.state import GroupPhase
+from tests.groups import GROUP, SESSION_MS, Group, assigned, configured, joined, rejections, tasks, topology
+
+
+def kinds(decisions: list[Decision]) -> list[type]:
+    return [decision.__class__ for decision in decisions]
+
+
+# Numbers (L4)
+
+
+def test_decisions_are_numbered_densely_and_name_the_fact_that_caused_them():
+    group = Group().starts("m1", "m2", stateless=4)
+    group.cycle()
+    assert [each.number for each in group.decisions] == list(range(1, len(group.decisions) + 1))
+    first = group.decisions[0]
+    cause = group.records[first.caused_by]
+    assert (first.log_id, first.group, first.index, first.fact_checksum) == ("log-1", GROUP, 0, cause.checksum)
+    indexes = [each.index for each in group.decisions if each.caused_by == first.caused_by]
+    assert indexes == list(range(len(indexes)))
+    assert len(indexes) > 1
+
+
+def test_a_record_that_was_folded_before_is_an_error_and_changes_nothing():
+    group = Group().starts("m1", stateless=1)
+    before = group.machine.snapshot()
+    with pytest.raises(RepeatError, match=f"offset {group.records[-1].offset}"):
+        group.machine.step(group.records[-1])
+    assert group.machine.snapshot() == before
+
+
+def test_a_gap_in_offsets_is_another_groups_fact():
+    """One partition holds many groups; the group's own facts are dense in `seq`."""
+    group = Group().starts("m1", stateless=1)
+    seq = group.state.seq
+    group.machine.step(make_record(GROUP, 1_000, group.append_ms, ProbingTick()))
+    assert (group.state.seq, group.state.last_offset) == (seq + 1, 1_000)
+
+
+# Group time (L2)
+
+
+@pytest.mark.parametrize(
+    ("steps_ms", "group_ms"),
+    [
+        ((0, 100, 100), 200),
+        ((0, 40_000), 1_000),  # a failover to a broker whose clock is ahead
+        ((0, -86_400_000, 100), 100),  # a day back: no timer freezes
+        ((0, 86_400_000, -86_400_000, 500), 1_500),  # a day ahead, then set right
+        ((0, -1), 0),
+    ],
+)
+def test_group_time_moves_by_the_logs_clock_but_never_back_and_never_far(steps_ms: tuple[int, ...], group_ms: int):
+    group = Group()
+    group.fact(configured())
+    for step_ms in steps_ms:
+        group.tick(step_ms)
+    assert group.state.now_ms == group_ms
+
+
+def test_the_clamp_is_a_knob_and_the_first_record_is_time_zero():
+    group = Group()
+    group.fact(configured(max_step_ms=50))
+    assert group.state.now_ms == 0
+    group.tick(49)
+    group.tick(51)
+    assert group.state.now_ms == 99
+
+
+# The start (D2)
+
+
+def test_the_first_of_many_does_not_get_all():
+    group = Group()
+    group.fact(configured(initial_delay_ms=3_000))
+    group.fact(topology(stateful=4))
+    for member_id in ("m1", "m2"):
+        assert assigned(group.join(member_id).answer) == {}
+    assert group.state.phase is GroupPhase.GATHERING
+    assert assigned(group.pass_ms(2_999)) == {}
+    started = group.tick(1)
+    assert {name: len(each.active) for name, each in assigned(started).items()} == {"m1": 2, "m2": 2}
+    assert [each.cause for each in started if isinstance(each, AssignmentIssued)] == ["start"]
+
+
+def test_a_group_that_became_empty_gathers_anew():
+    group = Group()
+    group.fact(configured(initial_delay_ms=3_000))
+    group.fact(topology(stateless=1))
+    group.join("m1")
+    group.pass_ms(1_000)
+    group.fact(MemberLeft(member_id="m1", incarnation=1))
+    assert group.machine.next_deadline_ms is None, "nothing to tick for in an empty group"
+    group.pass_ms(2_500)
+    group.join("m1", 2)
+    assert assigned(group.pass_ms(2_999)) == {}
+    assert list(assigned(group.tick(1))) == ["m1"]
+
+
+def test_nothing_is_decided_before_the_configuration():
+    group = Group()
+    assert rejections(group.fact(joined("m1"))) == ["not_configured"]
+    assert group.fact(topology(stateless=1)) == []
+    assert group.state.phase is GroupPhase.UNCONFIGURED
+
+
+# Reject (L6)
+
+
+def all_but_time_and_leases(machine: GroupMachine) -> dict[str, Any]:
+    """The state but for what any record changes: time, place and the lease of who spoke."""
+    state = copy.deepcopy(machine.state)
+    members = {name: attrs.evolve(member, last_heard_ms=0) for name, member in state.members.items()}
+    return {
+        **{field.name: getattr(state, field.name) for field in attrs.fields(type(state))},
+        "members": members,
+        **dict.fromkeys(("now_ms", "last_append_ms", "last_offset", "seq", "number"), 0),
+    }
+
+
+def unsound(group: Group) -> dict[str, list[Any]]:
+    """Code of a rejection -> facts that must be answered by it, in a group where m1 runs 0_0 and m2 warms up on it."""
+    m1: dict[str, Any] = {"member_id": "m1", "incarnation": 1}
+    first, unknown = tasks("0_0"), tasks("7_7")
+    return {
+        "undecodable": [Undecodable(code="not_msgpack", length_bytes=3, crc32=9)],
+        "not_external": [AssignmentObserved(generation=9, members=())],
+        "leader_change": [configured(led_by="external")],
+        "step_exceeds_margin": [configured(max_step_ms=5_000)],
+        "topology_not_newer": [topology(epoch=1, stateful=9), topology(epoch=0)],
+        "join_repeated": [joined("m1", 1), joined("m3", 1, join_nonce="m1-1")],
+        "incarnation_repeated": [joined("m1", 1, join_nonce="another")],
+        "margin_too_small": [joined("m3", lease_margin_ms=999)],
+        "margin_too_large": [joined("m3", lease_margin_ms=SESSION_MS)],
+        "unknown_member": [LagReported("nobody", 1, 0, 0), MemberLeft(member_id="nobody", incarnation=1)],
+        "stale_incarnation": [LagReported("m1", 0, 9, 0), TasksRevoked(member_id="m1", incarnation=2, assignment_epoch=1, tasks=first)],
+        "epoch_from_future": [LagReported("m1", 1, 99, 99), TaskReady(**m1, assignment_epoch=99, tasks=first)],
+        "epoch_went_back": [LagReported("m1", 1, 99, 0)],
+        "report_repeated": [LagReported("m1", 1, 0, 1)],
+        "report_base_unknown": [LagReported("m1", 1, 99, 1, base=50)],
+        "held_not_granted": [LagReported("m1", 1, 99, 1, held=unknown), LagReported("m2", 1, 99, 0, held=first)],
+        "not_revoking": [TasksRevoked(**m1, assignment_epoch=1, tasks=first), TasksRevoked(**m1, assignment_epoch=1, tasks=unknown)],
+        "not_a_copy": [TaskReady(**m1, assignment_epoch=1, tasks=unknown)],
+    }
+
+
+def test_unsound_facts_are_rejected_and_change_nothing_but_a_lease():
+    group = Group().starts("m1", stateful=2)
+    group.cycle()
+    group.join("m2", restores=0)
+    group.members["m1"].reports()
+    for code, facts in unsound(group).items():
+        for fact in facts:
+            before = all_but_time_and_leases(group.machine)
+            decided = group.fact(fact, after_ms=1)
+            assert rejections(decided) == [code], fact
+            assert len(decided) == 1
+            assert all_but_time_and_leases(group.machine) == before, fact
+    check_refold(group.records)
+
+
+def test_a_rejection_names_the_fact_and_its_member_and_reads_as_a_sentence():
+    group = Group().starts("m1", stateless=1)
+    (rejected,) = group.fact(LagReported("m1", 1, 0, 99))
+    assert rejected == EventRejected(kind=6, code="epoch_from_future", member_id="m1", incarnation=1, numbers=(99, 1))
+    assert isinstance(rejected, EventRejected)
+    assert rejection_text(rejected) == "assignment_epoch 99 was never issued to this member; the last one is 1"
+
+
+def test_every_code_is_a_sentence_for_the_numbers_it_comes_with():
+    group = Group().starts("m1", stateful=2)
+    group.cycle()
+    group.join("m2", restores=0)
+    group.members["m1"].reports()
+    for code, facts in unsound(group).items():
+        assert code in REJECTIONS
+        for fact in facts:
+            (rejected,) = group.fact(fact)
+            assert isinstance(rejected, EventRejected)
+            assert "{" not in rejection_text(rejected)
+
+
+def test_a_rejected_configuration_leaves_the_assignor_as_it_was():
+    """Otherwise a machine restored from a checkpoint would decide with another one than the machine that lived through it."""
+    told: list[str] = []
+
+    def load(name: str, version: int) -> Any:
+        told.append(f"{name} {version}")
+        return registry.load("high_availability", 1)
+
+    group = Group(load).starts("m1", stateless=1)
+    asked = len(told)
+    assert rejections(group.fact(attrs.evolve(configured(max_step_ms=9_000), assignor="unheard_of"))) == ["step_exceeds_margin"]
+    assert len(told) == asked
+
+
+# Halt (L6)
+
+
+def assert_halts(group: Group, fact: Any, code: str) -> None:
+    with pytest.raises(GroupHalted) as halted:
+        group.fact(fact)
+    assert halted.value.code == code
+    for going_on in (lambda: group.fact(ProbingTick()), group.machine.snapshot):
+        with pytest.raises(GroupHalted) as again:
+            going_on()
+        assert again.value is halted.value
+
+
+def test_a_missing_assignor_or_behaviour_version_halts():
+    assert_halts(Group(), attrs.evolve(configured(), assignor="unheard_of"), "assignor_missing")
+    assert_halts(Group(), attrs.evolve(configured(), behaviour_version=999), "assignor_missing")
+
+
+def test_another_solver_halts_but_not_for_a_reader_who_knows():
+    other = attrs.evolve(configured(), solver="ortools-1.0")
+    assert_halts(Group(), other, "solver_missing")
+    reader = GroupMachine(any_solver=True)
+    assert reader.step(make_record(GROUP, 0, 0, other)) == []
+
+
+@attrs.frozen
+class Broken:
+    """An assignor that fails, in one way or another."""
+
+    error: Exception | None
+    name: str = "broken"
+    version: int = 1
+    solver: str = ""
+    guarantees: frozenset[Any] = frozenset()
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        plan = registry.load("high_availability", 1).assign(problem)
+        if self.error is not None and problem.members:
+            raise self.error
+        return attrs.evolve(plan, target={})
+
+
+@pytest.mark.parametrize(
+    ("error", "code"), [(EquipoiseError("no optimum"), "assignor_failed"), (InputError("racks"), "assignor_failed"), (None, "plan_invalid")]
+)
+def test_a_failing_assignor_or_a_plan_that_does_not_hold_halts(error: Exception | None, code: str):
+    group = Group(lambda name, version: Broken(error))
+    group.fact(attrs.evolve(configured(initial_delay_ms=0), solver=""))
+    group.fact(topology(stateless=1))
+    assert_halts(group, joined("m1"), code)
+
+
+def test_a_defect_is_raised_as_it_is_and_halts_as_well():
+    group = Group(lambda name, version: Broken(ZeroDivisionError("a defect")))
+    group.fact(attrs.evolve(configured(initial_delay_ms=0), solver=""))
+    with pytest.raises(ZeroDivisionError):
+        group.fact(joined("m1"))
+    with pytest.raises(GroupHalted, match="ZeroDivisionError: a defect"):
+        group.fact(ProbingTick())
+
+
+def test_a_restored_machine_needs_its_assignor_too():
+    group = Group().starts("m1", stateless=1)
+
+    def missing(name: str, version: int) -> Any:
+        raise InputError(f"{name} is not installed")
+
+    with pytest.raises(GroupHalted, match="high_availability is not installed"):
+        GroupMachine.restore(group.machine.snapshot(), load=missing)
+
+
+# Checkpoints and snapshots (L7)
+
+
+def test_checkpoints_come_when_they_are_due_and_hash_the_state_after_their_step():
+    group = Group()
+    group.fact(configured(initial_delay_ms=0, checkpoint_every_records=4))
+    group.fact(topology(stateless=1))
+    seen = []
+    for event in (joined("m1"), ProbingTick(), ProbingTick(), ProbingTick(), joined("m2"), joined("m3")):
+        for decision in group.fact(event):
+            if isinstance(decision, Checkpointed):
+                seen.append(decision.seq)
+                assert decision.state_sha256 == hashlib.sha256(group.machine.snapshot()).hexdigest()
+    assert seen == [3, 7]
+
+
+def test_no_checkpoints_when_none_are_asked_for():
+    group = Group().starts("m1", stateless=1, checkpoint_every_records=0)
+    group.pass_ms(20_000)
+    assert not [each for each in group.decisions if isinstance(each.decision, Checkpointed)]
+
+
+def test_a_snapshot_is_canonical_and_restores_to_the_same_bytes():
+    group = Group().starts("m1", "m2", "m3", stateful=6, stateless=2, num_standbys=1)
+    for _ in range(5):
+        group.cycle()
+        snapshot = group.machine.snapshot()
+        assert GroupMachine.restore(snapshot).snapshot() == snapshot
+    check_refold(group.records)
+
+
+def test_any_damaged_byte_of_a_snapshot_is_an_input_error():
+    group = Group().starts("m1", "m2", stateful=3)
+    group.cycle()
+    snapshot = group.machine.snapshot()
+    for place in range(len(snapshot)):
+        for flipped in (snapshot[place] ^ 1, snapshot[place] ^ 0x80):
+            with pytest.raises(InputError):
+                GroupMachine.restore(snapshot[:place] + bytes([flipped]) + snapshot[place + 1 :])
+
+
+@pytest.mark.parametrize("checkpoint", [b"", b"\xc0", b"\x90", b"\x01", b"no checkpoint", b"\x80", b"\xff" * 40])
+def test_bytes_that_are_no_snapshot_are_an_input_error(checkpoint: bytes):
+    with pytest.raises(InputError):
+        GroupMachine.restore(checkpoint)
+
+
+def test_a_later_snapshot_version_is_named():
+    snapshot = bytearray(GroupMachine().snapshot())
+    place = snapshot.index(b"equipoise-state") + len(b"equipoise-state")
+    snapshot[place] = 99
+    with pytest.raises(InputError, match="checkpoint version 99 is not known"):
+        GroupMachine.restore(bytes(snapshot))
+
+
+# Shadow (D7)
+
+
+def test_what_another_leader_decided_is_current_and_ours_is_only_proposed():
+    group = Group()
+    group.fact(configured(led_by="external"))
+    group.fact(topology(stateless=2))
+    for member_id in ("m1", "m2"):
+        assert group.fact(joined(member_id)) == []
+    both = tasks("1_0", "1_1")
+    has_all, has_none = ObservedMember(member_id="m1", incarnation=1, active=both), ObservedMember(member_id="m2", incarnation=1)
+    observed = AssignmentObserved(generation=7, members=(has_all, has_none))
+    (proposed,) = group.fact(observed)
+    assert not isinstance(proposed, MemberAssigned | BalanceEvaluated)
+    assert {member.member_id: len(member.active) for member in proposed.members} == {"m1": 1, "m2": 1}  # type: ignore[union-attr]
+    assert group.state.owner == dict.fromkeys(both, "m1")
+    assert rejections(group.fact(observed)) == ["generation_not_newer"]
+    assert rejections(group.fact(LeaveIntended(member_id="m1", incarnation=1))) == ["external"]
+    assert group.pass_ms(10 * SESSION_MS) == [], "nobody expires in a group that something else leads"
+    assert len(group.state.members) == 2
+    check_refold(group.records)
+
+
+def test_an_observation_that_contradicts_itself_is_rejected():
+    group = Group()
+    group.fact(configured(led_by="external"))
+    group.fact(topology(stateless=1))
+    for member_id in ("m1", "m2"):
+        group.fact(joined(member_id))
+    first = tasks("1_0")
+    twice = tuple(ObservedMember(member_id=name, incarnation=1, active=first) for name in ("m1", "m2"))
+    before = all_but_time_and_leases(group.machine)
+    for code, members in {
+        "task_owned_twice": twice,
+        "observed_unknown_task": (ObservedMember(member_id="m1", incarnation=1, active=tasks("8_8")),),
+        "unknown_member": (ObservedMember(member_id="m9", incarnation=1),),
+        "stale_incarnation": (ObservedMember(member_id="m1", incarnation=4),),
+    }.items():
+        assert rejections(group.fact(AssignmentObserved(generation=3, members=members))) == [code]
+        assert all_but_time_and_leases(group.machine) == before
