@@ -104,7 +104,8 @@ def draw(seed: int) -> Setting:
             session_timeout_ms=SESSION_MS,
             lease_margin_ms=1_000,  # exactly max_step_ms: one failover within a session
             topology_epoch=1,
-            restore=RestoreModel(records_per_s=random.choice((5_000, 20_000, 100_000)), sequential=random.random() < 0.5),
+            # Restores are faster than writes, all copies of everything on one member (invariant 7).
+            restore=RestoreModel(records_per_s=max(4 * rate * stateful, random.choice((5_000, 20_000, 100_000))), sequential=random.random() < 0.5),
             close_ms=random.choice((10, 500, 3_000)),
             start_ms=random.choice((100, 1_000)),
         )

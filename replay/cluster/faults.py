@@ -56,6 +56,9 @@ FAULTS = (
 than the lease. stuck: its decisions reader stands still while its heartbeats go on. duplicate: a second process with the id. clock_*: a broker
 failover whose successor's clock differs. junk: a fact that is unsound, or from somebody who is no member."""
 
+NOBODYS = frozenset({"failover", "clock_ahead", "clock_back", "worker_crash", "worker_pause", "worker_cut", "worker_skips", "second_worker", "junk"})
+"""Faults that befall no member: the broker, a worker, or the log."""
+
 LONGEST_CLOCK_JUMP_MS = 86_400_000
 
 
@@ -102,11 +105,9 @@ def random_faults(seed: int, *, members: tuple[str, ...], from_ms: int, until_ms
             size = random.choice((50, 500, session_timeout_ms // 2, session_timeout_ms * 5 // 4))
         elif kind in ("skip_records", "worker_skips"):
             size = random.randint(1, 5)
-        member_id = (
-            ""
-            if kind in ("failover", "clock_ahead", "clock_back", "worker_crash", "worker_pause", "worker_cut", "worker_skips", "second_worker")
-            else random.choice(members)
-        )
+        elif kind == "junk":
+            size = random.randrange(1_000)
+        member_id = "" if kind in NOBODYS else random.choice(members)
         faults.append(Fault(at_ms, kind, member_id, lasts_ms, size))
 
 
