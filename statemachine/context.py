@@ -137,6 +137,9 @@ class Context:
             movement = state.in_flight.get(task)
             if movement is None or movement.state.value == "warming":
                 state.homes[task] = member.member_id
+            move = self.moves.get(task)
+            if move is not None and move.state == "granted" and move.destination == member.member_id:
+                del self.moves[task]  # granted earlier in this step: it was never told
         for task in sorted(member.incoming):
             self.cancel(task, "destination_gone")
         for task in [task for task, movement in state.in_flight.items() if movement.source == member.member_id]:

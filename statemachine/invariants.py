@@ -186,7 +186,7 @@ class Validator:
             self._check_member(member_id, state)
         for what, believed, booked in (
             ("owner", state.owner, books.owner),
-            ("tokens", {task: token for task, token in state.tokens.items() if task in books.tokens}, books.tokens),
+            ("tokens", [task for task, token in sorted(books.tokens.items()) if state.tokens.get(task, 0) < token], []),
             ("in flight", {task: m.destination for task, m in state.in_flight.items() if m.state is MovementState.REVOKING}, books.heading),
             ("holds", {task: hold_ms for task, hold_ms in state.holds.items() if hold_ms >= books.forced.get(task, 0)}, books.forced),
         ):

@@ -132,7 +132,10 @@ class Group:
         reporting = [member for member_id, member in sorted(self.members.items()) if member_id not in late]
         decisions: list[Decision] = []
         for member in reporting:
-            decisions += member.reports(after_ms=HEARTBEAT_MS // len(reporting))
+            every_ms = HEARTBEAT_MS // len(reporting)
+            most_ms = min(every_ms, self.state.knobs.max_step_ms)
+            decisions += self.pass_ms(every_ms - most_ms)
+            decisions += member.reports(after_ms=most_ms)
         return decisions
 
     def settles(self, most_cycles: int = 100) -> int:
@@ -146,7 +149,7 @@ class Group:
     def is_settled(self) -> bool:
         state = self.state
         busy = any(member.revoking or member.warmup or member.leaving for member in state.members.values())
-        behind = any(member.is_behind() for member in self.members.values())
+        behind = any(member.is_behind() or member.leaving for member in self.members.values())
         return state.verdict is not None and state.verdict[0] == "balanced" and not busy and not behind and not state.in_flight
 
     def owners(self) -> dict[TaskId, str]:
