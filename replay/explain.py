@@ -203,8 +203,9 @@ class _Explaining:
             )
         ]
         first = move.steps[0]
-        before = "" if move.source is None or move.source == owner else f", and {move.source} had it before"
         reason = reason_text(move.reason, source=move.source, destination=owner, lag_records=last.lag_records)
+        said_already = move.source is None or move.source == owner or move.source in reason
+        before = "" if said_already else f"; {move.source} had it until then"
         said.append(f"Why {owner}: {reason}{before}.")
         if len(move.steps) > 1:
             said.append(

@@ -53,7 +53,8 @@ def verification_parts(verification: Verification) -> list[str | Table]:
     compared = sum(group.compared for group in groups)
     facts = sum(group.facts for group in groups)
     verdict = click.style(verification.verdict.value, fg=_COLOURS[verification.verdict.exit_code], bold=True)
-    parts: list[str | Table] = [f"{verdict}: {counted(compared, 'decision')} of {counted(facts, 'fact')} recomputed and compared byte for byte"]
+    told = f"{counted(compared, 'decision')} of {counted(facts, 'fact')} recomputed and compared byte for byte"
+    parts: list[str | Table] = [f"{verdict}: {told}" if verification.verdict.exit_code == 0 else f"{verdict}, after {told}"]
     parts.append(
         Table(
             columns=("group", "verdict", "facts", "decisions identical", "state hashes", "repeated", "not yet written"),
