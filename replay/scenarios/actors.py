@@ -41,6 +41,12 @@ class Actor:
         }
         return LagReported(member_id=self.member_id, incarnation=self.incarnation, number=number, **fields)  # type: ignore[arg-type]
 
+    def take_back(self, before: Actor) -> None:
+        """What it said last was refused: its next report begins from what it said before. Only the number is used up."""
+        self.applied_epoch, self.held, self.ready = before.applied_epoch, before.held, before.ready
+        self.lags, self.leaving, self.load = before.lags, before.leaving, before.load
+        self.report_number = max(self.report_number, before.report_number)
+
     def apply(self, now_ms: int, stateful: frozenset[int], whole: dict[TaskId, int]) -> None:
         """It does what it was last told: runs what it was granted (after the hold), keeps copies, closes what it must.
 

@@ -8,6 +8,7 @@ import attrs
 
 from assignors import registry
 from events import codec
+from events.decisions import EventRejected
 from events.errors import FieldError, InputError, UnknownEventError
 from events.facts import (
     AssignmentObserved,
@@ -240,7 +241,7 @@ EPOCH = Argument(WHOLE, "the assignment epoch it has applied; default: the one i
 @directive(
     "report",
     "MEMBER...",
-    "LagReported, word for word (PROTOCOL M2): what is not given stays as the member said it last. A full report unless `base=` is given.",
+    "LagReported, word for word (PROTOCOL M2): what is not given is as in its last report that was not refused. A full one unless `base=` is given.",
     incarnation=INCARNATION,
     number=Argument(WHOLE, "number of the report; default: the next"),
     epoch=EPOCH,
@@ -257,6 +258,7 @@ def report(play: Play, said: Said) -> None:
     play.move_clock(said)
     for member_id in play.live_members(said):
         actor = play.actor(said, member_id)
+        before = attrs.evolve(actor)
         actor.applied_epoch = said.get("epoch", actor.applied_epoch)
         actor.held = said.get("held", actor.held)
         actor.ready = said.get("ready", actor.ready)
@@ -273,7 +275,8 @@ def report(play: Play, said: Said) -> None:
             fact = actor.report(**rest)
         except FieldError as error:
             raise said.error(str(error)) from None
-        play.append(fact)
+        if any(isinstance(record.decision, EventRejected) for record in play.append(fact)):
+            actor.take_back(before)
 
 
 @directive(

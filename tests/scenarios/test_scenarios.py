@@ -6,6 +6,7 @@ and the folders are complete: one file for each rule of the protocol, one case f
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -15,6 +16,7 @@ from replay.scenarios.__main__ import with_reference
 from replay.scenarios.registry import DIRECTIVES
 from statemachine import leader
 from statemachine.context import Context
+from statemachine.rejections import REJECTIONS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -111,3 +113,22 @@ def test_the_reference_lists_every_directive() -> None:
     assert with_reference(page) == page, "`python -m replay.scenarios docs/scenarios.md` writes it"
     assert len(DIRECTIVES) > 30
     assert EXAMPLE in page
+
+
+RULES = [*(f"l{number}" for number in range(1, 8)), *(f"m{number}" for number in range(1, 8)), *(f"d{number}" for number in range(1, 10))]
+
+
+@pytest.mark.parametrize("rule", RULES)
+def test_every_rule_of_the_protocol_has_its_scenario(rule: str) -> None:
+    found = sorted((HERE / "protocol").glob(f"{rule}_*.txt"))
+    assert found, f"tests/scenarios/protocol/{rule}_*.txt plays the sequence that breaks the simpler design"
+    assert all(path.read_text(encoding="utf-8").startswith(f"# {rule.upper()} ") for path in found)
+
+
+def test_every_rejection_is_played() -> None:
+    played = {
+        code
+        for path in (HERE / "rejections").glob("*.txt")
+        for code in re.findall(r"^-> EventRejected (\w+):", path.read_text(encoding="utf-8"), re.MULTILINE)
+    }
+    assert played == set(REJECTIONS)
