@@ -134,12 +134,12 @@ class Context:
             self._haunt(member, hold_ms)
         for task in sorted((*member.active, *member.revoking)):
             del state.owner[task]
+            if member.is_untold(task):
+                del self.moves[task, _PLACE["granted"]]
+                continue
             movement = state.in_flight.get(task)
             if movement is None or movement.state.value == "warming":
                 state.homes[task] = member.member_id
-            move = self.moves.get(task)
-            if move is not None and move.state == "granted" and move.destination == member.member_id:
-                del self.moves[task]  # granted earlier in this step: it was never told
         for task in sorted(member.incoming):
             self.cancel(task, "destination_gone")
         for task in [task for task, movement in state.in_flight.items() if movement.source == member.member_id]:
@@ -151,7 +151,7 @@ class Context:
 
     def _haunt(self, member: MemberState, hold_ms: int) -> None:
         state = self.state
-        tasks = {*member.active, *member.revoking}
+        tasks = {task for task in (*member.active, *member.revoking) if not member.is_untold(task)}
         for task in tasks:
             state.holds[task] = max(hold_ms, state.holds.get(task, 0))
         key = ghost_key(member.member_id, member.incarnation)

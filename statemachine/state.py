@@ -101,6 +101,10 @@ class MemberState:
         lag = self.lags.get(task)
         return lag.__class__ is int and lag <= acceptable_recovery_lag
 
+    def is_untold(self, task: TaskId) -> bool:
+        """Whether the task was granted in this very step, so that the member does not know of it."""
+        return self.active.get(task, 0) > self.issued_epoch
+
     def owns_nothing(self) -> bool:
         return not self.active and not self.revoking
 

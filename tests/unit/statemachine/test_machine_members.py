@@ -377,3 +377,33 @@ def test_shares_follow_capacity(capacity: int):
     group.join("m2", capacity=capacity)
     group.settles()
     assert len(group.members["m2"].active) == 8 * capacity // (1 + capacity)
+
+
+def test_a_task_that_goes_from_one_dead_member_to_the_next_in_one_step_was_never_told():
+    """m1 gives a task up for m2; both fall silent, and are found dead by the same record: m2 never knew of its grant."""
+    group = two_with_a_task_on_its_way()
+    task = given_up(group)
+    group.join("m3")
+    group.pass_ms(SESSION_MS - 5_000)
+    group.members["m3"].reports()
+    assert group.state.in_flight[task].destination == "m2"
+    group.fact(LagReported("m1", 1, 50, 2, held=tasks("1_0", "1_1")))
+    group.fact(LagReported("m2", 1, 50, 0))
+    group.pass_ms(SESSION_MS - 5_000)
+    group.members["m3"].reports()
+    out = group.pass_ms(5_000)
+    assert [name for name, *_ in expired(out)] == ["m1", "m2"]
+    assert set(group.state.owner) == set(tasks("1_0", "1_1"))
+    assert set(group.state.owner.values()) == {"m3"}
+    assert {move.destination for move in group.moves("granted")} == {"m1", "m3"}
+
+
+def test_who_was_put_out_before_it_knew_of_a_task_does_not_hold_it():
+    group = two_with_a_task_on_its_way(revocation_timeout_ms=SESSION_MS)
+    task = given_up(group)
+    group.join("m3")
+    assert group.state.in_flight[task].destination == "m2"
+    group.fact(LagReported("m1", 1, 50, 2, held=tasks("1_0", "1_1")))
+    out = group.fact(joined("m2", 2))  # m2 never had anything
+    assert expired(out) == [("m2", "superseded", SESSION_MS)]
+    assert group.state.holds == {}
