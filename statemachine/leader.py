@@ -6,6 +6,8 @@ A round is begun by a cause (see `context.CAUSES`), at most one per step. It add
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Reason, Task
 from assignors.validation import plan_faults
 from events.decisions import MOST_MOVES, AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
@@ -20,9 +22,12 @@ from statemachine.state import GroupState, MemberState, Warmup, known_lag
 def build_problem(state: GroupState) -> AssignmentProblem:
     """The frozen view of the state that an assignor decides on. Everything in rising order."""
     tasks = state.tasks()
+    homes: dict[str, set[TaskId]] = {}
+    for task, home in state.homes.items():
+        homes.setdefault(home, set()).add(task)
     return AssignmentProblem(
         tasks=tuple(_task(state, task, part) for task, part in tasks.items()),
-        members=tuple(_member(state, state.members[member_id], tasks) for member_id in sorted(state.members)),
+        members=tuple(_member(state, state.members[member_id], tasks, homes.get(member_id, ())) for member_id in sorted(state.members)),
         knobs=state.knobs,
         in_flight=tuple(state.in_flight[task] for task in sorted(state.in_flight)),
         blocked=frozenset(key for key, backoff in state.backoffs.items() if not backoff.over),
@@ -43,7 +48,7 @@ def _partitions(state: GroupState, topics: tuple[str, ...], partition: int) -> t
     return tuple(Partition(topic=topic, partition=partition, racks=state.racks.get(topic, {}).get(partition, ())) for topic in topics)
 
 
-def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopology]) -> Member:
+def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopology], home: Iterable[TaskId]) -> Member:
     return Member(
         id=member.member_id,
         capacity=member.capacity,
@@ -57,7 +62,7 @@ def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopol
         warmup=tuple(sorted(task for task in member.warmup if task in tasks)),
         lags=member.lags,
         ready=member.ready,
-        home=frozenset(task for task, home in state.homes.items() if home == member.member_id),
+        home=frozenset(home),
         restore_records_per_s=0.0 if member.load is None else float(member.load.restored_records_per_s),
     )
 

@@ -56,6 +56,8 @@ class GroupMachine:
             state.log_id = event.log_id
             state.last_offset = record.offset
             return []
+        if state.group and record.group != state.group:
+            raise InputError(f"offset {record.offset}: a fact of group {record.group!r} was handed to the machine of group {state.group!r}")
         try:
             return self._fold(record)
         except Exception as error:
