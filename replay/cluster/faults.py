@@ -223,7 +223,6 @@ def junk(cluster: SimulatedCluster, which: int) -> Fact:
         LeaveCancelled(**who),
         MemberLeft(**who),
         MemberJoined(**who, join_nonce="too little margin", session_timeout_ms=10_000, lease_margin_ms=0),
-        attrs.evolve(cluster.config.configured, led_by="external"),
         ProbingTick(),
     )
     return facts[which % len(facts)]
