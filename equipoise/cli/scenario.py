@@ -18,9 +18,9 @@ from events.errors import InputError
 def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
     """Plays each FILE (of a folder: every .txt in it) and prints it with what it gives now.
 
-    A file in which that is not what stands there is printed as a diff, and the exit code is 1. So it is when a self-check fails: after each fact the
-    log is encoded, decoded and folded again, the state restored from a snapshot, all shuffled that has no order, and the invariants judged.
-    What a directive does stands in docs/scenarios.md.
+    Where other golden text stands in the file, a diff follows and the exit code is 1. So it is when a self-check fails: after each fact the log is
+    encoded, decoded and folded again, the state restored from a snapshot, all shuffled that has no order, and the invariants judged. What a
+    directive does stands in docs/scenarios.md.
 
     \b
     Examples:
@@ -42,7 +42,8 @@ def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
         holds = outcome.holds or (rewrite and not outcome.disagreements)
         found = list(outcome.disagreements)
         documents.append({"file": str(path), "holds": holds, "diff": outcome.diff(), "disagreements": found, "text": outcome.text})
-        parts.append(outcome.text.rstrip("\n") if holds else outcome.diff())
+        parts.append(outcome.text.rstrip("\n"))
+        parts += [] if holds else [outcome.diff()]
         parts += [f"{path}: {text}" for text in found]
     failed = [document["file"] for document in documents if not document["holds"]]
     screen.answer(documents, *parts)

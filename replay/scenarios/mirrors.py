@@ -63,7 +63,8 @@ class ShuffledMirror(Mirror):
 
 
 def _shuffled_mapping(mapping: dict[Any, Any], rng: random.Random) -> dict[Any, Any]:
-    items = list(mapping.items())
+    """Mappings within it, too."""
+    items = [(key, _shuffled_mapping(value, rng) if isinstance(value, dict) else value) for key, value in mapping.items()]
     rng.shuffle(items)
     return dict(items)
 
@@ -84,10 +85,9 @@ def _shuffle_state(state: Any, rng: random.Random) -> None:
         value = getattr(state, field.name)
         if not isinstance(value, dict):
             continue
-        items = list(value.items())
-        rng.shuffle(items)
+        shuffled = _shuffled_mapping(value, rng)
         value.clear()
-        value.update(items)
+        value.update(shuffled)
         if field.name == "members":
             for member in value.values():
                 _shuffle_state(member, rng)

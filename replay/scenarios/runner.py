@@ -31,12 +31,14 @@ class Outcome:
 
     @property
     def matches(self) -> bool:
+        """All golden text is written, and is what was given."""
         return all(case.golden == given for case, given in zip(self.scenario.cases, self.given, strict=True))
 
     @property
     def holds(self) -> bool:
-        """The golden text is what was given, and nothing disagreed."""
-        return self.matches and not self.disagreements
+        """Where golden text is written it is what was given, and nothing disagreed."""
+        written = ((case.golden, given) for case, given in zip(self.scenario.cases, self.given, strict=True) if case.golden)
+        return not self.disagreements and all(golden == given for golden, given in written)
 
     def diff(self) -> str:
         """A unified diff from the file to what was given; empty when they are equal."""

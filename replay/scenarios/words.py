@@ -18,7 +18,7 @@ _MEMBER_RANGE = re.compile(r"(?P<stem>.*?)(?P<first>[0-9]+)\.\.(?P=stem)(?P<last
 
 @attrs.frozen
 class Kind:
-    """A kind of value. `example` stands in the reference; `read` raises InputError with what is wrong."""
+    """A kind of value. `example` stands in the reference; `read` raises InputError, FieldError included, with what is wrong."""
 
     example: str
     read: Callable[[str], Any]
@@ -123,12 +123,12 @@ def one_of(*allowed: str) -> Kind:
     return Kind("|".join(allowed), read)
 
 
-WHOLE = Kind("5000", _whole)
+WHOLE = Kind("N", _whole)
 YES_NO = Kind("yes|no", _yes_no)
 TEXT = Kind("text", str)
 NAMES = Kind("(m1,m2..m4)", _names)
 TASKS = Kind("(0_0,0_3..5)", _tasks)
-LAGS = Kind("(0_0:active,0_1:5000,0_2:unknown)", lambda text: _by_task(text, _lag))
+LAGS = Kind("(0_0:active,0_1:5000,0_2..5:unknown)", lambda text: _by_task(text, _lag))
 ENDS = Kind("(0_0:5000,0_1..3:0)", lambda text: _by_task(text, _whole))
 PAIRS = Kind("(zone:z1,cluster:c2)", lambda text: _by_name(text, str))
 PARTITIONS = Kind("(0:5000,1:200)", lambda text: _by_number(text, _whole))

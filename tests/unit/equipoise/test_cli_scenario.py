@@ -36,6 +36,14 @@ def test_another_golden_text_is_a_diff_and_the_answer_no(tmp_path: Path) -> None
     assert path.read_text(encoding="utf-8") == CHANGED
 
 
+def test_golden_text_that_is_not_written_yet_is_no_contradiction(tmp_path: Path) -> None:
+    path = tmp_path / "one.txt"
+    path.write_text("group\ntasks stateful=(0_0)\njoin m1\n----\n", encoding="utf-8")
+    result = run(str(path))
+    assert result.exit_code == 0
+    assert result.stdout.endswith("----\n#2 MemberJoined m1\n-> AssignmentIssued gen=1 probing=no\nm1 gen=1 STABLE active=(0_0)\n")
+
+
 def test_rewrite_writes_what_it_gives_and_is_refused_by_ci(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = tmp_path / "one.txt"
     path.write_text(CHANGED, encoding="utf-8")
