@@ -1,12 +1,18 @@
-"""The fewest changes of owner that any balanced target needs: counted, without the solver."""
+"""The fewest changes of owner that any balanced target needs: counted and proven without the solver."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping
 
+import numpy as np
+
+from assignors.problem import Task
 from assignors.situation import Pool, Shares, Situation
 from assignors.target import Candidates
+from assignors.transport import Ints
 from events.tasks import TaskId
+
+MULTIPLIERS = (-2, -1, 0, 1, 2)  # a change of owner costs 1, so prices beyond that never bound more; any price would be sound
 
 
 def moves_lower_bound(
@@ -14,66 +20,108 @@ def moves_lower_bound(
 ) -> int:
     """A proven lower bound of the changes of owner from now to any target with all members within their shares.
 
-    Every change of owner is one of: a *settled* one (decided earlier), a *forced* one (the owner may not keep the task), or a chosen one. Let s and
-    n be the stateful and stateless tasks a member keeps if nothing is chosen, settled arrivals included; [ls, us] and [lt, ut] its shares of
-    stateful and of all tasks. Then in a balanced target
+    Every change of owner is one of: a *settled* one (decided earlier), a *forced* one (the owner may not keep the task), or a chosen one. A free
+    task with one candidate counts as kept by it: any other target of it is a change of owner. Let s and n be the stateful and stateless tasks a
+    member keeps if nothing is chosen, settled arrivals included, and S and N all tasks of either kind. A balanced target gives each member s' and
+    n' tasks within its shares. Member by member, it changes at least as many owners as
 
-    * at least max(s + n - ut, (s - us) + (n - (ut - ls))) tasks leave it by choice, each term at least 0: it may hold at most ut tasks, us stateful
-      ones, and beside the ls stateful ones it must have, ut - ls stateless ones. A task leaves one member only, so these add up over members, and to
-      the settled and forced ones;
-    * at least max(lt - s - n, (ls - s) + (lt - us - n)) tasks come to it, by choice or by force, or free ones that nobody owned. A task comes to one
-      member only; so, less the free ones, these add up over members, and to the settled ones.
+    * tasks *leave* by choice, max(0, s - s') + max(0, n - n'), and the forced ones;
+    * tasks *arrive* that are not free for this member, max(0, s' - s - f) + max(0, n' - n - g), with f and g the free tasks it is a candidate for;
+    * tasks *arrive*, max(0, s' - s) + max(0, n' - n), less all free ones.
 
-    A free task with one candidate counts as kept by it: any other target of it is a change of owner. Of those with several, no more
-    come to a member without a change of owner than name it.
+    Each is a sum over members of some c(s', n'). As all s' add up to S and all n' to N, for any prices a and b it is at least the sum over members of
+    min(c(s', n') + a s' + b n'), less a S + b N, where each minimum runs over what its shares allow (weak duality). That is computed for some
+    prices, and the highest of the bounds is taken.
 
-    The largest of these sums holds. `balanced` False (the shares cannot all be kept): only settled and forced moves are certain.
+    `balanced` False (the shares cannot all be kept): only settled and forced moves are certain.
     """
-    stateful = dict.fromkeys(situation.members, 0)
-    stateless = dict.fromkeys(situation.members, 0)
-    comes_free = dict.fromkeys(situation.members, 0)
-    pools: dict[Pool, int] = {}
-    settled_moves = forced = free = 0
+    count = _Count(situation)
+    settled_moves = 0
     for task in situation.tasks.values():
         owner = situation.owner.get(task.id)
-        keeper = settled.get(task.id)
-        if keeper is not None:
+        if task.id in settled:
             settled_moves += owner is not None
+            count.keeps(task, settled[task.id])
         elif owner is None:
-            members, pool = _free_for(situation, candidates, task.id)
-            if pool is None and len(members) == 1:
-                keeper = members[0]
-            else:
-                free += bool(members or pool)
-                for member in members:
-                    comes_free[member] += 1
-                if pool is not None:
-                    pools[pool] = pools.get(pool, 0) + 1
+            count.free(task, candidates.get(task.id))
         elif situation.must_move(task.id):
-            forced += 1
+            count.forced[task.stateful] += 1
         elif not situation.members[owner].leaving:
-            keeper = owner
-        if keeper is not None:
-            (stateful if task.stateful else stateless)[keeper] += 1
-    for pool, tasks in pools.items():
-        for member in pool.members:
-            comes_free[member] += tasks
-    leaving = arriving = moving_in = 0
-    for member in situation.members:
-        s, n, every = stateful[member], stateless[member], shares.every[member]
-        over, under = max(0, s + n - every.upper), max(0, every.lower - s - n)
-        if shares.two_kinds:
-            inner = shares.stateful[member]
-            over = max(over, max(0, s - inner.upper) + max(0, n - (every.upper - inner.lower)))
-            under = max(under, max(0, inner.lower - s) + max(0, every.lower - inner.upper - n))
-        leaving += over
-        arriving += under
-        moving_in += max(0, under - comes_free[member])
-    return settled_moves + (max(forced + leaving, arriving - free, moving_in) if balanced else forced)
+            count.keeps(task, owner)
+    forced = sum(count.forced.values())
+    return settled_moves + (max(forced, count.bound(shares)) if balanced else forced)
 
 
-def _free_for(situation: Situation, candidates: Mapping[TaskId, Candidates], task: TaskId) -> tuple[tuple[str, ...], Pool | None]:
-    """Members to which a task without owner can go without a change of owner: by name, or a pool."""
-    if task not in candidates:
-        return (), None if situation.tasks[task].stateful else situation.eligible(task)
-    return candidates[task].members, candidates[task].fresh
+class _Count:
+    """What each member keeps, and what could come to it without a change of owner; by whether the tasks are stateful."""
+
+    def __init__(self, situation: Situation) -> None:
+        self.situation = situation
+        self.kept = {kind: dict.fromkeys(situation.members, 0) for kind in (True, False)}
+        self.named = {kind: dict.fromkeys(situation.members, 0) for kind in (True, False)}
+        self.pooled: dict[bool, dict[Pool, int]] = {True: {}, False: {}}
+        self.free_tasks = {True: 0, False: 0}
+        self.forced = {True: 0, False: 0}
+
+    def keeps(self, task: Task, member: str) -> None:
+        self.kept[task.stateful][member] += 1
+
+    def free(self, task: Task, candidates: Candidates | None) -> None:
+        """A task without owner: by candidates, or, without state, anybody who may run it."""
+        pool = candidates.fresh if candidates is not None else None if task.stateful else self.situation.eligible(task.id)
+        members = candidates.members if candidates is not None else ()
+        if pool is None and len(members) == 1:
+            self.keeps(task, members[0])
+            return
+        self.free_tasks[task.stateful] += bool(members or pool)
+        for member in members:
+            self.named[task.stateful][member] += 1
+        if pool:
+            self.pooled[task.stateful][pool] = self.pooled[task.stateful].get(pool, 0) + 1
+
+    def bound(self, shares: Shares) -> int:
+        """The highest of the bounds of `moves_lower_bound`, beside settled moves."""
+        members = self.situation.members
+        if not members:
+            return 0
+        s, n = (np.array(list(self.kept[kind].values()), dtype=np.int64) for kind in (True, False))
+        f, g = self._free_for(True), self._free_for(False)
+        stateful, stateless = (int(kept.sum()) + self.free_tasks[kind] + self.forced[kind] for kind, kept in ((True, s), (False, n)))
+        if not shares.two_kinds:  # one kind then, held to the shares of all tasks
+            s, n, f, g = s + n, np.zeros_like(n), f + g, np.zeros_like(g)
+            stateful, stateless = stateful + stateless, 0
+        inner = shares.stateful if shares.two_kinds else shares.every
+        limits = np.array([(inner[member].lower, inner[member].upper, shares.every[member].lower, shares.every[member].upper) for member in members])
+        leaving = _priced(s, n, limits, stateful, stateless, leave=True) + sum(self.forced.values())
+        arriving = _priced(s, n, limits, stateful, stateless, leave=False) - sum(self.free_tasks.values())
+        moving_in = _priced(s + f, n + g, limits, stateful, stateless, leave=False)
+        return max(leaving, arriving, moving_in)
+
+    def _free_for(self, kind: bool) -> Ints:
+        free = dict(self.named[kind])
+        for pool, tasks in self.pooled[kind].items():
+            for member in pool.members:
+                free[member] += tasks
+        return np.array(list(free.values()), dtype=np.int64)
+
+
+def _priced(s: Ints, n: Ints, limits: Ints, stateful: int, stateless: int, *, leave: bool) -> int:
+    """The best bound over prices. `s`, `n`: per member, up to where a count costs nothing; `limits`: per member (ls, us, lt, ut).
+
+    A sum of convex functions with one kink each has its minimum over a polygon where two of these lines meet: sides of the polygon, and kinks.
+    """
+    ls, us, lt, ut = limits.T
+    nothing = np.zeros_like(s)
+    corners = [(one, other) for one in (ls, us, s) for other in (lt - one, ut - one, n, nothing)]
+    corners += [(total - other, other) for other in (n, nothing) for total in (lt, ut)]
+    ones, others = np.array([one for one, _ in corners]), np.array([other for _, other in corners])
+    within = (ones >= ls) & (ones <= us) & (others >= 0) & (ones + others >= lt) & (ones + others <= ut)
+    cost = np.maximum(0, s - ones) + np.maximum(0, n - others) if leave else np.maximum(0, ones - s) + np.maximum(0, others - n)
+    if not within.any(axis=0).all():
+        return 0
+    never = np.iinfo(np.int64).max // 4
+    return max(
+        int(np.where(within, cost + a * ones + b * others, never).min(axis=0).sum()) - a * stateful - b * stateless
+        for a in MULTIPLIERS
+        for b in MULTIPLIERS
+    )

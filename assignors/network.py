@@ -178,23 +178,57 @@ def anywhere(task: TaskId, member: str) -> bool:
 def deal(tasks: Sequence[TaskId], places: Mapping[str, int], allowed: Callable[[TaskId, str], bool] = anywhere) -> dict[TaskId, str]:
     """The canonical rule for what is left open: tasks, in the order given, go round the members, in rising order, one to each that has a place left.
 
-    So tasks that follow each other spread over the members. A task goes to the next member that is `allowed` for it. If none is left, it changes
-    places with the first task dealt for which both fit; if there is none, it goes where a place is left. Without a place left, it is absent.
+    So tasks that follow each other spread over the members. A task goes to the next member that is `allowed` for it. Those for which none is left
+    come last: others change places for them (an augmenting path, the shortest there is). Tasks for which nobody can are absent.
     """
     turn = deque((member, count) for member, count in sorted(places.items()) if count > 0)
     dealt: dict[TaskId, str] = {}
+    stuck: list[TaskId] = []
     for task in tasks:
-        if not turn:
-            break
-        skipped = next((index for index, (member, _) in enumerate(turn) if allowed(task, member)), 0)
-        member, count = turn[skipped]
-        del turn[skipped]
+        place = next((index for index, (member, _) in enumerate(turn) if allowed(task, member)), None)
+        if place is None:
+            stuck.append(task)
+            continue
+        member, count = turn[place]
+        del turn[place]
         if count > 1:
             turn.append((member, count - 1))
-        if not allowed(task, member):
-            for other, place in dealt.items():
-                if allowed(task, place) and allowed(other, member):
-                    dealt[other], member = member, place
-                    break
         dealt[task] = member
+    left = dict(turn)
+    for task in stuck:
+        _change_places(task, dealt, left, sorted(places), allowed)
     return dealt
+
+
+def _change_places(
+    task: TaskId, dealt: dict[TaskId, str], left: dict[str, int], members: Sequence[str], allowed: Callable[[TaskId, str], bool]
+) -> None:
+    """Finds a place for `task` by moving others on, breadth first; changes nothing if there is none."""
+    if not any(left.values()):
+        return
+    guests: dict[str, list[TaskId]] = {}
+    for guest, member in dealt.items():
+        guests.setdefault(member, []).append(guest)
+    reached_by: dict[str, TaskId] = {}
+    queue = deque([task])
+    while queue:
+        mover = queue.popleft()
+        for member in members:
+            if member in reached_by or not allowed(mover, member):
+                continue
+            reached_by[member] = mover
+            if left.get(member, 0) > 0:
+                left[member] -= 1
+                _move_on(task, member, dealt, reached_by)
+                return
+            queue.extend(guests.get(member, ()))
+
+
+def _move_on(task: TaskId, member: str, dealt: dict[TaskId, str], reached_by: Mapping[str, TaskId]) -> None:
+    """Each task on the path takes the place it reached, the last one first."""
+    mover = reached_by[member]
+    while mover != task:
+        before = dealt[mover]
+        dealt[mover] = member
+        member, mover = before, reached_by[before]
+    dealt[task] = member

@@ -147,7 +147,7 @@ class _Board:
         dealt = deal(by_owner, places, allowed)
         stuck: list[TaskId] = []
         for task in by_owner:
-            if task in dealt and allowed(task, dealt[task]):
+            if task in dealt:
                 self._place(task, dealt[task])
             else:
                 stuck.append(task)

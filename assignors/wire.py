@@ -39,7 +39,10 @@ def assign_line(line: str | bytes) -> str:
     """One problem in, one plan out, both one line of JSON. Raises InputError with the JSON path of what is wrong."""
     name, version, problem = problem_of(line)
     assignor = registry.latest(name) if version is None else registry.load(name, version)
-    plan = assignor.assign(problem)
+    try:
+        plan = assignor.assign(problem)
+    except FieldError as error:
+        raise FieldError(f"$.{error.field}", error.problem) from error
     faults = plan_faults(problem, plan, assignor.guarantees)
     if faults:
         raise PlanUnsound(f"the plan of {assignor.name} {assignor.version} does not hold: {faults[0]}")

@@ -1,0 +1,84 @@
+"""Assignors by name and behaviour version: built in, and through the entry-point group, real packages' metadata included."""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from assignors import registry
+from assignors.high_availability import HighAvailability
+from events.errors import InputError
+
+Install = Callable[[str, str], None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install]:
+    """Puts a package with one module and one entry point where Python finds it, as pip would."""
+    monkeypatch.syspath_prepend(str(tmp_path))
+    registry.available.cache_clear()
+
+    def put(source: str, target: str) -> None:
+        (tmp_path / "their_assignors.py").write_text(source)
+        metadata = tmp_path / "their_assignors-1.0.dist-info"
+        metadata.mkdir()
+        (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: their-assignors\nVersion: 1.0\n")
+        (metadata / "entry_points.txt").write_text(f"[{registry.ENTRY_POINT_GROUP}]\ntheirs = their_assignors:{target}\n")
+        importlib.invalidate_caches()
+
+    yield put
+    sys.modules.pop("their_assignors", None)
+    registry.available.cache_clear()
+
+
+THEIRS = """
+from assignors.high_availability import HighAvailability
+
+class Theirs(HighAvailability):
+    name = "theirs"
+    version = 3
+
+class Usurper(HighAvailability):
+    pass
+
+def broken():
+    raise ValueError("no licence")
+"""
+
+
+def test_built_in():
+    assert isinstance(registry.load("high_availability", 1), HighAvailability)
+    assert registry.latest("high_availability").version == 1
+
+
+@pytest.mark.parametrize(("name", "version"), [("high_availability", 2), ("nobody", 1)])
+def test_what_is_not_installed_is_said_with_what_is(name: str, version: int):
+    with pytest.raises(InputError, match=rf"^assignor: '{name}' version {version} is not installed; here are high_availability version 1"):
+        registry.load(name, version)
+    with pytest.raises(InputError, match="not installed"):
+        registry.latest("nobody")
+
+
+def test_third_parties_add_theirs(install: Install):
+    install(THEIRS, "Theirs")
+    assert registry.load("theirs", 3).name == "theirs"
+    assert list(registry.available()) == [("high_availability", 1), ("theirs", 3)]
+    assert registry.latest("theirs").version == 3
+
+
+@pytest.mark.parametrize(
+    ("target", "complaint"),
+    [
+        ("Usurper", "high_availability version 1 is taken; raise its version or rename it"),
+        ("broken", "no licence; mend or uninstall the package that declares it"),
+        ("Missing", "mend or uninstall the package that declares it"),
+    ],
+)
+def test_what_cannot_be_used_is_named(install: Install, target: str, complaint: str):
+    install(THEIRS, target)
+    with pytest.raises(InputError, match=rf"^entry point theirs = their_assignors:{target}: .*{complaint}$"):
+        registry.available()

@@ -1,0 +1,221 @@
+"""`equipoise assign`, one line: the documented problem and plan, every field of them, and what is wrong with a problem by its JSON path."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import pytest
+
+from assignors.wire import assign_line, problem_of
+from events.errors import InputError
+from events.knobs import Knobs
+from events.tasks import LagSentinel, parse_task
+
+DOCUMENTED = """{"assignor": "high_availability",
+ "config": {"acceptable_recovery_lag": 10000, "balance_factor": 1, "num_standbys": 1, "max_warmups": 2,
+   "rack_aware_strategy": "none", "rack_traffic_cost": 10, "rack_non_overlap_cost": 1, "rack_aware_tags": []},
+ "tasks": [{"id": "0_0", "stateful": true, "end_offset": 5000,
+            "source": [{"topic": "t", "partition": 0, "racks": ["a", "b"]}], "changelog": [{"topic": "c", "partition": 0, "racks": ["a"]}]}],
+ "members": [{"id": "m1", "capacity": 2, "rack": "a", "tags": {"zone": "z1"}, "leaving": false,
+              "active": ["0_0"], "standby": [], "lags": {"0_0": "active"}}]}"""
+"""The example of docs: the problem of `equipoise assign`."""
+
+
+def two_members(**more: Any) -> dict[str, Any]:
+    """m1 owns 0_0 and 0_1, m2 is new."""
+    return {
+        "tasks": [{"id": "0_0", "stateful": True, "end_offset": 50_000}, {"id": "0_1", "stateful": True, "end_offset": 20_000}],
+        "members": [{"id": "m1", "active": ["0_0", "0_1"], "lags": {"0_0": "active", "0_1": "active"}}, {"id": "m2"}],
+        **more,
+    }
+
+
+def answer(question: dict[str, Any]) -> dict[str, Any]:
+    answered: dict[str, Any] = json.loads(assign_line(json.dumps(question)))
+    return answered
+
+
+def test_the_documented_example():
+    name, version, problem = problem_of(DOCUMENTED)
+    assert (name, version) == ("high_availability", None)
+    assert problem.knobs == Knobs(num_standbys=1)
+    (task,), (member,) = problem.tasks, problem.members
+    assert (str(task.id), task.stateful, task.end_offset) == ("0_0", True, 5000)
+    assert (task.source[0].topic, task.source[0].partition, task.source[0].racks) == ("t", 0, ("a", "b"))
+    assert task.changelog[0].racks == ("a",)
+    assert (member.id, member.capacity, member.rack, member.tags, member.leaving) == ("m1", 2, "a", {"zone": "z1"}, False)
+    assert member.lags == {parse_task("0_0"): LagSentinel.ACTIVE}
+    plan = json.loads(assign_line(DOCUMENTED))
+    assert plan["members"] == {"m1": {"active": ["0_0"], "standby": [], "warmup": [], "revoke": []}}
+    assert plan["target"] == {"m1": ["0_0"]}
+
+
+def test_a_plan_names_everything_in_a_fixed_order():
+    line = assign_line(json.dumps(two_members()))
+    assert "\n" not in line
+    assert line == (
+        '{"members":{"m1":{"active":["0_0","0_1"],"standby":[],"warmup":[],"revoke":[]},"m2":{"active":[],"standby":[],"warmup":["0_1"],"revoke":[]}},'
+        '"target":{"m1":["0_0"],"m2":["0_1"]},'
+        '"movements":[{"task":"0_1","source":"m1","destination":"m2","state":"warming"}],'
+        '"probing":true,'
+        '"cost":{"moves":1,"moves_lower_bound":1,"restore_records":20000,"cross_rack":0,"imbalance":0,"optimal":true},'
+        '"reasons":{"0_1":"m1 has more than its share; m2 has less"},'
+        '"unique":true,"imbalance_now":2}'
+    )
+    assert assign_line(json.dumps(two_members()).encode()) == line
+
+
+def test_order_in_the_problem_is_nothing():
+    question = two_members()
+    turned = {key: list(reversed(value)) for key, value in reversed(question.items())}
+    assert assign_line(json.dumps(turned)) == assign_line(json.dumps(question))
+
+
+def test_what_is_waiting_says_for_what_and_why():
+    question = two_members(config={"max_warmups": 1})
+    question["members"].append({"id": "m3"})
+    question["tasks"].append({"id": "0_2", "stateful": True, "end_offset": 90_000})
+    question["members"][0]["active"].append("0_2")
+    waiting = [each for each in answer(question)["movements"] if each["state"] == "waiting"]
+    assert len(waiting) == 1
+    assert (
+        answer(question)["reasons"][waiting[0]["task"]]
+        == f"waits for a warm-up slot; m1 has more than its share; {waiting[0]['destination']} has less"
+    )
+
+
+def test_everything_a_machine_knows_can_be_said():
+    question = two_members(
+        version=1,
+        in_flight=[{"task": "0_0", "source": "m1", "destination": "m2", "state": "warming"}],
+        blocked=[["0_1", "m2"]],
+    )
+    question["members"][1].update(
+        warmup=["0_0"],
+        ready=["0_0"],
+        home=["0_0"],
+        lags={"0_0": 40_000, "0_1": "unknown"},
+        restore_records_per_s=12.5,
+        subtopologies=[0],
+        rack=None,
+        drained=False,
+    )
+    _, version, problem = problem_of(json.dumps(question))
+    member = problem.members[1]
+    assert version == 1
+    assert member.warmup == (parse_task("0_0"),)
+    assert member.ready == member.home == frozenset(member.warmup)
+    assert member.lags[parse_task("0_1")] is LagSentinel.UNKNOWN
+    assert (member.restore_records_per_s, member.subtopologies) == (12.5, frozenset({0}))
+    assert problem.blocked == {(parse_task("0_1"), "m2")}
+    assert answer(question)["movements"] == [{"task": "0_0", "source": "m1", "destination": "m2", "state": "revoking"}]
+
+
+def test_a_zombie_may_say_that_it_runs_a_task():
+    question = two_members()
+    question["members"][1]["lags"] = {"0_0": "active"}
+    assert answer(question)["members"]["m1"]["active"] == ["0_0", "0_1"]
+
+
+def test_cross_rack_counts_source_partitions_out_of_the_owners_rack():
+    question = two_members()
+    question["tasks"][0]["source"] = [
+        {"topic": "t", "partition": 0, "racks": ["b"]},
+        {"topic": "u", "partition": 0, "racks": ["a"]},
+        {"topic": "v", "partition": 0},
+    ]
+    question["members"][0]["rack"] = "a"
+    assert answer(question)["cost"]["cross_rack"] == 1
+
+
+def broken(path: str, value: Any) -> dict[str, Any]:
+    """The small problem with one thing set: ``members.1.lags``."""
+    question = two_members()
+    *way, last = path.split(".")
+    place: Any = question
+    for step in way:
+        place = place[int(step)] if isinstance(place, list) else place[step]
+    if isinstance(place, list):
+        place[int(last)] = value
+    else:
+        place[last] = value
+    return question
+
+
+@pytest.mark.parametrize(
+    ("question", "complaint"),
+    [
+        (broken("moves", 1), "$.moves: unknown field; known are assignor, blocked, config, in_flight, members, tasks, version"),
+        (broken("tasks", {}), "$.tasks: {} is not an array"),
+        (broken("assignor", "nobody"), "$.assignor: 'nobody' is not installed; here are high_availability"),
+        (broken("version", 99), "$.version: high_availability has no version 99 here; leave it out for the highest"),
+        (broken("config", {"max_warmup": 1}), "$.config.max_warmup: unknown field; known are "),
+        (broken("config", {"max_warmups": 0}), "$.config.max_warmups: 0 is not a whole number from 1 to "),
+        (broken("config", {"rack_aware_tags": [1]}), "$.config.rack_aware_tags[0]: 1 is not a text"),
+        (
+            broken("config", {"rack_aware_strategy": "min_cost"}),
+            "$.config.rack_aware_strategy: high_availability version 1 places without regard to racks",
+        ),
+        (broken("config", []), "$.config: [] is not an object"),
+        (broken("tasks.0.id", "0-0"), "$.tasks[0].id: '0-0' is not a task id; write <sub-topology>_<partition>, as in 0_3"),
+        (broken("tasks.0.id", 3), "$.tasks[0].id: 3 is not a task id"),
+        (broken("tasks.1.id", "0_0"), "$.tasks[1]: '0_0' stands at $.tasks[0] too; name each once"),
+        (broken("tasks.0.stateful", "yes"), '$.tasks[0].stateful: "yes" is neither true nor false'),
+        (broken("tasks.0.end_offset", -1), "$.tasks[0].end_offset: -1 is not a whole number >= 0"),
+        (broken("tasks.0.end_offset", 1.5), "$.tasks[0].end_offset: 1.5 is not a whole number >= 0"),
+        (broken("tasks.0.end_offset", 2**63), "$.tasks[0].end_offset: 9223372036854775808 is not a whole number >= 0"),
+        (broken("tasks.0.source", [{"topic": "t"}]), "$.tasks[0].source[0].partition: missing; it is required"),
+        (broken("tasks.0.size", 7), "$.tasks[0].size: unknown field; known are changelog, end_offset, id, source, stateful"),
+        (broken("members.0", 7), "$.members[0]: 7 is not an object"),
+        (broken("members.1.id", ""), '$.members[1].id: "" is not a text of one or more characters'),
+        (broken("members.1.id", "m1"), "$.members[1]: 'm1' stands at $.members[0] too; name each once"),
+        (broken("members.1.id", "\ud800"), '$.members[1].id: "\\ud800" holds a lone surrogate, which UTF-8 cannot carry'),
+        (broken("members.1.capacity", 0), "$.members[1].capacity: 0 is not a whole number >= 1"),
+        (broken("members.1.capacity", True), "$.members[1].capacity: true is not a whole number >= 0"),
+        (broken("members.1.active", ["0_0"]), "$.members[1].active[0]: 0_0 is active on 'm1' too ($.members[0]); one owner at most"),
+        (broken("members.1.active", ["5_5"]), "$.members[1].active[0]: there is no task 5_5 in $.tasks; add it there or leave it out here"),
+        (broken("members.1.standby", ["0_0", "0_0"]), "$.members[1].standby[1]: '0_0' stands at $.members[1].standby[0] too; name each once"),
+        (broken("members.0.standby", ["0_0"]), "$.members[0].standby: 0_0 is active here; a member has no copy beside the task itself"),
+        (broken("members.1.lags", {"0_0": -5}), '$.members[1].lags["0_0"]: -5 is not a lag; use a number of records >= 0, "active" or "unknown"'),
+        (broken("members.1.lags", {"0_0": "hot"}), '$.members[1].lags["0_0"]: "hot" is not a lag'),
+        (broken("members.1.lags", {"0_0": False}), '$.members[1].lags["0_0"]: false is not a lag'),
+        (broken("members.1.lags", {"zero": 1}), "$.members[1].lags.zero: 'zero' is not a task id"),
+        (broken("members.1.lags", []), "$.members[1].lags: [] is not an object of task and lag"),
+        (broken("members.1.tags", {"zone": 1}), "$.members[1].tags.zone: 1 is not a text"),
+        (broken("members.1.restore_records_per_s", -1), "$.members[1].restore_records_per_s: -1 is not a number >= 0"),
+        (
+            broken("in_flight", [{"task": "0_0", "destination": "m2", "state": "done"}]),
+            '$.in_flight[0].state: "done" is not one of waiting, warming, revoking',
+        ),
+        (
+            broken("in_flight", [{"task": "0_0", "destination": "m9", "state": "warming"}]),
+            "$.in_flight[0].destination: there is no member 'm9' in $.members",
+        ),
+        (broken("blocked", [["0_0"]]), '$.blocked[0]: ["0_0"] is not a pair [task, member]'),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(question: dict[str, Any], complaint: str):
+    with pytest.raises(InputError) as caught:
+        assign_line(json.dumps(question))
+    assert str(caught.value).startswith(complaint)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "complaint"),
+    [
+        ("", "$: not JSON"),
+        ("{", "$: not JSON"),
+        ("[]", "$: [] is not an object"),
+        ('{"tasks": []}', "$.members: missing; it is required"),
+        ('{"tasks": [], "tasks": [], "members": []}', "$: the key 'tasks' stands twice in one object; keep one"),
+        ('{"tasks": [], "members": [{"id": "m1", "restore_records_per_s": NaN}]}', "$: not JSON (NaN is no JSON number)"),
+        (b"\xff\xfe\xfd", "$: not JSON"),
+        ("[" * 100_000, "$: nested too deep to be a problem"),
+    ],
+)
+def test_what_is_no_problem_at_all(line: str | bytes, complaint: str):
+    with pytest.raises(InputError) as caught:
+        assign_line(line)
+    assert str(caught.value).startswith(complaint)
