@@ -20,7 +20,7 @@ from statemachine.state import GroupState
 
 if TYPE_CHECKING:
     from replay.scenarios.clusters import Arena
-    from replay.scenarios.sessions import Theatre
+    from replay.scenarios.theatre import Theatre
 
 T = TypeVar("T")
 

@@ -7,207 +7,42 @@ tasks they may process; a task that two may process is told as TWO OWNERS, and i
 
 from __future__ import annotations
 
-import attrs
-
 from events.errors import FieldError, InputError
-from events.facts import Fact, LagReported
-from events.records import DecisionRecord
 from events.tasks import Lag, TaskId
 from replay.scenarios.play import Play
 from replay.scenarios.registry import Argument, Said, directive
-from replay.scenarios.render import by_task_text, fact_text, member_text
+from replay.scenarios.render import by_task_text, fact_text
+from replay.scenarios.text import ScenarioError
+from replay.scenarios.theatre import SIMPLER, Fetch, Host, Message, Theatre
 from replay.scenarios.words import LAGS, NAMES, TASKS, TEXT, WHOLE, YES_NO, one_of, tasks_text
-from statemachine.member import MemberSession, MemberSettings, Reception
-
-
-class _DatedFromArrival(MemberSession):
-    def _lease_dates_from(self, sent_ms: int, arrived_ms: int) -> int:
-        return arrived_ms
-
-
-class _Revives(MemberSession):
-    def _may_revive(self) -> bool:
-        return True
-
-
-class _HeartbeatsAlone(MemberSession):
-    def _lease_rests_on(self, heartbeat_ms: int, fetch_ms: int) -> int:
-        return heartbeat_ms
-
-
-class _AnyFetch(MemberSession):
-    def _fetch_counts(self, reached_end: bool) -> bool:
-        return True
-
-
-class _NoHold(MemberSession):
-    def _hold_ends_ms(self, read_ms: int, hold_ms: int) -> int:
-        return read_ms
-
-
-class _AnyNumber(MemberSession):
-    def _takes_number(self, number: int) -> bool:
-        return True
-
-
-SIMPLER: dict[str, type[MemberSession]] = {
-    "dated": _DatedFromArrival,
-    "revive": _Revives,
-    "fetch": _HeartbeatsAlone,
-    "end": _AnyFetch,
-    "hold": _NoHold,
-    "number": _AnyNumber,
-}
-"""Rule -> the simpler design without it: what its sequence does there stands beside what it does here."""
-
-
-@attrs.define
-class _Message:
-    fact: Fact
-    sent_ms: int
-    appended: bool = False
-
-
-@attrs.define
-class _Fetch:
-    sent_ms: int
-    answer: list[DecisionRecord] | None = None
-    reached_end: bool = False
-
-
-@attrs.define
-class Host:
-    """A session and what is under way for it."""
-
-    session: MemberSession
-    messages: list[_Message] = attrs.field(factory=list)
-    fetch: _Fetch | None = None
-    position: int = 0
-    """Decisions its reader was given."""
-    rule_dropped: str = ""
-
-    @property
-    def name(self) -> str:
-        return member_text(self.session.member_id, self.session.incarnation)
-
-
-class Theatre:
-    """All sessions of a scenario and their common clock. Clocks tick alike; the broker's jumps by itself (`failover`)."""
-
-    def __init__(self, play: Play) -> None:
-        self.play = play
-        self.now_ms = 0
-        self.hosts: dict[str, Host] = {}
-        """Name, with the incarnation from the second on -> host."""
-        self.lives: dict[str, int] = {}
-        """Member -> its latest incarnation."""
-        self.found: set[TaskId] = set()
-
-    def wait(self, ms: int) -> None:
-        """Time passes, by each moment at which somebody's right to process may change."""
-        end_ms = self.now_ms + ms
-        while self.now_ms < end_ms:
-            moments = [moment for host in self.hosts.values() for moment in _moments(host.session) if self.now_ms < moment < end_ms]
-            next_ms = min([*moments, end_ms])
-            self.play.stage.append_ms += next_ms - self.now_ms
-            self.now_ms = next_ms
-            self.look()
-
-    def look(self) -> None:
-        """Asks every session, in a copy: a paused process is not woken by our asking."""
-        owners: dict[TaskId, list[Host]] = {}
-        for name in sorted(self.hosts):
-            host = self.hosts[name]
-            copy = type(host.session).restore(host.session.settings, host.session.snapshot())
-            for task in sorted(copy.grants):
-                if copy.may_process(task, self.now_ms):
-                    owners.setdefault(task, []).append(host)
-        two = {task: hosts for task, hosts in sorted(owners.items()) if len(hosts) > 1}
-        for task in sorted(two.keys() - self.found):
-            text = f"TWO OWNERS of {task} at {self.now_ms} ms: {', '.join(host.name for host in two[task])}"
-            dropped = sorted({host.rule_dropped for host in self.hosts.values() if host.rule_dropped})
-            self.play.say(f"!! {text}{' (rule dropped: ' + ', '.join(dropped) + ')' if dropped else ''}")
-            if not dropped:
-                self.play.stage.disagreements.append(text)
-        self.found = set(two)
-
-    def host(self, said: Said) -> Host:
-        found = self.hosts.get(said.member)
-        if found is None:
-            raise said.error(f"there is no session {said.member!r}; there are {', '.join(sorted(self.hosts)) or 'none'}")
-        return found
-
-    def chosen(self, said: Said) -> list[Host]:
-        if said.directive.words == ("all",):
-            return [host for _, host in sorted(self.hosts.items()) if host.session.ended is None]
-        names = said.members()
-        missing = [name for name in names if name not in self.hosts]
-        if missing:
-            raise said.error(f"there is no session {missing[0]!r}; there are {', '.join(sorted(self.hosts)) or 'none'}")
-        return [self.hosts[name] for name in names]
-
-    # The six movements of messages
-
-    def send(self, host: Host) -> list[Fact]:
-        """What the session has to say goes on its way."""
-        facts = host.session.poll(self.now_ms)
-        host.messages += [_Message(fact, self.now_ms) for fact in facts]
-        return facts
-
-    def append(self, host: Host) -> bool:
-        message = next((message for message in host.messages if not message.appended), None)
-        if message is None:
-            return False
-        message.appended = True
-        self.play.append(message.fact, quiet=isinstance(message.fact, LagReported))
-        return True
-
-    def acknowledge(self, host: Host) -> bool:
-        if not host.messages or not host.messages[0].appended:
-            return False
-        message = host.messages.pop(0)
-        number = message.fact.number if isinstance(message.fact, LagReported) else None
-        host.session.heartbeat_acknowledged(sent_ms=message.sent_ms, now_ms=self.now_ms, report_number=number)
-        return True
-
-    def serve(self, host: Host, most: int | None = None) -> None:
-        """The broker answers the fetch with what is there now."""
-        fetch = host.fetch
-        assert fetch is not None, "a fetch is served after it was sent"
-        decisions = self.play.stage.decisions
-        end = len(decisions) if most is None else min(len(decisions), host.position + most)
-        fetch.answer = decisions[host.position : end]
-        fetch.reached_end = end == len(decisions)
-        host.position = end
-
-    def arrive(self, host: Host, lose: tuple[int, ...] = ()) -> str:
-        """The answer arrives; of numbers in `lose` the reader hears nothing. A gap makes it read again, from what it needs."""
-        fetch, host.fetch = host.fetch, None
-        assert fetch is not None, "a fetch arrives after it was sent"
-        assert fetch.answer is not None, "a fetch arrives after it was served"
-        session = host.session
-        told = ""
-        for record in fetch.answer:
-            if record.number in lose:
-                continue
-            if session.receive(record, self.now_ms) is Reception.GAP:
-                needed = session.next_number
-                host.position = needed - 1
-                told = f"{host.name} reads {record.number}, needs {needed}: it reads again from there"
-                break
-        session.fetch_completed(sent_ms=fetch.sent_ms, reached_end=fetch.reached_end, now_ms=self.now_ms)
-        return told
-
-
-def _moments(session: MemberSession) -> list[int]:
-    starts = [grant.start_ms for grant in session.grants.values()]
-    return [session.lease_ends_ms, *starts] if session.joined and session.ended is None else starts
+from statemachine.member import MemberSession, MemberSettings
 
 
 def _theatre(play: Play) -> Theatre:
     if play.theatre is None:
         play.theatre = Theatre(play)
     return play.theatre
+
+
+def _host(theatre: Theatre, said: Said) -> Host:
+    found = theatre.hosts.get(said.member)
+    if found is None:
+        raise _no_such_session(theatre, said, said.member)
+    return found
+
+
+def _chosen(theatre: Theatre, said: Said) -> list[Host]:
+    if said.directive.words == ("all",):
+        return [host for _, host in sorted(theatre.hosts.items()) if host.session.ended is None]
+    names = said.members()
+    for name in names:
+        if name not in theatre.hosts:
+            raise _no_such_session(theatre, said, name)
+    return [theatre.hosts[name] for name in names]
+
+
+def _no_such_session(theatre: Theatre, said: Said, name: str) -> ScenarioError:
+    return said.error(f"there is no session {name!r}; there are {', '.join(sorted(theatre.hosts)) or 'none'}")
 
 
 def _line(theatre: Theatre, host: Host) -> str:
@@ -281,7 +116,7 @@ def session(play: Play, said: Said) -> None:
         del theatre.hosts[host.name]
         return
     theatre.lives[said.member] = settings.incarnation
-    host.messages.append(_Message(join, theatre.now_ms))
+    host.messages.append(Message(join, theatre.now_ms))
     theatre.append(host)
     theatre.acknowledge(host)
     theatre.look()
@@ -307,7 +142,7 @@ def failover(play: Play, said: Said) -> None:
 @directive("hb-send", "SESSION...", "The session sends what it has to say: what is urgent, and a heartbeat. It is under way.")
 def hb_send(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    for host in theatre.chosen(said):
+    for host in _chosen(theatre, said):
         facts = theatre.send(host)
         play.say(f"{host.name} sends {', '.join(fact_text(fact) for fact in facts) or 'nothing'}")
     theatre.look()
@@ -321,7 +156,7 @@ def hb_send(play: Play, said: Said) -> None:
 )
 def hb_append(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    for host in theatre.chosen(said):
+    for host in _chosen(theatre, said):
         some = False
         while theatre.append(host):
             some = True
@@ -335,7 +170,7 @@ def hb_append(play: Play, said: Said) -> None:
 @directive("hb-ack", "SESSION...", "The acknowledgement of the first appended message arrives.", all=Argument(YES_NO, "all of them, not one"))
 def hb_ack(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    for host in theatre.chosen(said):
+    for host in _chosen(theatre, said):
         if not theatre.acknowledge(host):
             raise said.error(f"nothing of {host.name} was appended and not yet acknowledged")
         while said.get("all", False) and theatre.acknowledge(host):
@@ -347,7 +182,7 @@ def hb_ack(play: Play, said: Said) -> None:
 @directive("hb-lose", "SESSION...", "The first message under way is lost before it reaches the broker.")
 def hb_lose(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    for host in theatre.chosen(said):
+    for host in _chosen(theatre, said):
         at = next((at for at, message in enumerate(host.messages) if not message.appended), None)
         if at is None:
             raise said.error(f"nothing of {host.name} is under way to the broker")
@@ -357,8 +192,8 @@ def hb_lose(play: Play, said: Said) -> None:
 @directive("fetch-send", "SESSION...", "The session asks for the decisions it has not read.")
 def fetch_send(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    for host in theatre.chosen(said):
-        host.fetch = _Fetch(theatre.now_ms)
+    for host in _chosen(theatre, said):
+        host.fetch = Fetch(theatre.now_ms)
 
 
 @directive(
@@ -369,7 +204,7 @@ def fetch_send(play: Play, said: Said) -> None:
 )
 def fetch_serve(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    for host in theatre.chosen(said):
+    for host in _chosen(theatre, said):
         if host.fetch is None:
             raise said.error(f"{host.name} has sent no fetch")
         theatre.serve(host, said.find("most"))
@@ -380,7 +215,7 @@ def fetch_serve(play: Play, said: Said) -> None:
 )
 def fetch_arrive(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    for host in theatre.chosen(said):
+    for host in _chosen(theatre, said):
         if host.fetch is None or host.fetch.answer is None:
             raise said.error(f"nothing was served to {host.name}")
         _tell_arrival(play, theatre, host, said)
@@ -397,8 +232,8 @@ def fetch_arrive(play: Play, said: Said) -> None:
 )
 def fetch(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    for host in theatre.chosen(said):
-        host.fetch = _Fetch(theatre.now_ms)
+    for host in _chosen(theatre, said):
+        host.fetch = Fetch(theatre.now_ms)
         host.position = said.get("again", host.position + 1) - 1
         theatre.serve(host, said.find("most"))
         _tell_arrival(play, theatre, host, said)
@@ -417,7 +252,7 @@ def _tell_arrival(play: Play, theatre: Theatre, host: Host, said: Said) -> None:
 )
 def beat(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    for host in theatre.chosen(said):
+    for host in _chosen(theatre, said):
         _beat(theatre, host)
         play.say(_line(theatre, host))
     theatre.look()
@@ -425,7 +260,7 @@ def beat(play: Play, said: Said) -> None:
 
 def _beat(theatre: Theatre, host: Host, *, reads: bool = True, most: int | None = None) -> None:
     if reads:
-        host.fetch = _Fetch(theatre.now_ms)
+        host.fetch = Fetch(theatre.now_ms)
         theatre.serve(host, most)
         theatre.arrive(host)
     theatre.send(host)
@@ -451,7 +286,7 @@ def pass_time(play: Play, said: Said) -> None:
     play.refused = {}
     for _ in range(0, said.get("ms", 0), step_ms):
         theatre.wait(step_ms)
-        for host in theatre.chosen(said):
+        for host in _chosen(theatre, said):
             if said.get("stops", True):
                 for task in sorted(host.session.closing):
                     host.session.task_closed(task, theatre.now_ms)
@@ -465,7 +300,7 @@ def pass_time(play: Play, said: Said) -> None:
 @directive("closed", "SESSION [TASKS]", "The host has stopped tasks (default: all that it must): nothing more is written there.")
 def closed(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    host = theatre.host(said)
+    host = _host(theatre, said)
     tasks = _tasks(said) or tuple(sorted(host.session.closing))
     for task in tasks:
         host.session.task_closed(task, theatre.now_ms)
@@ -475,7 +310,7 @@ def closed(play: Play, said: Said) -> None:
 @directive("copies", "SESSION", "How far behind the host's copies are now; 0 for a granted task means restored.", lags=Argument(LAGS, "copies"))
 def copies(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    host = theatre.host(said)
+    host = _host(theatre, said)
     lags: dict[TaskId, Lag] = said.get("lags", {})
     for task, lag in lags.items():
         host.session.copy_progress(task, lag, theatre.now_ms)
@@ -485,13 +320,13 @@ def copies(play: Play, said: Said) -> None:
 
 @directive("wants-out", "SESSION", "The session intends to leave.")
 def wants_out(play: Play, said: Said) -> None:
-    _theatre(play).host(said).session.intend_leave()
+    _host(_theatre(play), said).session.intend_leave()
 
 
 @directive("close", "SESSION", "The session stops everything at once, and says MemberLeft when all is closed.")
 def close(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    host = theatre.host(said)
+    host = _host(theatre, said)
     host.session.close(theatre.now_ms)
     play.say(_line(theatre, host))
 
@@ -499,7 +334,7 @@ def close(play: Play, said: Said) -> None:
 @directive("gone", "SESSION...", "The session's process is killed: it says and does nothing any more.")
 def gone(play: Play, said: Said) -> None:
     theatre = _theatre(play)
-    for host in theatre.chosen(said):
+    for host in _chosen(theatre, said):
         del theatre.hosts[host.name]
 
 
