@@ -6,7 +6,7 @@ restores its copies, closes what is revoked, and reports; nothing is lost or lat
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Self
 
 import attrs
 
@@ -109,7 +109,7 @@ class Group:
             duration_ms -= step_ms
         return decisions
 
-    def starts(self, *member_ids: str, stateful: int = 0, stateless: int = 0, end_offset: int = 50_000, **knobs: Any) -> Group:
+    def starts(self, *member_ids: str, stateful: int = 0, stateless: int = 0, end_offset: int = 50_000, **knobs: Any) -> Self:
         """Configured, with its tasks, and with these members at once."""
         self.fact(configured(**{"initial_delay_ms": 0, **knobs}))
         self.fact(topology(stateful=stateful, stateless=stateless))

@@ -1,0 +1,310 @@
+"""The validator finds what it is there to find: true logs in which one decision was changed, or one thing the machine believes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import attrs
+import pytest
+
+from assignors import registry
+from assignors.problem import AssignmentProblem, Plan
+from events.codec import make_record
+from events.decisions import AssignmentIssued, Decision, MemberAssigned, MemberExpired
+from events.errors import InvariantBroken
+from events.facts import Fact, LagReported, LeaveIntended, ProbingTick
+from events.records import DecisionRecord
+from statemachine.invariants import Validator, check_refold
+from tests.groups import GROUP, LOG_OPENED, SESSION_MS, Group, configured, joined, tasks, topology
+
+Change = Callable[[Decision], Decision | None]
+
+
+class Tampered(Group):
+    """A group whose validator is shown other decisions than were made, once `change` is set: None drops one."""
+
+    def __init__(self) -> None:
+        super().__init__(watched=False)
+        self.judge = Validator(whole_every=1)
+        self.change: Change = lambda decision: decision
+        self.judge.check(self.records[0], [], self.state)
+
+    def fact(self, event: Fact, after_ms: int = 0) -> list[Decision]:
+        before = len(self.decisions)
+        decisions = super().fact(event, after_ms)
+        if event == LOG_OPENED:
+            return decisions
+        changed = [each for each in map(self.change, decisions) if each is not None]
+        first = self.decisions[before].number if decisions else 0
+        shown = [attrs.evolve(self.decisions[before], number=first + index, index=index, decision=each) for index, each in enumerate(changed)]
+        self.judge.check(self.records[-1], shown, self.state)
+        return decisions
+
+    def told_otherwise(self, member_id: str, **fields: Any) -> None:
+        """From here on this member's sets are shown with other contents."""
+
+        def change(decision: Decision) -> Decision:
+            if isinstance(decision, MemberAssigned) and decision.member_id == member_id:
+                return attrs.evolve(decision, **fields)
+            return decision
+
+        self.change = change
+
+
+def broken(number: int, text: str) -> Any:
+    return pytest.raises(InvariantBroken, match=rf"^invariant {number}: .*{text}")
+
+
+def test_a_true_log_passes():
+    group = Tampered().starts("m1", "m2", stateful=4, stateless=2, num_standbys=1)
+    group.settles()
+
+
+# 1
+
+
+def test_a_task_granted_before_it_was_let_go_of():
+    group = Tampered().starts("m1", stateless=2)
+    first, second = tasks("1_0", "1_1")
+    group.fact(joined("m2"))  # m1 is asked to give one up
+    kept = next(iter(group.state.members["m1"].active))
+    moved = second if kept == first else first
+    group.told_otherwise("m2", active=(kept,), tokens=(9,))
+    with broken(1, f"{kept} was granted to m2 while m1 has not let go of it"):
+        group.fact(LagReported("m1", 1, 0, 2, held=(kept,)))
+    assert group.state.owner[moved] == "m2"
+
+
+def test_a_task_taken_by_force_and_granted_without_a_hold():
+    group = Tampered().starts("m1", stateless=1)
+    group.told_otherwise("m1", hold_ms={})
+    with broken(1, f"hold of 0 ms; its last owner may run on for {SESSION_MS} ms"):
+        group.fact(joined("m1", 2))
+
+
+def test_a_member_put_out_by_force_and_no_hold_announced():
+    group = Tampered().starts("m1", stateless=1)
+    group.change = lambda decision: attrs.evolve(decision, hold_ms=0) if isinstance(decision, MemberExpired) else decision
+    with broken(1, "put out by force with a hold of 0 ms"):
+        group.fact(joined("m1", 2))
+
+
+def test_a_fencing_token_that_does_not_rise():
+    group = Tampered().starts("m1", stateless=1)
+    group.told_otherwise("m1", tokens=(1,))
+    with broken(1, "with token 1 after 1"):
+        group.fact(joined("m1", 2, ended_incarnation=1))
+
+
+def test_a_member_expired_before_its_time():
+    group = Tampered().starts("m1", stateless=1)
+    group.pass_ms(5_000)
+    early = MemberExpired(member_id="m1", incarnation=1, cause="session_timeout", silent_ms=6_000)
+    record = make_record(GROUP, len(group.records), group.append_ms + 1_000, ProbingTick())
+    with broken(1, "m1 was expired after 6000 ms of silence"):
+        group.judge.check(record, [DecisionRecord("log-1", GROUP, group.state.number + 1, record.offset, 0, record.checksum, early)], group.state)
+
+
+# 2
+
+
+def test_a_task_that_nobody_is_to_run():
+    group = Tampered().starts("m1", stateless=2)
+    group.told_otherwise("m1", active=tasks("1_0"), tokens=(2,))
+    with broken(2, "1_1 has no target owner .*eligible: m1"):
+        group.fact(joined("m1", 2, ended_incarnation=1))
+
+
+# 3
+
+
+@pytest.mark.parametrize(("kind", "name"), [("standby", "standby"), ("warmup", "warm-up")])
+def test_a_copy_beside_the_active_task(kind: str, name: str):
+    group = Tampered().starts("m1", stateful=1)
+    group.told_otherwise("m1", **{kind: tasks("0_0")})
+    with broken(3, rf"m1 owns \(0_0\) and is told to keep a {name}"):
+        group.fact(joined("m1", 2, ended_incarnation=1))
+
+
+def test_a_copy_of_what_has_no_state():
+    group = Tampered().starts("m1", stateless=1)
+    group.cycle()
+    group.told_otherwise("m2", standby=tasks("1_0"))
+    group.fact(topology(epoch=2, stateless=3))
+    with broken(3, r"m2 is told to keep a standby of \(1_0\), which has no state"):
+        group.join("m2", topology_epoch=2)
+        group.settles()
+
+
+# 4
+
+
+def test_a_task_revoked_for_a_cold_destination():
+    group = Tampered().starts("m1", stateful=2)
+    group.settles()
+
+    def hasty(decision: Decision) -> Decision:
+        if isinstance(decision, AssignmentIssued):
+            return attrs.evolve(decision, moves=tuple(attrs.evolve(move, state="revoking") for move in decision.moves))
+        return decision
+
+    group.change = hasty
+    with broken(4, "goes to m2 .*, which is not caught up; m1 is"):
+        group.join("m2", restores=0)
+
+
+# 5
+
+
+@pytest.mark.parametrize(
+    ("knobs", "text"), [({"max_warmups": 1}, "2 warm-ups, 0 before; the cap is 1"), ({"max_warmups_per_member": 1}, "m2 has 2 warm-ups")]
+)
+def test_more_warm_ups_than_there_may_be(knobs: dict[str, int], text: str):
+    group = Tampered().starts("m1", stateful=4, **knobs)
+    group.settles()
+    group.told_otherwise("m2", warmup=tasks("0_0", "0_1"))
+    with broken(5, text):
+        group.join("m2", restores=0)
+
+
+def test_more_standbys_than_were_asked_for():
+    group = Tampered().starts("m1", "m2", stateful=4)
+    group.settles()
+    group.told_otherwise("m3", standby=tasks("0_0"), warmup=())
+    with broken(5, "0_0 has 1 standbys; asked for were 0"):
+        group.join("m3", restores=0)
+
+
+# 6
+
+
+def test_a_leaving_member_that_gets_something_new():
+    group = Tampered().starts("m1", "m2", "m3", stateful=3)
+    group.settles()
+    mine = tuple(sorted(group.members["m1"].active))
+    other = tuple(sorted(group.members["m2"].active))
+    group.members["m1"].leaves()
+    group.told_otherwise("m1", active=mine, tokens=(1,) * len(mine), revoke=(), standby=other)
+    with broken(6, rf"m1 is leaving and got \({other[0]}"):
+        for _ in range(5):
+            group.cycle()
+
+
+def test_a_member_released_that_still_owns():
+    group = Tampered().starts("m1", stateless=2)
+    group.cycle()
+    group.told_otherwise("m1", released=True)
+    with broken(6, "m1 was released; leaving=False"):
+        group.join("m2")
+
+
+def test_a_leaving_member_that_is_not_released():
+    group = Tampered().starts("m1", stateless=1)
+    group.join("m2")
+    idle = next(name for name, member in group.state.members.items() if member.owns_nothing())
+    group.told_otherwise(idle, released=False)
+    with broken(6, f"{idle} is leaving, owns nothing and was not released"):
+        group.fact(LeaveIntended(member_id=idle, incarnation=1))
+
+
+# 0
+
+
+def test_decisions_that_are_not_dense():
+    group = Tampered().starts("m1", stateless=1)
+    dropped: list[Decision] = []
+
+    def drop_first(decision: Decision) -> Decision | None:
+        if dropped:
+            return decision
+        dropped.append(decision)
+        return None
+
+    group.join("m2")
+    group.change = drop_first
+    with broken(0, ""):
+        group.fact(joined("m3", session_timeout_ms=1))  # its answer is only seen in part
+        group.fact(joined("m1", 2))
+
+
+def test_a_set_without_a_round():
+    group = Tampered().starts(stateless=1)
+    group.change = lambda decision: None if isinstance(decision, AssignmentIssued) else decision
+    with broken(0, "m1 was assigned to without an AssignmentIssued"):
+        group.join("m1")
+
+
+def test_a_grant_that_no_move_explains():
+    group = Tampered().starts(stateless=1)
+    group.change = lambda decision: attrs.evolve(decision, moves=()) if isinstance(decision, AssignmentIssued) else decision
+    with broken(0, "1_0 was granted to m1 and no move says why"):
+        group.join("m1")
+
+
+def test_an_epoch_that_jumps():
+    group = Tampered().starts(stateless=1)
+    group.told_otherwise("m1", assignment_epoch=2)
+    with broken(0, "m1 got epoch 2 after 0"):
+        group.join("m1")
+
+
+@pytest.mark.parametrize("what", ["owner", "standby", "revoking", "lease", "time", "token", "member"])
+def test_a_machine_that_believes_something_else(what: str):
+    group = Tampered().starts("m1", "m2", stateful=2, num_standbys=1)
+    group.settles()
+    state, m1 = group.state, group.state.members["m1"]
+    (task,) = m1.active
+    if what == "owner":
+        state.owner[task] = "m2"
+    elif what == "standby":
+        m1.standby.clear()
+    elif what == "revoking":
+        m1.revoking[task] = (1, 0)
+    elif what == "lease":
+        m1.last_heard_ms += 1
+    elif what == "time":
+        state.now_ms += 5
+    elif what == "token":
+        state.tokens[task] = 0
+    else:
+        del state.members["m2"]
+    with broken(0, "the (state|log)"):
+        group.tick(1)
+
+
+# 8
+
+
+def test_a_machine_that_remembers_what_no_checkpoint_holds_is_found():
+    class Moody:
+        """An assignor with a memory: it puts everything on the first member, and from its third question on, on the last."""
+
+        def __init__(self) -> None:
+            self.real = registry.load("high_availability", 1)
+            self.name, self.version, self.solver = "moody", 1, ""
+            self.guarantees: frozenset[Any] = frozenset()
+            self.asked = 0
+
+        def assign(self, problem: AssignmentProblem) -> Plan:
+            self.asked += bool(problem.members)
+            members = sorted(problem.members, key=lambda member: member.id)
+            favoured = members[0 if self.asked < 3 else -1].id if members else ""
+            chosen = [attrs.evolve(member, capacity=100 if member.id == favoured else 1) for member in members]
+            return self.real.assign(attrs.evolve(problem, members=tuple(chosen)))
+
+    group = Group(lambda name, version: Moody(), watched=False)
+    group.fact(attrs.evolve(configured(initial_delay_ms=0), solver=""))
+    group.fact(topology(stateless=4))
+    for member_id in ("m1", "m2", "m3"):
+        group.join(member_id)
+        group.cycle()
+    with broken(8, "restored before offset"):
+        check_refold(group.records, load=group.load)
+
+
+def test_a_log_that_halts_halts_at_the_same_place_from_every_checkpoint():
+    group = Group().starts("m1", stateless=1)
+    group.cycle()
+    halting = make_record(GROUP, len(group.records), group.append_ms, attrs.evolve(configured(), assignor="unheard_of"))
+    check_refold([*group.records, halting, make_record(GROUP, halting.offset + 1, group.append_ms, ProbingTick())])
