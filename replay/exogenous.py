@@ -161,6 +161,8 @@ class Exogenous:
     """When the log, or what was written down about it, ends."""
     imported: bool
     """Something else led this group."""
+    announce_closes: bool
+    """Every orderly close is ``announced``; else ``closed``."""
 
 
 @attrs.define
@@ -270,10 +272,8 @@ class _Reading:
         elif isinstance(event, LeaveCancelled | LagReported):
             life.intended_ms = None
         elif isinstance(event, MemberLeft):
-            if life.intended_ms is not None:
-                life.ends(life.intended_ms, "announced", inferred=False, removed_ms=self.now_ms)
-            else:
-                life.ends(self.now_ms, "closed", inferred=False, removed_ms=self.now_ms)
+            begun_ms = self.now_ms if life.intended_ms is None else life.intended_ms
+            life.ends(begun_ms, "closed", inferred=False, removed_ms=self.now_ms)
 
     def decision(self, record: DecisionRecord) -> None:
         if isinstance(record.decision, MemberExpired):
@@ -282,10 +282,11 @@ class _Reading:
                 life.ends(life.heard_ms, "killed", inferred=True, removed_ms=self.now_ms)
 
 
-def read_exogenous(records: Iterable[Record | DecisionRecord], *, group: str | None = None, announce_closes: bool = False) -> Exogenous:
+def read_exogenous(records: Iterable[Record | DecisionRecord], *, group: str | None = None, announce_closes: bool = True) -> Exogenous:
     """What the outside did, from a log of one group (or of several, when `group` names one).
 
-    With `announce_closes` every supplied close counts as announced: what an operator could have done with a leader that takes leave intents.
+    The log says when a process closed in an orderly way; whether that was announced is the leader's side of it and not the outside's: a member of
+    equipoise asks to leave and is drained first (LeaveIntended), one of Kafka Streams cannot. Hence `announce_closes`; False: it stops at once.
 
     Raises:
         InputError: no configuration or topology, several groups and none named, or a manifest that is no JSON object.
@@ -319,6 +320,7 @@ def read_exogenous(records: Iterable[Record | DecisionRecord], *, group: str | N
         windows=windows,
         end_ms=max([reading.now_ms, *(window.end_ms for window in windows)]),
         imported=imported,
+        announce_closes=announce_closes,
     )
 
 
@@ -391,10 +393,10 @@ def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: 
                     pause_ms=None if start is None or gone_ms is None else max(0, begin_ms - gone_ms),
                 )
             )
-            end = _told_end(told, life, begin_ms, next_begin_ms, announce_closes=announce_closes) or life.end
+            end = _told_end(told, life, begin_ms, next_begin_ms) or life.end
             gone_ms = None
             if end is not None:
-                found.append(end)
+                found.append(end if end.how == "killed" else attrs.evolve(end, how="announced" if announce_closes else "closed"))
                 gone_ms = end.done_ms
     return found
 
@@ -406,7 +408,7 @@ def _told_start(told: list[dict[str, Any]], life: _Life, before: _Life | None) -
     return starts[-1] if starts else None
 
 
-def _told_end(told: list[dict[str, Any]], life: _Life, begin_ms: int, next_begin_ms: int | None, *, announce_closes: bool) -> ProcessEnded | None:
+def _told_end(told: list[dict[str, Any]], life: _Life, begin_ms: int, next_begin_ms: int | None) -> ProcessEnded | None:
     """The first kill or close that was written down between its start and its removal, or its successor's start."""
     limits = [each for each in (life.removed_ms, next_begin_ms) if each is not None]
     for each in told:
@@ -418,7 +420,7 @@ def _told_end(told: list[dict[str, Any]], life: _Life, begin_ms: int, next_begin
                 at_ms=at_ms,
                 member_id=life.join.member_id,
                 incarnation=life.join.incarnation,
-                how="killed" if killed else "announced" if announce_closes else "closed",
+                how="killed" if killed else "closed",
                 inferred=False,
                 done_ms=each["at_ms"] if killed else closes[0] if closes else None,
             )

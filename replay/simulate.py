@@ -56,6 +56,7 @@ class SimulationResult:
     log_id: str
     configured: GroupConfigured
     seed: int
+    announce_closes: bool
     start_ms: int
     end_ms: int
     facts: int
@@ -75,6 +76,7 @@ class SimulationResult:
             "behaviour_version": self.configured.behaviour_version,
             "knobs": attrs.asdict(self.configured.knobs),
             "seed": self.seed,
+            "announce_closes": self.announce_closes,
             "start_ms": self.start_ms,
             "end_ms": self.end_ms,
             "facts": self.facts,
@@ -225,6 +227,7 @@ class _Run:
             log_id=cluster.config.log_id,
             configured=self.configured,
             seed=self.simulation.seed,
+            announce_closes=exogenous.announce_closes,
             start_ms=start_ms,
             end_ms=end_ms,
             facts=cluster.folded,
@@ -257,6 +260,7 @@ def _manifest(exogenous: Exogenous, simulation: Simulation) -> str:
     simulated = {
         "by": "equipoise simulate",
         "seed": simulation.seed,
+        "announce_closes": exogenous.announce_closes,
         "assignor": simulation.assignor,
         "overrides": dict(sorted(simulation.overrides.items())),
         "restore": attrs.asdict(simulation.restore),

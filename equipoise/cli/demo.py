@@ -104,14 +104,14 @@ def imported_parts(step: Imported) -> list[str | Table]:
 
 
 def simulated_parts(step: Simulated) -> list[str | Table]:
-    from equipoise.cli.simulate import cost_table
+    from equipoise.cli.simulate import closes_text, cost_table
 
     verification = step.verification
     compared = sum(group.compared for group in verification.groups)
     identical = verification.verdict.exit_code == 0
     verdict = click.style(verification.verdict.value, fg="green" if identical else "red", bold=True)
     told = f"{counted(compared, 'decision')} on {counted(step.result.facts, 'fact')} in {step.log}, recomputed and compared byte for byte: {verdict}"
-    return ["", cost_table(step.result, brief=True), "", told, *verification.problems]
+    return ["", cost_table(step.result, brief=True), closes_text(step.result), "", told, *verification.problems]
 
 
 def explained_parts(step: Explained) -> list[str | Table]:

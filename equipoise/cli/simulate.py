@@ -30,7 +30,12 @@ if TYPE_CHECKING:
 @click.option("--assignor", metavar="NAME", help="Who decides; default: the one LOG is configured for.")
 @click.option("--set", "settings", multiple=True, metavar="KNOB=VALUE", help="A setting other than LOG's, as num_standbys=1; may be repeated.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of network delays and other chances.")
-@click.option("--announce-closes", is_flag=True, help="Members that were closed say so first, and go once their tasks run elsewhere.")
+@click.option(
+    "--announce-closes/--no-announce-closes",
+    default=True,
+    show_default=True,
+    help="A member that closes says so first and goes once its tasks run elsewhere; or it stops at once.",
+)
 @click.option("--restore-speed", type=click.IntRange(min=1), metavar="N", help="Records/s a member restores; default: fitted from LOG.")
 @click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
 def simulate(
@@ -53,7 +58,7 @@ def simulate(
     Examples:
       equipoise simulate recorded.db --to simulated.db
       equipoise simulate recorded.db --to simulated.db --set num_standbys=1 --set max_warmups=4
-      equipoise simulate recorded.db --to simulated.db --announce-closes --json | jq '.windows[].totals'
+      equipoise simulate recorded.db --to simulated.db --no-announce-closes --json | jq '.windows[].totals'
     """
     from replay.simulate import Simulation, simulate  # loads the solver
 
@@ -110,7 +115,7 @@ def simulation_parts(result: SimulationResult, fitted: Fit, speed: int, location
     span = span_text(result.end_ms - result.start_ms)
     records = f"{counted(result.facts, 'fact')}, {counted(result.decisions, 'decision')}"
     head = f"{click.style(result.group, bold=True)} -> {location}  {span}, led by {configured.assignor} {configured.behaviour_version}: {records}"
-    return [head, "", cost_table(result), "", *fidelity_parts(fitted, speed, result.seed)]
+    return [head, "", cost_table(result), closes_text(result), "", *fidelity_parts(fitted, speed, result.seed)]
 
 
 def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
@@ -129,6 +134,13 @@ def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
     pairs = [_arrows([cells[column] for _, cells, _ in rows]) for column in range(len(measures))]
     columns = ("action", *(heading for heading, _, _ in measures), "fewest")
     return Table(columns=columns, rows=[(label, *(pair[i] for pair in pairs), fewest) for i, (label, _, fewest) in enumerate(rows)], title=title)
+
+
+def closes_text(result: SimulationResult) -> str:
+    """How members closed, under the table of costs."""
+    if result.announce_closes:
+        return "closes are announced, as an equipoise member does; --no-announce-closes: stop at once"
+    return "members that close stop at once; --announce-closes: they say so first, as an equipoise member does"
 
 
 MEASURES = (

@@ -15,6 +15,7 @@ from click.testing import CliRunner, Result
 import equipoise
 from equipoise.cli import main
 from events.decisions import MemberExpired
+from events.facts import LeaveIntended
 from events.log import open_log
 from events.records import DecisionRecord, Record
 from replay.refold import Entry
@@ -183,6 +184,17 @@ def test_simulate_says_what_each_action_cost_beside_what_was_recorded(recorded: 
     assert "recorded (Kafka Streams) -> simulated (equipoise)" in result.stdout
     assert "85.5 ->" in result.stdout
     assert "restore, all members" in result.stdout
+
+
+def test_simulate_announces_closes_unless_told_otherwise_and_says_so(recorded: Path, tmp_path: Path) -> None:
+    announced = run("simulate", recorded, "--to", tmp_path / "a.db")
+    assert "closes are announced, as an equipoise member does; --no-announce-closes: stop at once" in announced.stdout
+    assert "members that close stop at once" in run("simulate", recorded, "--to", tmp_path / "b.db", "--no-announce-closes").stdout
+    intents = {}
+    for name in ("a", "b"):
+        with open_log(tmp_path / f"{name}.db") as log:
+            intents[name] = sum(isinstance(entry, Record) and isinstance(entry.event, LeaveIntended) for entry in log.read())
+    assert intents == {"a": 4, "b": 0}, "three bounces and one that leaves"
 
 
 def test_simulate_takes_settings_and_says_so_in_the_log(recorded: Path, tmp_path: Path) -> None:

@@ -63,7 +63,7 @@ def ends(found: Exogenous) -> list[ProcessEnded]:
 
 
 def test_supplied_actions_win() -> None:
-    found = read_exogenous(imported("rolling"))
+    found = read_exogenous(imported("rolling"), announce_closes=False)
     zero = found.start.at_ms
     assert found.imported
     assert [(each.at_ms - zero, each.member_id, each.incarnation, each.state_kept, each.pause_ms) for each in starts(found)] == [
@@ -83,8 +83,15 @@ def test_supplied_actions_win() -> None:
         (478_130, "i2", 2, "killed", False),
         (808_161, "i3", 2, "closed", False),
     ]
-    announced = read_exogenous(imported("rolling"), announce_closes=True)
-    assert [each.how for each in ends(announced)] == ["announced", "announced", "announced", "killed", "announced"]
+
+
+def test_an_orderly_close_is_announced_unless_told_otherwise() -> None:
+    for manifest, closes in ((True, 4), (False, 1)):  # written down; or observed, and a bounce cannot be told from a crash
+        records = imported("rolling", manifest=manifest)
+        announced, at_once = read_exogenous(records), read_exogenous(records, announce_closes=False)
+        assert [each.how for each in ends(announced) if each.how != "killed"] == ["announced"] * closes
+        assert ends(at_once) == [attrs.evolve(each, how="closed") if each.how == "announced" else each for each in ends(announced)]
+        assert (announced.announce_closes, at_once.announce_closes) == (True, False)
 
 
 @pytest.mark.parametrize("run", ["scale-out", "rolling"])
@@ -160,7 +167,7 @@ def report(member_id: str, number: int, *, leaving: bool = False) -> LagReported
     return LagReported(member_id=member_id, incarnation=1, number=number, assignment_epoch=0, leaving=leaving)
 
 
-def native(*facts: tuple[int, Fact], expired: tuple[tuple[int, str], ...] = ()) -> Exogenous:
+def native(*facts: tuple[int, Fact], expired: tuple[tuple[int, str], ...] = (), announce_closes: bool = True) -> Exogenous:
     """A log with its decisions: `expired` = (offset of the fact that caused it, member)."""
     records: list[Record | DecisionRecord] = []
     told: list[tuple[int, Fact]] = [(0, CONFIG), (0, TOPOLOGY), *facts]
@@ -170,11 +177,11 @@ def native(*facts: tuple[int, Fact], expired: tuple[tuple[int, str], ...] = ()) 
             if caused_by == offset:
                 gone = MemberExpired(member_id=member_id, incarnation=1, cause="session_timeout", silent_ms=1)
                 records.append(DecisionRecord("log", "g", number, caused_by, 0, 0, gone))
-    return read_exogenous(records)
+    return read_exogenous(records, announce_closes=announce_closes)
 
 
 def test_a_native_log_tells_how_its_members_ended() -> None:
-    found = native(
+    facts: tuple[tuple[int, Fact], ...] = (
         (1_000, join("m1", lags={TaskId(0, 0): 5})),
         (1_000, join("m2")),
         (1_000, join("m3")),
@@ -188,15 +195,16 @@ def test_a_native_log_tells_how_its_members_ended() -> None:
         (8_000, MemberLeft(member_id="m3", incarnation=1)),
         (40_000, PartitionsObserved(end_offsets={"c": {0: 5}})),
         (41_000, join("m4", 2, lags={TaskId(0, 0): 5})),
-        expired=((13, "m2"),),
     )
+    found, at_once = native(*facts, expired=((13, "m2"),)), native(*facts, expired=((13, "m2"),), announce_closes=False)
     assert not found.imported
     assert [(each.member_id, each.at_ms, each.how, each.inferred) for each in ends(found)] == [
         ("m4", 1_000, "killed", True),  # superseded: last heard when it joined
         ("m1", 2_000, "announced", False),
         ("m2", 3_000, "killed", True),
-        ("m3", 8_000, "closed", False),
+        ("m3", 8_000, "announced", False),  # it had taken its intent back, and left all the same
     ]
+    assert [(each.member_id, each.at_ms) for each in ends(at_once) if each.how == "closed"] == [("m1", 2_000), ("m3", 8_000)]
     assert [(each.member_id, each.incarnation, each.state_kept) for each in starts(found)] == [
         ("m1", 1, True),
         ("m2", 1, False),

@@ -31,13 +31,14 @@ def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exogenous]:
         with open_log(location, "w") as log, log.transaction():
             import_history(RECORDED / run, log)
         with open_log(location) as log:
-            found[run] = read_exogenous(log.read(), announce_closes=True)
+            found[run] = read_exogenous(log.read())
+            found[f"{run}, at once"] = read_exogenous(log.read(), announce_closes=False)
     return found
 
 
 @pytest.fixture(scope="module")
 def results(recorded: dict[str, Exogenous]) -> dict[str, SimulationResult]:
-    return {run: simulate(exogenous, FITTED) for run, exogenous in recorded.items()}
+    return {run: simulate(recorded[run], FITTED) for run in ("scale-out", "rolling")}
 
 
 def window(results: dict[str, SimulationResult], action: str) -> WindowCost:
@@ -67,6 +68,16 @@ def test_an_announced_close_moves_its_tasks_alone_and_makes_none_wait(results: d
     assert totals["unavailable_task_seconds"] == 0
     assert totals["active_moves"] == totals["min_moves_for_balance"]
     assert totals["stateful_moves_between_untouched_instances"] == 0
+
+
+def test_who_closes_at_once_makes_its_tasks_wait_and_the_result_and_the_log_say_which_it_was(recorded: dict[str, Exogenous]):
+    memory = Memory()
+    result = simulate(recorded["scale-out, at once"], FITTED, sink=memory)
+    closed = next(cost for cost in result.windows if cost.label.startswith("A5_"))
+    assert closed.totals["tasks_unavailable"] > 0
+    assert closed.totals["unavailable_task_seconds_of_tasks_on_untouched_instances"] == 0
+    assert result.as_json()["announce_closes"] is False
+    assert '"announce_closes": false' in memory.lines[0]
 
 
 @pytest.mark.parametrize("action", ["B1", "B2", "B3"])
