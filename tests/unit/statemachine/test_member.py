@@ -240,6 +240,15 @@ def test_a_grant_that_is_repeated_does_not_begin_its_hold_anew():
     assert session.may_process(STATELESS, 1_500)
 
 
+def test_a_hold_that_the_leader_lifts_is_over_at_once():
+    session = joined()
+    session.receive(record(1, assigned(1, (OTHER, STATELESS), hold_ms={OTHER: 5_000, STATELESS: 5_000})), 1_000)
+    session.receive(record(2, assigned(2, (OTHER, STATELESS), hold_ms={OTHER: 5_000})), 2_000)
+    assert session.refusal(STATELESS, 2_000) is None
+    assert session.refusal(OTHER, 2_000) == "hold"
+    assert session.held(2_000) == [STATELESS]
+
+
 def test_a_revoked_task_stops_at_once_is_held_until_closed_and_then_given_up_with_the_epoch_that_revoked_it():
     session = running()
     session.receive(record(2, assigned(2, (), revoke=(STATELESS,))), 100)
