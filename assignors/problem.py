@@ -141,17 +141,22 @@ REASONS: Mapping[str, str] = {
     "leaving": "{source} is leaving",
     "unowned": "nobody ran it; {destination} is the best placed of the caught-up members",
     "unowned_stateless": "nobody ran it; {destination} has room, and it has no state to restore",
-    "unowned_cold": "nobody ran it and nobody is caught up; {destination} is soonest ready ({lag} records to restore)",
+    "unowned_cold": "nobody ran it and nobody is caught up; {destination} is soonest ready ({records} to restore)",
     "return_home": "{destination} is back and had it before",
-    "ready": "{destination} is caught up ({lag} records behind)",
+    "ready": "{destination} is caught up ({records} behind)",
     "slot_full": "waits for a warm-up slot",
-    "warming": "{destination} restores {lag} records",
+    "warming": "{destination} restores {records}",
     "overdue": "{source} is leaving and its drain timeout has passed",
     "standby": "a hot copy",
     "carried": "decided earlier and still right",
     "blocked": "the last warm-up on {destination} stalled; back-off",
 }
-"""Reason code -> template for readers."""
+"""Reason code -> template for readers; ``records`` as `records_text` has them."""
+
+
+def records_text(records: int | None) -> str:
+    """``1 record``, ``1,204 records``; None: ``an unknown number of records``."""
+    return "an unknown number of records" if records is None else f"{records:,} record{'' if records == 1 else 's'}"
 
 
 @attrs.frozen(kw_only=True)

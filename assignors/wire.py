@@ -24,7 +24,7 @@ from typing import Any, NoReturn, TypeVar
 import attrs
 
 from assignors import registry
-from assignors.problem import REASONS, AssignmentProblem, Member, MemberPlan, Movement, MovementState, Partition, Plan, Reason, Task
+from assignors.problem import REASONS, AssignmentProblem, Member, MemberPlan, Movement, MovementState, Partition, Plan, Reason, Task, records_text
 from assignors.validation import plan_faults
 from events.errors import EquipoiseError, FieldError, InputError
 from events.fields import INT64_MAX
@@ -382,5 +382,5 @@ def reason_texts(plan: Plan) -> dict[str, str]:
 
 
 def _rendered(code: str, reason: Reason, source: str | None, destination: str | None) -> str:
-    lag = "an unknown number of" if reason.lag_records is None else str(reason.lag_records)
-    return REASONS.get(code, code).format(source=source or "nobody", destination=destination or "nobody", lag=lag)
+    template = REASONS.get(code, code)
+    return template.format(source=source or "nobody", destination=destination or "nobody", records=records_text(reason.lag_records))

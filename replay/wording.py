@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Mapping
 
-from assignors.problem import REASONS
+from assignors.problem import REASONS, records_text
 from events.decisions import Move
 from events.tasks import Lag, LagSentinel
 
@@ -53,8 +53,7 @@ def reason_text(code: str, *, source: str | None = None, destination: str | None
     template = REASONS.get(code) or MACHINE_REASONS.get(code)
     if template is None:
         return code
-    lag = "unknown many" if lag_records is None else f"{lag_records:,}"
-    return template.format(source=source or NOBODY, destination=destination or NOBODY, lag=lag)
+    return template.format(source=source or NOBODY, destination=destination or NOBODY, records=records_text(lag_records))
 
 
 def move_text(move: Move) -> str:
