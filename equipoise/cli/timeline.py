@@ -54,7 +54,7 @@ def timeline_parts(built: Timeline, most_rows: int | None) -> list[str | Table]:
     span = f"{day_text(built.from_ms)}, {span_text(built.to_ms - built.from_ms)}"
     leader = "led by something else" if built.led_by == "external" else f"led by {built.led_by or 'nobody'}"
     head = f"{click.style(built.group, bold=True)}  {span}, {leader}, {counted(len(built.tasks), 'task')}, {counted(built.facts, 'fact')}"
-    parts: list[str | Table] = [head, "", totals_table(built.window_totals()), "", lifelines_table(built)]
+    parts: list[str | Table] = [head, "", totals_table(built.window_totals()), built.caption, "", lifelines_table(built)]
     parts += ["", *_cut(unavailability_table(built), most_rows)]
     parts += ["", *_cut(moves_with_tasks(built), most_rows)]
     parts += ["", *_cut(rounds_table(built), most_rows)]
@@ -84,7 +84,7 @@ def totals_table(totals: list[Totals]) -> Table:
         )
         for each in totals
     ]
-    columns = ("window", "length", "rounds", "moves", "task-seconds without a running owner", "tasks", "longest s")
+    columns = ("window", "length", "rounds", "moves", "task-seconds not running", "tasks", "longest s")
     return Table(columns=columns, rows=rows, title="what it cost")
 
 

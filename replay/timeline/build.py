@@ -113,6 +113,16 @@ class Timeline:
     windows: tuple[Window, ...]
     differs_at: int | None
 
+    @property
+    def caption(self) -> str:
+        """What "without a running owner" means here, so that it and what was measured in the cluster itself do not look like a contradiction."""
+        if self.led_by == "external":
+            return "not running: in the log, which shows no restores; what was measured at the records themselves is longer"
+        return (
+            "not running: in the log, from a dead owner's last report to the first that shows the next one running; "
+            "the silence itself, as simulate measures it, is shorter"
+        )
+
     def totals(self, label: str = "all", from_ms: int | None = None, to_ms: int | None = None) -> Totals:
         """What [from_ms, to_ms) cost; None: the log's own ends, the last moment included."""
         start_ms = self.from_ms if from_ms is None else from_ms

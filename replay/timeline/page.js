@@ -372,6 +372,7 @@
     byId("title").textContent = data.title;
     byId("subtitle").textContent = data.subtitle;
     byId("note").textContent = data.note;
+    byId("caption").textContent = data.caption;
     for (const [value, label] of data.cards) { const card = element("div", byId("cards"), undefined, "card"); element("b", card, value); element("span", card, label); }
     if (data.totals.length > 1) {
       byId("cards").className = "beside";

@@ -70,6 +70,7 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
             ]
             for each in marked
         ],
+        "caption": timeline.caption,
         "windows": [{"label": each.label, "from": each.start_ms - start_ms, "to": each.end_ms - start_ms} for each in timeline.windows],
         "members": members,
         "tasks": [str(task) for task in tasks],

@@ -223,6 +223,13 @@ def test_the_page_stands_alone(timeline: Timeline) -> None:
     assert json.loads(page.scripts[0]) == json.loads(json.dumps(page_data(timeline)))
 
 
+def test_what_not_running_means_stands_on_the_page(timeline: Timeline, recorded: tuple[str, Timeline]) -> None:
+    assert "last report" in page_data(timeline)["caption"]
+    assert "no restores" in page_data(recorded[1])["caption"]
+    for each in (timeline, recorded[1]):
+        assert each.caption in parsed(render_page(each)).scripts[0]
+
+
 def test_equal_histories_give_equal_pages(timeline: Timeline) -> None:
     assert render_page(timeline) == render_page(build_timeline(lived()))
 
