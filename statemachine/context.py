@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from events.decisions import Decision, Move
+from events.facts import AssignmentObserved
 from events.tasks import TaskId
 from statemachine.deadlines import NO_TASK, Deadlines, Timer
 from statemachine.state import Ghost, GroupState, MemberState, ghost_key, known_lag
@@ -47,6 +48,8 @@ class Context:
         self.moves: dict[tuple[TaskId, int], Move] = {}
         """What happened to each task's movement; in one step one may end, a grant follow, and another begin."""
         self.unique = True
+        self.observed: AssignmentObserved | None = None
+        """What something else decided in this step (PROTOCOL D7)."""
         self.lifted = False
         """A hold is over before its time."""
         self.changed: set[str] = set()

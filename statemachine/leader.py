@@ -89,7 +89,10 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
 
 
 def propose(context: Context, assignor: Assignor, offset: int) -> None:
-    """Shadow: the same question about an observed group; the answer is written down and nothing is applied (PROTOCOL D7)."""
+    """Shadow: what we would have decided in the place of the observed assignment, from what was current until then (PROTOCOL D7).
+
+    The answer is written down and nothing is applied. `active` of a member is where the plan is going, `moves` what leads there.
+    """
     state = context.state
     plan = _ask(state, assignor, build_problem(state), offset)
     context.emitted.append(

@@ -10,14 +10,14 @@ from assignors.problem import Assignor
 from events.codec import kind_of
 from events.decisions import Checkpointed, Decision, EventRejected
 from events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
-from events.facts import AssignmentObserved, GroupConfigured, LogOpened
+from events.facts import GroupConfigured, LogOpened
 from events.records import DecisionRecord, Record
 from statemachine import leader, snapshots
 from statemachine.context import Context
 from statemachine.deadlines import Deadlines
 from statemachine.rejections import Rejected
 from statemachine.state import GroupPhase, GroupState
-from statemachine.transitions import TRANSITIONS, deadline_passed
+from statemachine.transitions import TRANSITIONS, deadline_passed, make_current
 
 Load = Callable[[str, int], Assignor]
 
@@ -79,7 +79,10 @@ class GroupMachine:
                 self._assignor = self._find_assignor(event, record.offset)
         except Rejected as rejected:
             context.emitted.append(_rejection(record, rejected))
-        if context.causes or context.changed or context.moves:
+        if context.observed is not None:
+            self._decide(leader.propose, context, record)
+            make_current(context, context.observed)
+        elif context.causes or context.changed or context.moves:
             self._lead(context, record)
         knobs = state.knobs
         if knobs.checkpoint_every_records and (state.seq + 1) % knobs.checkpoint_every_records == 0:
@@ -112,13 +115,7 @@ class GroupMachine:
         return assignor
 
     def _lead(self, context: Context, record: Record) -> None:
-        state = self.state
-        phase = state.phase
-        if phase is GroupPhase.SHADOWING:
-            if record.event.__class__ is AssignmentObserved and context.causes:
-                self._decide(leader.propose, context, record)
-            return
-        if phase is not GroupPhase.LEADING:
+        if self.state.phase is not GroupPhase.LEADING:
             return
         if context.causes:
             self._decide(leader.decide, context, record)

@@ -240,6 +240,11 @@ class GroupState:
         return MemberPhase.STABLE
 
 
+def stall_ms(knobs: Knobs, times: int) -> int:
+    """Back-off of a warm-up that has stalled `times` times: each time twice as long (PROTOCOL M7)."""
+    return knobs.warmup_stall_ms * 2 ** min(times - 1, 10)
+
+
 def known_lag(lag: Lag | None) -> int | None:
     """The number of records, or None for a sentinel or no report."""
     return None if lag is None or isinstance(lag, LagSentinel) else lag

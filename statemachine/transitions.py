@@ -32,7 +32,7 @@ from events.tasks import TaskId
 from statemachine.context import Context
 from statemachine.deadlines import NO_TASK, Timer
 from statemachine.rejections import Rejected
-from statemachine.state import REMEMBERED_TOPOLOGIES, Backoff, GroupPhase, GroupState, MemberState, ghost_key, known_lag
+from statemachine.state import REMEMBERED_TOPOLOGIES, Backoff, GroupPhase, GroupState, MemberState, ghost_key, known_lag, stall_ms
 
 NONCE_MEMORY_MS = 3_600_000
 """How long a join nonce is remembered: far longer than any producer retries (Kafka's delivery.timeout.ms defaults to 120 s)."""
@@ -243,12 +243,12 @@ def undecodable(context: Context, fact: Undecodable) -> None:
 
 
 def assignment_observed(context: Context, fact: AssignmentObserved) -> None:
-    """What something else decided is what is current (PROTOCOL D7)."""
+    """What something else decided is what is current (PROTOCOL D7). It becomes so after we have said what we would have decided in its place."""
     state = context.state
     if state.generation and fact.generation <= state.generation:
         raise Rejected("generation_not_newer", fact.generation, state.generation)
     tasks = state.tasks()
-    owner: dict[TaskId, str] = {}
+    seen: set[TaskId] = set()
     for observed in fact.members:
         member = state.members.get(observed.member_id)
         if member is None:
@@ -256,23 +256,28 @@ def assignment_observed(context: Context, fact: AssignmentObserved) -> None:
         if member.incarnation != observed.incarnation:
             raise Rejected("stale_incarnation", observed.incarnation, member.incarnation)
         for task in observed.active:
-            if task in owner:
+            if task in seen:
                 raise Rejected("task_owned_twice", *task)
             if task not in tasks:
                 raise Rejected("observed_unknown_task", *task)
-            owner[task] = observed.member_id
+            seen.add(task)
     present = {observed.member_id for observed in fact.members}
     for member_id in sorted(state.members):
         if member_id not in present:
             context.remove_member(state.members[member_id], hold_ms=0)
+    state.generation = fact.generation
+    context.observed = fact
+
+
+def make_current(context: Context, fact: AssignmentObserved) -> None:
+    """The observed assignment, found sound before, is what members have from here on."""
+    state = context.state
     for observed in fact.members:
         member = state.members[observed.member_id]
         member.last_heard_ms = state.now_ms
         member.active = dict.fromkeys(observed.active, 0)
         member.standby = set(observed.standby) - set(observed.active)
-    state.owner = owner
-    state.generation = fact.generation
-    context.causes.add("probing")
+    state.owner = {task: observed.member_id for observed in fact.members for task in observed.active}
 
 
 def _renew(context: Context, member_id: str, incarnation: int) -> MemberState:
@@ -434,8 +439,7 @@ def _stalled(context: Context, member: MemberState, task: TaskId) -> None:
         context.changed.add(member.member_id)
     backoff = state.backoffs.get((task, member.member_id))
     times = 1 if backoff is None else backoff.times + 1
-    wait_ms = state.knobs.warmup_stall_ms * 2 ** min(times - 1, 10)
-    state.backoffs[task, member.member_id] = Backoff(until_ms=state.now_ms + wait_ms, times=times)
+    state.backoffs[task, member.member_id] = Backoff(until_ms=state.now_ms + stall_ms(state.knobs, times), times=times)
     context.deadlines.watch(Timer.UNBLOCK, (member.member_id, task))
     context.causes.add("stalled")
 
