@@ -28,6 +28,8 @@ import attrs
 from assignors.problem import Member, Task
 from events.tasks import Lag, LagSentinel, TaskId
 
+MOST_RECORDS = 2**60  # longer than any log; sums of several changelogs' end offsets may lie beyond int64
+
 
 @attrs.frozen
 class Copy:
@@ -38,8 +40,8 @@ class Copy:
 
 
 def whole(task: Task) -> int:
-    """Records that a member without a copy has to restore; at least 1."""
-    return max(task.end_offset, 1)
+    """Records that a member without a copy has to restore; at least 1, at most MOST_RECORDS."""
+    return min(max(task.end_offset, 1), MOST_RECORDS)
 
 
 def copy_of(task: Task, lag: Lag | None, *, owns: bool, ready: bool, acceptable_recovery_lag: int) -> Copy:

@@ -201,7 +201,8 @@ class Shares:
         def share(member: Member, tasks: int) -> Share:
             if member.leaving:
                 return Share(0, 0)
-            return Share(max(0, tasks * member.capacity // capacity - slack), -(-tasks * member.capacity // capacity) + slack)
+            lower, upper = tasks * member.capacity // capacity, -(-tasks * member.capacity // capacity)
+            return Share(max(0, lower - slack), min(tasks, upper + slack))
 
         self.stateful = {member.id: share(member, stateful) for member in situation.members.values()}
         self.every = {member.id: share(member, every) for member in situation.members.values()}

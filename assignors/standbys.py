@@ -105,7 +105,7 @@ class _Board:
         """Missing copies, one round over all tasks after another: copies that are left over, then what is missing still."""
         self.heap = [self._entry(member.id) for member in self.situation.members.values() if not member.leaving]
         heapq.heapify(self.heap)
-        for copies in range(self.situation.knobs.num_standbys):
+        for copies in range(max(self.wanted.values(), default=0)):
             missing: dict[Pool, list[TaskId]] = {}
             for task, members in self.holders.items():
                 if len(members) == copies < self.wanted[task]:

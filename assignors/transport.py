@@ -58,10 +58,9 @@ class Network:
 
 @attrs.frozen(kw_only=True)
 class Flow:
-    """Units on each arc, total cost of each level, and whether optimality is proven and the optimum is the only one."""
+    """Units on each arc, and whether optimality is proven and the optimum is the only one."""
 
     amount: Ints
-    totals: tuple[int, ...]
     optimal: bool
     unique: bool
 
@@ -94,7 +93,7 @@ def solve(network: Network) -> Flow:
         if unique or salt == REDRAWS:
             face = drawn
             break
-    return Flow(amount=face.amount, totals=tuple(int(np.dot(cost, face.amount)) for cost in network.costs), optimal=optimal, unique=unique)
+    return Flow(amount=face.amount, optimal=optimal, unique=unique)
 
 
 class _Face:
@@ -115,21 +114,19 @@ class _Face:
         A single level too large for the solver loses its lowest bits.
         """
         network = self.network
-        chosen: list[Ints] = []
-        span = 1  # the largest cost of one arc when the levels chosen so far are scaled
-        for cost in network.costs[start:]:
-            highest = int(cost[self.free].max(initial=0))
-            weight = highest * self.units * network.most_costed + 1
-            if chosen and span * weight + highest > self.most_cost:
+        combined = network.costs[start]
+        highest = int(combined[self.free].max(initial=0))
+        level = start + 1
+        for cost in network.costs[level:]:
+            most = int(cost[self.free].max(initial=0))
+            weight = most * self.units * network.most_costed + 1
+            if highest * weight + most > self.most_cost:
                 break
-            span = max(span * weight + highest, 1) if chosen else max(highest, 1)
-            chosen.append(cost)
-        combined: Ints = np.zeros_like(network.capacity)
-        for cost in chosen:
-            highest = int(cost[self.free].max(initial=0))
-            combined = combined * (highest * self.units * network.most_costed + 1) + cost
-        excess = int(combined[self.free].max(initial=0)).bit_length() - (self.most_cost.bit_length() - 1)
-        return (combined >> excess if excess > 0 else combined), start + len(chosen)
+            combined = combined * weight + cost
+            highest = highest * weight + most
+            level += 1
+        excess = highest.bit_length() - (self.most_cost.bit_length() - 1)
+        return (combined >> excess if excess > 0 else combined), level
 
     def minimise(self, cost: Ints) -> bool:
         """Narrow the face to the flows that are cheapest by `cost` (>= 0). True: proven."""

@@ -8,7 +8,10 @@ functions.
 from __future__ import annotations
 
 import itertools
+import os
 import random
+import subprocess
+import sys
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -392,3 +395,41 @@ def test_one_tasks_state_is_never_begun_twice(members: int):
     group.join("new")
     group.settle(100)
     assert group.new_copies == group.owner_changes == 100 // (members + 1)
+
+
+ASK = """
+import random, sys
+from assignors.wire import assign_line
+import json
+dice = random.Random(7)
+for _ in range(30):
+    tasks = [{"id": f"{dice.randint(0, 2)}_{index}", "stateful": True, "end_offset": dice.choice([0, 900, 50000])} for index in range(12)]
+    names = [f"m{index}" for index in range(4)]
+    owner = {task["id"]: dice.choice([*names, None]) for task in tasks}
+    members = [
+        {
+            "id": name,
+            "active": [task for task, own in owner.items() if own == name],
+            "standby": [task for task, own in owner.items() if own not in (name, None) and dice.random() < 0.2],
+            "lags": {task: dice.choice([0, 500, 20000]) for task, own in owner.items() if own != name and dice.random() < 0.3},
+            "home": [task for task in owner if dice.random() < 0.2],
+            "leaving": dice.random() < 0.2,
+        }
+        for name in names
+    ]
+    print(assign_line(json.dumps({"tasks": tasks, "members": members, "config": {"num_standbys": dice.randint(0, 2)}})))
+"""
+
+
+def test_another_hash_seed_gives_the_same_bytes():
+    answers = [
+        subprocess.run(
+            [sys.executable, "-c", ASK],
+            env={**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            check=True,
+        )
+        for seed in ("0", "1", "4711")
+    ]
+    assert answers[0].stdout.count(b"\n") == 30
+    assert answers[0].stdout == answers[1].stdout == answers[2].stdout

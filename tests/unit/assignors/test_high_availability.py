@@ -560,3 +560,20 @@ def test_problems_that_contradict_themselves(question: object, field: str):
         HighAvailability().assign(question)  # type: ignore[arg-type]
     assert caught.value.field == field
     assert "\n" not in str(caught.value)
+
+
+def test_numbers_at_their_limits():
+    """Everything a knob, a capacity or a changelog may be: a plan all the same."""
+    most = 2**63 - 1
+    question = problem(
+        tasks(numbered(3), "1_0", end_offset=most * 5),
+        member("m1", "0_0 0_1", lags={"0_2": most}, capacity=most),
+        member("m2", lags={"0_2": most - 1}, speed=1e300),
+        balance_factor=most,
+        acceptable_recovery_lag=0,
+        num_standbys=1000,
+        max_warmups=most,
+        max_warmups_per_member=most,
+    )
+    assert plan(question).cost.imbalance == 0
+    assert plan(attrs.evolve(question, knobs=attrs.evolve(question.knobs, balance_factor=1, acceptable_recovery_lag=most))).cost.imbalance == 0
