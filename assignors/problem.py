@@ -208,3 +208,29 @@ class Assignor(Protocol):
     def guarantees(self) -> frozenset[Guarantee]: ...
     def assign(self, problem: AssignmentProblem) -> Plan:
         """Raises InputError on a problem it cannot take, never anything else but for a defect."""
+
+
+class WrappedAssignor:
+    """An assignor that passes for another one, whose questions or answers it looks at or changes. To be subclassed."""
+
+    def __init__(self, assignor: Assignor) -> None:
+        self.wrapped = assignor
+
+    @property
+    def name(self) -> str:
+        return self.wrapped.name
+
+    @property
+    def version(self) -> int:
+        return self.wrapped.version
+
+    @property
+    def solver(self) -> str:
+        return self.wrapped.solver
+
+    @property
+    def guarantees(self) -> frozenset[Guarantee]:
+        return self.wrapped.guarantees
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        return self.wrapped.assign(problem)

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Iterator
 import attrs
 
 from assignors import registry
-from assignors.problem import AssignmentProblem, Assignor, Guarantee, Plan
+from assignors.problem import AssignmentProblem, Assignor, Plan, WrappedAssignor
 from events.errors import InputError
 from events.facts import LogOpened
 from events.records import DecisionRecord, Record
@@ -33,31 +33,15 @@ class Asked:
     plan: Plan
 
 
-class _Listening:
+class _Listening(WrappedAssignor):
     """An assignor, and what it was last asked."""
 
     def __init__(self, assignor: Assignor) -> None:
-        self._assignor = assignor
+        super().__init__(assignor)
         self.asked: Asked | None = None
 
-    @property
-    def name(self) -> str:
-        return self._assignor.name
-
-    @property
-    def version(self) -> int:
-        return self._assignor.version
-
-    @property
-    def solver(self) -> str:
-        return self._assignor.solver
-
-    @property
-    def guarantees(self) -> frozenset[Guarantee]:
-        return self._assignor.guarantees
-
     def assign(self, problem: AssignmentProblem) -> Plan:
-        plan = self._assignor.assign(problem)
+        plan = self.wrapped.assign(problem)
         self.asked = Asked(problem=problem, plan=plan)
         return plan
 

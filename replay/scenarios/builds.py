@@ -5,7 +5,7 @@ from __future__ import annotations
 import attrs
 
 from assignors import registry
-from assignors.problem import AssignmentProblem, Assignor, Guarantee, Movement, Plan
+from assignors.problem import AssignmentProblem, Assignor, Movement, Plan, WrappedAssignor
 from events.errors import InputError
 
 DEFECTS = ("none", "owner_twice", "gives_up", "other_ties")
@@ -25,35 +25,19 @@ class Build:
         return _Defective(registry.load(name, version), self)
 
 
-class _Defective:
+class _Defective(WrappedAssignor):
     """An assignor with the defect that its build has at the moment."""
 
     def __init__(self, assignor: Assignor, build: Build) -> None:
-        self._assignor = assignor
+        super().__init__(assignor)
         self._build = build
-
-    @property
-    def name(self) -> str:
-        return self._assignor.name
-
-    @property
-    def version(self) -> int:
-        return self._assignor.version
-
-    @property
-    def solver(self) -> str:
-        return self._assignor.solver
-
-    @property
-    def guarantees(self) -> frozenset[Guarantee]:
-        return self._assignor.guarantees
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         if self._build.defect == "gives_up":
             raise InputError("the solver gave up")
         if self._build.defect == "other_ties":
-            return _under_other_names(self._assignor, problem)
-        plan = self._assignor.assign(problem)
+            return _under_other_names(self.wrapped, problem)
+        plan = self.wrapped.assign(problem)
         if self._build.defect == "none":
             return plan
         first = min(task.id for task in problem.tasks)

@@ -13,7 +13,7 @@ from typing import Any
 
 import attrs
 
-from assignors.problem import AssignmentProblem, Assignor, Guarantee, Plan
+from assignors.problem import AssignmentProblem, Plan, WrappedAssignor
 from events import codec
 from events.errors import GroupHalted
 from events.facts import Fact
@@ -93,30 +93,11 @@ def _shuffle_state(state: Any, rng: random.Random) -> None:
                 _shuffle_state(member, rng)
 
 
-class ShuffledAssignor:
+class ShuffledAssignor(WrappedAssignor):
     """An assignor that is asked the same question in another order."""
 
-    def __init__(self, assignor: Assignor) -> None:
-        self._assignor = assignor
-
-    @property
-    def name(self) -> str:
-        return self._assignor.name
-
-    @property
-    def version(self) -> int:
-        return self._assignor.version
-
-    @property
-    def solver(self) -> str:
-        return self._assignor.solver
-
-    @property
-    def guarantees(self) -> frozenset[Guarantee]:
-        return self._assignor.guarantees
-
     def assign(self, problem: AssignmentProblem) -> Plan:
-        return self._assignor.assign(shuffled_problem(problem, random.Random(len(problem.tasks) * 31 + len(problem.members))))
+        return self.wrapped.assign(shuffled_problem(problem, random.Random(len(problem.tasks) * 31 + len(problem.members))))
 
 
 def shuffled_problem(problem: AssignmentProblem, rng: random.Random) -> AssignmentProblem:
