@@ -19,7 +19,7 @@ from replay.explain import Explanation, explain
 from replay.fit import Fit, fit
 from replay.kafka_streams import ImportSummary, import_history, shipped_runs
 from replay.simulate import Progress, Simulation, SimulationResult, simulate
-from replay.timeline import Timeline, build_timeline, render_page
+from replay.timeline import Timeline, build_timeline, render_page, render_picture
 from replay.verify import Verification, verify
 
 
@@ -54,11 +54,20 @@ class Explained:
 
 
 @attrs.frozen(kw_only=True)
+class Drawing:
+    """Who owned what when, under one leader: as a page to look into and as a still picture."""
+
+    leader: str
+    html: Path
+    svg: Path
+
+
+@attrs.frozen(kw_only=True)
 class Drawn:
-    """Who owned what when: (what it shows, file)."""
+    """Both leaders' drawings. The pictures have one scale of time."""
 
     run: str
-    pages: tuple[tuple[str, Path], ...]
+    drawings: tuple[Drawing, ...]
 
 
 Step = Imported | Simulated | Explained | Drawn
@@ -94,12 +103,19 @@ def run_demo(out: Path, *, progress: Progress | None = None) -> Iterator[Step]:
             explanation = _explained(log, after)
         if explanation is not None:
             yield Explained(run=run, log=led, explanation=explanation)
-        yield Drawn(run=run, pages=(_page(before, folder / "recorded.html", "Kafka Streams"), _page(after, folder / "equipoise.html", "equipoise")))
+        to_ms = max(before.to_ms, after.to_ms)
+        drawn = (
+            _drawn(before, "Kafka Streams", folder / "recorded", title="Led by Kafka Streams, as recorded", to_ms=to_ms),
+            _drawn(after, "equipoise", folder / "equipoise", title="The same outside, led by equipoise", to_ms=to_ms),
+        )
+        yield Drawn(run=run, drawings=drawn)
 
 
-def _page(timeline: Timeline, path: Path, leader: str) -> tuple[str, Path]:
-    path.write_text(render_page(timeline), encoding="utf-8")
-    return f"led by {leader}", path
+def _drawn(timeline: Timeline, leader: str, path: Path, *, title: str, to_ms: int) -> Drawing:
+    drawing = Drawing(leader=leader, html=path.with_suffix(".html"), svg=path.with_suffix(".svg"))
+    drawing.html.write_text(render_page(timeline), encoding="utf-8")
+    drawing.svg.write_text(render_picture(timeline, title=title, to_ms=to_ms), encoding="utf-8")
+    return drawing
 
 
 def _explained(log: Log, timeline: Timeline) -> Explanation | None:
@@ -121,4 +137,4 @@ def step_document(step: Step) -> dict[str, Any]:
         return {"log": str(step.log), "simulation": step.result.as_json(), "verification": step.verification.document()}
     if isinstance(step, Explained):
         return step.explanation.document()
-    return {what: str(path) for what, path in step.pages}
+    return {f"led by {each.leader}": {"html": str(each.html), "svg": str(each.svg)} for each in step.drawings}

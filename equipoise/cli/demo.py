@@ -44,7 +44,7 @@ def demo(screen: Screen, out: Path) -> int:
         steps.append(step)
         if isinstance(step, Simulated):
             identical = identical and step.verification.verdict.exit_code == 0
-        name = {Imported: "recorded", Simulated: "equipoise", Explained: "explained", Drawn: "pages"}[type(step)]
+        name = {Imported: "recorded", Simulated: "equipoise", Explained: "explained", Drawn: "drawn"}[type(step)]
         documents.setdefault(step.run, {})[name] = step_document(step)
         if not screen.json:
             screen.answer(None, *step_parts(step))
@@ -76,14 +76,16 @@ def step_parts(step: Step) -> list[str | Table]:
 
 
 def imported_parts(step: Imported) -> list[str | Table]:
+    from equipoise.cli.simulate import in_all
+
     summary = step.summary
     span = span_text(summary.last_ms - summary.first_ms)
+    measured = [(window.label.replace("_", " "), {} if window.measured is None else window.measured["totals"]) for window in step.windows]
     rows = []
-    for window in step.windows:
-        totals = {} if window.measured is None else window.measured["totals"]
+    for label, totals in [*measured, ("in all", in_all([totals for _, totals in measured]))]:
         rows.append(
             (
-                window.label.replace("_", " "),
+                label,
                 totals.get("unavailable_task_seconds"),
                 totals.get("unavailable_task_seconds_of_tasks_on_untouched_instances"),
                 totals.get("longest_silence_ms", 0) / 1_000,
@@ -140,7 +142,7 @@ def explained_parts(step: Explained) -> list[str | Table]:
 
 
 def drawn_parts(step: Drawn) -> list[str | Table]:
-    return ["", *(f"picture, {what}: {path}" for what, path in step.pages)]
+    return ["", *(f"led by {each.leader}: page {each.html}, picture {each.svg}" for each in step.drawings)]
 
 
 def next_steps(steps: Iterable[Step]) -> list[str]:

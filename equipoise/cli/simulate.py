@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -126,14 +126,23 @@ def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
     measures = [each for each in MEASURES if each[0] not in ("tasks", "restored before running")] if brief else MEASURES
     compared = any(measured is not None for measured in result.measured)
     title = "what each action cost: recorded (Kafka Streams) -> simulated (equipoise)" if compared else "what it cost"
+    recorded = [{} if measured is None else measured["totals"] for measured in result.measured]
+    compare = [(cost.label.replace("_", " "), before, cost.totals) for cost, before in zip(result.windows, recorded, strict=True)]
+    if len(compare) > 1:
+        compare.append(("in all", in_all(recorded), in_all([cost.totals for cost in result.windows])))
     rows = []
-    for cost, measured in zip(result.windows, result.measured, strict=True):
-        recorded = {} if measured is None else measured["totals"]
-        cells = [(_cell(recorded.get(name), scale), _cell(cost.totals[name], scale)) for _, name, scale in measures]
-        rows.append((cost.label.replace("_", " "), cells, cost.totals["min_moves_for_balance"]))
+    for label, before, after in compare:
+        cells = [(_cell(before.get(name), scale), _cell(after.get(name), scale)) for _, name, scale in measures]
+        rows.append((label, cells, after["min_moves_for_balance"]))
     pairs = [_arrows([cells[column] for _, cells, _ in rows]) for column in range(len(measures))]
     columns = ("action", *(heading for heading, _, _ in measures), "fewest")
     return Table(columns=columns, rows=[(label, *(pair[i] for pair in pairs), fewest) for i, (label, _, fewest) in enumerate(rows)], title=title)
+
+
+def in_all(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """The windows' totals added up, of the longest the longest. What would count the same task twice is left out."""
+    names = [name for name in (windows[0] if windows else ()) if all(name in totals for totals in windows) and not name.startswith("tasks_")]
+    return {name: (max if name.startswith("longest_") else sum)(totals[name] for totals in windows) for name in names}
 
 
 def closes_text(result: SimulationResult) -> str:
@@ -165,7 +174,7 @@ def _arrows(pairs: Sequence[tuple[str, str]]) -> list[str]:
     before, after = (max(len(pair[side]) for pair in pairs) for side in (0, 1))
     if not before:
         return [pair[1].rjust(after) for pair in pairs]
-    return [f"{pair[0].rjust(before)} -> {pair[1].rjust(after)}" for pair in pairs]
+    return [f"{pair[0].rjust(before)} -> {pair[1].rjust(after)}" if any(pair) else "" for pair in pairs]
 
 
 def fidelity_parts(fitted: Fit, speed: int, seed: int) -> list[str | Table]:

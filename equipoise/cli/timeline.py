@@ -1,4 +1,4 @@
-"""`equipoise timeline LOG`: who owned what when, as tables and as one HTML page."""
+"""`equipoise timeline LOG`: who owned what when, as tables, as one HTML page, as one picture."""
 
 from __future__ import annotations
 
@@ -23,16 +23,19 @@ _MOST_ROWS = 40
 
 @command("timeline", short_help="Who owned what when: tables, and one self-contained HTML page.")
 @click.argument("log", type=LOG)
-@click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the picture to FILE as well.")
+@click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the page to FILE as well.")
+@click.option("--svg", "svg_path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it as one still picture to FILE.")
 @click.option("--at", "until_offset", type=OFFSET, metavar="OFFSET", help="Up to this fact; default: the last.")
 @click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
 @click.option("--all", "everything", is_flag=True, help="Every move, round and interval, however many.")
-def timeline(screen: Screen, log: Log, html_path: Path | None, until_offset: int | None, group: str | None, everything: bool) -> None:
+def timeline(
+    screen: Screen, log: Log, html_path: Path | None, svg_path: Path | None, until_offset: int | None, group: str | None, everything: bool
+) -> None:
     """Tells the history of LOG: what each marked window cost, every move with how long it took, every round with what began it, each task's time
     without a running owner, and who was a member when.
 
     With --html it is also drawn as one page that needs nothing else: tasks as rows coloured by owner, warm-ups hatched, gaps where nobody
-    ran a task, members above, the balance below.
+    ran a task, members above, the balance below. With --svg it is drawn as one still picture for a document.
 
     \b
     Examples:
@@ -40,12 +43,13 @@ def timeline(screen: Screen, log: Log, html_path: Path | None, until_offset: int
       equipoise timeline group.db --html group.html
       equipoise timeline --json group.db | jq '.moves | length'
     """
-    from replay.timeline import build_timeline, render_page, timeline_document
+    from replay.timeline import build_timeline, render_page, render_picture, timeline_document
 
     built = build_timeline(read(screen, log, "folding"), group=group, until_offset=until_offset)
-    if html_path is not None:
-        html_path.write_text(render_page(built), encoding="utf-8")
-        screen.remark(f"wrote {html_path}")
+    for path, render in ((html_path, render_page), (svg_path, render_picture)):
+        if path is not None:
+            path.write_text(render(built), encoding="utf-8")
+            screen.remark(f"wrote {path}")
     screen.answer(timeline_document(built), *timeline_parts(built, None if everything else _MOST_ROWS))
 
 

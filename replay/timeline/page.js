@@ -6,8 +6,7 @@
   const SVG = "http://www.w3.org/2000/svg";
   const GUTTER = 86, RIGHT = 16;
   const CONDITION = ["running", "starting", "silent", "nobody"];
-  const COLOURS = ["#4a86e8", "#f0932b", "#3fa56b", "#9a6bd6", "#1fb0b5", "#c9a50a", "#a8734d", "#e06bb0", "#74849b", "#86b01e"];
-  const colour = m => m < 0 ? "none" : m < COLOURS.length ? COLOURS[m] : `hsl(${30 + (m * 137.508) % 300} 52% ${46 + (m % 3) * 8}%)`;
+  const colour = m => m < 0 ? "none" : data.colours[m];
 
   let from = 0, to = Math.max(1, data.to), chosen = -1, width = 1200;
 
@@ -114,8 +113,6 @@
     for (const ms of ticks()) make("line", { x1: x(ms), x2: x(ms), y1: 0, y2: height, class: "grid" }, svg);
   };
 
-  const CAUSES = { join: "#3fa56b", start: "#3fa56b", expiry: "#d92d3a", expelled: "#d92d3a", leave: "#f0932b", leave_intended: "#f0932b", overdue: "#f0932b", probing: "#4a86e8", ready: "#9a6bd6" };
-
   const drawTop = () => {
     const holder = byId("top");
     holder.replaceChildren();
@@ -136,7 +133,7 @@
     make("text", { x: GUTTER - 8, y: y + 9, "text-anchor": "end", class: "head" }, svg, "rounds");
     for (const round of data.rounds) {
       if (round.ms < from || round.ms > to) continue;
-      const mark = make("path", { d: `M${x(round.ms)},${y + 11}l-3.4,-9.4h6.8z`, fill: CAUSES[round.cause] || "var(--faint)" }, svg);
+      const mark = make("path", { d: `M${x(round.ms)},${y + 11}l-3.4,-9.4h6.8z`, fill: data.cause_colours[round.cause] || "var(--faint)" }, svg);
       tells(mark, () => `generation ${round.generation} at ${clock(round.ms, true)} (offset ${round.offset})\n${round.text}\n${count(round.moves, "move")}, ${count(round.members, "member")} told`);
     }
     for (const ms of ticks()) if (x(ms) < width - 62) make("text", { x: x(ms) + 3, y: height - 5 }, svg, tickStep() < 1000 ? clock(ms, true) : clock(ms));

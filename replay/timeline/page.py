@@ -11,6 +11,7 @@ from typing import Any
 
 from replay.chronicle import Condition, MoveStory
 from replay.timeline.build import Timeline, changes_owner
+from replay.timeline.colours import CAUSE_COLOURS, colour_rules, member_colour
 from replay.wording import cause_text, counted, day_text, reason_text, span_text
 
 MOST_ROWS = 2_000
@@ -25,7 +26,7 @@ def render_page(timeline: Timeline) -> str:
     data = json.dumps(page_data(timeline), separators=(",", ":"), allow_nan=False)
     return string.Template(assets.joinpath("page.html").read_text(encoding="utf-8")).substitute(
         title=html.escape(f"{timeline.group} · equipoise timeline"),
-        style=assets.joinpath("page.css").read_text(encoding="utf-8"),
+        style=colour_rules() + assets.joinpath("page.css").read_text(encoding="utf-8"),
         script=assets.joinpath("page.js").read_text(encoding="utf-8"),
         data=data.replace("<", "\\u003c"),  # so that no text in it can end the script element
     )
@@ -73,6 +74,8 @@ def page_data(timeline: Timeline) -> dict[str, Any]:
         "caption": timeline.caption,
         "windows": [{"label": each.label, "from": each.start_ms - start_ms, "to": each.end_ms - start_ms} for each in timeline.windows],
         "members": members,
+        "colours": [member_colour(number) for number in range(len(members))],
+        "cause_colours": CAUSE_COLOURS,
         "tasks": [str(task) for task in tasks],
         "lives": [
             {

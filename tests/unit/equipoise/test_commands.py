@@ -129,13 +129,15 @@ def test_explain_answers_three_questions(log: Path) -> None:
     assert document("explain", log, "--task", "0_3")["task"] == "0_3"
 
 
-def test_timeline_writes_its_page_beside_the_tables(log: Path, tmp_path: Path) -> None:
-    page = tmp_path / "group.html"
-    result = run("timeline", log, "--html", page)
+def test_timeline_writes_its_page_and_its_picture_beside_the_tables(log: Path, tmp_path: Path) -> None:
+    page, picture = tmp_path / "group.html", tmp_path / "group.svg"
+    result = run("timeline", log, "--html", page, "--svg", picture)
     assert result.exit_code == 0
     assert "what it cost" in result.stdout
     assert f"wrote {page}" in result.stderr
     assert page.read_text(encoding="utf-8").startswith("<!doctype html>")
+    assert f"wrote {picture}" in result.stderr
+    assert picture.read_text(encoding="utf-8").startswith("<svg ")
     told = document("timeline", log)
     assert len(told["rounds"]) == told["totals"]["rounds"]
     assert "and 6 more: --all shows them" not in run("timeline", log, "--all").stdout
@@ -183,6 +185,7 @@ def test_simulate_says_what_each_action_cost_beside_what_was_recorded(recorded: 
     assert result.exit_code == 0
     assert "recorded (Kafka Streams) -> simulated (equipoise)" in result.stdout
     assert "85.5 ->" in result.stdout
+    assert "664.1 ->" in next(line for line in result.stdout.splitlines() if line.startswith("in all")), "what the windows add up to"
     assert "restore, all members" in result.stdout
 
 
