@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from replay.kafka_streams.importer import FactSink, ImportOptions, ImportSummary, import_history, options_of
+from replay.kafka_streams.importer import FactSink, ImportSummary, import_history
+from replay.kafka_streams.options import ImportOptions, options_of
 from replay.kafka_streams.source import Source, shipped_runs
 from replay.kafka_streams.wire import WireError
 

@@ -20,7 +20,8 @@ from events.facts import AssignmentObserved, Fact, LagReported, MemberJoined, Pa
 from events.records import Record
 from events.tasks import LagSentinel, TaskId, parse_task
 from replay.kafka_streams.compare import Agreement, compare_history
-from replay.kafka_streams.importer import import_history, options_of
+from replay.kafka_streams.importer import import_history
+from replay.kafka_streams.options import options_of
 from replay.kafka_streams.source import Source
 
 _PROCESS_OF = "@"

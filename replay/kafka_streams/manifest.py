@@ -6,18 +6,16 @@ import json
 import re
 from collections import Counter
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import Any, NamedTuple
 
 import attrs
 
 from events.facts import TopologyDeclared
 from replay.kafka_streams.compare import compare_history
+from replay.kafka_streams.options import ImportOptions
 from replay.kafka_streams.scan import FORGOTTEN_AFTER, LEFT_WITHIN, Scan
 from replay.kafka_streams.source import Action, MeasuredAction, Source
 from replay.kafka_streams.topology import Matching
-
-if TYPE_CHECKING:
-    from replay.kafka_streams.importer import ImportOptions
 
 MOST_MANIFEST_CHARS = 100_000
 _MARK = re.compile(r"[A-Z]+[0-9]+(_.*)?", re.ASCII)

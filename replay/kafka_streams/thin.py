@@ -16,8 +16,8 @@ from pathlib import Path
 from typing import Any
 
 from events.errors import EquipoiseError
-from replay.kafka_streams.importer import options_of
 from replay.kafka_streams.manifest import measured_json
+from replay.kafka_streams.options import options_of
 from replay.kafka_streams.scan import group_records
 from replay.kafka_streams.source import ACTIONS, END_OFFSETS, MEASURED, OFFSETS, SETTINGS, EndOffsets, RawRecord, Source
 from replay.kafka_streams.wire import GroupMetadata, OffsetCommit
