@@ -1,8 +1,9 @@
 """The eight invariants (docs/architecture.md), judged by somebody who does not trust the machine.
 
 `Validator` keeps its own books (`statemachine.books`) of every fact and decision and judges 1-6 after every step, in time that grows with the
-step, not with the group; what the machine believes is then compared with the books. 7 and 8 are judged per run: `most_rounds` with `Settling`, and
-`check_refold`. A broken one raises `events.errors.InvariantBroken`; number 0: facts, decisions and state contradict each other.
+step, not with the group; what the machine believes is then compared with the books. 7 and 8 are judged per run: with `settling_ms` and
+`unsettled`, and with `check_refold`. A broken one raises `events.errors.InvariantBroken`; number 0: facts, decisions and state contradict each
+other.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from events.records import DecisionRecord, Record
 from events.tasks import TaskId, tasks_text
 from statemachine.books import Account, Books
 from statemachine.machine import GroupMachine, Load
-from statemachine.state import GroupState, MemberState
+from statemachine.state import GroupState, MemberState, stall_ms
 
 
 class Validator:
@@ -208,6 +209,67 @@ def _compared(account: Account, member: MemberState) -> Iterable[tuple[str, obje
     yield "revoking", member.revoking.keys(), account.revoking.keys()
     yield "standby", member.standby, account.standby
     yield "warmup", member.warmup.keys(), account.warmup
+
+
+# 7
+
+
+def unsettled(state: GroupState) -> str:
+    """What a group that equipoise leads has still to do; "" = it is balanced and nothing is under way."""
+    tasks = state.tasks()
+    for what, names in (
+        ("nobody runs", [str(task) for task in tasks if task not in state.owner and _may_be_run(state, task)]),
+        ("on their way are", [str(task) for task in sorted(state.in_flight)]),
+        ("to give something up has", sorted(member.member_id for member in state.members.values() if member.revoking)),
+        ("warming up is", sorted(member.member_id for member in state.members.values() if member.warmup)),
+        ("to be released is", sorted(member.member_id for member in state.members.values() if member.leaving and not member.released)),
+        ("waited for is", sorted(state.ghosts)),
+    ):
+        if names:
+            return f"{what} {', '.join(names)}"
+    if state.members and (state.verdict is None or state.verdict[0] != "balanced"):
+        return f"the verdict is {state.verdict}"
+    return ""
+
+
+def _may_be_run(state: GroupState, task: TaskId) -> bool:
+    known = (state.runnable(member) for member in state.members.values() if not member.leaving)
+    return any(part is None or task.subtopology in part for part in known)
+
+
+def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int) -> int:
+    """Invariant 7: the group time within which this group has settled, whatever has happened to it before.
+
+    Provided that from now on there are ticks, nobody new comes, every member either is silent or reports at least every `report_ms` what it has read,
+    closed and restored since its last report, and a copy is caught up within `restore_ms` of being read of. Why, step by step:
+
+    * Who is silent is out after its session timeout; a group that gathers has started after its initial delay. From then on the members are fixed.
+    * What is in flight is carried to its end (PROTOCOL D9). After that each movement that is granted is one of a smallest plan and leaves a plan
+      that is smaller by one. So no task moves more often than once, and no standby is passed on more often than once: so often slots are used.
+    * A slot is used from its decision until its task is granted: until the destination has read it, restored and reported, and the source has
+      read and reported that it let go: restore_ms and at most four reports.
+    * While something waits for a slot, all slots of the group or all of one member are in use: at least min(max_warmups, max_warmups_per_member)
+      at a time. So there are at most uses / that many such spans, and one more for what needs no slot.
+    * A warm-up that stalled before may be in back-off, and one that is near its stall may still stall once.
+    * What no report says is seen at the next probing.
+    """
+    knobs = state.knobs
+    members = state.members.values()
+    stateful = sum(part.stateful for part in state.tasks().values())
+    uses = len(state.in_flight) + stateful * (1 + knobs.num_standbys)
+    spans = 1 + -(-uses // min(knobs.max_warmups, knobs.max_warmups_per_member))
+    back_offs = [back_off.until_ms - state.now_ms for back_off in state.backoffs.values() if not back_off.over]
+    for member in members:
+        for task in member.warmup:
+            stalled = state.backoffs.get((task, member.member_id))
+            back_offs.append(stall_ms(knobs, 1 if stalled is None else stalled.times + 1))
+    return (
+        max((member.session_timeout_ms for member in members), default=0)
+        + knobs.initial_delay_ms
+        + max(back_offs, default=0)
+        + knobs.probing_interval_ms
+        + spans * (restore_ms + 4 * report_ms)
+    )
 
 
 # 8

@@ -242,7 +242,7 @@ class GroupState:
 
 def stall_ms(knobs: Knobs, times: int) -> int:
     """Back-off of a warm-up that has stalled `times` times: each time twice as long (PROTOCOL M7)."""
-    return knobs.warmup_stall_ms * 2 ** min(times - 1, 10)
+    return knobs.warmup_stall_ms << min(times - 1, 10)
 
 
 def known_lag(lag: Lag | None) -> int | None:

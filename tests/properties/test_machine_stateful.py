@@ -1,0 +1,321 @@
+"""The machine under whatever facts there are: truthful members, late and lost words, and lies; judged after every step and at the end of every run.
+
+After each step invariants 1-6, by the validator with the whole state compared. At the end of a run: invariant 8 at many split points, and
+invariant 7: everybody becomes truthful, and the group settles within the bound that `settling_ms` derives, and stays so.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import hypothesis.strategies as st
+from hypothesis import note, settings
+from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, precondition, rule
+
+from events.decisions import AssignmentIssued
+from events.facts import (
+    AssignmentObserved,
+    Fact,
+    LagReported,
+    LeaveCancelled,
+    LeaveIntended,
+    MemberJoined,
+    MemberLeft,
+    ObservedMember,
+    PartitionsObserved,
+    TaskReady,
+    TasksRevoked,
+    Undecodable,
+)
+from events.tasks import LagSentinel, TaskId
+from statemachine.invariants import check_refold, settling_ms, unsettled
+from statemachine.machine import GroupMachine
+from statemachine.state import GroupPhase
+from tests.groups import HEARTBEAT_MS, Group, Truthful, configured, joined, topology
+
+MEMBERS = ("m1", "m2", "m3", "m4")
+LIARS = (*MEMBERS, "a stranger")
+STALL_MS = 20_000
+QUIET_CYCLES = 30
+
+member_ids = st.sampled_from(MEMBERS)
+steps_ms = st.one_of(st.integers(0, 1_500), st.sampled_from((-86_400_000, -5_000, -1, 40_000, 86_400_000)))
+some_tasks = st.builds(TaskId, st.integers(0, 2), st.integers(0, 5))
+task_sets = st.frozensets(some_tasks, max_size=4).map(sorted).map(tuple)
+some_lags = st.dictionaries(some_tasks, st.one_of(st.integers(0, 60_000), st.sampled_from(LagSentinel)), max_size=4)
+small = st.integers(0, 8)
+
+
+@st.composite
+def lies(draw: st.DrawFn) -> Fact:
+    """Well-formed facts that need not be true, or make sense."""
+    who: dict[str, Any] = {"member_id": draw(st.sampled_from(LIARS)), "incarnation": draw(small)}
+    epoch = draw(small)
+    return draw(
+        st.one_of(
+            st.builds(
+                LagReported,
+                st.just(who["member_id"]),
+                st.just(who["incarnation"]),
+                st.integers(0, 60),
+                st.just(epoch),
+                held=task_sets,
+                ready=task_sets,
+                lags=some_lags,
+                base=st.none() | st.integers(0, 60),
+                forgotten=task_sets,
+                leaving=st.booleans(),
+            ),
+            st.builds(TaskReady, **{key: st.just(value) for key, value in who.items()}, assignment_epoch=st.just(epoch), tasks=task_sets),
+            st.builds(TasksRevoked, **{key: st.just(value) for key, value in who.items()}, assignment_epoch=st.just(epoch), tasks=task_sets),
+            st.just(LeaveIntended(**who)),
+            st.just(LeaveCancelled(**who)),
+            st.just(MemberLeft(**who)),
+            st.builds(
+                MemberJoined,
+                **{key: st.just(value) for key, value in who.items()},
+                session_timeout_ms=st.sampled_from((1, 5_000, 30_000)),
+                lease_margin_ms=st.sampled_from((0, 1_000, 3_000)),
+                topology_epoch=small,
+                join_nonce=st.text("ab", min_size=1, max_size=3),
+                ended_incarnation=st.none() | small,
+                lags=some_lags,
+            ),
+            st.builds(Undecodable, code=st.just("not_msgpack"), length_bytes=small, crc32=small),
+            st.just(AssignmentObserved(generation=epoch, members=(ObservedMember(member_id="m1", incarnation=1),))),
+            st.builds(topology, small, st.integers(0, 3), st.integers(0, 3)),
+            st.just(configured(led_by="external")),
+            st.just(configured(max_step_ms=10_000)),
+        )
+    )
+
+
+class Storm(RuleBasedStateMachine):
+    """`live`: members that may still say something, truthful ones, though their leader may have given them up."""
+
+    live = Bundle("live")
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.group = Group()
+        self.lives = 10
+        self.epoch = 1
+        self.stateful, self.stateless = 0, 0
+        self.knobs: dict[str, Any] = {}
+
+    @initialize(
+        stateful=st.integers(0, 5),
+        stateless=st.integers(0, 3),
+        delay_ms=st.sampled_from((0, 3_000)),
+        standbys=st.integers(0, 2),
+        warmups=st.integers(1, 3),
+        checkpoints=st.sampled_from((0, 7)),
+    )
+    def begins(self, stateful: int, stateless: int, delay_ms: int, standbys: int, warmups: int, checkpoints: int) -> None:
+        self.knobs = {
+            "initial_delay_ms": delay_ms,
+            "num_standbys": standbys,
+            "max_warmups": warmups,
+            "checkpoint_every_records": checkpoints,
+            "warmup_stall_ms": STALL_MS,
+            "revocation_timeout_ms": 15_000,
+            "drain_timeout_ms": 20_000,
+            "probing_interval_ms": 30_000,
+        }
+        self.stateful, self.stateless = stateful, stateless
+        self.group.starts(stateful=stateful, stateless=stateless, **self.knobs)
+
+    # Members come and go
+
+    @rule(
+        target=live,
+        member_id=member_ids,
+        proven=st.booleans(),
+        capacity=st.integers(1, 2),
+        kept=some_lags,
+        after_ms=steps_ms,
+        old=st.integers(0, 1),
+    )
+    def joins(self, member_id: str, proven: bool, capacity: int, kept: dict[TaskId, Any], after_ms: int, old: int) -> Truthful:
+        """A process begins; `proven`: whoever it may succeed is dead and says nothing more; `old`: it runs the topology before the newest."""
+        self.lives += 1
+        before = self.group.state.members.get(member_id)
+        ended = before.incarnation if proven and before is not None else None
+        member = Truthful(self.group, member_id, self.lives, restores=20_000)
+        member.copies = {task: lag for task, lag in kept.items() if isinstance(lag, int) and task.subtopology == 0}
+        self.group.members[f"{member_id} {self.lives}"] = member
+        if ended is not None:
+            self.group.members.pop(f"{member_id} {ended}", None)
+        self.group.fact(
+            joined(
+                member_id,
+                self.lives,
+                capacity=capacity,
+                topology_epoch=max(0, self.epoch - old),
+                ended_incarnation=ended,
+                lags=dict(sorted(member.copies.items())),
+                session_timeout_ms=20_000,
+            ),
+            after_ms,
+        )
+        return member
+
+    @rule(member=consumes(live))
+    def crashes(self, member: Truthful) -> None:
+        """It says nothing more."""
+        self.group.members.pop(f"{member.member_id} {member.incarnation}", None)
+
+    @rule(member=live)
+    def loses_its_disk(self, member: Truthful) -> None:
+        member.copies = {task: 50_000 for task in member.active if task.subtopology == 0}
+
+    @rule(target=live, member=consumes(live), after_ms=steps_ms)
+    def is_closed(self, member: Truthful, after_ms: int) -> Any:
+        """It has stopped everything and says so."""
+        self.crashes(member)
+        self.group.fact(MemberLeft(member_id=member.member_id, incarnation=member.incarnation), after_ms)
+        return multiple()
+
+    # What truthful members say
+
+    @rule(member=live)
+    def reads(self, member: Truthful) -> None:
+        member.reads()
+
+    @rule(member=live, after_ms=steps_ms)
+    def reports(self, member: Truthful, after_ms: int) -> None:
+        """As of what it has read, which may be long ago."""
+        self.group.fact(member.report(), after_ms)
+
+    @rule(member=live, after_ms=steps_ms)
+    def reads_restores_and_reports(self, member: Truthful, after_ms: int) -> None:
+        if f"{member.member_id} {member.incarnation}" in self.group.members:
+            member.reads()
+            for task in member.copies:
+                member.copies[task] = max(0, member.copies[task] - member.restores)
+            self.group.fact(member.report(), after_ms)
+
+    @rule(member=live, after_ms=steps_ms, count=st.integers(1, 2))
+    def says_what_it_gave_up(self, member: Truthful, after_ms: int, count: int) -> None:
+        known = self.group.state.members.get(member.member_id)
+        if known is not None and known.incarnation == member.incarnation:
+            gone = tuple(sorted(set(known.revoking) - set(member.active)))[:count]
+            who: dict[str, Any] = {"member_id": member.member_id, "incarnation": member.incarnation}
+            self.group.fact(TasksRevoked(**who, assignment_epoch=member.epoch, tasks=gone), after_ms)
+
+    @rule(member=live, after_ms=steps_ms)
+    def says_what_is_ready(self, member: Truthful, after_ms: int) -> None:
+        ready = tuple(sorted(task for task in member.keeps if member.copies.get(task) == 0))
+        self.group.fact(TaskReady(member_id=member.member_id, incarnation=member.incarnation, assignment_epoch=member.epoch, tasks=ready), after_ms)
+
+    @rule(member=live, leaving=st.booleans())
+    def makes_up_its_mind(self, member: Truthful, leaving: bool) -> None:
+        member.leaving = leaving
+
+    # The world around
+
+    @rule(after_ms=steps_ms)
+    def ticks(self, after_ms: int) -> None:
+        self.group.tick(after_ms)
+
+    @rule(duration_ms=st.sampled_from((3_000, 16_000, 21_000)))
+    def is_silent_for_long(self, duration_ms: int) -> None:
+        self.group.pass_ms(duration_ms)
+
+    @rule(
+        standbys=st.integers(0, 2),
+        warmups=st.integers(1, 3),
+        per_member=st.integers(1, 3),
+        factor=st.integers(1, 2),
+        acceptable=st.sampled_from((0, 10_000)),
+    )
+    def is_configured_anew(self, standbys: int, warmups: int, per_member: int, factor: int, acceptable: int) -> None:
+        self.knobs |= {
+            "num_standbys": standbys,
+            "max_warmups": warmups,
+            "max_warmups_per_member": per_member,
+            "balance_factor": factor,
+            "acceptable_recovery_lag": acceptable,
+        }
+        self.group.fact(configured(**self.knobs))
+
+    @precondition(lambda self: self.epoch < 6)
+    @rule(stateful=st.integers(0, 5), stateless=st.integers(0, 3))
+    def is_deployed_anew(self, stateful: int, stateless: int) -> None:
+        state = self.group.state
+        self.epoch = 1 + (0 if state.topology is None else state.topology.epoch)
+        self.group.fact(topology(self.epoch, stateful, stateless))
+
+    @rule(partition=st.integers(0, 5), end_offset=st.integers(0, 200_000))
+    def grows(self, partition: int, end_offset: int) -> None:
+        self.group.fact(PartitionsObserved(end_offsets={"log": {partition: end_offset}}))
+
+    @rule(lie=lies(), after_ms=steps_ms)
+    def hears_lies(self, lie: Fact, after_ms: int) -> None:
+        self.group.fact(lie, after_ms)
+
+    @rule()
+    def is_led_by_another_worker(self) -> None:
+        """Which has the last checkpoint and nothing else."""
+        checkpoint = self.group.machine.snapshot()
+        self.group.machine = GroupMachine.restore(checkpoint)
+        assert self.group.machine.snapshot() == checkpoint
+
+    # The end of a run
+
+    def teardown(self) -> None:
+        if self.group.state.config is None:
+            return
+        check_refold(self.group.records, most_splits=8)
+        if self.group.state.phase is GroupPhase.SHADOWING:
+            return
+        self._becomes_truthful()
+        self._settles()
+        self._stays()
+        check_refold(self.group.records, most_splits=3)
+
+    def _becomes_truthful(self) -> None:
+        """Who lives reads, reports in full and keeps on doing so; who is unknown to the leader is gone."""
+        members = {}
+        for member in self.group.members.values():
+            known = self.group.state.members.get(member.member_id)
+            if known is not None and known.incarnation == member.incarnation:
+                member.number = max(member.number, known.report_number)
+                member.leaving, member.restores = False, 1_000_000
+                members[member.member_id] = member
+        self.group.members = members
+
+    def _settles(self) -> None:
+        group = self.group
+        bound_ms = settling_ms(group.state, report_ms=2 * HEARTBEAT_MS, restore_ms=0)
+        began_ms = group.state.now_ms
+        while undone := self._undone():
+            if group.state.now_ms - began_ms > bound_ms:
+                raise AssertionError(f"not settled within {bound_ms} ms: {undone}")
+            self._cycle()
+        note(f"settled after {group.state.now_ms - began_ms} ms of {bound_ms}")
+
+    def _undone(self) -> str:
+        silent = sorted(self.group.state.members.keys() - self.group.members.keys())
+        behind = sorted(name for name, member in self.group.members.items() if member.is_behind())
+        if silent or behind:
+            return f"silent are {silent}, behind are {behind}"
+        return unsettled(self.group.state)
+
+    def _stays(self) -> None:
+        group = self.group
+        decided = len(group.decisions)
+        for _ in range(QUIET_CYCLES):
+            self._cycle()
+        rounds = [each.decision for each in group.decisions[decided:] if isinstance(each.decision, AssignmentIssued)]
+        assert rounds == [], "it had settled"
+
+    def _cycle(self) -> None:
+        if self.group.members:
+            self.group.cycle()
+        else:
+            self.group.pass_ms(HEARTBEAT_MS)
+
+
+TestStorm = Storm.TestCase
+TestStorm.settings = settings(stateful_step_count=40)
