@@ -8,6 +8,8 @@
     get_movements                      target minus now, as warm-ups with slots       movements
     assign_standbys                    hot copies beside the active ones              standbys
 
+The seed's balance evaluation is the same question asked again: its available movements are those whose state is REVOKING.
+
 What differs from the seed, and why. The seed computes the target regardless of what runs where and moves most of a group when one member joins;
 here the present owner is part of the target's cost. The seed deals all tasks anew to the members of the min rank; here a task that is owned stays
 until its movement completes, for a change of owner without need is a stop without need. The seed deals stateless tasks anew at every round; here
@@ -19,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from assignors.bounds import moves_lower_bound
-from assignors.movements import Movements, Slots, get_movements, keep_ready, warmups_by_member
+from assignors.movements import Movements, Slots, get_movements, keep_ready
 from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, MovementState, Plan, PlanCost, Reason
 from assignors.situation import Shares, Situation
 from assignors.standbys import Standbys, assign_standbys
@@ -164,32 +166,14 @@ def _plan(
     kept_ready: frozenset[tuple[TaskId, str]],
 ) -> Plan:
     """Everything sorted, everything named."""
-    revoked = {movement.task for movement in movements.planned if movement.state is MovementState.REVOKING}
-    revoked.update(task for task, owner in situation.owner.items() if situation.members[owner].leaving and not situation.eligible(task))
-    warmups = warmups_by_member(movements.warmups | standbys.warmups | kept_ready)
-    active: dict[str, list[TaskId]] = {member: [] for member in situation.members}
-    revoke: dict[str, list[TaskId]] = {member: [] for member in situation.members}
-    standby: dict[str, list[TaskId]] = {member: [] for member in situation.members}
     targets: dict[str, list[TaskId]] = {member: [] for member in situation.members}
-    for task, owner in now.items():
-        (revoke if task in revoked else active)[owner].append(task)
-    for member in situation.members.values():
-        revoke[member.id] = sorted({*revoke[member.id], *(task for task in member.active if task not in situation.tasks)})
-    for task, holders in standbys.holders.items():
-        for holder in holders:
-            standby[holder].append(task)
     for task, owner in sorted(target.owner.items()):
         targets[owner].append(task)
     imbalance = shares.imbalance(target.owner)
     moves = sum(now[task] != owner for task, owner in target.owner.items() if task in now)
     bound = moves_lower_bound(situation, shares, candidates, settled, balanced=imbalance == 0)
     return Plan(
-        members={
-            member: MemberPlan(
-                active=tuple(active[member]), standby=tuple(standby[member]), warmup=tuple(warmups.get(member, ())), revoke=tuple(revoke[member])
-            )
-            for member in situation.members
-        },
+        members=_member_plans(situation, now, movements, standbys, movements.warmups | standbys.warmups | kept_ready),
         target={member: tuple(tasks) for member, tasks in targets.items()},
         movements=movements.planned,
         reasons=_reasons(situation, now, movements, standbys),
@@ -205,6 +189,36 @@ def _plan(
         unique=target.unique,
         imbalance_now=shares.imbalance(now),
     )
+
+
+def _member_plans(
+    situation: Situation, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys, warmups: frozenset[tuple[TaskId, str]]
+) -> dict[str, MemberPlan]:
+    """What each member may hold now. It revokes what moves at once, what nobody may run while it is leaving, and what no topology has any more."""
+    revoked = {movement.task for movement in movements.planned if movement.state is MovementState.REVOKING}
+    revoked.update(task for task, owner in situation.owner.items() if situation.members[owner].leaving and not situation.eligible(task))
+    active: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    revoke: dict[str, list[TaskId]] = {
+        member.id: [task for task in member.active if task not in situation.tasks] for member in situation.members.values()
+    }
+    standby: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    warmup: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    for task, owner in now.items():
+        (revoke if task in revoked else active)[owner].append(task)
+    for task, holders in standbys.holders.items():
+        for holder in holders:
+            standby[holder].append(task)
+    for task, member in sorted(warmups):
+        warmup[member].append(task)
+    return {
+        member: MemberPlan(
+            active=tuple(sorted(active[member])),
+            standby=tuple(sorted(standby[member])),
+            warmup=tuple(sorted(warmup[member])),
+            revoke=tuple(sorted(revoke[member])),
+        )
+        for member in situation.members
+    }
 
 
 def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys) -> dict[TaskId, Reason]:

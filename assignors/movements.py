@@ -13,7 +13,7 @@ that copy as a warm-up if slots are left over.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 
 import attrs
 
@@ -206,11 +206,3 @@ class _Pace:
         if self._situation.is_ready(destination, task):
             return 0.0
         return self._situation.records(destination, task) / self._speed[destination]
-
-
-def warmups_by_member(pairs: Iterable[tuple[TaskId, str]]) -> dict[str, list[TaskId]]:
-    """Member -> tasks, in rising order."""
-    tasks: dict[str, list[TaskId]] = {}
-    for task, member in sorted(pairs):
-        tasks.setdefault(member, []).append(task)
-    return tasks

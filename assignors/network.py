@@ -172,6 +172,7 @@ class AssignmentNetwork:
 
 
 def anywhere(task: TaskId, member: str) -> bool:
+    """For what may go to every member that has a place."""
     return True
 
 

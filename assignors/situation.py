@@ -36,7 +36,7 @@ class Situation:
     """Who there is, what there is to run, who runs it, and who has which copy.
 
     `owner`: task -> the member that owns it; tasks without an owner are absent. `in_flight`: movements decided earlier that still hold: their
-    destination lives, is eligible and does not own the task yet. `unknown`: tasks that members own although no topology has them any more.
+    destination lives, is eligible and does not own the task yet.
     """
 
     def __init__(self, problem: AssignmentProblem) -> None:
@@ -51,7 +51,6 @@ class Situation:
                 continue
             self.blocked.setdefault(task_id, []).append(member_id)
         self.stateful = [task.id for task in self.tasks.values() if task.stateful]
-        self.stateless = [task.id for task in self.tasks.values() if not task.stateful]
         self.owner: dict[TaskId, str] = {task: member.id for member in self.members.values() for task in member.active if task in self.tasks}
         self.copies: dict[TaskId, dict[str, Copy]] = copies(self.tasks, self.members.values(), self.knobs.acceptable_recovery_lag)
         self._eligible = self._pools()

@@ -14,7 +14,6 @@ OR-Tools' SimpleMinCostFlow does the work; what stands here is what it does not 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
 
 import attrs
 import numpy as np
@@ -216,8 +215,3 @@ class _Face:
                 return True
             start, end = start[keep], end[keep]
         return False
-
-
-def concatenated(blocks: Sequence[Sequence[int]]) -> Ints:
-    """Plain ints to one array."""
-    return np.fromiter((value for block in blocks for value in block), dtype=np.int64)

@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Iterable, Iterator, Set
 
-from assignors.problem import AssignmentProblem, Guarantee, Member, MemberPlan, Movement, MovementState, Plan, Task
+from assignors.problem import AssignmentProblem, Guarantee, Member, Movement, MovementState, Plan, Task
 from events.tasks import LagSentinel, TaskId, tasks_text
 
 
@@ -230,12 +230,3 @@ def _named(what: str, tasks: Iterable[TaskId]) -> Iterator[str]:
     found = sorted(tasks)
     if found:
         yield f"{what} {tasks_text(found)}"
-
-
-def copies_by_task(members: Iterable[MemberPlan]) -> dict[TaskId, int]:
-    """How many members hold each task in any form: for tests and readers."""
-    counts: dict[TaskId, int] = {}
-    for part in members:
-        for task in (*part.active, *part.revoke, *part.standby, *part.warmup):
-            counts[task] = counts.get(task, 0) + 1
-    return dict(sorted(counts.items()))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from assignors.high_availability import HighAvailability
-from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Task
+from assignors.problem import AssignmentProblem, Member, MemberPlan, Movement, MovementState, Plan, Task
 from assignors.validation import plan_faults
 from events.knobs import Knobs
 from events.tasks import Lag, LagSentinel, TaskId, parse_task
@@ -110,3 +110,12 @@ def copies(answer: Plan, name: str) -> int:
     """Tasks a member holds in any form."""
     part = answer.members[name]
     return len(part.active) + len(part.revoke) + len(part.standby) + len(part.warmup)
+
+
+def copies_by_task(members: Iterable[MemberPlan]) -> dict[TaskId, int]:
+    """How many members hold each task in any form."""
+    counts: dict[TaskId, int] = {}
+    for part in members:
+        for task in (*part.active, *part.revoke, *part.standby, *part.warmup):
+            counts[task] = counts.get(task, 0) + 1
+    return dict(sorted(counts.items()))

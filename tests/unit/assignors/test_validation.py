@@ -10,9 +10,9 @@ import pytest
 
 from assignors.high_availability import HighAvailability
 from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan
-from assignors.validation import copies_by_task, plan_faults
+from assignors.validation import plan_faults
 from events.tasks import parse_task
-from tests.unit.assignors.build import ids, in_flight, member, problem, tasks
+from tests.unit.assignors.build import copies_by_task, ids, in_flight, member, problem, tasks
 
 ALL = frozenset(Guarantee)
 
