@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench soak states clean .venv
+.PHONY: help demo test check bench soak states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -30,6 +30,9 @@ soak: $(READY) ## a long storm on the simulated cluster, seeds printed
 
 states: $(READY) ## write docs/states.md anew from the transition table
 	@$(BIN)/python -c 'from statemachine.diagram import render; print(render(), end="")' >docs/states.md
+
+pictures: $(READY) ## write the README's numbers and docs/pictures anew from the demo
+	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures" tests/unit/test_readme.py
 
 clean: ## remove what was made
 	rm -rf .venv build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

@@ -1,0 +1,122 @@
+"""The README says what the demo computes: its caption, its table and both pictures are equal to that, and its commands run as they stand there.
+
+What is made from the demo is golden: `make pictures` (pytest --rewrite) writes it anew.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from equipoise.cli import COMMANDS, main
+from equipoise.cli.simulate import in_all
+from replay.wording import span_text
+
+ROOT = Path(__file__).parents[2]
+README = ROOT / "README.md"
+BLOCK = re.compile(r"(<!-- made by `make pictures`: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
+HINT = "not what the demo computes now: run `make pictures`, and look at what it changed"
+
+
+@pytest.fixture(scope="module")
+def out(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("demo") / "out"
+
+
+@pytest.fixture(scope="module")
+def document(out: Path) -> dict[str, Any]:
+    """What `equipoise demo --json` prints."""
+    result = CliRunner().invoke(main, ["demo", "--json", "--out", str(out)])
+    assert result.exit_code == 0, result.stderr
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def windows(document: dict[str, Any], run: str) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = document["runs"][run]["equipoise"]["simulation"]["windows"]
+    return found
+
+
+def both(windows: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
+    """What they add up to: recorded, simulated."""
+    listed = list(windows)
+    return in_all([window["measured"]["totals"] for window in listed]), in_all([window["totals"] for window in listed])
+
+
+def table(document: dict[str, Any]) -> str:
+    lines = ["| action | task-seconds silent | longest silence | changes of owner | fewest |", "|---|--:|--:|--:|--:|"]
+    for run in ("scale-out", "rolling"):
+        listed = windows(document, run)
+        rows = [(window["label"].replace("_", " "), window["measured"]["totals"], window["totals"]) for window in listed]
+        for label, before, after in [*rows, (f"**{rows[0][0][0]} in all**", *both(listed))]:
+            cells = (
+                f"{before['unavailable_task_seconds']:,.1f} → {after['unavailable_task_seconds']:,.1f}",
+                f"{before['longest_silence_ms'] / 1_000:.1f} s → {after['longest_silence_ms'] / 1_000:.1f} s",
+                f"{before['active_moves']} → {after['active_moves']}",
+                f"{after['min_moves_for_balance']}",
+            )
+            lines.append(f"| {' | '.join([label, *cells])} |")
+    return "\n" + "\n".join(lines) + "\n\n"
+
+
+def caption(document: dict[str, Any]) -> str:
+    simulation = document["runs"]["scale-out"]["equipoise"]["simulation"]
+    listed = windows(document, "scale-out")
+    before, after = both(listed)
+    waited = [window["label"].replace("_", " ") for window in listed if window["totals"]["unavailable_task_seconds"]]
+    return (
+        f"\nOne Kafka Streams group as it was recorded, {span_text(simulation['end_ms'] - simulation['start_ms'])}: a row is a task, a colour the "
+        "member that runs it,\nred is nobody. Below, the same starts, kills and closes, led by equipoise in a simulated cluster.\n"
+        f"Changes of owner: **{before['active_moves']} → {after['active_moves']}**, where balance needs {after['min_moves_for_balance']}. "
+        f"Task-seconds without a record processed: **{before['unavailable_task_seconds']:,.1f} → {after['unavailable_task_seconds']:,.1f}**,\n"
+        f"all of it in {', '.join(waited) or 'no action'}.\n\n"
+    )
+
+
+def test_the_readmes_numbers_are_the_demos(document: dict[str, Any], rewrite: bool) -> None:
+    made = {"caption": caption(document), "table": table(document)}
+    text = README.read_text(encoding="utf-8")
+    assert sorted(name for _, name, _, _ in BLOCK.findall(text)) == sorted(made)
+    wanted = BLOCK.sub(lambda block: block[1] + made[block[2]] + block[4], text)
+    if rewrite:
+        README.write_text(wanted, encoding="utf-8")
+    elif text != wanted:
+        pytest.fail(f"README.md is {HINT}\n" + "".join(made.values()))
+
+
+@pytest.mark.parametrize("name", ["recorded.svg", "equipoise.svg"])
+def test_the_pictures_are_those_that_the_demo_draws(document: dict[str, Any], out: Path, name: str, rewrite: bool) -> None:
+    drawn, kept = (out / "scale-out" / name).read_bytes(), ROOT / "docs" / "pictures" / name
+    assert document["identical"]
+    if rewrite:
+        kept.write_bytes(drawn)
+    elif kept.read_bytes() != drawn:
+        pytest.fail(f"docs/pictures/{name} is {HINT}")
+
+
+def test_every_command_of_the_readme_runs_as_it_stands_there_after_the_demo(document: dict[str, Any], out: Path) -> None:
+    section = README.read_text(encoding="utf-8").partition("## What you can ask")[2]
+    commands = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)[0]
+    assert {line.split()[1] for line in commands.splitlines()} == set(COMMANDS) - {"demo"}
+    folder = out.parent
+    for name in ("docs", "tests"):
+        (folder / name).symlink_to(ROOT / name)
+    environment = {**os.environ, "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}"}
+    done = subprocess.run(["sh", "-e", "-c", commands], cwd=folder, env=environment, capture_output=True, text=True, check=False, timeout=300)
+    assert done.returncode == 0, done.stderr
+    assert "identical: " in done.stdout
+    assert "Why is 0_1 on " in done.stdout
+
+
+def test_lines_are_short_enough_to_read_anywhere() -> None:
+    text = BLOCK.sub("", README.read_text(encoding="utf-8"))
+    assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")] == []
