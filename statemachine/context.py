@@ -204,4 +204,9 @@ class Context:
         self.deadlines.watch(Timer.DRAIN, (member.member_id, NO_TASK))
         for task in sorted(member.incoming):
             self.cancel(task, "destination_leaving")
+        for task in sorted(task for task, epoch in member.active.items() if epoch > member.issued_epoch):
+            # Granted by a deadline of this very step, before its word was heard: nobody was told, so it is free for somebody who stays.
+            del member.active[task]
+            del self.state.owner[task]
+            self.moves.pop((task, _PLACE["granted"]), None)
         self.causes.add("leave_intended")
