@@ -30,7 +30,7 @@ from events.tasks import Lag, LagSentinel, TaskId
 from replay.kafka_streams import topology
 from replay.kafka_streams.endoffsets import EndOffsetStream
 from replay.kafka_streams.manifest import Restore, Told, build_manifest
-from replay.kafka_streams.options import ImportOptions, configuration, options_of
+from replay.kafka_streams.options import ImportOptions, configuration, infer, options_of
 from replay.kafka_streams.scan import PROGRESS_EVERY_RECORDS, Life, Progress, Round, Scan, group_records, processes, scan
 from replay.kafka_streams.source import EndOffsets, Source
 from replay.kafka_streams.wire import NEVER_MS, RUNS_IT, UNKNOWN_SUM, GroupMember, GroupMetadata, OffsetCommit
@@ -86,13 +86,14 @@ class _Import:
 
     def __init__(self, source: Source, options: ImportOptions, found: Scan) -> None:
         self.source = source
-        self.options = options
         self.found = found
         self.told = Told()
         self.members: dict[tuple[str, int], Life] = {(life.process_id, life.first_offset): life for life in found.lives}
         self._forget()
         topics = self._topic_partitions()
         self.task_counts = found.topology.task_counts(topics)
+        stateful_tasks = sum(self.task_counts.get(subtopology, 0) for subtopology in found.topology.stateful)
+        self.options, self.inferred = infer(options, found.rounds, stateful_tasks)
         candidates = topology.changelog_candidates(found.group, topics)
         self.matching = topology.match_changelogs(self.task_counts, found.topology.stateful, candidates, topics, self._evidence(candidates, topics))
         self.topology = topology.declare(TOPOLOGY_EPOCH, found.topology, self.task_counts, self.matching)
@@ -140,6 +141,7 @@ class _Import:
         manifest = build_manifest(
             source=self.source,
             options=self.options,
+            inferred=self.inferred,
             found=found,
             topology=self.topology,
             matching=self.matching,

@@ -65,6 +65,7 @@ def build_manifest(
     *,
     source: Source,
     options: ImportOptions,
+    inferred: Mapping[str, str],
     found: Scan,
     topology: TopologyDeclared,
     matching: Matching,
@@ -89,11 +90,14 @@ def build_manifest(
             "agreement": compare_history(source, found.group).as_json(),
         },
         "observed": _observed(found, told, facts),
-        "inferred": _inferred(found, told, topology, matching),
+        "inferred": {
+            **_inferred_settings(inferred),
+            **_inferred(found, told, topology, matching),
+        },
         "supplied": {
             "settings": {
                 "how": "not on the wire: from settings.json or the options of the import; else Kafka's defaults",
-                "values": attrs.asdict(options, filter=lambda attribute, _: attribute.name != "group"),
+                "values": attrs.asdict(options, filter=lambda attribute, _: attribute.name != "group" and attribute.name not in inferred),
             },
             "actions": {
                 "count": len(actions),
@@ -157,6 +161,12 @@ def _observed(found: Scan, told: Told, facts: Mapping[str, int]) -> dict[str, An
         "standby_beside_active_left_out": told.standby_beside_active,
         "owned_partitions_of_unknown_topics": told.owned_unknown,
     }
+
+
+def _inferred_settings(inferred: Mapping[str, str]) -> dict[str, Any]:
+    """No entry when all of them were supplied."""
+    how = "; ".join(f"{name} {text}" for name, text in sorted(inferred.items()))
+    return {"settings": {"count": len(inferred), "how": how}} if inferred else {}
 
 
 def _inferred(found: Scan, told: Told, topology: TopologyDeclared, matching: Matching) -> dict[str, Any]:

@@ -1,8 +1,9 @@
-"""What a dump cannot tell and somebody has to supply: the settings of an import."""
+"""The settings of an import: what a dump cannot tell and somebody has to supply, and what it tells only between the lines."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import statistics
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -10,7 +11,11 @@ import attrs
 from events.errors import FieldError, InputError
 from events.facts import GroupConfigured
 from events.knobs import Knobs
+from replay.kafka_streams.scan import Round
 from replay.kafka_streams.source import SETTINGS, Source
+
+DEFAULT_PROBING_INTERVAL_MS = 600_000
+"""Kafka: probing.rebalance.interval.ms."""
 
 
 @attrs.frozen(kw_only=True)
@@ -21,8 +26,10 @@ class ImportOptions:
     """Application id; None: the only one in the dump."""
     acceptable_recovery_lag: int = 10_000
     max_warmups: int = 2
-    num_standbys: int = 0
-    probing_interval_ms: int = 600_000
+    num_standbys: int | None = None
+    """None: inferred, see `infer`."""
+    probing_interval_ms: int | None = None
+    """None: inferred, see `infer`."""
     lease_margin_ms: int = 3_000
     end_offsets_every_ms: int = 10_000
     """Wall time between two end-offset samples that are kept; at a generation they are always told."""
@@ -50,8 +57,31 @@ def options_of(source: Source, given: Mapping[str, Any]) -> ImportOptions:
     return ImportOptions(**merged)
 
 
+def infer(options: ImportOptions, rounds: Sequence[Round], stateful_tasks: int) -> tuple[ImportOptions, dict[str, str]]:
+    """The options with nothing left open, and setting -> how it was inferred.
+
+    * num_standbys: copies for each stateful task in the rounds of two or more processes that scheduled no other round, so that none of the copies
+      was a warm-up; in all such rounds but for that when there is none. The median, so that a few odd rounds do not count.
+    * probing_interval_ms: how far ahead of a round its probing rebalance was scheduled, to the second; the median. Kafka's default when none was.
+    """
+    inferred: dict[str, str] = {}
+    standbys, interval_ms = options.num_standbys, options.probing_interval_ms
+    if standbys is None:
+        shared = [each for each in rounds if each.processes > 1]
+        settled = [each for each in shared if not each.next_rebalance_ms]
+        standbys = statistics.median_low([each.standby_copies // stateful_tasks for each in settled or shared]) if shared and stateful_tasks else 0
+        inferred["num_standbys"] = f"{standbys}: copies for each stateful task in {len(settled or shared)} rounds"
+    if interval_ms is None:
+        ahead_ms = [next_ms - each.at_ms for each in rounds for next_ms in each.next_rebalance_ms if next_ms > 0]
+        interval_ms = max(1, round(statistics.median_low(ahead_ms) / 1_000)) * 1_000 if ahead_ms else DEFAULT_PROBING_INTERVAL_MS
+        inferred["probing_interval_ms"] = f"{interval_ms}: how far ahead {len(ahead_ms)} probing rebalances were scheduled"
+    return attrs.evolve(options, num_standbys=standbys, probing_interval_ms=interval_ms), inferred
+
+
 def configuration(options: ImportOptions) -> GroupConfigured:
-    """The group's configuration: something else leads, and `options.assignor` is who would propose."""
+    """The group's configuration: something else leads, and `options.assignor` is who would propose. Nothing in `options` is left open."""
+    assert options.num_standbys is not None, "`infer` fills it in"
+    assert options.probing_interval_ms is not None, "`infer` fills it in"
     try:
         knobs = Knobs(
             acceptable_recovery_lag=options.acceptable_recovery_lag,

@@ -72,6 +72,9 @@ class Round:
     """``join`` or ``leave`` when a process that lives on got more or fewer consumers, else empty."""
     next_rebalance_ms: list[int]
     """Of this round's assignment, without those that schedule nothing."""
+    processes: int
+    standby_copies: int
+    """Standbys and warm-ups of all processes: nothing on the wire tells them apart."""
     cause: str = "unknown"
     ends: tuple[EndedMember, ...] = ()
 
@@ -173,8 +176,18 @@ def _next_round(
     found: Scan, live: dict[str, Life], shared: set[str], last_commit_ms: dict[tuple[str, int], int], event: GroupMetadata, offset: int, at_ms: int
 ) -> None:
     """Fold one generation: who is new, who is gone."""
-    step = Round(offset=offset, at_ms=at_ms, generation=event.generation, joined=[], ended=[], threads_changed="", next_rebalance_ms=[])
     present = processes(event)
+    step = Round(
+        offset=offset,
+        at_ms=at_ms,
+        generation=event.generation,
+        joined=[],
+        ended=[],
+        threads_changed="",
+        next_rebalance_ms=[],
+        processes=len(present),
+        standby_copies=sum(len(each.assignment.standby) for each in event.members),
+    )
     names: Counter[str] = Counter()
 
     def end(process_id: str) -> None:

@@ -7,6 +7,7 @@ import base64
 import functools
 import json
 import os
+import shutil
 import struct
 import subprocess
 import sys
@@ -453,3 +454,15 @@ def test_several_groups_in_one_dump_need_a_name(tmp_path: Path) -> None:
         "ambiguous: lags are told as unknown",
         "no state",
     ]
+
+
+@pytest.mark.parametrize(("run", "standbys"), [("scale-out", 0), ("rolling", 1)])
+def test_settings_that_the_history_shows_need_not_be_supplied(run: str, standbys: int, tmp_path: Path) -> None:
+    folder = tmp_path / run
+    shutil.copytree(SHIPPED / run, folder)
+    (folder / "settings.json").unlink()
+    records, summary = imported(folder)
+    configured = next(record.event for record in records if isinstance(record.event, GroupConfigured))
+    assert (configured.knobs.num_standbys, configured.knobs.probing_interval_ms) == (standbys, 60_000)
+    assert summary.manifest["inferred"]["settings"]["count"] == 2
+    assert "num_standbys" not in summary.manifest["supplied"]["settings"]["values"]
