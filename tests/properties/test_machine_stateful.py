@@ -135,8 +135,9 @@ class Storm(RuleBasedStateMachine):
         kept=some_lags,
         after_ms=steps_ms,
         old=st.integers(0, 1),
+        session_ms=st.sampled_from((8_000, 20_000)),
     )
-    def joins(self, member_id: str, proven: bool, capacity: int, kept: dict[TaskId, Any], after_ms: int, old: int) -> Truthful:
+    def joins(self, member_id: str, proven: bool, capacity: int, kept: dict[TaskId, Any], after_ms: int, old: int, session_ms: int) -> Truthful:
         """A process begins; `proven`: whoever it may succeed is dead and says nothing more; `old`: it runs the topology before the newest."""
         self.lives += 1
         before = self.group.state.members.get(member_id)
@@ -154,7 +155,7 @@ class Storm(RuleBasedStateMachine):
                 topology_epoch=max(0, self.epoch - old),
                 ended_incarnation=ended,
                 lags=dict(sorted(member.copies.items())),
-                session_timeout_ms=20_000,
+                session_timeout_ms=session_ms,
             ),
             after_ms,
         )
