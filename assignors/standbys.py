@@ -6,8 +6,8 @@ The seed places one ("if count < num_standbys"); all of them are placed here, on
   counts as its source's, which keeps its own copy once it has handed the task over.
 * Missing copies are placed at once: first where a copy is left over and there is room, then on the least loaded member.
 * A member with more copies than its share (of (1 + n) x tasks, by capacity; the tasks it is to run count), or one that is leaving, passes them on
-  without loss: the new copy restores as a warm-up, under the same caps; when it is caught up it becomes the standby, and the old one goes. A
-  leaving member's copies count until then, or until it has left.
+  without loss, and so does one with more than the least to one with less: the new copy restores as a warm-up, under the same caps; when it is
+  caught up it becomes the standby, and the old one goes. A leaving member's copies count until then, or until it has left.
 """
 
 from __future__ import annotations
@@ -70,6 +70,9 @@ class _Board:
         copies = sum(self.wanted.values()) + len(self.holders)
         slack = situation.knobs.balance_factor - 1
         self.upper = {member.id: 0 if member.leaving else -(-copies * member.capacity // capacity) + slack for member in situation.members.values()}
+        self.lower = {
+            member.id: 0 if member.leaving else max(0, copies * member.capacity // capacity - slack) for member in situation.members.values()
+        }
         self.heap: list[tuple[float, str]] = []
         self.must_stay = movements.standby_destinations
 
@@ -197,8 +200,8 @@ class _Board:
             if task in self.holders and self.destination.get(task) != member.id and self.may_hold(member.id, task)
         ]
         for task, member in sorted(begun):
-            giver = self._giver(task)
-            if giver is None or self.load[member] >= self.upper[member]:
+            giver = self._giver(task, member)
+            if giver is None:
                 continue
             if self.situation.caught_up(member, task):
                 self._replace(task, giver, member)
@@ -207,27 +210,35 @@ class _Board:
                 self._promise(task, giver, member)
         unsettled = bool(warmups)
         being_passed_on = {task for task, _ in warmups}
-        for task, giver in self._surplus():
-            if (self.load[giver] <= self.upper[giver] and not self.situation.members[giver].leaving) or task in being_passed_on:
-                continue
-            receiver = self._left_over(task)
-            if receiver is not None and self.situation.caught_up(receiver, task):
-                self._replace(task, giver, receiver)
-                continue
-            taker = receiver or self._least_loaded(task, beside=self.destination.get(task))
-            if taker is None or self.load[taker] >= self.upper[taker]:
-                continue
-            unsettled = True
-            if not self.situation.is_blocked(task, taker) and slots.take(taker):
-                warmups.add((task, taker))
-                self._promise(task, giver, taker)
-            elif not slots.left:
-                break
-        return frozenset(warmups), unsettled
+        while True:
+            passed_on = False
+            for task, giver in self._surplus():
+                may_give = self.load[giver] > self.lower[giver] or self.situation.members[giver].leaving
+                if not may_give or task in being_passed_on:
+                    continue
+                receiver = self._left_over(task)
+                if receiver is not None and self._evens_out(giver, receiver) and self.situation.caught_up(receiver, task):
+                    self._replace(task, giver, receiver)
+                    passed_on = True
+                    continue
+                taker = receiver or self._least_loaded(task, beside=self.destination.get(task))
+                if taker is None or not self._evens_out(giver, taker):
+                    continue
+                unsettled = True
+                if not self.situation.is_blocked(task, taker) and slots.take(taker):
+                    warmups.add((task, taker))
+                    being_passed_on.add(task)
+                    self._promise(task, giver, taker)
+                elif not slots.left:
+                    break
+            if not passed_on:  # each one evens loads out, so this ends; and each may make room for another
+                return frozenset(warmups), unsettled
 
     def _surplus(self) -> Iterator[tuple[TaskId, str]]:
-        """Copies that may be passed on, cheapest first, of members that have too many or leave."""
-        givers = {member for member, load in self.load.items() if load > self.upper[member] or self.situation.members[member].leaving}
+        """Copies that may be passed on, cheapest first: of members that leave, have too many, or, while somebody has too few, more than the least."""
+        too_few = any(load < self.lower[member] for member, load in self.load.items())
+        most = self.lower if too_few else self.upper
+        givers = {member for member, load in self.load.items() if load > most[member] or self.situation.members[member].leaving}
         pairs = [
             (self.situation.tasks[task].end_offset, task, member)
             for task, members in self.holders.items()
@@ -237,12 +248,20 @@ class _Board:
         for _, task, member in sorted(pairs):
             yield task, member
 
-    def _giver(self, task: TaskId) -> str | None:
-        """The standby that a new copy is to replace: of a leaving member, or of the one that is most over its share."""
+    def _evens_out(self, giver: str, taker: str) -> bool:
+        """Whether a copy should go from one to the other: from a leaving member, or from one over its share, or to one under its own."""
+        if self.load[taker] >= self.upper[taker]:
+            return False
+        if self.situation.members[giver].leaving or self.load[giver] > self.upper[giver]:
+            return True
+        return self.load[giver] > self.lower[giver] and self.load[taker] < self.lower[taker]
+
+    def _giver(self, task: TaskId, taker: str) -> str | None:
+        """The standby that a new copy on `taker` is to replace: of a leaving member, or of the one that is most over its share."""
         found = sorted(
             (not self.situation.members[member].leaving, self.upper[member] - self.load[member], member)
             for member in self.holders[task]
-            if self.must_stay.get(task) != member and (self.situation.members[member].leaving or self.load[member] > self.upper[member])
+            if self.must_stay.get(task) != member and self._evens_out(member, taker)
         )
         return found[0][2] if found else None
 
