@@ -21,6 +21,8 @@ class Planned:
     session_steps: int = 5
     margin_steps: int = 1
     jump_steps: int = 4
+    suspects: int = 1
+    """Processes that go step by step: m1, or m1 and m2."""
     session_class: type[MemberSession] = MemberSession
     machine_class: type[GroupMachine] = GroupMachine
 
@@ -32,16 +34,29 @@ def _planned(*faults: str, **options: Any) -> Planned:
 WHOLE: dict[str, Planned] = {
     "expired, with a clock jump": _planned("clock jumps"),
     "superseded, with a clock jump": _planned("clock jumps", "second process"),
-    "expelled, with a clock jump": _planned("clock jumps", "told otherwise"),
+    "expelled, with a clock jump": _planned("clock jumps", "told otherwise", session_steps=4),
     "crashed and back with proof, with a clock jump": _planned("clock jumps", "crash", "restart"),
-    "closed, with a clock jump": _planned("clock jumps", "stops"),
+    "leaving, with a clock jump": _planned("clock jumps", "leaves", session_steps=4),
+    "closed, with a clock jump": _planned("clock jumps", "stops", session_steps=4),
+    "expelled, and the next owner restarts": _planned("told otherwise", "m2 restarts", session_steps=4),
+    "superseded, and closed all the same": _planned("second process", "stops", session_steps=4),
+    "both step by step, with a clock jump": _planned("clock jumps", session_steps=3, suspects=2),
+    "both step by step, one superseded": _planned("second process", session_steps=3, suspects=2),
 }
 """Searched to the end at every change."""
 
 LONG: dict[str, Planned] = {
-    "leaving, with a clock jump": _planned("clock jumps", "leaves"),
-    "expelled and superseded": _planned("told otherwise", "second process"),
-    "expelled, crashed and superseded": _planned("told otherwise", "second process", "crash", "restart"),
+    "expelled, with a clock jump, longer session": _planned("clock jumps", "told otherwise"),
+    "leaving, with a clock jump, longer session": _planned("clock jumps", "leaves"),
+    "expelled, superseded and crashed": _planned("told otherwise", "second process", "crash", "restart"),
+    "expelled, superseded, a clock jump, and the next owner restarts": _planned(
+        "clock jumps", "told otherwise", "second process", "m2 restarts", session_steps=3
+    ),
+    "superseded, and the next owner too": _planned("second process", "m2 is doubled"),
+    "expelled, and the next owner superseded": _planned("told otherwise", "m2 is doubled", session_steps=4),
+    "leaving and superseded": _planned("leaves", "second process", session_steps=4),
+    "both step by step, with a clock jump, longer session": _planned("clock jumps", session_steps=4, suspects=2),
+    "both step by step, one expelled": _planned("told otherwise", session_steps=3, suspects=2),
 }
 """Searched to the end by `python -m tests.search`."""
 
@@ -52,8 +67,9 @@ BROKEN: dict[str, Planned] = {
     "margin for failovers": _planned("clock jumps", session_class=rules.NoMargin),
     "hold after force (superseded)": _planned("second process", session_class=rules.NoHold),
     "hold after force (expelled)": _planned("told otherwise", session_class=rules.NoHold),
+    "a hold goes along to whoever is next": _planned("told otherwise", "m2 restarts", machine_class=rules.HoldsAreForgotten),
     "a fetch that reached the end (superseded)": _planned("second process", session_class=rules.HeartbeatsAlone),
-    "a fetch that reached the end (expelled)": _planned("told otherwise", session_class=rules.HeartbeatsAlone),
+    "a fetch that reached the end (expelled)": _planned("told otherwise", session_steps=4, session_class=rules.HeartbeatsAlone),
 }
 """Rule -> the search that finds what happens without it."""
 
@@ -67,4 +83,4 @@ def run(planned: Planned) -> Found:
         session_class=planned.session_class,
         machine_class=planned.machine_class,
     )
-    return Search(room, planned.faults).run()
+    return Search(room, planned.faults, planned.suspects).run()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from events.records import DecisionRecord, Record
 from statemachine.machine import GroupMachine
 from statemachine.member import MemberSession
 
@@ -46,3 +47,13 @@ class HeartbeatsAlone(MemberSession):
 
     def _lease_rests_on(self, heartbeat_ms: int, fetch_ms: int) -> int:
         return heartbeat_ms
+
+
+class HoldsAreForgotten(GroupMachine):
+    """Without "a task taken by force is waited for until somebody is known to run it": only its first new owner waits."""
+
+    def step(self, record: Record) -> list[DecisionRecord]:
+        decisions = super().step(record)
+        self.state.holds.clear()
+        self.state.ghosts.clear()
+        return decisions

@@ -13,9 +13,6 @@ import attrs
 from events.tasks import TaskId
 from tests.search.world import CRASHED, TASKS, Batch, Fetch, Process, Room, World
 
-SUSPECT = 0
-"""Index into World.processes."""
-
 FAULTS: dict[str, str] = {
     "clock jumps": "the broker's append clock jumps ahead",
     "told otherwise": "the group is reconfigured: 0_0 is to move from m1 to m2, so m1 has to give it up, and is expelled when it does not",
@@ -24,7 +21,11 @@ FAULTS: dict[str, str] = {
     "restart": "after the crash, its successor has the state directory's lock, and says so",
     "leaves": "m1 says that it wants to leave",
     "stops": "m1 is closed by its host",
+    "m2 restarts": "m2's process is gone and its successor has the lock: whatever m2 was waiting for, its successor has to wait for",
+    "m2 is doubled": "a second process with the id of m2 joins",
 }
+SECOND_M1, RESTARTED_M1, RESTARTED_M2, SECOND_M2 = 2, 3, 4, 5
+"""Places in Room.incarnations; m1 and m2 themselves are 0 and 1."""
 
 
 @attrs.frozen
@@ -42,11 +43,12 @@ class TooLarge(Exception):
 
 
 class Search:
-    """One search: which faults may happen (each once), in a room."""
+    """One search: which faults may happen (each once), in a room, with `suspects` processes that go step by step: m1, or m1 and m2."""
 
-    def __init__(self, room: Room, faults: frozenset[str]) -> None:
+    def __init__(self, room: Room, faults: frozenset[str], suspects: int = 1) -> None:
         self.room = room
         self.faults = faults
+        self.suspects = suspects
 
     def first(self) -> World:
         """m1 runs 0_0 and m2 runs 0_1; nothing is on its way."""
@@ -96,94 +98,92 @@ class Search:
         if world.since:
             yield "tick", self._settled(self._append(world, (self.room.tick,)))
         yield from self._faults(world)
-        suspect = world.processes[SUSPECT]
-        if suspect.batch is not None and not suspect.batch.appended:
-            yield "m1's facts are appended", self._batch_appended(world)
-        if not self.room.is_over(suspect.session):
-            yield from self._of_suspect(world, suspect)
+        for place in range(self.suspects):
+            suspect = world.processes[place]
+            name = self.room.incarnations[suspect.who].member_id
+            if suspect.batch is not None and not suspect.batch.appended:
+                yield f"{name}'s facts are appended", self._batch_appended(world, place)
+            if not self.room.is_over(suspect.session):
+                yield from self._of_suspect(world, place, name)
 
-    def _of_suspect(self, world: World, suspect: Process) -> Iterator[tuple[str, World]]:
-        room, who, session = self.room, suspect.who, suspect.session
+    def _of_suspect(self, world: World, place: int, name: str) -> Iterator[tuple[str, World]]:
+        room, suspect = self.room, world.processes[place]
+        who, session = suspect.who, suspect.session
         if suspect.batch is None:
             after, facts = room.ask(who, session, "poll")
             if facts:
-                yield "m1 sends", self._with(world, suspect._replace(session=after, batch=Batch(0, facts, False)))
+                yield f"{name} sends", self._with(world, place, suspect._replace(session=after, batch=Batch(0, facts, False)))
         elif suspect.batch.appended:
             after, _ = room.ask(who, session, "acknowledged", suspect.batch.age)
-            yield "m1's acknowledgement arrives", self._with(world, suspect._replace(session=after, batch=None))
-            yield "m1's acknowledgement is lost", self._with(world, suspect._replace(batch=None))
+            yield f"{name}'s acknowledgement arrives", self._with(world, place, suspect._replace(session=after, batch=None))
+            yield f"{name}'s acknowledgement is lost", self._with(world, place, suspect._replace(batch=None))
         else:
-            yield "m1's facts are lost", self._with(world, suspect._replace(batch=None))
+            yield f"{name}'s facts are lost", self._with(world, place, suspect._replace(batch=None))
         fetch = suspect.fetch
         if fetch is None:
-            yield "m1 fetches", self._with(world, suspect._replace(fetch=Fetch(0, None, False)))
+            yield f"{name} fetches", self._with(world, place, suspect._replace(fetch=Fetch(0, None, False)))
         elif fetch.served is None:
             for served in sorted({min(1, len(suspect.unread)), len(suspect.unread)}):
                 reached_end = served == len(suspect.unread)
-                name = "m1's fetch is served" if reached_end else "m1's fetch is served in part"
-                yield name, self._with(world, suspect._replace(fetch=fetch._replace(served=served, reached_end=reached_end)))
+                event = f"{name}'s fetch is served" if reached_end else f"{name}'s fetch is served in part"
+                yield event, self._with(world, place, suspect._replace(fetch=fetch._replace(served=served, reached_end=reached_end)))
         else:
             decisions = suspect.unread[: fetch.served]
             after, _ = room.ask(who, session, "fetched", decisions, fetch.age, fetch.reached_end)
-            yield "m1's fetch arrives", self._with(world, suspect._replace(session=after, unread=suspect.unread[fetch.served :], fetch=None))
+            left = suspect.unread[fetch.served :]
+            yield f"{name}'s fetch arrives", self._with(world, place, suspect._replace(session=after, unread=left, fetch=None))
         if room.closing(session):
             after, _ = room.ask(who, session, "closed")
-            yield "m1 closes", self._with(world, suspect._replace(session=after))
+            yield f"{name} closes", self._with(world, place, suspect._replace(session=after))
 
     def _faults(self, world: World) -> Iterator[tuple[str, World]]:
-        suspect = world.processes[SUSPECT]
-        alive = not self.room.is_over(suspect.session)
+        room, m1, m2 = self.room, world.processes[0], world.processes[1]
         for fault in sorted(world.left):
             after = world._replace(left=world.left - {fault})
             if fault == "clock jumps":
-                yield fault, after._replace(since=min(self.room.most_since, world.since + self.room.jump_steps))
+                yield fault, after._replace(since=min(room.most_since, world.since + room.jump_steps))
             elif fault == "told otherwise":
-                told = self.room.fact_id(self.room.configured(dict.fromkeys(TASKS, "m2")))
+                told = room.fact_id(room.configured(dict.fromkeys(TASKS, "m2")))
                 yield fault, self._settled(self._append(after, (told,)))
             elif fault == "second process":
-                yield fault, self._settled(self._joined(after, 2))
-            elif fault == "crash" and alive:
-                yield fault, self._with(after, suspect._replace(session=CRASHED, unread=(), fetch=None))
-            elif fault == "restart" and suspect.session == CRASHED:
-                yield fault, self._settled(self._joined(after, 3))
-            elif fault in ("leaves", "stops") and alive:
-                session, _ = self.room.ask(suspect.who, suspect.session, fault)
-                yield fault, self._with(after, suspect._replace(session=session))
+                yield fault, self._settled(self._joined(after, SECOND_M1))
+            elif fault == "crash" and not room.is_over(m1.session):
+                yield fault, self._with(after, 0, m1._replace(session=CRASHED, unread=(), fetch=None))
+            elif fault == "restart" and m1.session == CRASHED and "crash" in self.faults - world.left:
+                yield fault, self._settled(self._joined(after, RESTARTED_M1))
+            elif fault in ("leaves", "stops") and not room.is_over(m1.session):
+                session, _ = room.ask(m1.who, m1.session, fault)
+                yield fault, self._with(after, 0, m1._replace(session=session))
+            elif fault == "m2 restarts":
+                gone = self._with(after, 1, m2._replace(session=CRASHED, unread=(), fetch=None))
+                yield fault, self._settled(self._joined(gone, RESTARTED_M2))
+            elif fault == "m2 is doubled":
+                yield fault, self._settled(self._joined(after, SECOND_M2))
 
     # How it happens
 
-    def _with(self, world: World, suspect: Process) -> World:
-        """The suspect as it is now; of one that is over, only facts that may still be appended matter."""
-        if self.room.is_over(suspect.session):
-            batch = suspect.batch if suspect.batch is not None and not suspect.batch.appended else None
-            suspect = Process(suspect.who, CRASHED, batch=batch and batch._replace(age=0))
-        return world._replace(processes=(suspect, *world.processes[1:]))
+    def _with(self, world: World, place: int, process: Process) -> World:
+        """The process as it is now; of one that is over, only facts that may still be appended matter."""
+        if self.room.is_over(process.session):
+            batch = process.batch if process.batch is not None and not process.batch.appended else None
+            process = Process(process.who, CRASHED, batch=batch and batch._replace(age=0))
+        return world._replace(processes=(*world.processes[:place], process, *world.processes[place + 1 :]))
 
     def _later(self, world: World) -> World:
+        """One step of time for every process, and for what is on its way."""
         oldest = self.room.session_steps + 1
-        processes = [
-            process if process.session == CRASHED else process._replace(session=self.room.aged(process.who, process.session))
-            for process in world.processes
-        ]
-        suspect = processes[SUSPECT]
-        if suspect.batch is not None and suspect.session != CRASHED:
-            suspect = suspect._replace(batch=suspect.batch._replace(age=min(oldest, suspect.batch.age + 1)))
-        if suspect.fetch is not None:
-            suspect = suspect._replace(fetch=suspect.fetch._replace(age=min(oldest, suspect.fetch.age + 1)))
-        processes[SUSPECT] = suspect
-        later = world._replace(since=min(self.room.most_since, world.since + 1), processes=tuple(processes))
-        return self._with(self._perfect_leases(later), later.processes[SUSPECT])
-
-    def _perfect_leases(self, world: World) -> World:
-        """Whoever is not under suspicion has a fresh lease at every moment."""
-        processes = list(world.processes)
-        for index in range(1, len(processes)):
-            process = processes[index]
-            if process.session != CRASHED:
-                session, _ = self.room.ask(process.who, process.session, "acknowledged", 0)
+        later = world._replace(since=min(self.room.most_since, world.since + 1))
+        for place, process in enumerate(world.processes):
+            if process.session == CRASHED:
+                continue
+            session = self.room.aged(process.who, process.session)
+            if place >= self.suspects:  # its lease is fresh at every moment
+                session, _ = self.room.ask(process.who, session, "acknowledged", 0)
                 session, _ = self.room.ask(process.who, session, "fetched", (), 0, True)
-                processes[index] = process._replace(session=session)
-        return world._replace(processes=tuple(processes))
+            batch = process.batch and process.batch._replace(age=min(oldest, process.batch.age + 1))
+            fetch = process.fetch and process.fetch._replace(age=min(oldest, process.fetch.age + 1))
+            later = self._with(later, place, process._replace(session=session, batch=batch, fetch=fetch))
+        return later
 
     def _append(self, world: World, facts: tuple[int, ...]) -> World:
         """The facts are appended at once and folded; whom the decisions name may read them from now on."""
@@ -196,12 +196,11 @@ class Search:
             world = world._replace(machine=machine, since=0, processes=processes)
         return world
 
-    def _batch_appended(self, world: World) -> World:
-        suspect = world.processes[SUSPECT]
-        assert suspect.batch is not None
-        after = self._append(world, suspect.batch.facts)
-        suspect = after.processes[SUSPECT]
-        return self._settled(self._with(after, suspect._replace(batch=suspect.batch._replace(appended=True))))  # type: ignore[union-attr]
+    def _batch_appended(self, world: World, place: int) -> World:
+        batch = world.processes[place].batch
+        assert batch is not None, "only what was sent is appended"
+        after = self._append(world, batch.facts)
+        return self._settled(self._with(after, place, after.processes[place]._replace(batch=batch._replace(appended=True))))
 
     def _joined(self, world: World, who: int) -> World:
         session, joined = self.room.first_session(who)
@@ -209,28 +208,20 @@ class Search:
 
     def _settled(self, world: World, *, everyone: bool = False) -> World:
         """Whoever is not under suspicion reads, closes and reports, at the moment of the last append, until nobody has anything more to say."""
-        rounds = 0
-        while True:
-            rounds += 1
-            assert rounds < 50, "the perfect processes talk for ever"
-            quiet = True
-            for index in range(0 if everyone else 1, len(world.processes)):
-                process = world.processes[index]
+        for rounds in range(50):
+            quiet = rounds > 0
+            for place in range(0 if everyone else self.suspects, len(world.processes)):
+                process = world.processes[place]
                 if process.session == CRASHED:
                     continue
                 session, facts = self.room.ask(process.who, process.session, "perfect", process.unread)
-                quiet = quiet and not process.unread and rounds > 1
-                processes = list(world.processes)
-                processes[index] = process._replace(session=session, unread=())
-                world = world._replace(processes=tuple(processes))
+                quiet = quiet and not process.unread
+                world = self._with(world, place, process._replace(session=session, unread=()))
                 since = world.since
                 world = self._append(world._replace(since=0), facts)._replace(since=since)
-                if self.room.is_over(session) and not world.processes[index].unread:
-                    processes = list(world.processes)
-                    processes[index] = Process(process.who, CRASHED)
-                    world = world._replace(processes=tuple(processes))
             if quiet:
                 return world
+        raise AssertionError("the perfect processes talk for ever")
 
 
 def _path(seen: dict[World, tuple[World, str] | None], world: World) -> tuple[str, ...]:

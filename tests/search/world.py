@@ -65,7 +65,7 @@ class Process(NamedTuple):
 
 
 class World(NamedTuple):
-    """One state of the search. `processes[0]` is the one under suspicion.
+    """One state of the search. The first of `processes` are those under suspicion.
 
     `since`: the broker's append clock minus the last append, in steps. `left`: faults yet to come.
     """
@@ -113,7 +113,14 @@ class Room:
         self.jump_steps = jump_steps
         self._session_class = session_class
         self._machine_class = machine_class
-        self.incarnations = [self._settings("m1", 1), self._settings("m2", 2), self._settings("m1", 3), self._settings("m1", 4, ended=1)]
+        self.incarnations = [
+            self._settings("m1", 1),
+            self._settings("m2", 2),
+            self._settings("m1", 3),
+            self._settings("m1", 4, ended=1),
+            self._settings("m2", 5, ended=2),
+            self._settings("m2", 6),
+        ]
         self.machines: Interned[bytes] = Interned()
         self.sessions: Interned[bytes] = Interned()
         self.facts: Interned[codec.Encoded] = Interned()
