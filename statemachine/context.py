@@ -109,6 +109,7 @@ class Context:
         movement = self.state.in_flight.get(task)
         granted = self.noted(task, "granted")
         if granted is None or movement is None or movement.state.value != "revoking":
+            self._never_told(task, "not_wanted" if self.state.has_task(task) else "task_gone")
             return
         del self.state.in_flight[task]
         destination = self.state.members[movement.destination]
@@ -116,6 +117,12 @@ class Context:
         self.grant(destination, task)
         del self.moves[task, _PLACE["revoking"]]
         self.note(attrs.evolve(granted, destination=movement.destination, lag_records=known_lag(destination.lags.get(task))))
+
+    def _never_told(self, task: TaskId, reason: str) -> None:
+        """The grant of this step with which a movement ended is taken back: what is told is that the movement was called off."""
+        granted = self.moves.pop((task, _PLACE["granted"]), None)
+        if granted is not None:
+            self.note(attrs.evolve(granted, state="cancelled", reason=reason))
 
     def grant(self, member: MemberState, task: TaskId) -> None:
         """The member may run the task from the next MemberAssigned on. The task has no owner, or this one."""
@@ -138,7 +145,7 @@ class Context:
         for task in sorted((*member.active, *member.revoking)):
             del state.owner[task]
             if member.is_untold(task):
-                del self.moves[task, _PLACE["granted"]]
+                self._never_told(task, "destination_gone")
                 continue
             movement = state.in_flight.get(task)
             if movement is None or movement.state.value == "warming":
@@ -208,5 +215,5 @@ class Context:
             # Granted by a deadline of this very step, before its word was heard: nobody was told, so it is free for somebody who stays.
             del member.active[task]
             del self.state.owner[task]
-            self.moves.pop((task, _PLACE["granted"]), None)
+            self._never_told(task, "destination_leaving")
         self.causes.add("leave_intended")

@@ -407,3 +407,19 @@ def test_who_was_put_out_before_it_knew_of_a_task_does_not_hold_it():
     out = group.fact(joined("m2", 2))  # m2 never had anything
     assert expired(out) == [("m2", "superseded", SESSION_MS)]
     assert group.state.holds == {}
+
+
+def test_a_task_that_a_deadline_hands_on_while_it_ceases_to_exist_is_nobodys_move():
+    group = two_with_a_task_on_its_way()
+    task = given_up(group)
+    group.members["m2"].reports()
+    silent_ms = group.state.now_ms - group.state.members["m1"].last_heard_ms
+    for _ in range((SESSION_MS - silent_ms) // 1_000 - 1):
+        group.tick(1_000)
+        group.members["m2"].reports()
+    assert "m1" in group.state.members
+    out = group.fact(topology(epoch=2, stateless=task.partition), after_ms=1_000)
+    assert expired(out) == [("m1", "session_timeout", 0)]
+    assert task not in group.state.owner
+    told = [move for each in out if isinstance(each, AssignmentIssued) for move in each.moves if move.task == task]
+    assert [(move.state, move.reason, move.destination) for move in told] == [("cancelled", "task_gone", "m2")]
