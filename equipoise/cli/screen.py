@@ -130,11 +130,68 @@ class Screen:
 
 
 def _draw(table: Table) -> None:
+    """The table on a terminal: columns as wide as the terminal allows without breaking a word, else each row as lines of ``name: value``."""
+    console = rich.console.Console()
+    widths = _widths(table, console.width)
+    if widths is None:
+        _draw_rows(console, table)
+        return
     drawn = rich.table.Table(
         title=table.title or None, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_style="bold"
     )
-    for index, name in enumerate(table.columns):
-        drawn.add_column(Text(name), justify="right" if table.stands_right(index) else "left", overflow="fold")
+    for index, (name, width) in enumerate(zip(table.columns, widths, strict=True)):
+        drawn.add_column(Text(name), justify="right" if table.stands_right(index) else "left", overflow="fold", width=width)
     for row in table.cells():
         drawn.add_row(*map(Text, row))
-    rich.console.Console().print(drawn)
+    console.print(drawn)
+
+
+def _widths(table: Table, room: int) -> list[int] | None:
+    """Columns' widths for a terminal of `room` cells; None: not without breaking words.
+
+    Every column has room for its longest word, and sentences for some words beside each other; what is left goes first to the columns that need
+    least to have each cell on one line.
+    """
+    columns = [list(column) for column in zip(table.columns, *table.cells(), strict=True)]
+    full = [max(map(cell_len, column)) for column in columns]
+    words = [max((cell_len(word) for cell in column for word in cell.split()), default=1) for column in columns]
+    longest = [max(map(cell_len, column[1:]), default=0) for column in columns]
+    least = [max(word, _LEAST_SENTENCE) if cell > _LEAST_SENTENCE else word for word, cell in zip(words, longest, strict=True)]
+    left = room - sum(least) - _GAP * len(columns) - 1
+    if left < 0:
+        return None
+    widths = list(least)
+    for index in sorted(range(len(columns)), key=lambda index: (full[index] - least[index], index)):
+        more = min(left, full[index] - least[index])
+        widths[index] += more
+        left -= more
+    return widths
+
+
+_LEAST_SENTENCE = 24
+"""Cells that a column of sentences has at least: narrower ones read like a ladder."""
+_GAP = 2
+"""Cells between two columns: a padding and a separator."""
+
+
+def _draw_rows(console: rich.console.Console, table: Table) -> None:
+    if table.title:
+        console.print(Text(table.title, style="bold"))
+    for row in table.cells():
+        parts = [f"{name}: {cell}" if name else cell for name, cell in zip(table.columns, row, strict=True) if cell]
+        console.rule(style="dim")
+        console.print(Text("\n").join(Text(line) for line in _filled(parts, console.width)))
+
+
+def _filled(parts: Sequence[str], width: int) -> list[str]:
+    """As many parts on a line as it has room for."""
+    lines: list[str] = []
+    for part in parts:
+        if lines and cell_len(lines[-1]) + len(_BETWEEN) + cell_len(part) <= width:
+            lines[-1] += _BETWEEN + part
+        else:
+            lines.append(part)
+    return lines
+
+
+_BETWEEN = " · "

@@ -43,6 +43,14 @@ def answers(screen: Screen, code: int) -> int:
     return code
 
 
+@command("explains", json=False)
+def explains(screen: Screen) -> None:
+    """Prints a table of many columns, the last one of sentences."""
+    columns = ("task", "decided", "generation", "lag then", "outcome", "why")
+    rows = [("0_10", "04:35:17.024", 15, 123456, "granted", "within acceptable_recovery_lag when that was decided, so it was handed over at once")]
+    screen.answer(None, Table(columns=columns, rows=rows, title="moves"))
+
+
 @command("counts", json=True)
 @click.argument("total", type=int)
 @click.option("--streams", is_flag=True)
@@ -66,7 +74,7 @@ def waits(screen: Screen) -> None:
     signal.pause()
 
 
-NAMES = ("fails", "answers", "counts", "floods", "waits")
+NAMES = ("fails", "answers", "explains", "counts", "floods", "waits")
 front = Front(name="front", help="A front.", commands_by_place={name: f"{__name__}:{name}" for name in NAMES})
 
 if __name__ == "__main__":

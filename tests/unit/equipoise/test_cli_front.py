@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from importlib import metadata
@@ -31,10 +32,11 @@ def script(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*SCRIPT, *args], capture_output=True, text=True, env=ENVIRONMENT, check=False, timeout=60)
 
 
-def on_a_terminal(*args: str, stdout_too: bool) -> tuple[str, str]:
+def on_a_terminal(*args: str, stdout_too: bool, columns: int = 100) -> tuple[str, str]:
     """Runs the script with stderr (and stdout) on a terminal; returns what came on stdout, if a pipe, and on the terminal."""
     leader, follower = pty.openpty()
-    process = subprocess.Popen([*SCRIPT, *args], stdout=follower if stdout_too else subprocess.PIPE, stderr=follower, env=ENVIRONMENT, text=True)
+    environment = {**ENVIRONMENT, "COLUMNS": str(columns)}
+    process = subprocess.Popen([*SCRIPT, *args], stdout=follower if stdout_too else subprocess.PIPE, stderr=follower, env=environment, text=True)
     os.close(follower)
     drawn = b""
     while True:
@@ -100,7 +102,7 @@ def test_misuse_is_one_line_that_names_the_help_and_exit_2(line: str) -> None:
 
 def test_a_command_that_does_not_exist_is_answered_with_those_that_do() -> None:
     assert run("answer").stderr == "equipoise: no command 'answer'; did you mean answers?; see front --help\n"
-    assert run("zzz").stderr == "equipoise: no command 'zzz'; there are: fails, answers, counts, floods, waits; see front --help\n"
+    assert run("zzz").stderr == "equipoise: no command 'zzz'; there are: fails, answers, explains, counts, floods, waits; see front --help\n"
 
 
 def test_a_no_is_exit_1_with_the_answer_on_stdout() -> None:
@@ -182,6 +184,21 @@ def test_a_table_on_a_terminal_is_drawn() -> None:
     _, drawn = on_a_terminal("answers", stdout_too=True)
     assert "━" in drawn or "─" in drawn
     assert "123,456" in drawn
+
+
+@pytest.mark.parametrize("columns", [24, 40, 60, 80, 100, 200])
+def test_a_terminal_breaks_no_word_however_narrow(columns: int) -> None:
+    _, drawn = on_a_terminal("explains", stdout_too=True, columns=columns)
+    shown = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", drawn).replace("\r", "")
+    words = {word.strip(":·") for word in shown.split()}
+    assert {"generation", "0_10", "04:35:17.024", "123,456", "acceptable_recovery_lag"} <= words
+    assert max(map(len, shown.splitlines())) <= columns
+
+
+def test_a_narrow_terminal_gets_each_row_as_lines() -> None:
+    narrow = on_a_terminal("explains", stdout_too=True, columns=40)[1]
+    assert "task: 0_10 · decided: 04:35:17.024" in narrow
+    assert "task: 0_10" not in on_a_terminal("explains", stdout_too=True, columns=200)[1]
 
 
 def test_alone_it_helps() -> None:
