@@ -32,6 +32,7 @@ from events.facts import (
 )
 from events.records import DecisionRecord, Record
 from events.tasks import Lag, TaskId
+from replay.wording import groups_text
 
 TAIL_MS = 60_000
 """Past its last sample a curve goes on as it grew over this much time before."""
@@ -213,7 +214,7 @@ class _Reading:
         if self.group is None:
             self.group = record.group
         elif self.group != record.group:
-            raise InputError(f"offset {record.offset}: the log holds groups {self.group!r} and {record.group!r}; name one")
+            raise InputError(f"--group: the log holds several groups, {self.group!r} and {record.group!r} among them; name one")
         self.now_ms = max(self.now_ms, record.append_ms)
         if self.start_ms is None:
             self.start_ms = self.now_ms
@@ -289,18 +290,24 @@ def read_exogenous(records: Iterable[Record | DecisionRecord], *, group: str | N
     equipoise asks to leave and is drained first (LeaveIntended), one of Kafka Streams cannot. Hence `announce_closes`; False: it stops at once.
 
     Raises:
-        InputError: no configuration or topology, several groups and none named, or a manifest that is no JSON object.
+        InputError: no configuration or topology, several groups and none named, the named one not there, or a manifest that is no JSON object.
     """
     reading = _Reading(group)
+    others: set[str] = set()
     for record in records:
         if isinstance(record, DecisionRecord):
             if group is None or record.group == group:
                 reading.decision(record)
         elif group is None or record.group in ("", group):
             reading.fact(record)
+        else:
+            others.add(record.group)
     if reading.config is None or reading.topology is None or reading.start_ms is None or reading.group is None:
+        if reading.group is None or (group is not None and reading.start_ms is None):
+            named = "any group; import or simulate one" if group is None else f"group {group!r}; {groups_text(others)}"
+            raise InputError(f"{'' if group is None else '--group: '}the log holds no fact of {named}")
         missing = "GroupConfigured" if reading.config is None else "TopologyDeclared"
-        raise InputError(f"the log has no {missing} fact of {group or 'its group'}; import or record it again")
+        raise InputError(f"the log has no {missing} fact of group {reading.group!r}; import or record it again")
     imported = reading.config.led_by == "external"
     actions = reading.manifest.get("supplied", {}).get("actions", {})
     supplied = [each for each in actions.get("values", []) if each.get("instance")]

@@ -16,6 +16,7 @@ from assignors.problem import AssignmentProblem, Assignor, Plan, WrappedAssignor
 from events.errors import InputError
 from events.facts import LogOpened
 from events.records import DecisionRecord, Record
+from replay.wording import groups_text
 from statemachine.machine import GroupMachine, Load
 
 Entry = Record | DecisionRecord
@@ -95,6 +96,7 @@ class Refold:
         the log and the machine raise.
         """
         last_offset = -1
+        others: set[str] = set()
         for entry in entries:
             if isinstance(entry, DecisionRecord):
                 if entry.group == self._group:
@@ -112,11 +114,13 @@ class Refold:
             elif entry.group != self._group:
                 if self._takes_any:
                     raise InputError(f"--group: the log holds several groups, {self._group!r} and {entry.group!r} among them; name one")
+                others.add(entry.group)
                 continue
             yield self._step(entry)
         if not self.facts:
-            whose = "any group" if self._group is None else f"group {self._group!r}"
-            raise InputError(f"--group: the log holds no fact of {whose}")
+            if self._group is None:
+                raise InputError("the log holds no fact of any group; import or simulate one")
+            raise InputError(f"--group: the log holds no fact of group {self._group!r}; {groups_text(others)}")
         if until_offset is not None and last_offset < until_offset:
             raise InputError(f"--at: the log ends at offset {last_offset}; name one up to that")
 

@@ -177,7 +177,8 @@ def verify(entries: Iterable[Entry], *, load: Load = registry.load, advance: Cal
     """Refolds and compares every group of a log.
 
     `entries`: facts and decisions in stored order, as `events.log` reads them; what their reader raises (damage, a gap, an unknown kind) ends the
-    pass and is in the answer. `load`: as for GroupMachine. `advance`: told the number of records read since it was last called.
+    pass and is in the answer; so is a log without any record. `load`: as for GroupMachine. `advance`: told the number of records read since it was
+    last called.
     """
     groups: dict[str, _Group] = {}
     opened: Record | None = None
@@ -198,6 +199,8 @@ def verify(entries: Iterable[Entry], *, load: Load = registry.load, advance: Cal
     except LogError as error:
         problem, offset = str(error), error.offset
     advance(records % 256)
+    if not records and not problem:
+        problem, offset = "offset 0: the log is empty, so there is nothing to verify; import or simulate one", 0
     answers = tuple(groups[name].answer() for name in sorted(groups))
     return Verification(log_id=log_id, groups=answers, records=records, problem=problem, offset=offset)
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import datetime as dt
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from assignors.problem import REASONS, records_text
 from events.decisions import Move
 from events.tasks import Lag, LagSentinel
+
+MOST_NAMED = 10
+"""Names listed in one message."""
 
 MACHINE_REASONS: Mapping[str, str] = {
     "carried": "{source} has let go; {destination} has it now",
@@ -105,3 +108,11 @@ def span_text(ms: int) -> str:
 def counted(number: int, singular: str, plural: str | None = None) -> str:
     """``1 task``, ``2 tasks``, ``1,204 tasks``."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
+
+
+def groups_text(groups: Iterable[str]) -> str:
+    """Which groups a log holds instead of the one that was asked for."""
+    names = sorted(groups)
+    if not names:
+        return "it holds no other"
+    return f"it holds {', '.join(map(repr, names[:MOST_NAMED]))}{' and more' if len(names) > MOST_NAMED else ''}"

@@ -29,11 +29,17 @@ def assign(screen: Screen, file: BinaryIO) -> None:
     """
     from assignors.wire import assign_line  # the solver; a second that --help need not wait for
 
+    if file.isatty():
+        screen.remark("reading problems from the terminal, one JSON object a line; Ctrl-D ends")
+    answered = False
     for number, line in enumerate(screen.track(file, "assigning", streams_output=True), 1):
         if line.isspace():
             continue
+        answered = True
         try:
             plan = assign_line(line)
         except InputError as error:
             raise InputError(f"{getattr(file, 'name', '<stdin>')} line {number}: {error}") from error
         click.echo(plan.encode())  # JSON is UTF-8 whatever the locale; flushed, as who sends the next problem may wait for this plan
+    if not answered:
+        screen.remark(f"{getattr(file, 'name', '<stdin>')} holds no problem, so there is no plan; equipoise assign --help shows one")

@@ -31,14 +31,18 @@ class Endings(click.Command):
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **settings: Any) -> Never:  # type: ignore[override]
         """Runs one command line (None: the process's own) and ends the process with its exit code."""
+        _open_what_is_closed()
         try:
             code = super().main(args, prog_name or self.name, **{**settings, "standalone_mode": False})
+            sys.stdout.flush()  # --help and --version write outside of `invoke`
         except click.Abort:
             report("interrupted")
             code = EXIT_INTERRUPTED
         except click.ClickException as error:
             report(self._usage_text(error))
             code = EXIT_USAGE
+        except OSError as error:
+            code = _failed(None, error)
         sys.exit(code if isinstance(code, int) else 0)
 
     def invoke(self, ctx: click.Context) -> Any:
@@ -51,18 +55,19 @@ class Endings(click.Command):
             raise
         except KeyboardInterrupt as error:
             raise click.Abort from error
-        except BrokenPipeError:
-            _let_go_of_stdout()
-            return EXIT_BROKEN_PIPE
         except Exception as error:  # noqa: BLE001 the last resort; nothing is swallowed: each ends the process with its own code
             return _failed(ctx, error)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; a LOG that cannot be opened ends the command as it would inside of it."""
+        """As click does; a LOG that cannot be opened ends the command as it would inside of it, an open one is closed if the rest is wrong."""
         try:
             return super().parse_args(ctx, args)
         except (EquipoiseError, OSError) as error:
+            ctx.close()
             ctx.exit(_failed(ctx, error))
+        except BaseException:
+            ctx.close()
+            raise
 
     def _usage_text(self, error: click.ClickException) -> str:
         text = error.format_message()
@@ -71,23 +76,37 @@ class Endings(click.Command):
         return text
 
 
-def _failed(ctx: click.Context, error: Exception) -> int:
+def _failed(ctx: click.Context | None, error: Exception) -> int:
     """Reports `error`; returns the exit code it asks for."""
-    if ctx.meta.get(DEBUG):
+    if isinstance(error, BrokenPipeError):
+        _let_go_of_stdout()
+        return EXIT_BROKEN_PIPE
+    if ctx is not None and ctx.meta.get(DEBUG):
         traceback.print_exception(error)
     if isinstance(error, EquipoiseError):
         report(str(error) or type(error).__name__)
         return error.exit_code
     if isinstance(error, OSError):
-        report(f"{error.filename}: {error.strerror}" if error.filename and error.strerror else str(error))
+        if error.filename and error.strerror:
+            report(f"{error.filename}: {error.strerror}")
+        else:  # a stream without a name: ours
+            report(f"the answer cannot be written: {error.strerror or error}")
+            _let_go_of_stdout()
         return EXIT_USAGE
     first_line = next(iter(str(error).splitlines()), "")
     report(f"{type(error).__name__}: {first_line:.200} (a defect of equipoise: please report it, with what the same command prints under --debug)")
     return EXIT_DEFECT
 
 
+def _open_what_is_closed() -> None:
+    """A standard stream that the caller closed (``<&-``, ``>&-``, ``2>&-``) is empty, or swallows what is written."""
+    for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
+        if getattr(sys, name) is None:
+            setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 it lives as long as the process
+
+
 def _let_go_of_stdout() -> None:
-    """Points stdout to nowhere, so that the interpreter's own flush at the end does not complain of the broken pipe."""
+    """Points stdout to nowhere, so that the interpreter's own flush at the end does not complain of what could not be written."""
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):

@@ -56,7 +56,8 @@ def explanation_parts(explanation: Explanation) -> list[str | Table]:
         parts.append(moves_table(explanation.moves[-_MOST_MOVES:], explanation.append_ms))
         stopped_ms = sum(interval.to_ms - interval.from_ms for interval in explanation.stopped)
         times = counted(len(explanation.stopped), "stretch", "stretches")
-        parts.append(f"  Over the whole log it was without a running owner for {span_text(stopped_ms)}, in {times}.")
+        without = f"without a running owner for {span_text(stopped_ms)}, in {times}" if explanation.stopped else "never without a running owner"
+        parts.append(f"  Over the whole log it was {without}.")
     parts += _section("What is next?", explanation.what_next)
     if explanation.slots:
         parts.append(slots_table(explanation))

@@ -9,10 +9,9 @@ import attrs
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import NEW_LOG
+from equipoise.cli.params import NEW_LOG, new_log
 from equipoise.cli.screen import Screen, Table
 from events.errors import InputError
-from events.log import open_log
 from replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:
@@ -54,7 +53,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
             advance(max(0, done - done_before))
             done_before = done
 
-        with open_log(location, "w") as log, log.transaction():
+        with new_log(location) as log:
             summary = import_history(folder, log, progress, options=options)
     screen.answer(attrs.asdict(summary), *import_parts(summary, location))
 

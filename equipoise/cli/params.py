@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import difflib
 import json
+import os
 from collections.abc import Iterable, Iterator
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -46,7 +49,7 @@ LOG = _LogToRead()
 """``@click.argument("log", type=LOG)`` gives an open `events.log.Log`."""
 
 NEW_LOG = click.Path(writable=True)
-"""``@click.option("--to", type=NEW_LOG)`` gives a location for ``open_log(location, "w")``: to be opened once all else is known to be sound."""
+"""``@click.option("--to", type=NEW_LOG)`` gives a location for `new_log`: to be opened once all else is known to be sound."""
 
 TASK = _Task()
 OFFSET = click.IntRange(min=0)
@@ -58,11 +61,46 @@ def read(screen: Screen, log: Log, label: str) -> Iterator[Record | DecisionReco
     return screen.track(log.read(), label, log.count())
 
 
+@contextlib.contextmanager
+def new_log(location: str) -> Iterator[Log]:
+    """A new log, which takes the place of one at `location` when the block is done; all stays as it was when an exception leaves the block.
+
+    Until then it is a file of its own beside it, as ``group.part.db``. Raises what `open_log` does; what is there and is no log stays there.
+    """
+    scheme = "sqlite:///" if location.startswith("sqlite:///") else ""
+    path = Path(location.removeprefix(scheme))
+    if path.is_dir() or ("://" in location and not scheme) or (path.is_file() and path.stat().st_size):
+        open_log(location, "r").close()  # raises when that can be no log, or is none
+    part = path.with_name(f"{path.stem}.part{path.suffix}")
+    try:
+        with _opened(f"{scheme}{part}", part, path) as log, log.transaction():
+            yield log
+        for name in _beside(path):
+            name.unlink(missing_ok=True)
+        os.replace(part, path)
+    finally:
+        for name in (part, *_beside(part)):
+            with contextlib.suppress(OSError):
+                name.unlink(missing_ok=True)
+
+
+def _opened(location: str, part: Path, path: Path) -> Log:
+    try:
+        return open_log(location, "w")
+    except InputError as error:
+        raise InputError(f"--to {str(error).replace(str(part), str(path))}") from None
+
+
+def _beside(path: Path) -> tuple[Path, Path]:
+    """The files that SQLite may have left beside a log."""
+    return Path(f"{path}-wal"), Path(f"{path}-shm")
+
+
 def with_settings(knobs: Knobs, settings: Iterable[str]) -> Knobs:
     """`knobs` with ``name=value`` settings over them, later ones over earlier ones.
 
     Lists are written with commas (``rack_aware_tags=zone,host``). An option of a third-party assignor is ``options.name=value``; its value is
-    a number, true, false, or else text. Raises InputError for a setting that is none, FieldError for a value that is out of bounds.
+    a number, true, false, or else text. Raises InputError, for a setting that is none or a value that is out of bounds.
     """
     changes: dict[str, Any] = {}
     options = dict(knobs.options)
@@ -74,7 +112,10 @@ def with_settings(knobs: Knobs, settings: Iterable[str]) -> Knobs:
             options[name.removeprefix("options.")] = _scalar(text)
         else:
             changes[name] = _knob(name, text)
-    return attrs.evolve(knobs, **changes, options=options)
+    try:
+        return attrs.evolve(knobs, **changes, options=options)
+    except FieldError as error:
+        raise InputError(f"--set {error.field.removeprefix('Knobs.')}: {error.problem}") from None
 
 
 def _knob(name: str, text: str) -> Any:

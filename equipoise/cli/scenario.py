@@ -33,6 +33,8 @@ def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
     if rewrite and os.environ.get("CI"):
         raise InputError("--rewrite: refused when CI is set; golden text is rewritten by people, who read the diff")
     paths = [path for file in files for path in (sorted(file.rglob("*.txt")) if file.is_dir() else [file])]
+    if not paths:
+        raise InputError(f"{' '.join(map(str, files))}: no .txt file in there; name a scenario, or a folder that holds some")
     documents: list[dict[str, object]] = []
     parts: list[str] = []
     for path in screen.track(paths, "playing", len(paths)):

@@ -10,11 +10,11 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG, NEW_LOG, read, with_settings
+from equipoise.cli.params import LOG, NEW_LOG, new_log, read, with_settings
 from equipoise.cli.screen import Screen, Table
 from events.errors import InputError
 from events.knobs import Knobs
-from events.log import Log, open_log
+from events.log import Log
 from replay.cluster.restore import RestoreModel
 from replay.exogenous import Exogenous, read_exogenous
 from replay.fit import Fit, fit
@@ -69,7 +69,7 @@ def simulate(
     simulation = Simulation(
         assignor=assignor, overrides=overridden(exogenous.start.config.knobs, settings), seed=seed, restore=RestoreModel(records_per_s=speed)
     )
-    with open_log(location, "w") as sink, simulating(screen, exogenous) as progress, sink.transaction():
+    with new_log(location) as sink, simulating(screen, exogenous) as progress:
         result = simulate(exogenous, simulation, sink=sink, progress=progress)
     document = {**result.as_json(), "log": location, "fit": fitted.as_json(), "restore_records_per_s": speed}
     screen.answer(document, *simulation_parts(result, fitted, speed, location))

@@ -11,6 +11,7 @@ from equipoise.cli.command import command
 from equipoise.cli.explain import moves_table
 from equipoise.cli.params import LOG, OFFSET, read
 from equipoise.cli.screen import Screen, Table
+from events.errors import InputError
 from events.log import Log
 from replay.wording import cause_text, clock_text, counted, day_text, span_text
 
@@ -46,9 +47,12 @@ def timeline(
     from replay.timeline import build_timeline, render_page, render_picture, timeline_document
 
     built = build_timeline(read(screen, log, "folding"), group=group, until_offset=until_offset)
-    for path, render in ((html_path, render_page), (svg_path, render_picture)):
+    for option, path, render in (("--html", html_path, render_page), ("--svg", svg_path, render_picture)):
         if path is not None:
-            path.write_text(render(built), encoding="utf-8")
+            try:
+                path.write_text(render(built), encoding="utf-8")
+            except OSError as error:
+                raise InputError(f"{option} {path}: {error.strerror}; name a file that can be written") from None
             screen.remark(f"wrote {path}")
     screen.answer(timeline_document(built), *timeline_parts(built, None if everything else _MOST_ROWS))
 

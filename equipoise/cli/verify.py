@@ -55,15 +55,9 @@ def verification_parts(verification: Verification) -> list[str | Table]:
     verdict = click.style(verification.verdict.value, fg=_COLOURS[verification.verdict.exit_code], bold=True)
     told = f"{counted(compared, 'decision')} of {counted(facts, 'fact')} recomputed and compared byte for byte"
     parts: list[str | Table] = [f"{verdict}: {told}" if verification.verdict.exit_code == 0 else f"{verdict}, after {told}"]
-    parts.append(
-        Table(
-            columns=("group", "verdict", "facts", "decisions identical", "state hashes", "repeated", "not yet written"),
-            rows=[
-                (group.group, group.verdict.value, group.facts, group.compared, group.checkpoints, group.repeated, group.not_yet_written)
-                for group in groups
-            ],
-        )
-    )
+    columns = ("group", "verdict", "facts", "decisions identical", "state hashes", "repeated", "not yet written")
+    rows = [(each.group, each.verdict.value, each.facts, each.compared, each.checkpoints, each.repeated, each.not_yet_written) for each in groups]
+    parts += [Table(columns=columns, rows=rows)] if rows else []
     for group in groups:
         if group.divergence is not None:
             parts += divergence_parts(group.group, group.divergence)

@@ -44,16 +44,18 @@ def options_of(source: Source, given: Mapping[str, Any]) -> ImportOptions:
     """Options from SOURCE/settings.json, with `given` on top.
 
     Raises:
-        InputError: a setting is unknown or not of its type.
+        InputError: a setting is unknown or not of its type; it names settings.json, or --set for one that was `given`.
     """
     merged = {**source.settings(), **given}
     known = {field.name: field.type for field in attrs.fields(ImportOptions)}
     for name, value in merged.items():
+        where = "--set" if name in given else SETTINGS
         if name not in known:
-            raise InputError(f"{SETTINGS}: unknown setting {name!r}; known are {', '.join(sorted(known))}")
-        right = isinstance(value, str) if "str" in str(known[name]) else value.__class__ is int
+            raise InputError(f"{where}: unknown setting {name!r}; known are {', '.join(sorted(known))}")
+        is_text = "str" in str(known[name])
+        right = isinstance(value, str) if is_text else value.__class__ is int
         if not right and not (value is None and "None" in str(known[name])):
-            raise InputError(f"{SETTINGS}: setting {name!r} is {value!r:.40}, which is no {known[name]}")
+            raise InputError(f"{where}: setting {name!r} is {value!r:.40}, which is no {'text' if is_text else 'whole number'}")
     return ImportOptions(**merged)
 
 
@@ -90,7 +92,7 @@ def configuration(options: ImportOptions) -> GroupConfigured:
             probing_interval_ms=options.probing_interval_ms,
         )
     except FieldError as error:
-        raise InputError(f"{SETTINGS} or options: {error}") from None
+        raise InputError(f"{SETTINGS} or --set: {error.field.removeprefix('Knobs.')}: {error.problem}") from None
     solver = options.solver
     if solver is None:
         from assignors import registry  # a solver takes a second to load

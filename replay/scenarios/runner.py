@@ -75,4 +75,9 @@ def _checked(directive: Directive, path: str) -> Said:
 
 def play_file(path: Path) -> Outcome:
     """Plays the scenario in a file. Raises OSError when it cannot be read, else as `play_text`."""
-    return play_text(path.read_text(encoding="utf-8"), str(path))
+    try:
+        text = path.read_text(encoding="utf-8")
+    except UnicodeDecodeError as error:
+        line = error.object[: error.start].count(b"\n") + 1
+        raise ScenarioError(str(path), line, "is not UTF-8, so it is no scenario; name a text file") from None
+    return play_text(text, str(path))

@@ -224,11 +224,11 @@ def test_later_configurations_and_topologies_are_happenings() -> None:
 
 
 def test_what_is_no_groups_log_is_refused() -> None:
-    with pytest.raises(InputError, match="no GroupConfigured fact of its group"):
+    with pytest.raises(InputError, match="no fact of any group"):
         read_exogenous([])
     with pytest.raises(InputError, match="no TopologyDeclared fact of g"):
         read_exogenous([Record("g", 0, 0, CONFIG)], group="g")
-    with pytest.raises(InputError, match="offset 1: the log holds groups 'g' and 'h'; name one"):
+    with pytest.raises(InputError, match="--group: the log holds several groups, 'g' and 'h' among them; name one"):
         read_exogenous([Record("g", 0, 0, CONFIG), Record("h", 1, 0, CONFIG)])
     for manifest, problem in (("{", "not JSON"), ("[]", "not a JSON object")):
         with pytest.raises(InputError, match=rf"LogOpened\.manifest: {problem}"):

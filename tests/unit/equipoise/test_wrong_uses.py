@@ -1,0 +1,272 @@
+"""Wrong uses of the command line: each is one line on stderr that names the place and the fix, exit code 2, and never a traceback."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+from equipoise.cli import main
+from events.log import open_log
+from events.records import Record
+from tests.unit.replay.lived import lived, write
+
+ROOT = Path(__file__).parents[3]
+COMMAND = [sys.executable, "-m", "equipoise"]
+PROBLEM = (ROOT / "docs" / "problem.jsonl").read_bytes()
+
+
+def run(line: str, stdin: bytes = b"") -> Result:
+    return CliRunner().invoke(main, line.split(), input=stdin)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Logs, sound and otherwise, and what is no log at all."""
+    place = tmp_path_factory.mktemp("wrong")
+    for name in ("group.db", "group.jsonl"):
+        with open_log(place / name, "w") as log:
+            write(log, lived())
+    with open_log(place / "two.db", "w") as log, log.transaction():
+        for entry in lived():
+            if isinstance(entry, Record):
+                log.append_fact(entry.group, entry.append_ms, entry.event)
+                if entry.group:
+                    log.append_fact("payments", entry.append_ms, entry.event)
+    lines = (place / "group.jsonl").read_bytes().splitlines(keepends=True)
+    (place / "gap.jsonl").write_bytes(b"".join(lines[:50] + lines[51:]))
+    (place / "torn.jsonl").write_bytes(b"".join(lines[:50]) + lines[50][:30])
+    (place / "flipped.jsonl").write_bytes(b"".join([*lines[:50], lines[50].replace(b"1", b"2", 1), *lines[51:]]))
+    noise = random.Random(0).randbytes(5_000)
+    for name in ("noise.db", "noise.jsonl", "noise.txt"):
+        (place / name).write_bytes(noise)
+    (place / "text.db").write_text("this is text\n" * 100)
+    for name in ("empty.db", "empty.jsonl", "empty.txt"):
+        (place / name).touch()
+    (place / "huge.jsonl").write_bytes(b"{" + b"a" * 1_000_000)
+    for name in ("dir", "dir.db"):
+        (place / name).mkdir()
+    with sqlite3.connect(place / "other.db") as other:
+        other.execute("CREATE TABLE x (y)")
+    other.close()
+    return place
+
+
+WRONG = [
+    # no LOG, or no sound one
+    ("verify {f}/absent.db", "there is no such log; import or simulate one"),
+    ("verify {f}/absent.jsonl", "there is no such log; import or simulate one"),
+    ("verify {f}/dir", "SQLite (group.db"),
+    ("show {f}/dir.db", "SQLite (group.db"),
+    ("verify {f}/group.txt", "Name it .db (SQLite) or .jsonl (JSON Lines)"),
+    ("verify kafka://host:9092", "this build reads and writes SQLite"),
+    ("verify {f}/text.db", "text.db"),
+    ("timeline {f}/noise.db", "noise.db"),
+    ("verify {f}/noise.jsonl", "offset 0: "),
+    ("verify {f}/huge.jsonl", "offset 0: "),
+    ("verify {f}/other.db", "no log of equipoise; name another file"),
+    ("verify {f}/empty.db", "no log of equipoise; name another file"),
+    ("verify {f}/empty.jsonl", "the log is empty, so there is nothing to verify; import or simulate one"),
+    ("show {f}/empty.jsonl", "the log holds no fact of any group; import or simulate one"),
+    ("explain {f}/empty.jsonl --task 0_0", "the log holds no fact of any group; import or simulate one"),
+    ("simulate {f}/empty.jsonl --to {t}/x.db", "the log holds no fact of any group; import or simulate one"),
+    ("verify {f}/gap.jsonl", "offset "),
+    ("verify {f}/torn.jsonl", "offset "),
+    ("verify {f}/flipped.jsonl", "the record's bytes differ from its checksum"),
+    ("show {f}/flipped.jsonl", "the record's bytes differ from its checksum"),
+    ("timeline {f}/gap.jsonl", "is missing; the next record has offset"),
+    ("simulate {f}/flipped.jsonl --to {t}/x.db", "the record's bytes differ from its checksum"),
+    # what is asked of it
+    ("show {f}/group.db --at 999999", "--at: the log ends at offset"),
+    ("show {f}/group.db --at -1", "'--at': -1 is not in the range"),
+    ("timeline {f}/group.db --at soon", "'--at': 'soon' is not a valid integer"),
+    ("explain {f}/group.db", "Missing option '--task'"),
+    ("explain {f}/group.db --task 9_9", "no task 9_9 at offset"),
+    ("explain {f}/group.db --task first", "write <sub-topology>_<partition>, as in 0_3"),
+    ("show {f}/group.db --group payments", "no fact of group 'payments'; it holds 'orders'"),
+    ("show {f}/two.db", "several groups, 'orders' and 'payments' among them; name one"),
+    ("explain {f}/two.db --task 0_0", "several groups, 'orders' and 'payments' among them; name one"),
+    ("timeline {f}/two.db --group refunds", "no fact of group 'refunds'; it holds 'orders', 'payments'"),
+    ("simulate {f}/two.db --to {t}/x.db", "--group: the log holds several groups, 'orders' and 'payments' among them; name one"),
+    ("simulate {f}/two.db --to {t}/x.db --group refunds", "--group: the log holds no fact of group 'refunds'; it holds 'orders', 'payments'"),
+    # where it is to be written
+    ("timeline {f}/group.db --html {f}/dir", "'--html'"),
+    ("timeline {f}/group.db --html {f}/absent/x.html", "name a file that can be written"),
+    ("timeline {f}/group.db --svg /proc/x.svg", "--svg /proc/x.svg: "),
+    ("simulate {f}/group.db", "Missing option '--to'"),
+    ("simulate {f}/group.db --to {f}/group.db", "that is the log to read; name another one"),
+    ("simulate {f}/group.db --to sqlite:///{f}/group.db", "that is the log to read; name another one"),
+    ("simulate {f}/group.db --to {f}/dir", "SQLite (group.db"),
+    ("simulate {f}/group.db --to {t}/x.txt", "x.txt: which form is this?"),
+    ("simulate {f}/group.db --to {t}/absent/x.db", "--to {t}/absent/x.db: "),
+    ("simulate {f}/group.db --to {t}/absent/x.jsonl", "--to {t}/absent/x.jsonl: there is no such folder; make it"),
+    ("simulate {f}/group.db --to /proc/x.db", "--to /proc/x.db: "),
+    ("simulate {f}/group.db --to {f}/text.db", "text.db"),
+    ("simulate {f}/group.db --to {f}/other.db", "no log of equipoise; name another file"),
+    ("demo --out {f}/group.db", "'--out'"),
+    ("demo --out {f}/group.db/out", "name a folder that can be written"),
+    # settings
+    ("simulate {f}/group.db --to {t}/x.db --set max_warmups", "write it as name=value"),
+    ("simulate {f}/group.db --to {t}/x.db --set max_warmup=1", "did you mean max_warmups?"),
+    ("simulate {f}/group.db --to {t}/x.db --set zzz=1", "there are: acceptable_recovery_lag"),
+    ("simulate {f}/group.db --to {t}/x.db --set max_warmups=", "--set max_warmups: '' is not a whole number"),
+    ("simulate {f}/group.db --to {t}/x.db --set max_warmups=0", "--set max_warmups: 0 is not a whole number from 1 to"),
+    ("simulate {f}/group.db --to {t}/x.db --set max_warmups=99999999999999999999", "--set max_warmups: 99999999999999999999 is not"),
+    ("simulate {f}/group.db --to {t}/x.db --set rack_aware_strategy=best", "--set rack_aware_strategy: 'best' is not one of none,"),
+    ("simulate {f}/group.db --to {t}/x.db --set rack_aware_strategy=min_cost", "places without regard to racks; use 'none'"),
+    ("simulate {f}/group.db --to {t}/x.db --set options.=1", "--set options"),
+    ("simulate {f}/group.db --to {t}/x.db --assignor nobody", "'nobody'"),
+    ("simulate {f}/group.db --to {t}/x.db --seed -1", "'--seed'"),
+    ("simulate {f}/group.db --to {t}/x.db --restore-speed 0", "'--restore-speed'"),
+    # imports
+    ("import", "kafka-streams"),
+    ("import flink rolling --to {t}/x.db", "'flink' is not 'kafka-streams'"),
+    ("import kafka-streams {f}/absent --to {t}/x.db", "no such folder; give the folder that holds"),
+    ("import kafka-streams {f}/dir --to {t}/x.db", "offsets_topic.jsonl"),
+    ("import kafka-streams {f}/group.db --to {t}/x.db", "no such folder; give the folder that holds"),
+    ("import kafka-streams rolling --to {t}/x.txt", "which form is this?"),
+    ("import kafka-streams rolling --to {t}/x.db --group nobody", "no generation of group 'nobody' in the dump"),
+    ("import kafka-streams rolling --to {t}/x.db --set colour=red", "--set: unknown setting 'colour'; known are acceptable_recovery_lag"),
+    ("import kafka-streams rolling --to {t}/x.db --set max_warmups=two", "--set: setting 'max_warmups' is 'two', which is no whole number"),
+    ("import kafka-streams rolling --to {t}/x.db --set max_warmups=0", "--set: max_warmups: 0 is not a whole number from 1 to"),
+    # scenarios, problems, words
+    ("scenario", "Missing argument 'FILE...'"),
+    ("scenario {f}/absent.txt", "does not exist"),
+    ("scenario {f}/dir", "no .txt file in there; name a scenario, or a folder that holds some"),
+    ("scenario {f}/empty.txt", "empty.txt:1: no directive in the file"),
+    ("scenario {f}/noise.txt", "noise.txt:1: is not UTF-8, so it is no scenario"),
+    ("scenario {f}/group.db", "is not UTF-8, so it is no scenario"),
+    ("assign {f}/absent.jsonl", "No such file or directory"),
+    ("assign {f}/dir", "Is a directory"),
+    ("assign {f}/group.db", "line 1: "),
+    ("assign {f}/group.jsonl", "line 1: $.offset: unknown field"),
+    ("assign {f}/huge.jsonl", "line 1: $: not JSON"),
+    ("vrify {f}/group.db", "did you mean verify?"),
+    ("verify {f}/group.db {f}/group.db", "unexpected extra argument"),
+    ("verify --fast {f}/group.db", "No such option '--fast'"),
+]
+
+
+@pytest.mark.parametrize(("line", "names"), WRONG, ids=[line.replace("{f}/", "").replace("{t}/", "") for line, _ in WRONG])
+def test_a_wrong_use_is_one_line_that_names_the_fix(folder: Path, tmp_path: Path, line: str, names: str) -> None:
+    before = {path.name: path.stat().st_size for path in folder.iterdir()}
+    result = run(line.format(f=folder, t=tmp_path))
+    assert result.exit_code == 2, result.output
+    assert result.stderr.startswith("equipoise: ")
+    assert result.stderr.count("\n") == 1
+    assert names.format(f=folder, t=tmp_path) in result.stderr
+    assert ".part" not in result.stderr
+    assert {path.name: path.stat().st_size for path in folder.iterdir()} == before, "nothing there is touched"
+    assert list(tmp_path.iterdir()) == [], "nothing half made is left"
+
+
+@pytest.mark.parametrize("name", ["group.db", "group.jsonl"])
+def test_what_fails_leaves_the_log_that_it_was_to_replace(folder: Path, tmp_path: Path, name: str) -> None:
+    target = tmp_path / name
+    target.write_bytes((folder / name).read_bytes())
+    for line in ("simulate {f}/group.db --to {t} --set rack_aware_strategy=min_cost", "import kafka-streams rolling --to {t} --group nobody"):
+        assert run(line.format(f=folder, t=target)).exit_code == 2
+        assert run(f"verify {target}").stdout.startswith("identical: ")
+        assert [path.name for path in tmp_path.iterdir()] == [name]
+    assert run(f"simulate {folder}/group.db --to {target}").exit_code == 0
+    assert run(f"verify {target}").stdout.startswith("identical: ")
+    assert [path.name for path in tmp_path.iterdir()] == [name]
+
+
+def test_an_empty_file_is_replaced_by_a_log(folder: Path, tmp_path: Path) -> None:
+    target = tmp_path / "made.db"
+    target.touch()
+    assert run(f"simulate {folder}/group.db --to {target}").exit_code == 0
+    assert run(f"verify {target}").exit_code == 0
+
+
+def test_no_problem_is_no_plan_and_says_so() -> None:
+    for text in (b"", b"\n \n"):
+        result = run("assign", stdin=text)
+        assert (result.exit_code, result.stdout) == (0, "")
+        assert result.stderr.endswith("holds no problem, so there is no plan; equipoise assign --help shows one\n")
+    assert run("assign --quiet").stderr == ""
+
+
+def shell(line: str, folder: Path, stdin: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    command = line.format(e=" ".join(COMMAND), f=folder)
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    return subprocess.run(["sh", "-c", command], input=stdin, capture_output=True, check=False, cwd=ROOT, env=environment, timeout=60)
+
+
+@pytest.mark.parametrize(
+    ("line", "code"),
+    [
+        ("{e} verify {f}/group.db >&-", 0),
+        ("{e} verify {f}/group.db 2>&-", 0),
+        ("{e} verify {f}/absent.db 2>&-", 2),
+        ("{e} assign <&-", 0),
+        ("{e} --help >&-", 0),
+    ],
+)
+def test_a_standard_stream_that_is_closed_is_no_defect(folder: Path, line: str, code: int) -> None:
+    done = shell(line, folder)
+    assert done.returncode == code, done.stderr
+    assert b"defect" not in done.stderr
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs a device that is always full")
+@pytest.mark.parametrize("line", ["verify {f}/group.db", "timeline --json {f}/group.db", "--help", "assign"])
+def test_an_answer_that_cannot_be_written_is_one_line(folder: Path, line: str) -> None:
+    done = shell(f"{{e}} {line} >/dev/full", folder, stdin=PROBLEM)
+    assert (done.returncode, done.stderr) == (2, b"equipoise: the answer cannot be written: No space left on device\n")
+
+
+def test_a_reader_of_help_that_goes_away_is_no_error(folder: Path) -> None:
+    read, write_end = os.pipe()
+    os.close(read)
+    with subprocess.Popen([*COMMAND, "--help"], stdout=write_end, stderr=subprocess.PIPE, cwd=ROOT) as process:
+        os.close(write_end)
+        assert process.stderr is not None
+        assert process.stderr.read() == b""
+        assert process.wait(timeout=60) == 141
+
+
+def test_an_interrupt_in_the_middle_of_writing_leaves_nothing(folder: Path, tmp_path: Path) -> None:
+    with subprocess.Popen([*COMMAND, "import", "kafka-streams", "scale-out", "--to", tmp_path / "x.db"], stderr=subprocess.PIPE, cwd=ROOT) as process:
+        while not list(tmp_path.iterdir()) and process.poll() is None:
+            time.sleep(0.001)
+        process.send_signal(signal.SIGINT)
+        _, errors = process.communicate(timeout=60)
+    assert (process.returncode, errors) == (130, b"equipoise: interrupted\n")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_interrupt_while_modules_are_read_is_one_line() -> None:
+    """The command line's own modules take a tenth of a second to load: an interrupt then is no traceback either."""
+    code = (
+        "import builtins\n"
+        "real = builtins.__import__\n"
+        "def interrupted(name, *rest):\n"
+        "    if name == 'equipoise.cli': raise KeyboardInterrupt\n"
+        "    return real(name, *rest)\n"
+        "from equipoise.__main__ import run\n"
+        "builtins.__import__ = interrupted\n"
+        "run()\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, check=False, cwd=ROOT, timeout=60)
+    assert (done.returncode, done.stderr) == (130, b"equipoise: interrupted\n")
+
+
+def test_the_script_starts_where_interrupts_are_met() -> None:
+    assert 'equipoise = "equipoise.__main__:run"' in (ROOT / "pyproject.toml").read_text()
+
+
+def test_json_says_what_a_wrong_log_is_as_well(folder: Path) -> None:
+    result = run(f"verify --json {folder}/empty.jsonl")
+    assert result.exit_code == 2
+    assert json.loads(result.stdout)["verdict"] == "cannot verify"
