@@ -6,6 +6,7 @@ restores its copies, closes what is revoked, and reports; nothing is lost or lat
 
 from __future__ import annotations
 
+import copy
 from typing import Any, Self
 
 import attrs
@@ -242,6 +243,17 @@ class Truthful:
     def leaves(self) -> None:
         """It wants to go; its next report says so."""
         self.leaving = True
+
+
+def all_but_time_and_leases(machine: GroupMachine) -> dict[str, Any]:
+    """The state but for what any record changes: time, place, and the lease of who spoke, be it a member or one that was put out."""
+    state = copy.deepcopy(machine.state)
+    for member in state.members.values():
+        member.last_heard_ms = 0
+    for ghost in state.ghosts.values():
+        ghost.last_heard_ms = 0
+    state.now_ms = state.last_append_ms = state.last_offset = state.seq = state.number = 0
+    return attrs.asdict(state, recurse=False)
 
 
 def rejections(decisions: list[Decision]) -> list[str]:

@@ -12,7 +12,7 @@ import hypothesis.strategies as st
 from hypothesis import note, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, precondition, rule
 
-from events.decisions import AssignmentIssued
+from events.decisions import AssignmentIssued, Checkpointed, EventRejected
 from events.facts import (
     AssignmentObserved,
     Fact,
@@ -31,7 +31,7 @@ from events.tasks import LagSentinel, TaskId
 from statemachine.invariants import check_refold, settling_ms, unsettled
 from statemachine.machine import GroupMachine
 from statemachine.state import GroupPhase
-from tests.groups import HEARTBEAT_MS, Group, Truthful, configured, joined, topology
+from tests.groups import HEARTBEAT_MS, Group, Truthful, all_but_time_and_leases, configured, joined, rejections, topology
 
 MEMBERS = ("m1", "m2", "m3", "m4")
 LIARS = (*MEMBERS, "a stranger")
@@ -253,7 +253,10 @@ class Storm(RuleBasedStateMachine):
 
     @rule(lie=lies(), after_ms=steps_ms)
     def hears_lies(self, lie: Fact, after_ms: int) -> None:
-        self.group.fact(lie, after_ms)
+        before = all_but_time_and_leases(self.group.machine)
+        answer = self.group.fact(lie, after_ms)
+        if answer and all(isinstance(decision, EventRejected | Checkpointed) for decision in answer) and rejections(answer):
+            assert all_but_time_and_leases(self.group.machine) == before, "a rejection changes nothing but a lease"
 
     @rule()
     def is_led_by_another_worker(self) -> None:

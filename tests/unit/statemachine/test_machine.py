@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 from typing import Any
 
@@ -19,7 +18,7 @@ from statemachine.invariants import check_refold
 from statemachine.machine import GroupMachine
 from statemachine.rejections import REJECTIONS, rejection_text
 from statemachine.state import GroupPhase
-from tests.groups import GROUP, SESSION_MS, Group, assigned, configured, joined, rejections, tasks, topology
+from tests.groups import GROUP, SESSION_MS, Group, all_but_time_and_leases, assigned, configured, joined, rejections, tasks, topology
 
 
 def kinds(decisions: list[Decision]) -> list[type]:
@@ -125,17 +124,6 @@ def test_nothing_is_decided_before_the_configuration():
 
 
 # Reject (L6)
-
-
-def all_but_time_and_leases(machine: GroupMachine) -> dict[str, Any]:
-    """The state but for what any record changes: time, place and the lease of who spoke."""
-    state = copy.deepcopy(machine.state)
-    members = {name: attrs.evolve(member, last_heard_ms=0) for name, member in state.members.items()}
-    return {
-        **{field.name: getattr(state, field.name) for field in attrs.fields(type(state))},
-        "members": members,
-        **dict.fromkeys(("now_ms", "last_append_ms", "last_offset", "seq", "number"), 0),
-    }
 
 
 def unsound(group: Group) -> dict[str, list[Any]]:
