@@ -1,12 +1,14 @@
 """SQLite: one table of records in one file; the embedded default.
 
 WAL with synchronous=FULL: a transaction is on the disk when it is committed, and a process killed at any moment leaves all of it or nothing.
-`id` counts the rows, so that stored order is the table's own order and the number of records is the highest id.
+`id` counts the rows, so that stored order is the table's own order and the number of records is the highest id. A finished log is sealed
+(`events.log.seal`).
 """
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import sqlite3
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,15 +16,17 @@ from typing import Any
 from urllib.parse import quote
 
 from events.errors import DamagedError, InputError
+from events.log import seal
 from events.log.rows import DecisionRow, FactRow, Order, Row
 from events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog
 
 APPLICATION_ID = 0x45515049  # "EQPI", in the file's header
-SCHEMA_VERSION = 1
+SCHEMA_VERSION = 2
 
 _COLUMNS = '"group", partition, offset, append_ms, kind, version, payload, number, caused_by, "index", checksum'
 
 _SCHEMA = (
+    *seal.SCHEMA,
     """CREATE TABLE records (
     id INTEGER PRIMARY KEY,
     "group" TEXT NOT NULL, partition INTEGER NOT NULL, offset INTEGER, append_ms INTEGER,
@@ -45,6 +49,7 @@ _COUNTS = """SELECT coalesce((SELECT max(id) FROM records), 0),
 _FAILURES = (sqlite3.Error, UnicodeDecodeError)
 """UnicodeDecodeError, because SQLite quotes damaged names in its messages as they are."""
 
+_LOG = logging.getLogger(__name__)
 _LEAST_ID = -(2**63)
 """Ids begin at 1; but a damaged one may be anything, and is not to be passed over."""
 
@@ -54,11 +59,24 @@ def _failing() -> Iterator[None]:
     try:
         yield
     except _FAILURES as error:
-        raise BrokenStoreError(str(error)) from None
+        raise BrokenStoreError(_one_line(error)) from None
+
+
+def _one_line(error: Exception) -> str:
+    """What SQLite says; of a damaged schema it quotes whole statements."""
+    return " ".join(str(error).split())[:200]
+
+
+class OtherSchemaError(InputError):
+    """A log that another build wrote, in a form this one does not read."""
 
 
 class SqliteLog(StoredLog):
-    """A log in a SQLite file. `check_structure`: have SQLite check its own pages and indexes first (reads the whole file)."""
+    """A log in a SQLite file.
+
+    `check_structure`: have SQLite check its own pages and indexes first, and check the seal of a finished log after each reading. Either reads the
+    whole file.
+    """
 
     def __init__(self, path: Path, mode: Mode, *, check_structure: bool = False) -> None:
         super().__init__(str(path), mode)
@@ -67,15 +85,17 @@ class SqliteLog(StoredLog):
         if mode == "w":
             _remove(path)
         self._db = _connect(path, mode)
+        self._seal = seal.Seal(self._db, path)
+        self._checks_seal = check_structure and mode == "r"
         try:
             self._prepare(check_structure)
         except _FAILURES as error:
-            self._db.close()
+            self._close_files()
             if mode != "r" and isinstance(error, sqlite3.OperationalError):  # locked, full, read-only, ...
                 raise InputError(f"{path}: {error}; mend the path or its rights") from None
-            raise DamagedError(0, f"{path} cannot be read: {error}; restore the log from a copy") from None
+            raise DamagedError(0, f"{path} cannot be read: {_one_line(error)}; restore the log from a copy") from None
         except BaseException:
-            self._db.close()
+            self._close_files()
             raise
 
     def _prepare(self, check_structure: bool) -> None:
@@ -87,10 +107,13 @@ class SqliteLog(StoredLog):
             for statement in _SCHEMA:
                 self._db.execute(statement)
             self._db.execute("COMMIT")
-        elif application != APPLICATION_ID:
-            raise InputError(f"{self.location}: is a SQLite file, but no log of equipoise; name another file")
-        elif version != SCHEMA_VERSION:
-            raise InputError(f"{self.location}: is a log of schema {version}, this build reads {SCHEMA_VERSION}; use the build that wrote it")
+        elif (application, version) != (APPLICATION_ID, SCHEMA_VERSION):
+            if self._one("SELECT count(*) FROM sqlite_schema WHERE name IN ('records', 'seal')") == 2 and self._seal.is_broken():
+                raise DamagedError(0, f"{self.location}: the file's header is not the one the log was sealed with; restore the log from a copy")
+            if application != APPLICATION_ID:
+                raise InputError(f"{self.location}: is a SQLite file, but no log of equipoise; name another file")
+            fix = "use the build that wrote it, or make the log anew"
+            raise OtherSchemaError(f"{self.location}: is a log of schema {version}, this build reads {SCHEMA_VERSION}; {fix}")
         self._db.execute("PRAGMA synchronous = FULL")
         if check_structure:
             found = self._one("PRAGMA integrity_check(1)")
@@ -127,6 +150,9 @@ class SqliteLog(StoredLog):
                 due += 1
             if due != last + 1:
                 raise MissingRowError(f"row {due} of {last}")
+            if self._checks_seal and self._seal.is_broken():
+                problem = "all records are sound, but bytes outside them are not those the log was sealed with; restore the log from a copy"
+                raise DamagedError(self._stored_position(), problem)
 
     def _first_id(self, from_offset: int) -> int:
         if from_offset == 0:
@@ -170,7 +196,7 @@ class SqliteLog(StoredLog):
         try:
             self._db.execute(statement, values)
         except _FAILURES as error:
-            raise BrokenStoreError(str(error)) from None
+            raise BrokenStoreError(_one_line(error)) from None
 
     def _begin(self) -> None:
         self._write("BEGIN IMMEDIATE")
@@ -179,6 +205,7 @@ class SqliteLog(StoredLog):
             raise InputError(f"{self.location}: another process has appended since this one opened it; a log has one writer, so close the other one")
 
     def _commit(self) -> None:
+        self._write(seal.UNSEAL)
         self._write("COMMIT")
 
     def _roll_back(self) -> None:
@@ -187,7 +214,23 @@ class SqliteLog(StoredLog):
         self._next_id = self._last_id() + 1
 
     def _close(self) -> None:
+        try:
+            if self.mode == "w" and not self._failed:
+                self._put_seal()
+        finally:
+            self._close_files()
+
+    def _put_seal(self) -> None:
+        try:
+            problem = "" if self._seal.put() else "somebody else is using it"
+        except (sqlite3.Error, OSError) as error:
+            problem = str(error)
+        if problem:
+            _LOG.warning("%s: all records are there, but the log is left unsealed: %s", self.location, problem)
+
+    def _close_files(self) -> None:
         self._db.close()
+        self._seal.close()
 
 
 def _row(columns: tuple[Any, ...]) -> Row:
@@ -212,7 +255,9 @@ def _connect(path: Path, mode: Mode) -> sqlite3.Connection:
         try:
             connection.execute("PRAGMA query_only = ON")
             connection.execute("SELECT count(*) FROM sqlite_schema")
-        except sqlite3.OperationalError:
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
+                return connection  # its header asks for what SQLite does not know: damaged, as below
             if Path(f"{path}-wal").exists():
                 raise
             # A closed log on a medium that takes no files beside it: nobody writes there, so it can be read as it is.
@@ -228,7 +273,8 @@ def _connect(path: Path, mode: Mode) -> sqlite3.Connection:
 def _remove(path: Path) -> None:
     """Make room for a new log in the place of an old one; of nothing else."""
     if path.exists() and path.stat().st_size > 0:
-        SqliteLog(path, "r").close()  # raises when it is something else
+        with contextlib.suppress(OtherSchemaError):
+            SqliteLog(path, "r").close()  # raises when it is something else
     try:
         for name in (path, Path(f"{path}-wal"), Path(f"{path}-shm")):
             name.unlink(missing_ok=True)

@@ -35,6 +35,8 @@ class StoredLog(abc.ABC):
         """What was appended last; kept in the modes that append."""
         self._in_transaction = self._part_failed = False
         self._closed = False
+        self._failed = False
+        """An exception has ended the `with` block that the log was open in."""
 
     # ------------------------------------------------------------------------------------------- what a store has to do
 
@@ -211,6 +213,7 @@ class StoredLog(abc.ABC):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self._failed = error is not None
         self.close()
 
     def _must_be_open(self) -> None:

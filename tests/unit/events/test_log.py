@@ -18,7 +18,7 @@ from events import codec
 from events.decisions import EventRejected
 from events.errors import DamagedError, GapError, InputError, LogError, RepeatError, UnknownKindError
 from events.facts import LogOpened, MemberJoined, ProbingTick, Undecodable
-from events.log import Log, Mode, open_log
+from events.log import Log, Mode, open_log, seal
 from events.log.jsonl import JsonLinesLog, parse, render
 from events.log.rows import Row
 from events.records import DecisionRecord, Record
@@ -422,9 +422,10 @@ def test_a_log_of_another_schema_is_not_read(tmp_path: Path) -> None:
     path = tmp_path / "group.db"
     fill(path)
     with sqlite3.connect(path) as database:
-        database.execute("PRAGMA user_version = 2")
+        database.execute("PRAGMA user_version = 3")
+        database.execute(seal.UNSEAL)
     database.close()
-    with pytest.raises(InputError, match="schema 2"):
+    with pytest.raises(InputError, match="schema 3"):
         open_log(path)
 
 
