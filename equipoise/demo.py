@@ -137,4 +137,4 @@ def step_document(step: Step) -> dict[str, Any]:
         return {"log": str(step.log), "simulation": step.result.as_json(), "verification": step.verification.document()}
     if isinstance(step, Explained):
         return step.explanation.document()
-    return {f"led by {each.leader}": {"html": str(each.html), "svg": str(each.svg)} for each in step.drawings}
+    return {name: {"html": str(each.html), "svg": str(each.svg)} for name, each in zip(("recorded", "equipoise"), step.drawings, strict=True)}

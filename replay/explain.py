@@ -18,7 +18,7 @@ from events.tasks import TaskId
 from replay.chronicle import Candidate, Chronicle, Interval, MoveStep, MoveStory, candidates
 from replay.refold import Entry, Refold
 from replay.show import TaskRow, task_rows
-from replay.wording import cause_text, clock_text, counted, lag_text, reason_text, span_text
+from replay.wording import cause_text, clock_text, counted, lag_form, lag_text, reason_text, span_text
 from statemachine import leader
 from statemachine.machine import Load
 from statemachine.state import GroupPhase, GroupState, MemberState, known_lag
@@ -93,9 +93,12 @@ class Explanation:
 
 
 def _candidate_document(candidate: Candidate) -> dict[str, Any]:
+    document = attrs.asdict(candidate, recurse=False)
     return {
-        **attrs.asdict(candidate, recurse=False),
-        "lag": None if candidate.lag is None else candidate.lag if isinstance(candidate.lag, int) else candidate.lag.value,
+        **document,
+        "lag": lag_form(candidate.lag),
+        "obstacle": candidate.obstacle or None,
+        "restore_records_per_s": candidate.restore_records_per_s or None,
     }
 
 

@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 
 from assignors import registry
-from events.tasks import LagSentinel, TaskId
+from events.tasks import Lag, TaskId
 from replay.refold import Entry, Refold
-from replay.wording import lag_text
+from replay.wording import lag_form
 from statemachine.machine import Load
-from statemachine.state import GroupState, MemberState, known_lag
+from statemachine.state import GroupState, MemberState
 
 
 @attrs.frozen(kw_only=True)
@@ -20,13 +20,13 @@ class CopyRow:
     """One copy of a task that is not the running one. `best_lag_records`: the smallest seen since the warm-up began."""
 
     member_id: str
-    lag: str
-    lag_records: int | None
+    lag: Lag | None
+    """As its member last reported it; None: not yet."""
     best_lag_records: int | None = None
     caught_up: bool
 
     def document(self) -> dict[str, Any]:
-        return attrs.asdict(self)
+        return {**attrs.asdict(self), "lag": lag_form(self.lag)}
 
 
 @attrs.frozen(kw_only=True)
@@ -37,7 +37,8 @@ class TaskRow:
     stateful: bool
     end_offset: int
     owner: str | None
-    owner_lag: str
+    owner_lag: Lag | None
+    """As its owner last reported it; None: not yet, or nobody owns it, or it has no state."""
     state: str
     destination: str | None
     movement: str | None
@@ -52,7 +53,7 @@ class TaskRow:
             "stateful": self.stateful,
             "end_offset": self.end_offset,
             "owner": self.owner,
-            "owner_lag": self.owner_lag,
+            "owner_lag": lag_form(self.owner_lag),
             "state": self.state,
             "destination": self.destination,
             "movement": self.movement,
@@ -82,7 +83,8 @@ class MemberRow:
     session_timeout_ms: int
     leaving: bool
     released: bool
-    restored_records_per_s: float
+    restore_records_per_s: float | None
+    """As it measured; None: it has not."""
 
     def document(self) -> dict[str, Any]:
         document = attrs.asdict(self, recurse=False)
@@ -121,6 +123,7 @@ class GroupView:
         document = attrs.asdict(self, recurse=False)
         document["members"] = [member.document() for member in self.members]
         document["tasks"] = [task.document() for task in self.tasks]
+        document["log_differs_at"] = document.pop("differs_at")
         return document
 
 
@@ -181,7 +184,7 @@ def _member_row(state: GroupState, member: MemberState) -> MemberRow:
         session_timeout_ms=member.session_timeout_ms,
         leaving=member.leaving,
         released=member.released,
-        restored_records_per_s=0.0 if member.load is None else member.load.restored_records_per_s,
+        restore_records_per_s=None if member.load is None else member.load.restored_records_per_s or None,
     )
 
 
@@ -206,7 +209,7 @@ def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow
             stateful=part.stateful,
             end_offset=state.end_offset(task, part),
             owner=owner,
-            owner_lag="" if holder is None or not part.stateful else lag_text(holder.lags.get(task)),
+            owner_lag=None if holder is None or not part.stateful else holder.lags.get(task),
             state="nobody" if holder is None else "revoking" if task in holder.revoking else "owned",
             destination=None if movement is None else movement.destination,
             movement=None if movement is None else movement.state.value,
@@ -222,8 +225,7 @@ def _copy_row(state: GroupState, member: MemberState, task: TaskId) -> CopyRow:
     warmup = member.warmup.get(task)
     return CopyRow(
         member_id=member.member_id,
-        lag="not reported" if lag is None else lag_text(lag),
-        lag_records=0 if lag is LagSentinel.ACTIVE else known_lag(lag),
+        lag=lag,
         best_lag_records=None if warmup is None else warmup.best_lag,
         caught_up=member.is_caught_up(task, state.knobs.acceptable_recovery_lag),
     )

@@ -77,6 +77,11 @@ def lag_text(lag: Lag | None) -> str:
     return f"{lag:,}"
 
 
+def lag_form(lag: Lag | None) -> int | str | None:
+    """A lag in a JSON document, as `equipoise assign` takes it: a number of records, "active", "unknown", or None where none was reported."""
+    return lag.value if isinstance(lag, LagSentinel) else lag
+
+
 def clock_text(append_ms: int) -> str:
     """Time of day in UTC to the millisecond, as in ``05:15:12.033``."""
     return _utc(append_ms).strftime("%H:%M:%S.") + f"{append_ms % 1_000:03}"

@@ -45,7 +45,7 @@ def demo(screen: Screen, out: Path) -> int:
         if isinstance(step, Simulated):
             identical = identical and step.verification.verdict.exit_code == 0
         name = {Imported: "recorded", Simulated: "equipoise", Explained: "explained", Drawn: "drawn"}[type(step)]
-        documents.setdefault(step.run, {})[name] = step_document(step)
+        documents.setdefault(step.run, dict.fromkeys(("recorded", "equipoise", "explained", "drawn")))[name] = step_document(step)
         if not screen.json:
             screen.answer(None, *step_parts(step))
     if screen.json:

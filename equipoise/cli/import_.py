@@ -55,7 +55,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
 
         with new_log(location) as log:
             summary = import_history(folder, log, progress, options=options)
-    screen.answer(attrs.asdict(summary), *import_parts(summary, location))
+    screen.answer({**attrs.asdict(summary), "log": location}, *import_parts(summary, location))
 
 
 def _given(settings: tuple[str, ...]) -> dict[str, Any]:

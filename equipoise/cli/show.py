@@ -12,7 +12,7 @@ from equipoise.cli.params import LOG, OFFSET, read
 from equipoise.cli.screen import Screen, Table
 from events.log import Log
 from events.tasks import TaskId
-from replay.wording import counted, day_text, span_text
+from replay.wording import counted, day_text, lag_text, span_text
 
 if TYPE_CHECKING:
     from replay.show import CopyRow, GroupView, TaskRow
@@ -88,7 +88,7 @@ def tasks_table(tasks: Iterable[TaskRow]) -> Table:
         (
             str(task.task),
             task.owner or "nobody",
-            task.owner_lag if task.stateful else "no state",
+            _owner_lag(task),
             "" if task.destination is None else f"{task.movement} -> {task.destination}",
             _copies(task.warmups),
             _copies(task.standbys),
@@ -101,11 +101,18 @@ def tasks_table(tasks: Iterable[TaskRow]) -> Table:
     return Table(columns=columns, rows=rows, title=counted(len(rows), "task"))
 
 
+def _owner_lag(task: TaskRow) -> str:
+    if not task.stateful:
+        return "no state"
+    return "" if task.owner is None else lag_text(task.owner_lag)
+
+
 def _copies(copies: Iterable[CopyRow]) -> str:
     texts = []
     for copy in copies:
+        lag = "not reported" if copy.lag is None else lag_text(copy.lag)
         best = "" if copy.best_lag_records is None else f", {copy.best_lag_records:,}"
-        texts.append(f"{copy.member_id} ({copy.lag}{best}{', caught up' if copy.caught_up else ''})")
+        texts.append(f"{copy.member_id} ({lag}{best}{', caught up' if copy.caught_up else ''})")
     return " ".join(texts)
 
 
