@@ -98,7 +98,7 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
     """Open the log at `location`: ``group.db`` or ``sqlite:///group.db`` (``sqlite:////absolute.db``), ``group.jsonl``.
 
     `mode`: "r" to read; "w" for a new one, in place of a log that is there (anything else there is left alone); "a" to go on with one, or begin it.
-    `check_structure`: have the store check its own pages and indexes first, where it has them.
+    `check_structure`: have the store check its own pages and indexes first, and its seal at the end of each reading, where it has them.
 
     Raises InputError with the fix; DamagedError when it is no readable log.
     """

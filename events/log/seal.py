@@ -70,7 +70,8 @@ class Seal:
             there, due = self._read()
             return there not in (UNSEALED, due)
         finally:
-            self._db.execute("ROLLBACK")
+            if self._db.in_transaction:  # some errors end it
+                self._db.execute("ROLLBACK")
 
     def close(self) -> None:
         """Let go of the file."""
