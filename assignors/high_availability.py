@@ -1,4 +1,4 @@
-"""The assignor `high_availability`: KIP-441 as its seed tells it. A task moves when its destination is caught up, and not before.
+"""The assignor `high_availability`: KIP-441 as its text tells it. A task moves when its destination is caught up, and not before.
 
 ::
 
@@ -8,11 +8,11 @@
     get_movements                      target minus now, as warm-ups with slots       movements
     assign_standbys                    hot copies beside the active ones              standbys
 
-The seed's balance evaluation is the same question asked again: its available movements are those whose state is REVOKING.
+The KIP's balance evaluation is the same question asked again: its available movements are those whose state is REVOKING.
 
-What differs from the seed, and why. The seed computes the target regardless of what runs where and moves most of a group when one member joins;
-here the present owner is part of the target's cost. The seed deals all tasks anew to the members of the min rank; here a task that is owned stays
-until its movement completes, for a change of owner without need is a stop without need. The seed deals stateless tasks anew at every round; here
+What differs from the KIP, and why. The KIP computes the target regardless of what runs where and moves most of a group when one member joins;
+here the present owner is part of the target's cost. The KIP deals all tasks anew to the members of the min rank; here a task that is owned stays
+until its movement completes, for a change of owner without need is a stop without need. The KIP deals stateless tasks anew at every round; here
 they are part of the same target, and stay as well.
 """
 
@@ -117,7 +117,7 @@ def _settled(situation: Situation, candidates: Mapping[TaskId, Candidates], over
 
 
 def _target(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
-    """The proposed balance, adopted only if something must change or it is more balanced than what runs (the seed's last lines: no thrash)."""
+    """The proposed balance, adopted only if something must change or it is more balanced than what runs (the KIP's last lines: no thrash)."""
     imbalance = shares.imbalance(situation.owner)
     running = Target(owner={task: situation.owner[task] for task in situation.tasks if task in situation.owner})
     must_change = (

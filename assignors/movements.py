@@ -62,7 +62,7 @@ class Movements:
 
 
 def get_movements(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: Slots) -> Movements:
-    """The seed's `getMovements`, with what each waits for. Tasks without an owner in `now` or in `target` have none."""
+    """The KIP's `getMovements`, with what each waits for. Tasks without an owner in `now` or in `target` have none."""
     planner = _Planner(situation, now, target, slots)
     planner.carry_on()
     planner.begin()

@@ -75,7 +75,7 @@ def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], acceptable_r
 
 
 def rank(tasks: Iterable[Task], members: Iterable[Member], acceptable_recovery_lag: int) -> dict[TaskId, dict[int, tuple[str, ...]]]:
-    """The seed's `rank`: stateful task -> rank (lower is better) -> members of that rank, all in rising order.
+    """The KIP's `rank`: stateful task -> rank (lower is better) -> members of that rank, all in rising order.
 
     Rank 0 = caught up; otherwise the records to restore. This is the full table, tasks x members large: for reading and for tests.
     """

@@ -1,6 +1,6 @@
 """Standbys: `num_standbys` copies of each stateful task, beside the member that runs it, spread evenly and left where they are.
 
-The seed places one ("if count < num_standbys"); all of them are placed here, one round over all tasks after another, so that scarcity is shared.
+The KIP places one ("if count < num_standbys"); all of them are placed here, one round over all tasks after another, so that scarcity is shared.
 
 * Copies a member holds stay, as long as the task needs them. A copy that a movement warms up on counts as one of them; in the reckoning of loads it
   counts as its source's, which keeps its own copy once it has handed the task over.

@@ -1,7 +1,7 @@
 """What the world did to a group, told apart from what its leader did: the part of a log that would have been the same under another leader.
 
 Joins, ends, configuration, topology and the growth of changelogs are exogenous; lags, readiness and acknowledgements are not: under another
-assignment they would have been others (DESIGN section 8). Read from any log: one that equipoise led, or one imported from Kafka Streams, where what
+assignment they would have been others. Read from any log: one that equipoise led, or one imported from Kafka Streams, where what
 operators wrote down (the manifest's supplied actions) is better than what can be inferred, and wins.
 """
 

@@ -1,7 +1,7 @@
 """Why is a task where it is, how did it come there, and what does it wait for: in words and numbers, from the log alone.
 
 The log is folded by the machine that decides live, up to the offset asked about; there the real assignor is asked once more, so the answer to "what
-next" is its own (DESIGN section 8). Works for a group that something else leads too: then what was observed is told, and what equipoise would do.
+next" is its own. Works for a group that something else leads too: then what was observed is told, and what equipoise would do.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A group's log folded once more, with everything a reader may want to look at after each fact.
 
-There is one machine and one path (DESIGN section 4): readers watch it, they do not copy it. What the assignor was asked and what it
+There is one machine and one path: readers watch it, they do not copy it. What the assignor was asked and what it
 answered is heard on the way, so that a movement that only waits, which no decision names, can be told too.
 """
 

@@ -5,7 +5,7 @@ One pass, in memory that does not grow with the log (PROTOCOL L4-L7). Three answ
 - *identical*: every stored decision is the recomputed one: number, cause, index, the fact's checksum, and the encoded bytes.
 - *divergence*: the first decision that is not; with its fact, both decisions, and what they would have made different.
 - *cannot verify*: the log is damaged, or this build is not the one that may judge it (assignor, behaviour or solver version). Never a false
-  divergence: under another solver version a plan that was not the only optimum may rightly differ (DESIGN section 5).
+  divergence: under another solver version a plan that was not the only optimum may rightly differ (docs/architecture.md, "Determinism").
 
 Facts at the end whose decisions are not stored yet (the worker had not answered) are counted, and are no divergence.
 """

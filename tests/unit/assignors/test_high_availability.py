@@ -1,4 +1,4 @@
-"""The seed's steps, one after the other, and what stands around them: who may run what, what is in flight, who is leaving, who waits."""
+"""KIP-441's steps, one after the other, and what stands around them: who may run what, what is in flight, who is leaving, who waits."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_a_task_without_owner_goes_to_a_caught_up_member_never_to_a_colder_one()
 
 
 def test_of_the_caught_up_members_each_gets_its_share():
-    """Both are caught up on all, so it is a matter of balance: the seed's "as balanced as it can be"."""
+    """Both are caught up on all, so it is a matter of balance: the KIP's "as balanced as it can be"."""
     four = numbered(4)
     answer = plan(problem(tasks(four), member("m1", every=0, of=four), member("m2", every=0, of=four), member("m3")))
     assert [len(answer.members[name].active) for name in ("m1", "m2", "m3")] == [2, 2, 0]
@@ -126,7 +126,7 @@ def test_a_balanced_group_is_left_alone_bit_for_bit():
 
 
 def test_a_new_target_that_is_no_better_than_what_runs_is_not_adopted():
-    """The seed's last lines. m2 can run nothing of what is there, so no plan is more balanced."""
+    """The KIP's last lines. m2 can run nothing of what is there, so no plan is more balanced."""
     answer = plan(problem(tasks(numbered(4)), member("m1", numbered(4)), member("m2", subtopologies=[])))
     assert (answer.imbalance_now, answer.cost.imbalance) == (4, 4)
     assert answer.movements == ()
@@ -416,7 +416,7 @@ def test_with_nobody_eligible_left_there_is_nothing_to_wait_for():
 
 @pytest.mark.parametrize("wanted", [0, 1, 2, 3])
 def test_as_many_standbys_as_asked_for_and_no_more_than_fit(wanted: int):
-    """The seed places one ("if count < num_standbys"); it means n."""
+    """The KIP places one ("if count < num_standbys"); it means n."""
     answer = plan(problem(tasks(numbered(6), "1_0"), member("m1"), member("m2"), member("m3"), num_standbys=wanted))
     standbys = [task for part in answer.members.values() for task in part.standby]
     assert len(standbys) == 6 * min(wanted, 2)

@@ -1,4 +1,4 @@
-"""KIP-441's ranking: what each kind of report is worth, and the seed's table of ranks."""
+"""KIP-441's ranking: what each kind of report is worth, and its table of ranks."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def test_an_empty_changelog_still_wants_one_report():
     assert rank([empty], [member("m1"), member("m2", lags={"0_0": 0})], 0) == {parse_task("0_0"): {0: ("m2",), 1: ("m1",)}}
 
 
-def test_the_seeds_table():
+def test_the_kips_table():
     """lag <= acceptable: rank 0, whoever; above: the lag; no lag: the whole changelog. Stateless tasks are not ranked."""
     ranked = rank(
         tasks("0_1 0_0", "1_0", end_offset=5000),
