@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from events.decisions import Decision, Move
+from events.decisions import Decision, MemberExpired, Move
 from events.facts import AssignmentObserved
 from events.tasks import TaskId
 from statemachine.deadlines import NO_TASK, Deadlines, Timer
@@ -136,6 +136,21 @@ class Context:
         if state.homes.get(task) == member.member_id:
             del state.homes[task]
         self.changed.add(member.member_id)
+
+    def expire(self, member: MemberState, cause: str, *, hold_ms: int) -> None:
+        """The incarnation is out, and is told so."""
+        silent_ms = self.state.now_ms - member.last_heard_ms
+        expired = MemberExpired(member_id=member.member_id, incarnation=member.incarnation, cause=cause, silent_ms=silent_ms, hold_ms=hold_ms)
+        self.emitted.append(expired)
+        self.remove_member(member, hold_ms=hold_ms)
+
+    def rest_if_empty(self) -> None:
+        """Nobody is left: nothing is under way, and no timer of a round runs (PROTOCOL L3: no ticks while a group is empty)."""
+        state = self.state
+        if not state.members:
+            state.gathering_until_ms = None
+            state.probing_deadline_ms = None
+            state.waiting = 0
 
     def remove_member(self, member: MemberState, *, hold_ms: int) -> None:
         """The incarnation is out. What it ran is free; with hold_ms > 0 the next owner waits, for the old one may run on (PROTOCOL M5)."""

@@ -15,9 +15,10 @@ from events.records import DecisionRecord, Record
 from statemachine import leader, snapshots
 from statemachine.context import Context
 from statemachine.deadlines import Deadlines
+from statemachine.due import deadline_passed
 from statemachine.rejections import Rejected
 from statemachine.state import GroupPhase, GroupState
-from statemachine.transitions import TRANSITIONS, deadline_passed, make_current
+from statemachine.transitions import TRANSITIONS, make_current
 
 Load = Callable[[str, int], Assignor]
 

@@ -10,7 +10,6 @@ from collections.abc import Callable
 from typing import Any
 
 from assignors.problem import Movement
-from events.decisions import MemberExpired
 from events.facts import (
     AssignmentObserved,
     Fact,
@@ -32,7 +31,7 @@ from events.tasks import TaskId
 from statemachine.context import Context
 from statemachine.deadlines import NO_TASK, Timer
 from statemachine.rejections import Rejected
-from statemachine.state import REMEMBERED_TOPOLOGIES, Backoff, GroupPhase, GroupState, MemberState, ghost_key, known_lag, stall_ms
+from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, MemberState, ghost_key, known_lag
 
 NONCE_MEMORY_MS = 3_600_000
 """How long a join nonce is remembered: far longer than any producer retries (Kafka's delivery.timeout.ms defaults to 120 s)."""
@@ -129,7 +128,7 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
     state.nonces[fact.join_nonce] = state.now_ms + NONCE_MEMORY_MS
     if old is not None and state.phase is not GroupPhase.SHADOWING:
         proven = fact.ended_incarnation == old.incarnation
-        expire(context, old, "proven_dead" if proven else "superseded", hold_ms=0 if proven else old.session_timeout_ms)
+        context.expire(old, "proven_dead" if proven else "superseded", hold_ms=0 if proven else old.session_timeout_ms)
     elif old is not None:
         context.remove_member(old, hold_ms=0)
     member = MemberState(
@@ -230,7 +229,7 @@ def leave_cancelled(context: Context, fact: LeaveCancelled) -> None:
 def member_left(context: Context, fact: MemberLeft) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
     context.remove_member(member, hold_ms=0)
-    _if_empty(context)
+    context.rest_if_empty()
     context.causes.add("leave")
 
 
@@ -368,80 +367,6 @@ def _cancel_drain(context: Context, member: MemberState) -> None:
     member.drained = False
     context.causes.add("leave_cancelled")
 
-
-def _if_empty(context: Context) -> None:
-    """Nobody is left: nothing is under way, and no timer of a round runs (PROTOCOL L3: no ticks while a group is empty)."""
-    state = context.state
-    if not state.members:
-        state.gathering_until_ms = None
-        state.probing_deadline_ms = None
-        state.waiting = 0
-
-
-def expire(context: Context, member: MemberState, cause: str, *, hold_ms: int) -> None:
-    """The incarnation is out, and is told so."""
-    silent_ms = context.state.now_ms - member.last_heard_ms
-    expired = MemberExpired(member_id=member.member_id, incarnation=member.incarnation, cause=cause, silent_ms=silent_ms, hold_ms=hold_ms)
-    context.emitted.append(expired)
-    context.remove_member(member, hold_ms=hold_ms)
-
-
-def deadline_passed(context: Context, timer: Timer, key: tuple[str, TaskId]) -> None:
-    """One due deadline (PROTOCOL L3, M7). What an earlier one of the same step has ended is passed over."""
-    state = context.state
-    member_id, task = key
-    if timer is Timer.GATHERING:
-        state.gathering_until_ms = None
-        context.causes.add("start")
-        return
-    if timer is Timer.PROBING:
-        state.probing_deadline_ms = None
-        context.causes.add("probing")
-        return
-    if timer is Timer.GHOST:
-        context.lay(member_id)
-        return
-    if timer is Timer.UNBLOCK:
-        backoff = state.backoffs.get((task, member_id))
-        if backoff is not None:
-            backoff.over = True
-            context.causes.add("unblocked")
-        return
-    member = state.members.get(member_id)
-    if member is None:
-        return
-    if timer is Timer.SESSION:
-        expire(context, member, "session_timeout", hold_ms=0)
-        _if_empty(context)
-        context.causes.add("expiry")
-    elif timer is Timer.REVOCATION:
-        expire(context, member, "revocation_timeout", hold_ms=member.session_timeout_ms)
-        _if_empty(context)
-        context.causes.add("expelled")
-    elif timer is Timer.DRAIN:
-        member.drain_deadline_ms = None
-        member.drained = True
-        context.causes.add("overdue")
-    elif timer is Timer.STALL and task in member.warmup:
-        _stalled(context, member, task)
-
-
-def _stalled(context: Context, member: MemberState, task: TaskId) -> None:
-    """The warm-up got no nearer: its slot goes to another, and it may try again later, each time twice as late (PROTOCOL M7)."""
-    state = context.state
-    movement = state.in_flight.get(task)
-    if movement is not None and movement.destination == member.member_id:
-        if movement.state.value == "revoking":
-            return
-        context.cancel(task, "stalled")
-    else:
-        del member.warmup[task]
-        context.changed.add(member.member_id)
-    backoff = state.backoffs.get((task, member.member_id))
-    times = 1 if backoff is None else backoff.times + 1
-    state.backoffs[task, member.member_id] = Backoff(until_ms=state.now_ms + stall_ms(state.knobs, times), times=times)
-    context.deadlines.watch(Timer.UNBLOCK, (member.member_id, task))
-    context.causes.add("stalled")
 
 
 Transition = Callable[[Context, Any], None]
