@@ -112,7 +112,7 @@ class SqliteLog(StoredLog):
                 raise DamagedError(0, f"{self.location}: the file's header is not the one the log was sealed with; restore the log from a copy")
             if application != APPLICATION_ID:
                 raise InputError(f"{self.location}: is a SQLite file, but no log of equipoise; name another file")
-            fix = "use the build that wrote it, or make the log anew"
+            fix = "use the build that wrote it, or remove it and make the log anew"
             raise OtherSchemaError(f"{self.location}: is a log of schema {version}, this build reads {SCHEMA_VERSION}; {fix}")
         self._db.execute("PRAGMA synchronous = FULL")
         if check_structure:
