@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from assignors.bounds import moves_lower_bound
+from assignors.costs import cross_rack, restore_records
 from assignors.movements import Movements, Slots, get_movements, keep_ready
 from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, MovementState, Plan, PlanCost, Reason
 from assignors.situation import Shares, Situation
@@ -181,8 +182,8 @@ def _plan(
         cost=PlanCost(
             moves=moves,
             moves_lower_bound=bound,
-            restore_records=_restore_records(situation, target.owner),
-            cross_rack=_cross_rack(situation, target.owner),
+            restore_records=restore_records(situation, target.owner),
+            cross_rack=cross_rack(situation, target.owner),
             imbalance=imbalance,
             optimal=target.optimal or moves == bound,
         ),
@@ -240,23 +241,3 @@ def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movemen
         reasons[task] = Reason(code=code, lag_records=situation.lag(owner, task))
     reasons.update(movements.reasons)
     return dict(sorted(reasons.items()))
-
-
-def _restore_records(situation: Situation, target: Mapping[TaskId, str]) -> int:
-    """Records to be restored before the target is reached: by members that do not own the task yet and are not caught up."""
-    return sum(
-        situation.records(member, task)
-        for task, member in target.items()
-        if situation.tasks[task].stateful and situation.owner.get(task) != member and not situation.caught_up(member, task)
-    )
-
-
-def _cross_rack(situation: Situation, target: Mapping[TaskId, str]) -> int:
-    """Source partitions whose replicas are all in other racks than the task's owner in the target; unknown racks do not count."""
-    return sum(
-        1
-        for task, owner in target.items()
-        if situation.members[owner].rack is not None
-        for partition in situation.tasks[task].source
-        if partition.racks and situation.members[owner].rack not in partition.racks
-    )
