@@ -232,13 +232,18 @@ class Truthful:
         if self.ended:
             del self.group.members[self.member_id]
             return []
-        for task in {*self.keeps, *self.active}.intersection(self.copies):
-            self.copies[task] = max(0, self.copies[task] - self.restores)
+        self.restores_copies()
         if self.released:
             del self.group.members[self.member_id]
             return self.group.fact(MemberLeft(member_id=self.member_id, incarnation=self.incarnation), after_ms)
         self.answer = self.group.fact(self.report(), after_ms)
         return self.answer
+
+    def restores_copies(self) -> None:
+        """Every copy it is to have comes nearer; one that was lost begins anew."""
+        for task in sorted({*self.keeps, *self.active}):
+            if task.subtopology == 0:
+                self.copies[task] = max(0, self.copies.get(task, self.end_offset(task)) - self.restores)
 
     def leaves(self) -> None:
         """It wants to go; its next report says so."""

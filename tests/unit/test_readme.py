@@ -20,10 +20,10 @@ from click.testing import CliRunner
 from equipoise.cli import COMMANDS, main
 from equipoise.cli.simulate import in_all
 from replay.wording import span_text
+from tests.made import BLOCK, hold
 
 ROOT = Path(__file__).parents[2]
 README = ROOT / "README.md"
-BLOCK = re.compile(r"(<!-- made by `make pictures`: (\w+) -->\n)(.*?)(<!-- end -->)", re.DOTALL)
 HINT = "not what the demo computes now: run `make pictures`, and look at what it changed"
 
 
@@ -65,7 +65,7 @@ def table(document: dict[str, Any]) -> str:
                 f"{after['min_moves_for_balance']}",
             )
             lines.append(f"| {' | '.join([label, *cells])} |")
-    return "\n" + "\n".join(lines) + "\n\n"
+    return "\n".join(lines)
 
 
 def caption(document: dict[str, Any]) -> str:
@@ -74,23 +74,16 @@ def caption(document: dict[str, Any]) -> str:
     before, after = both(listed)
     waited = [window["label"].replace("_", " ") for window in listed if window["totals"]["unavailable_task_seconds"]]
     return (
-        f"\nOne Kafka Streams group as it was recorded, {span_text(simulation['end_ms'] - simulation['start_ms'])}: a row is a task, a colour the "
+        f"One Kafka Streams group as it was recorded, {span_text(simulation['end_ms'] - simulation['start_ms'])}: a row is a task, a colour the "
         "member that runs it,\nred is nobody. Below, the same starts, kills and closes, led by equipoise in a simulated cluster.\n"
         f"Changes of owner: **{before['active_moves']} → {after['active_moves']}**, where balance needs {after['min_moves_for_balance']}. "
         f"Task-seconds without a record processed: **{before['unavailable_task_seconds']:,.1f} → {after['unavailable_task_seconds']:,.1f}**,\n"
-        f"all of it in {', '.join(waited) or 'no action'}.\n\n"
+        f"all of it in {', '.join(waited) or 'no action'}."
     )
 
 
 def test_the_readmes_numbers_are_the_demos(document: dict[str, Any], rewrite: bool) -> None:
-    made = {"caption": caption(document), "table": table(document)}
-    text = README.read_text(encoding="utf-8")
-    assert sorted(name for _, name, _, _ in BLOCK.findall(text)) == sorted(made)
-    wanted = BLOCK.sub(lambda block: block[1] + made[block[2]] + block[4], text)
-    if rewrite:
-        README.write_text(wanted, encoding="utf-8")
-    elif text != wanted:
-        pytest.fail(f"README.md is {HINT}\n" + "".join(made.values()))
+    hold(README, {"caption": caption(document), "table": table(document)}, rewrite)
 
 
 @pytest.mark.parametrize("name", ["recorded.svg", "equipoise.svg"])

@@ -1,0 +1,57 @@
+"""docs/architecture.md holds: every event has its row with its fields, every public name is told, the sizes it names are so, lines are short."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+from typing import get_args
+
+import attrs
+import pytest
+
+import equipoise
+from events.codec import encode
+from events.decisions import MOST_MOVES, AssignmentProposed, Decision, MemberAssigned, Move
+from events.errors import TooLargeError
+from events.facts import Fact, LagReported
+from events.tasks import TaskId
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
+WRAPPED = sorted([*ROOT.glob("*.md"), *(path for path in (ROOT / "docs").glob("*.md") if path.name not in ("states.md", "scenarios.md"))])
+
+
+def section(heading: str) -> str:
+    return PAGE.partition(f"\n## {heading}\n")[2].partition("\n## ")[0]
+
+
+@pytest.mark.parametrize(("heading", "events"), [("Facts", get_args(Fact)), ("Decisions", get_args(Decision))])
+def test_every_event_has_its_row_with_its_fields(heading: str, events: tuple[type, ...]) -> None:
+    rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", section(heading), re.MULTILINE)
+    wanted = [(event.__name__, [field.name for field in attrs.fields(event)]) for event in events]
+    assert [(name, re.findall(r"`(\w+)`", fields)) for name, fields in rows] == wanted
+
+
+def test_every_public_name_is_told() -> None:
+    table = section("The command line and the library").partition("| names | for |")[2]
+    named = [name for cell in re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)]
+    assert sorted(named) == sorted(equipoise.__all__)
+
+
+def test_the_sizes_are_as_the_page_says() -> None:
+    tasks = tuple(TaskId(0, partition) for partition in range(100_000))
+    encode(MemberAssigned(member_id="m1", incarnation=1, assignment_epoch=1, active=tasks, tokens=(1_000_000,) * len(tasks)))
+    encode(LagReported("m1", 1, 1, 1, lags=dict.fromkeys(tasks[:70_000], 1_000_000)))
+    with pytest.raises(TooLargeError):
+        encode(LagReported("m1", 1, 1, 1, lags=dict.fromkeys(tasks, 1_000_000)))
+    moves = tuple(Move(task=task, source="member-000001", destination="member-000002", state="warming", reason="balance") for task in tasks)
+    encode(AssignmentProposed(generation=1, members=(), moves=moves[:MOST_MOVES], probing=True))
+    with pytest.raises(TooLargeError):
+        encode(AssignmentProposed(generation=1, members=(), moves=moves, probing=True))
+
+
+@pytest.mark.parametrize("path", WRAPPED, ids=lambda path: path.name)
+def test_lines_are_short_enough_to_read_anywhere(path: Path) -> None:
+    """Tables and what a program printed aside; states.md and the directives of scenarios.md are made from code."""
+    text = re.sub(r"<!-- made by.*?<!-- end -->|```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
+    assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")] == []
