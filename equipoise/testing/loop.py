@@ -1,18 +1,20 @@
 """A group that does what plans say, round after round, without clock, log or machine: the harness of Kafka's TaskAssignorConvergenceTest, with
 hand-overs.
 
-Between two rounds every copy that a member was told to keep becomes warm. A member that is told to revoke gives the task up at once and keeps a
-copy on disk; its destination gets it in the same round, by the next question. Every plan on the way is judged by `assignors.validation`.
+Between two rounds every copy that a member was told to keep becomes warm, and the member declares it ready. A member that is told to revoke gives
+the task up at once and keeps a copy on disk; its destination gets it in the same round, by the next question. Every plan on the way is judged by
+`assignors.validation`.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import Any
 
 import attrs
 
-from assignors.high_availability import HighAvailability
-from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Task
+from assignors import registry
+from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Plan, Task
 from assignors.validation import plan_faults
 from events.knobs import Knobs
 from events.tasks import Lag, LagSentinel, TaskId
@@ -42,9 +44,23 @@ class Process:
 
 
 class Group:
-    """Members join, leave and die; `decide` asks once and hands over, `round` lets copies become warm and then decides."""
+    """Members join, leave and die; `decide` asks once and hands over, `round` lets copies become warm and then decides.
 
-    def __init__(self, tasks: list[Task], members: dict[str, int], **knobs: Any) -> None:
+    `members`: id -> capacity. `assignor` None: high_availability. `adapted`: the last touch to every question. `knobs`: by name;
+    acceptable_recovery_lag is 100 unless said.
+    """
+
+    def __init__(
+        self,
+        tasks: list[Task],
+        members: dict[str, int],
+        *,
+        assignor: Assignor | None = None,
+        adapted: Callable[[AssignmentProblem], AssignmentProblem] = lambda problem: problem,
+        **knobs: Any,
+    ) -> None:
+        self.assignor = assignor or registry.latest("high_availability")
+        self.adapted = adapted
         self.tasks = {task.id: task for task in sorted(tasks, key=lambda task: task.id)}
         self.members = {name: Process(capacity=capacity) for name, capacity in members.items()}
         self.knobs = Knobs(**{"acceptable_recovery_lag": 100, **knobs})
@@ -59,7 +75,7 @@ class Group:
         self._last_owner: dict[TaskId, str] = {}
 
     def problem(self) -> AssignmentProblem:
-        return AssignmentProblem(
+        question = AssignmentProblem(
             tasks=tuple(self.tasks.values()),
             members=tuple(
                 Member(
@@ -69,6 +85,7 @@ class Group:
                     active=tuple(sorted(process.owned)),
                     standby=tuple(sorted(process.standby)),
                     warmup=tuple(sorted(process.warmup)),
+                    ready=frozenset(task for task in process.standby | process.warmup if process.copies.get(task) == 0),
                     lags={**process.copies, **{task: LagSentinel.ACTIVE for task in process.owned if self.tasks[task].stateful}},
                 )
                 for name, process in self.members.items()
@@ -76,14 +93,16 @@ class Group:
             knobs=self.knobs,
             in_flight=tuple(self.in_flight),
         )
+        return self.adapted(question)
 
     def decide(self) -> Plan:
         """Asks until nothing more can be handed over now. Returns the last plan."""
         for _ in range(MOST_HAND_OVERS):
             problem = self.problem()
-            assignor = HighAvailability()
-            plan = assignor.assign(problem)
-            assert plan_faults(problem, plan, assignor.guarantees) == []
+            plan = self.assignor.assign(problem)
+            faults = plan_faults(problem, plan, self.assignor.guarantees)
+            if faults:
+                raise AssertionError(f"{self.assignor.name} on {problem}: {faults}")
             self._apply(plan)
             if not any(part.revoke for part in plan.members.values()):
                 self.plan = plan

@@ -1,0 +1,19 @@
+"""For those who write assignors: the contract every assignor keeps, and a group that obeys to try one in.
+
+::
+
+    @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+    def test_contract(check):
+        check(MyAssignor())
+
+`equipoise.testing.contract` has the checks, `problems` the strategies they draw from, `loop` the group. Needs hypothesis: install
+``equipoise[testing]``.
+"""
+
+from __future__ import annotations
+
+from equipoise.testing.contract import CONTRACT, Check, Subject
+from equipoise.testing.loop import Group, stateful, stateless
+from equipoise.testing.problems import knobs, problems, tasks
+
+__all__ = ["CONTRACT", "Check", "Group", "Subject", "knobs", "problems", "stateful", "stateless", "tasks"]

@@ -1,0 +1,356 @@
+"""What every assignor owes whoever runs it, as checks that look for a counterexample.
+
+Each check is a function of an assignor: it returns, or raises AssertionError with the smallest problem hypothesis finds that breaks it. With pytest::
+
+    import pytest
+    from equipoise.testing import CONTRACT
+
+    @pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+    def test_contract(check):
+        check(MyAssignor())
+
+An assignor that reads `knobs.options`, or wants other values of a knob, is wrapped, so that they are drawn too::
+
+    check(Subject(assignor=MyAssignor(), knobs={"options": st.fixed_dictionaries({"strict": st.booleans()})}))
+
+A check that an assignor cannot pass by its nature (one that reproduces another system's decisions, which depend on names) is left out by name, with
+the reason beside it: ``[check for check in CONTRACT if check is not names_play_no_part]``. How many examples are tried is hypothesis' own setting
+(`hypothesis.settings`, max_examples); `Subject.examples` sets it for one subject.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, TypeVar
+
+import attrs
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from assignors.problem import AssignmentProblem, Assignor, Guarantee, Plan
+from assignors.validation import plan_faults
+from equipoise.testing.loop import Group, stateful, stateless
+from equipoise.testing.problems import problems
+from events.errors import InputError
+from events.tasks import Lag, TaskId
+
+T = TypeVar("T")
+
+
+@attrs.frozen(kw_only=True)
+class Subject:
+    """An assignor and what it is asked. `knobs`: strategies of values by knob, beside the usual ones. `examples` None: as the profile has it.
+
+    `adapted`: what this assignor needs to find in a problem, and no other does, is put in here.
+    """
+
+    assignor: Assignor
+    knobs: Mapping[str, st.SearchStrategy[Any]] = attrs.field(factory=dict)
+    adapted: Callable[[AssignmentProblem], AssignmentProblem] = lambda problem: problem
+    examples: int | None = None
+
+    def problems(self, **wanted: Any) -> st.SearchStrategy[AssignmentProblem]:
+        """See `equipoise.testing.problems.problems`."""
+        return problems(others=self.knobs, **wanted).map(self.adapted)
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        return self.assignor.assign(problem)
+
+
+Check = Callable[[Assignor | Subject], None]
+
+
+def _subject(assignor: Assignor | Subject) -> Subject:
+    return assignor if isinstance(assignor, Subject) else Subject(assignor=assignor)
+
+
+def _look_for_one(subject: Subject, check: Callable[..., None], **strategies: st.SearchStrategy[Any]) -> None:
+    profile = settings()
+    limits = settings(
+        profile,
+        max_examples=subject.examples or profile.max_examples,
+        deadline=None,
+        suppress_health_check=[*profile.suppress_health_check, HealthCheck.too_slow],
+    )
+    limits(given(**strategies)(check))()
+
+
+# The checks
+
+
+def is_named(assignor: Assignor | Subject) -> None:
+    """What goes into logs and decides who can read them: a name, a version from 1, the solver's name or "", guarantees that are known."""
+    asked = _subject(assignor).assignor
+    assert isinstance(asked.name, str), "name: no text"
+    assert asked.name == asked.name.strip().lower(), f"name: {asked.name!r} is not lower case"
+    assert asked.name, "name: empty; a log names it"
+    assert isinstance(asked.version, int), "version: no whole number"
+    assert asked.version >= 1, "version: behaviour versions begin at 1"
+    assert isinstance(asked.solver, str), 'solver: name and version of a pinned solver, or ""'
+    assert isinstance(asked.guarantees, frozenset), "guarantees: not a frozenset"
+    assert all(isinstance(each, Guarantee) for each in asked.guarantees), "guarantees: not of assignors.problem.Guarantee"
+
+
+def plans_hold(assignor: Assignor | Subject) -> None:
+    """Whatever it is asked, the plan keeps invariants 1, 3 and 6, and 2, 4 and 5 as far as `guarantees` states them (`plan_faults`).
+
+    So a plan is valid for groups in any state: members that leave or are overdue, an older topology, warm-ups and hand-overs under way,
+    another assignor's among them, back-offs, lags that are unknown, and claims of zombies.
+    """
+    subject = _subject(assignor)
+
+    def check(problem: AssignmentProblem) -> None:
+        plan = subject.assign(problem)
+        faults = plan_faults(problem, plan, subject.assignor.guarantees)
+        assert not faults, faults
+        assert list(plan.target) == sorted(plan.target), "target: not in rising order of members"
+        assert list(plan.reasons) == sorted(plan.reasons), "reasons: not in rising order of tasks"
+
+    _look_for_one(subject, check, problem=subject.problems())
+
+
+def has_no_memory(assignor: Assignor | Subject) -> None:
+    """The same question has the same answer, and what lies between changes nothing: no memory from call to call."""
+    subject = _subject(assignor)
+
+    def check(problem: AssignmentProblem, other: AssignmentProblem) -> None:
+        before = repr(problem)
+        first = subject.assign(problem)
+        subject.assign(other)
+        assert subject.assign(problem) == first
+        assert repr(problem) == before, "it changed the question"
+
+    _look_for_one(subject, check, problem=subject.problems(), other=subject.problems(most_tasks=4, most_members=3))
+
+
+def order_plays_no_part(assignor: Assignor | Subject) -> None:
+    """In whatever order tasks, members, movements and everything in them are given, the plan is the same."""
+    subject = _subject(assignor)
+
+    def check(problem: AssignmentProblem, dice: random.Random) -> None:
+        assert subject.assign(shuffled(problem, dice)) == subject.assign(problem)
+
+    _look_for_one(subject, check, problem=subject.problems(), dice=st.randoms(use_true_random=False))
+
+
+def names_play_no_part(assignor: Assignor | Subject) -> None:
+    """Members under other names: the plan may be another one, equally good; its cost is the same."""
+    subject = _subject(assignor)
+
+    def check(problem: AssignmentProblem, order: list[int]) -> None:
+        names = {f"m{index}": f"m{order[index]}" for index in range(6)}
+        assert subject.assign(renamed(problem, names)).cost == subject.assign(problem).cost
+
+    _look_for_one(subject, check, problem=subject.problems(most_tasks=12, most_members=6), order=st.permutations(range(6)))
+
+
+def a_group_that_obeys_settles(assignor: Assignor | Subject) -> None:
+    """Members join, come back, die and leave, some of it in the middle of movements; copies restore, hand-overs are made. Every plan on the way
+    holds. With Guarantee.CONVERGES: within the rounds that `most_rounds` counts, nothing is wanted any more, every task has an owner, the
+    target is reached; asked again, and again, nothing changes."""
+    subject = _subject(assignor)
+
+    def check(data: st.DataObject) -> None:
+        group = data.draw(groups(subject))
+        gone: dict[str, dict[TaskId, Lag]] = {}
+        for number in range(data.draw(st.integers(1, 6))):
+            change(data.draw, group, number, gone)
+            for _ in range(data.draw(st.integers(0, 2))):
+                group.round()
+        if Guarantee.CONVERGES not in subject.assignor.guarantees:
+            for _ in range(3):
+                group.round()
+            return
+        group.settle(most_rounds(group))
+        _stays(group)
+
+    _look_for_one(subject, check, data=st.data())
+
+
+def noise_moves_nothing(assignor: Assignor | Subject) -> None:
+    """With Guarantee.CONVERGES: a group at rest whose changelogs grow and whose copies fall behind and catch up, within what is acceptable, is left
+    alone."""
+    subject = _subject(assignor)
+    if Guarantee.CONVERGES not in subject.assignor.guarantees:
+        return
+
+    def check(data: st.DataObject) -> None:
+        group = data.draw(groups(subject))
+        group.settle(most_rounds(group))
+        rest = _held(group)
+        for _ in range(data.draw(st.integers(1, 4))):
+            for task in list(group.tasks.values()):
+                if task.stateful:
+                    group.tasks[task.id] = attrs.evolve(task, end_offset=task.end_offset + data.draw(st.integers(0, 10_000)))
+            for process in group.members.values():
+                process.copies.update({task: data.draw(st.integers(0, group.knobs.acceptable_recovery_lag)) for task in sorted(process.standby)})
+            plan = group.decide()
+            assert not plan.movements, f"it moves {[str(movement.task) for movement in plan.movements]}"
+            assert _held(group) == rest
+
+    _look_for_one(subject, check, data=st.data())
+
+
+def hash_seeds_play_no_part(assignor: Assignor | Subject) -> None:
+    """Another process with another PYTHONHASHSEED answers the same, byte for byte. The assignor's class must be importable and take no
+    parameters, as its entry point asks; knobs are the usual ones."""
+    asked = type(_subject(assignor).assignor)
+    answers = set()
+    for seed in ("0", "1", "4711"):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
+        command = [sys.executable, "-m", "equipoise.testing.elsewhere", asked.__module__, asked.__qualname__]
+        done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+        assert done.returncode == 0, done.stderr
+        answers.add(done.stdout)
+    assert len(answers) == 1, "plans differ between processes: something iterates over a set, or asks for hash()"
+    assert answers.pop().count("\n") >= 20, "too few plans were compared"
+
+
+CONTRACT: tuple[Check, ...] = (
+    is_named,
+    plans_hold,
+    has_no_memory,
+    order_plays_no_part,
+    names_play_no_part,
+    a_group_that_obeys_settles,
+    noise_moves_nothing,
+    hash_seeds_play_no_part,
+)
+"""Every check, in the order in which they are best mended."""
+
+
+# What they are made of
+
+
+def shuffled(problem: AssignmentProblem, dice: random.Random) -> AssignmentProblem:
+    """The same problem with everything in it in another order."""
+
+    def turned(values: Iterable[T]) -> tuple[T, ...]:
+        given_ = list(values)
+        dice.shuffle(given_)
+        return tuple(given_)
+
+    return attrs.evolve(
+        problem,
+        tasks=turned(problem.tasks),
+        in_flight=turned(problem.in_flight),
+        members=turned(
+            attrs.evolve(
+                member,
+                active=turned(member.active),
+                standby=turned(member.standby),
+                warmup=turned(member.warmup),
+                lags=dict(turned(member.lags.items())),
+                ready=frozenset(turned(sorted(member.ready))),
+                home=frozenset(turned(sorted(member.home))),
+            )
+            for member in problem.members
+        ),
+    )
+
+
+def renamed(problem: AssignmentProblem, names: Mapping[str, str]) -> AssignmentProblem:
+    """The same problem with members under other names."""
+    return attrs.evolve(
+        problem,
+        members=tuple(attrs.evolve(member, id=names[member.id]) for member in problem.members),
+        in_flight=tuple(
+            attrs.evolve(each, source=None if each.source is None else names[each.source], destination=names[each.destination])
+            for each in problem.in_flight
+        ),
+        blocked=frozenset((task, names[member]) for task, member in problem.blocked),
+    )
+
+
+@st.composite
+def groups(draw: st.DrawFn, subject: Subject) -> Group:
+    """A group that has just been given its first tasks."""
+    made = [
+        *stateful(draw(st.integers(0, 12))),
+        *stateless(draw(st.integers(0, 8))),
+        *stateful(draw(st.integers(0, 6)), subtopology=2, end_offset=draw(st.sampled_from([0, 50, 900]))),
+    ]
+    group = Group(
+        made,
+        {f"m{index}": draw(st.sampled_from([1, 1, 2])) for index in range(draw(st.integers(1, 5)))},
+        assignor=subject.assignor,
+        adapted=subject.adapted,
+        **{
+            "num_standbys": draw(st.integers(0, 2)),
+            "max_warmups": draw(st.integers(1, 4)),
+            "max_warmups_per_member": draw(st.integers(1, 4)),
+            "balance_factor": draw(st.sampled_from([1, 1, 1, 2])),
+            **{name: draw(strategy) for name, strategy in sorted(subject.knobs.items())},
+        },
+    )
+    group.decide()
+    return group
+
+
+def change(draw: Callable[..., Any], group: Group, number: int, gone: dict[str, dict[TaskId, Lag]]) -> None:
+    """Somebody joins, comes back with what it had, dies, says that it leaves, or takes that back. `gone`: who died, and the copies on its disk."""
+    names = sorted(group.members)
+    match draw(st.sampled_from(["join", "return", "die", "leave"])):
+        case "join":
+            group.join(f"{draw(st.sampled_from('az'))}{number}", capacity=draw(st.sampled_from([1, 1, 2])))
+        case "return" if gone:
+            name = draw(st.sampled_from(sorted(gone)))
+            group.join(name, copies=gone.pop(name))
+        case "die" if len(names) > 1:
+            name = draw(st.sampled_from(names))
+            process = group.die(name)
+            lag = draw(st.sampled_from([0, 90, 5000]))
+            gone[name] = {**process.copies, **{task: lag for task in sorted(process.owned) if group.tasks[task].stateful}}
+        case "leave" if len(names) > 1:
+            process = group.members[draw(st.sampled_from(names))]
+            process.leaving = not process.leaving
+
+
+def most_rounds(group: Group) -> int:
+    """Every movement and every standby passed on ends within a round of getting a slot, and one slot there is: their number, twice, for what
+    standbys pass on again."""
+    kept = sum(task.stateful for task in group.tasks.values())
+    return 2 * kept * (1 + group.knobs.num_standbys) + 2
+
+
+Held = dict[str, tuple[list[TaskId], list[TaskId], list[TaskId]]]
+
+
+def _held(group: Group) -> Held:
+    return {name: (sorted(process.owned), sorted(process.standby), sorted(process.warmup)) for name, process in sorted(group.members.items())}
+
+
+def _stays(group: Group) -> None:
+    """It has settled: everything runs, nothing is wanted, and asked again it is told what it has."""
+    rest = _held(group)
+    for _ in range(3):
+        again = group.assignor.assign(group.problem())
+        assert not again.movements, f"it had settled, and {[str(movement.task) for movement in again.movements]} move"
+        assert not again.probing, "it has settled, and wants to be asked again"
+        assert {name: (list(part.active), list(part.standby), list(part.warmup)) for name, part in again.members.items()} == rest
+        if all(process.leaving for process in group.members.values()):
+            return
+        assert len(group.owners()) == len(group.tasks), "not every task has an owner"
+        assert not any(process.owned for process in group.members.values() if process.leaving), "a leaving member still has tasks"
+        assert again.imbalance_now == again.cost.imbalance, "nothing moves, and the target is not reached"
+        group.round()
+        assert _held(group) == rest, "it had settled"
+
+
+def plans_of(assignor: Assignor, most: int) -> list[str]:
+    """Plans of `most` problems that are the same in every process, as text."""
+    plans: list[str] = []
+
+    def ask(problem: AssignmentProblem) -> None:
+        try:
+            plans.append(repr(assignor.assign(problem)))
+        except InputError as error:
+            plans.append(str(error))
+
+    limits = settings(derandomize=True, database=None, max_examples=most, deadline=None, suppress_health_check=list(HealthCheck))
+    limits(given(problem=problems())(ask))()
+    return plans

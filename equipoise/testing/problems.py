@@ -1,0 +1,120 @@
+"""Hypothesis strategies for problems: small ones, in which every field of `AssignmentProblem` plays its part sooner or later."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from hypothesis import strategies as st
+
+from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Partition, Task
+from events.knobs import Knobs
+from events.tasks import Lag, LagSentinel, TaskId
+
+ACCEPTABLE = 100
+"""acceptable_recovery_lag of every problem that says nothing else; `LAGS` lie on both sides of it."""
+LAGS: st.SearchStrategy[Lag] = st.sampled_from([0, 10, 99, 100, 101, 700, 4000, 99_999, LagSentinel.UNKNOWN, LagSentinel.ACTIVE])
+OWNERS_LAGS: st.SearchStrategy[Lag] = st.sampled_from([LagSentinel.ACTIVE, LagSentinel.ACTIVE, 0, 3000])
+RACKS = ("a", "b", "c")
+
+
+def knobs(others: Mapping[str, st.SearchStrategy[Any]] | None = None) -> st.SearchStrategy[Knobs]:
+    """Those that every assignor knows; `others`: further ones by name, or these from another strategy."""
+    drawn: dict[str, st.SearchStrategy[Any]] = {
+        "acceptable_recovery_lag": st.just(ACCEPTABLE),
+        "balance_factor": st.sampled_from([1, 1, 1, 2]),
+        "num_standbys": st.integers(0, 2),
+        "max_warmups": st.integers(1, 3),
+        "max_warmups_per_member": st.integers(1, 3),
+    }
+    return st.builds(Knobs, **{**drawn, **(others or {})})
+
+
+@st.composite
+def tasks(draw: st.DrawFn, most: int) -> tuple[Task, ...]:
+    """Up to `most` tasks of one to three sub-topologies, with and without state. Every source partition's racks are known, or none."""
+    found = []
+    racks = draw(st.booleans())
+    for subtopology in range(draw(st.integers(1, 3))):
+        has_state = draw(st.sampled_from([True, True, False]))
+        for partition in range(draw(st.integers(0, max(1, most // 2)))):
+            end_offset = draw(st.sampled_from([0, 50, 1000, 5000])) if has_state else 0
+            at = tuple(sorted(draw(st.sets(st.sampled_from(RACKS), min_size=1, max_size=2)))) if racks else ()
+            source = (Partition(topic=f"in-{subtopology}", partition=partition, racks=at),)
+            changelog = (Partition(topic=f"log-{subtopology}", partition=partition, racks=at),) if has_state else ()
+            found.append(
+                Task(id=TaskId(subtopology, partition), stateful=has_state, end_offset=end_offset, source=source, changelog=changelog)
+            )
+    return tuple(found[:most])
+
+
+@st.composite
+def _member(draw: st.DrawFn, every: tuple[Task, ...], name: str, owned: list[Task], *, simple: bool) -> Member:
+    lags: dict[TaskId, Lag] = {}
+    standby, warmup, ready = [], [], []
+    kept = [task for task in every if task.stateful and task not in owned]
+    for task in owned:
+        if task.stateful:
+            lags[task.id] = draw(OWNERS_LAGS)
+    for task in kept:
+        match draw(st.sampled_from(["none", "none", "none", "left over", "standby", "warmup"])):
+            case "left over":
+                lags[task.id] = draw(LAGS)
+            case "standby":
+                standby.append(task.id)
+                lags[task.id] = draw(LAGS)
+            case "warmup":
+                warmup.append(task.id)
+                if draw(st.booleans()):
+                    lags[task.id] = draw(LAGS)
+        if draw(st.integers(0, 30)) == 0:
+            ready.append(task.id)
+    leaving = not simple and draw(st.integers(0, 4)) == 0
+    subtopologies = sorted({task.id.subtopology for task in every})
+    knows_all = simple or not subtopologies or draw(st.integers(0, 5)) > 0
+    return Member(
+        id=name,
+        capacity=draw(st.sampled_from([1, 1, 1, 2, 3])),
+        rack=draw(st.sampled_from([None, *RACKS])),
+        leaving=leaving,
+        drained=leaving and draw(st.booleans()),
+        subtopologies=None if knows_all else frozenset(draw(st.sets(st.sampled_from(subtopologies)))),
+        active=tuple(task.id for task in owned),
+        standby=tuple(standby),
+        warmup=tuple(warmup),
+        lags=lags,
+        ready=frozenset(ready),
+        home=frozenset(draw(st.sets(st.sampled_from([task.id for task in every]), max_size=2))) if every else frozenset(),
+        restore_records_per_s=draw(st.sampled_from([0.0, 5.0, 100.0])),
+    )
+
+
+@st.composite
+def problems(
+    draw: st.DrawFn,
+    *,
+    most_tasks: int = 9,
+    most_members: int = 5,
+    simple: bool = False,
+    others: Mapping[str, st.SearchStrategy[Any]] | None = None,
+) -> AssignmentProblem:
+    """Any problem; `simple`: nobody leaves, everybody knows everything, nothing is in flight or blocked. `others`: see `knobs`.
+
+    Members are m0, m1, ...
+    """
+    every = draw(tasks(most_tasks))
+    names = [f"m{index}" for index in range(draw(st.integers(1, most_members)))]
+    owner = {task.id: draw(st.sampled_from([*names, *names, None])) for task in every}
+    group = [draw(_member(every, name, [task for task in every if owner[task.id] == name], simple=simple)) for name in names]
+    in_flight: list[Movement] = []
+    blocked: set[tuple[TaskId, str]] = set()
+    if not simple:
+        for task in every:
+            destination = draw(st.sampled_from([None, None, None, *names]))
+            if destination is not None and destination != owner[task.id]:
+                state = draw(st.sampled_from([MovementState.WARMING, MovementState.REVOKING]))
+                in_flight.append(Movement(task=task.id, source=owner[task.id], destination=destination, state=state))
+            blocked.update((task.id, name) for name in names if draw(st.integers(0, 20)) == 0)
+    return AssignmentProblem(
+        tasks=every, members=tuple(group), in_flight=tuple(in_flight), blocked=frozenset(blocked), knobs=draw(knobs(others))
+    )

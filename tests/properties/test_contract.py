@@ -1,0 +1,32 @@
+"""Every assignor there is keeps the contract (`equipoise.testing.contract`), the same one that third parties run."""
+
+from __future__ import annotations
+
+import pytest
+
+from assignors import registry
+from equipoise.testing import CONTRACT, Check, Subject
+
+SUBJECTS: dict[str, Subject] = {}
+"""Assignors that are asked more than the usual: by name, with their own knobs."""
+
+LEFT_OUT: dict[str, dict[str, str]] = {}
+"""Assignor -> check that it cannot pass by its nature -> why."""
+
+ASKED = [
+    (name, check)
+    for name in dict.fromkeys(name for name, _ in registry.available())
+    for check in CONTRACT
+    if check.__name__ not in LEFT_OUT.get(name, {})
+]
+
+
+@pytest.mark.parametrize(("name", "check"), ASKED, ids=[f"{name}-{check.__name__}" for name, check in ASKED])
+def test_every_assignor_keeps_the_contract(name: str, check: Check):
+    check(SUBJECTS.get(name) or Subject(assignor=registry.latest(name)))
+
+
+def test_nothing_is_left_out_that_is_not_there():
+    names = {name for name, _ in registry.available()}
+    assert SUBJECTS.keys() | LEFT_OUT.keys() <= names
+    assert {check for left_out in LEFT_OUT.values() for check in left_out} <= {check.__name__ for check in CONTRACT}

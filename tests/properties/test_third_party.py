@@ -1,0 +1,183 @@
+"""An assignor of somebody else's, as docs/assignors.md writes it: installed as a package with an entry point, it keeps the contract and leads groups.
+And the contract has teeth: each kind of defect is found by the check that is there for it."""
+
+from __future__ import annotations
+
+import importlib
+import re
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import attrs
+import pytest
+
+from assignors import registry
+from assignors.high_availability import HighAvailability
+from assignors.problem import AssignmentProblem, Plan, WrappedAssignor
+from equipoise.testing import CONTRACT, Check, contract
+from replay.scenarios import play_text
+
+PAGE = Path(__file__).parents[2] / "docs" / "assignors.md"
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"```{language}\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+
+
+@pytest.fixture
+def stay_put(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[ModuleType]:
+    """The page's package, where Python finds it, as pip would put it."""
+    (tmp_path / "stay_put.py").write_text(next(block for block in blocks("python") if "class StayPut" in block))
+    entry_point = next(block for block in blocks("toml") if "stay_put" in block).splitlines()[1].replace('"', "")
+    metadata = tmp_path / "stay_put-1.0.dist-info"
+    metadata.mkdir()
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: stay-put\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[{registry.ENTRY_POINT_GROUP}]\n{entry_point}\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    registry.available.cache_clear()
+    yield importlib.import_module("stay_put")
+    sys.modules.pop("stay_put", None)
+    registry.available.cache_clear()
+
+
+@pytest.mark.parametrize("check", CONTRACT, ids=lambda check: check.__name__)
+def test_the_pages_own_assignor_keeps_the_contract(stay_put: ModuleType, check: Check):
+    check(stay_put.StayPut())
+
+
+LIFE = """
+group assignor=stay_put
+tasks stateful=(0_0..3)
+----
+
+join m1
+ack m1
+join m2
+ack m2
+leave-intent m1
+ack m1
+----
+"""
+
+
+def test_it_leads_a_group_by_its_name(stay_put: ModuleType):
+    outcome = play_text(LIFE, "x.txt")
+    assert not outcome.disagreements
+    last = outcome.text.strip().splitlines()[-2:]
+    assert last == ["m1 gen=3 STABLE active=() released", "m2 gen=3 STABLE active=(0_0..3)"]
+
+
+def test_the_page_names_every_check():
+    table = re.findall(r"^\| `(\w+)` \|", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert table[: len(CONTRACT)] == [check.__name__ for check in CONTRACT]
+
+
+# Teeth
+
+
+class Defective(WrappedAssignor):
+    """high_availability with a defect."""
+
+    def __init__(self) -> None:
+        super().__init__(HighAvailability())
+
+
+class Nameless(Defective):
+    @property
+    def version(self) -> int:
+        return 0
+
+
+class GivesTwice(Defective):
+    """A task that nobody owned goes to everybody."""
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        plan = super().assign(problem)
+        owned = {task for member in problem.members for task in member.active}
+        free = [task for part in plan.members.values() for task in part.active if task not in owned]
+        return attrs.evolve(
+            plan, members={name: attrs.evolve(part, active=tuple(sorted({*part.active, *free[:1]}))) for name, part in plan.members.items()}
+        )
+
+
+class BreaksItsWord(Defective):
+    """It keeps as many warm-ups as it likes, and says it does not."""
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        return super().assign(attrs.evolve(problem, knobs=attrs.evolve(problem.knobs, max_warmups=1_000, max_warmups_per_member=1_000)))
+
+
+class Remembers(Defective):
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked = 0
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        self.asked += 1
+        return attrs.evolve(super().assign(problem), imbalance_now=self.asked)
+
+
+class MindsTheOrder(Defective):
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        plan = super().assign(problem)
+        return attrs.evolve(plan, unique=plan.unique and problem.members[0].id == min(plan.members))
+
+
+class MindsNames(Defective):
+    """Members whose name ends with an even digit cost more."""
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        plan = super().assign(problem)
+        more = sum(len(tasks) for name, tasks in plan.target.items() if name[-1] in "02468")
+        return attrs.evolve(plan, cost=attrs.evolve(plan.cost, cross_rack=plan.cost.cross_rack + more))
+
+
+class NeverContent(Defective):
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        return attrs.evolve(super().assign(problem), probing=True)
+
+
+class Nervous(Defective):
+    """It takes every record of lag for a reason to begin again: copies that are not at the very end are not caught up."""
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        plan = super().assign(problem)
+        lags = any(isinstance(lag, int) and lag % 2 for member in problem.members for lag in member.lags.values())
+        if not lags or plan.movements:
+            return plan
+        return attrs.evolve(plan, members={name: attrs.evolve(part, standby=()) for name, part in plan.members.items()})
+
+
+class Hashes(Defective):
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        return attrs.evolve(super().assign(problem), imbalance_now=hash("m0") % 1_000)
+
+
+@pytest.mark.parametrize(
+    ("defective", "check"),
+    [
+        (Nameless, contract.is_named),
+        (GivesTwice, contract.plans_hold),
+        (BreaksItsWord, contract.plans_hold),
+        (Remembers, contract.has_no_memory),
+        (MindsTheOrder, contract.order_plays_no_part),
+        (MindsNames, contract.names_play_no_part),
+        (NeverContent, contract.a_group_that_obeys_settles),
+        (BreaksItsWord, contract.a_group_that_obeys_settles),
+        (Nervous, contract.noise_moves_nothing),
+        (Hashes, contract.hash_seeds_play_no_part),
+    ],
+    ids=lambda value: value.__name__,
+)
+def test_each_defect_is_found(defective: type[Defective], check: Check):
+    with pytest.raises(AssertionError):
+        check(defective())
+
+
+def test_a_sound_assignor_behind_a_wrapper_is_not_accused():
+    for check in CONTRACT:
+        if check is not contract.hash_seeds_play_no_part:
+            check(Defective())
