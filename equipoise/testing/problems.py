@@ -42,9 +42,7 @@ def tasks(draw: st.DrawFn, most: int) -> tuple[Task, ...]:
             at = tuple(sorted(draw(st.sets(st.sampled_from(RACKS), min_size=1, max_size=2)))) if racks else ()
             source = (Partition(topic=f"in-{subtopology}", partition=partition, racks=at),)
             changelog = (Partition(topic=f"log-{subtopology}", partition=partition, racks=at),) if has_state else ()
-            found.append(
-                Task(id=TaskId(subtopology, partition), stateful=has_state, end_offset=end_offset, source=source, changelog=changelog)
-            )
+            found.append(Task(id=TaskId(subtopology, partition), stateful=has_state, end_offset=end_offset, source=source, changelog=changelog))
     return tuple(found[:most])
 
 
@@ -115,6 +113,4 @@ def problems(
                 state = draw(st.sampled_from([MovementState.WARMING, MovementState.REVOKING]))
                 in_flight.append(Movement(task=task.id, source=owner[task.id], destination=destination, state=state))
             blocked.update((task.id, name) for name in names if draw(st.integers(0, 20)) == 0)
-    return AssignmentProblem(
-        tasks=every, members=tuple(group), in_flight=tuple(in_flight), blocked=frozenset(blocked), knobs=draw(knobs(others))
-    )
+    return AssignmentProblem(tasks=every, members=tuple(group), in_flight=tuple(in_flight), blocked=frozenset(blocked), knobs=draw(knobs(others)))

@@ -200,4 +200,3 @@ def test_one_tasks_state_is_never_begun_twice(members: int):
     group.join("new")
     group.settle(100)
     assert group.new_copies == group.owner_changes == 100 // (members + 1)
-
