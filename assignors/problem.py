@@ -80,7 +80,7 @@ class MovementState(enum.Enum):
     """What a movement waits for."""
 
     WAITING = "waiting"
-    """Wanted; no warm-up slot yet."""
+    """Wanted; no warm-up slot yet, or the assignor does not look before its next round."""
     WARMING = "warming"
     """Its destination restores; it holds a warm-up slot, unless the destination is a standby of the task."""
     REVOKING = "revoking"
@@ -149,6 +149,10 @@ REASONS: Mapping[str, str] = {
     "overdue": "{source} is leaving and its drain timeout has passed",
     "standby": "a hot copy",
     "carried": "decided earlier and still right",
+    "turn": "in the order of ids it is the turn of {destination}, wherever it runs now",
+    "stand_in": "{destination} stands in with {records} to restore, until the member whose turn it is has restored it",
+    "next_probing": "{destination} has {records} to restore; the next probing round looks again",
+    "dealt_anew": "tasks without state are dealt anew in every round; this time it falls to {destination}",
     "blocked": "the last warm-up on {destination} stalled; back-off",
 }
 """Reason code -> template for readers; ``records`` as `records_text` has them."""

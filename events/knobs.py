@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import attrs
 
 from events import fields
 
 Scalar = int | float | str | bool
+
+_KAFKA_STRATEGIES = {"min_traffic": "min_cost", "balance_subtopology": "balanced_min_cost"}
+
+
+def _strategy(name: Any) -> Any:
+    """Ours for Kafka's; anything else is left to the validator."""
+    return _KAFKA_STRATEGIES.get(name, name) if isinstance(name, str) else name
 
 
 @attrs.frozen(kw_only=True)
@@ -29,7 +38,8 @@ class Knobs:
     probing_interval_ms: int = attrs.field(default=600_000, validator=fields.integer(1))
     """Group time between two balance evaluations without a natural change. Kafka: probing.rebalance.interval.ms."""
 
-    rack_aware_strategy: str = attrs.field(default="none", validator=fields.one_of("none", "min_cost", "balanced_min_cost"))
+    rack_aware_strategy: str = attrs.field(default="none", converter=_strategy, validator=fields.one_of("none", "min_cost", "balanced_min_cost"))
+    """KIP-925. Apache Kafka's names, min_traffic and balance_subtopology, are taken too and mean the same."""
     rack_traffic_cost: int = attrs.field(default=10, validator=fields.integer())
     rack_non_overlap_cost: int = attrs.field(default=1, validator=fields.integer())
     rack_aware_tags: tuple[str, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.text()))

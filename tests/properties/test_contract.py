@@ -3,14 +3,25 @@
 from __future__ import annotations
 
 import pytest
+from hypothesis import strategies as st
 
 from assignors import registry
 from equipoise.testing import CONTRACT, Check, Subject
 
-SUBJECTS: dict[str, Subject] = {}
+SUBJECTS: dict[str, Subject] = {
+    "kafka_streams": Subject(
+        assignor=registry.latest("kafka_streams"),
+        knobs={
+            "rack_aware_strategy": st.sampled_from(["none", "min_cost", "balanced_min_cost"]),
+            "rack_aware_tags": st.sampled_from([(), ("zone",)]),
+        },
+    )
+}
 """Assignors that are asked more than the usual: by name, with their own knobs."""
 
-LEFT_OUT: dict[str, dict[str, str]] = {}
+LEFT_OUT: dict[str, dict[str, str]] = {
+    "kafka_streams": {"names_play_no_part": "Kafka deals tasks out by the order of process ids, wherever they run; the baseline does the same"}
+}
 """Assignor -> check that it cannot pass by its nature -> why."""
 
 ASKED = [

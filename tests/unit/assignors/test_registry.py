@@ -66,7 +66,7 @@ def test_what_is_not_installed_is_said_with_what_is(name: str, version: int):
 def test_third_parties_add_theirs(install: Install):
     install(THEIRS, "Theirs")
     assert registry.load("theirs", 3).name == "theirs"
-    assert list(registry.available()) == [("high_availability", 1), ("theirs", 3)]
+    assert ("theirs", 3) in registry.available()
     assert registry.latest("theirs").version == 3
 
 

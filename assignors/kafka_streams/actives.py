@@ -1,0 +1,65 @@
+"""Active tasks: stateful ones dealt out in turn and evened out, stateless ones to whoever has least (KIP-441).
+
+Neither looks at what runs where now. One more member changes whose turn it is for nearly every task.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+from assignors.kafka_streams.clients import Client, PrioritySet
+from events.tasks import TaskId
+
+Kind = Literal["active", "standby"]
+
+
+def assign_stateful(tasks: Sequence[TaskId], clients: Sequence[Client]) -> None:
+    """Task i to client i modulo their number, then evened out. `tasks` and `clients` in rising order."""
+    for place, task in enumerate(tasks):
+        clients[place % len(clients)].active.add(task)
+    balance(clients, "active", lambda source, destination: True)
+
+
+def balance(clients: Sequence[Client], kind: Kind, allowed: Callable[[Client, Client], bool]) -> None:
+    """``balanceTasksOverThreads``: moves tasks of one kind to clients with less load per thread, until a whole pass moves nothing.
+
+    The load counts copies of both kinds, whichever is moved.
+    """
+    moved = True
+    while moved:
+        moved = False
+        for source in clients:
+            for destination in clients:
+                if destination is source or not _should_move(source, destination) or not allowed(source, destination):
+                    continue
+                have: set[TaskId] = getattr(source, kind)
+                gets: set[TaskId] = getattr(destination, kind)
+                for task in sorted(have):
+                    if not _should_move(source, destination):
+                        break
+                    if not destination.has(task):
+                        have.remove(task)
+                        gets.add(task)
+                        moved = True
+
+
+def _should_move(source: Client, destination: Client) -> bool:
+    """It is less uneven afterwards, and not the other way round."""
+    skew = source.load() - destination.load()
+    if skew <= 0:
+        return False
+    after = (source.count() - 1) / source.capacity - (destination.count() + 1) / destination.capacity
+    return 0 <= after < skew
+
+
+def assign_stateless(tasks: Sequence[TaskId], clients: Sequence[Client]) -> None:
+    """Each to the client with the fewest active tasks per thread. `tasks` and `clients` in rising order."""
+    least_loaded = PrioritySet(lambda client, task: True, Client.active_load)
+    for client in clients:
+        least_loaded.offer(client)
+    for task in tasks:
+        found = least_loaded.poll(task)
+        assert found is not None, "there are clients, and none is refused"
+        found.active.add(task)
+        least_loaded.offer(found)

@@ -1,0 +1,58 @@
+"""``HighAvailabilityTaskAssignor.assign``: the steps of one assignment in Kafka's order (KIP-441, KIP-708, KIP-925)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+
+from assignors.kafka_streams.actives import assign_stateful, assign_stateless, balance
+from assignors.kafka_streams.clients import Client, Lags, Settings, Slots
+from assignors.kafka_streams.movements import ActiveMovement, assign_active_movements, assign_standby_movements
+from assignors.kafka_streams.racks import RackOptimizer
+from assignors.kafka_streams.standbys import DefaultStandbys, StandbyAssignor, TagAwareStandbys
+from assignors.problem import Task
+from events.tasks import TaskId
+
+STATELESS_TRAFFIC_COST = 1
+STATELESS_NON_OVERLAP_COST = 0
+
+
+@attrs.frozen
+class Assigned:
+    """`movements`: active tasks that are to move on. `probing`: Kafka asks for a probing rebalance. The rest stands in the clients."""
+
+    movements: list[ActiveMovement]
+    probing: bool
+
+
+def assign(clients: list[Client], tasks: Sequence[Task], reported: Mapping[TaskId, Mapping[int, int]], settings: Settings, slots: Slots) -> Assigned:
+    """Fills in the `active` and `standby` of `clients`, which have nothing yet. `clients` and `tasks` in rising order, `clients` not empty.
+
+    `reported`: task -> index of the client -> lag, LATEST or UNKNOWN. The standbys of a client include what it is to warm up: Kafka tells them
+    apart no more than its clients can.
+    """
+    stateful = [task.id for task in tasks if task.stateful]
+    racks = RackOptimizer(clients, tasks, settings)
+    assign_stateful(stateful, clients)
+    if racks.enabled:
+        racks.optimize_active(stateful, settings.traffic_cost, settings.non_overlap_cost)
+
+    if settings.num_standbys:
+        standbys: StandbyAssignor = TagAwareStandbys(clients, settings.tags) if settings.tags else DefaultStandbys(clients)
+        standbys.assign(stateful, settings.num_standbys)
+        balance(clients, "standby", standbys.may_pass)
+        if racks.enabled:
+            racks.optimize_standby(settings.traffic_cost, settings.non_overlap_cost, standbys.may_swap)
+
+    end_offsets = {task.id: task.end_offset for task in tasks if task.stateful}
+    lags = Lags(clients, end_offsets, reported, settings.acceptable_recovery_lag)
+    movements = assign_active_movements(clients, lags, slots)
+    warmups = frozenset((each.task, each.destination) for each in movements if each.warmup)
+    moved_standbys = assign_standby_movements(clients, lags, slots, warmups)
+
+    stateless = [task.id for task in tasks if not task.stateful]
+    assign_stateless(stateless, clients)
+    if racks.enabled:
+        racks.optimize_active(stateless, STATELESS_TRAFFIC_COST, STATELESS_NON_OVERLAP_COST)
+    return Assigned(movements, bool(movements) or moved_standbys > 0)

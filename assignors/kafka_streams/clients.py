@@ -1,0 +1,158 @@
+"""The processes an assignment is made for, what they have so far, and the set they are picked from (KIP-441).
+
+Kafka assigns to processes; which thread of a process runs a task is settled afterwards and is none of the assignor's business.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import attrs
+
+from assignors.java_order import hash_order
+from assignors.kafka_streams.java import MAX_LONG, Heap, member_hash
+from events.tasks import TaskId
+
+LATEST = -2
+"""Lag of a process that says it runs the task."""
+UNKNOWN = -3
+"""Lag of a process that has a copy and does not know how far behind it is. Ranks before LATEST, and is never caught up."""
+
+
+@attrs.define(eq=False)
+class Client:
+    """A process. `index`: its place in Java's order of ids, in which all loops run. `capacity`: threads, >= 1."""
+
+    index: int
+    id: str
+    capacity: int
+    rack: str | None = None
+    tags: Mapping[str, str] = attrs.field(factory=dict)
+    active: set[TaskId] = attrs.field(factory=set)
+    standby: set[TaskId] = attrs.field(factory=set)
+    hash: int = attrs.field(init=False)
+
+    def __attrs_post_init__(self) -> None:
+        self.hash = member_hash(self.id)
+
+    def has(self, task: TaskId) -> bool:
+        return task in self.active or task in self.standby
+
+    def count(self) -> int:
+        """Tasks it has in any form."""
+        return len(self.active) + len(self.standby)
+
+    def load(self) -> float:
+        return (len(self.active) + len(self.standby)) / self.capacity
+
+    def active_load(self) -> float:
+        return len(self.active) / self.capacity
+
+
+@attrs.frozen(kw_only=True)
+class Settings:
+    """What Kafka calls AssignmentConfigs. `traffic_cost`, `non_overlap_cost`: those of stateful tasks and standbys; stateless ones cost 1 and 0."""
+
+    acceptable_recovery_lag: int
+    num_standbys: int
+    tags: frozenset[str]
+    """``rack.aware.assignment.tags``"""
+    strategy: str
+    """``rack.aware.assignment.strategy``: none, min_traffic or balance_subtopology"""
+    traffic_cost: int
+    non_overlap_cost: int
+
+
+class Slots:
+    """``max.warmup.replicas``, counted down over active and standby movements alike, in that order."""
+
+    def __init__(self, slots: int) -> None:
+        self._left = slots
+
+    def take(self) -> bool:
+        self._left -= 1
+        return self._left >= 0
+
+
+class Lags:
+    """Lag of each client on each stateful task: what it reports, or everything when it reports nothing.
+
+    `end_offsets`: stateful task -> records to restore from nothing. `reported`: task -> client index -> lag or sentinel.
+    """
+
+    def __init__(
+        self, clients: list[Client], end_offsets: Mapping[TaskId, int], reported: Mapping[TaskId, Mapping[int, int]], acceptable: int
+    ) -> None:
+        self._clients = clients
+        self._end_offsets = end_offsets
+        self._reported = reported
+        self._acceptable = acceptable
+        self._least: dict[TaskId, int] = {}
+        self._by_lag: dict[TaskId, list[Client]] = {}
+
+    def lag(self, task: TaskId, client: Client) -> int:
+        return self._reported.get(task, {}).get(client.index, self._end_offsets[task])
+
+    def _caught_up(self, lag: int) -> bool:
+        return lag == LATEST or self._acceptable == MAX_LONG or 0 <= lag <= self._acceptable
+
+    def is_caught_up(self, task: TaskId, client: Client) -> bool:
+        return self._caught_up(self.lag(task, client))
+
+    def caught_up_clients(self, task: TaskId) -> int:
+        """How many are."""
+        reported = self._reported.get(task, {})
+        silent = len(self._clients) - len(reported)
+        return sum(map(self._caught_up, reported.values())) + silent * self._caught_up(self._end_offsets[task])
+
+    def by_lag(self, task: TaskId) -> list[Client]:
+        """All clients, least lag first, then by id."""
+        if task not in self._by_lag:
+            self._by_lag[task] = sorted(self._clients, key=lambda client: self.lag(task, client))
+        return self._by_lag[task]
+
+    def better_is_there(self, task: TaskId, client: Client) -> bool:
+        """The client is not caught up, and somebody has less to restore."""
+        lag = self.lag(task, client)
+        if self._caught_up(lag):
+            return False
+        if task not in self._least:
+            reported = self._reported.get(task, {})
+            everything = () if len(reported) == len(self._clients) else (self._end_offsets[task],)
+            self._least[task] = min((*reported.values(), *everything))
+        return self._least[task] < lag
+
+
+class PrioritySet:
+    """``ConstrainedPrioritySet``: clients, the least loaded first, of which one that satisfies a constraint can be taken.
+
+    A load that changes while its client lies in the set moves nothing, so with many clients the one taken is not always the least loaded.
+    Those passed over are put back in the order of a ``HashSet`` of their ids.
+    """
+
+    def __init__(self, constraint: Callable[[Client, TaskId], bool], weight: Callable[[Client], float] = Client.load) -> None:
+        self._constraint = constraint
+        self._heap: Heap[Client] = Heap(lambda client: (weight(client), client.index))
+        self._inside: set[Client] = set()
+
+    def offer(self, client: Client) -> None:
+        """Puts the client in, or anew where its load now belongs."""
+        if client in self._inside:
+            self._heap.remove(client)
+        self._inside.add(client)
+        self._heap.offer(client)
+
+    def poll(self, task: TaskId, extra: Callable[[Client], bool] | None = None) -> Client | None:
+        """Takes out the first client that may have the task; None: there is none."""
+        passed_over: list[Client] = []
+        found = None
+        while self._heap:
+            client = self._heap.poll()
+            self._inside.discard(client)
+            if self._constraint(client, task) and (extra is None or extra(client)):
+                found = client
+                break
+            passed_over.append(client)
+        for client in hash_order(passed_over, lambda client: client.hash):
+            self.offer(client)
+        return found

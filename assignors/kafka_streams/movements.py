@@ -1,0 +1,98 @@
+"""Movements: who runs a task until its new owner is caught up, and which copies restore meanwhile (KIP-441).
+
+An active task whose new client is not caught up, while somebody has less to restore, goes to that somebody; the new client gets a warm-up copy as
+long as there are slots. Standbys likewise. Nothing here looks at racks or tags any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import attrs
+
+from assignors.kafka_streams.clients import Client, Lags, PrioritySet, Slots
+from assignors.kafka_streams.java import Heap
+from events.tasks import TaskId
+
+
+@attrs.frozen
+class ActiveMovement:
+    """`source` runs the task in the place of `destination`, which gets it when it is caught up. `warmup`: it has been given a copy
+    for that, in one of the slots; where it changed places with a standby, that costs none.
+    """
+
+    task: TaskId
+    source: Client
+    destination: Client
+    warmup: bool
+
+
+def assign_active_movements(clients: Sequence[Client], lags: Lags, slots: Slots) -> list[ActiveMovement]:
+    """Actives that are not to start where they belong, those with the fewest caught-up clients first."""
+    caught_up = PrioritySet(lambda client, task: lags.is_caught_up(task, client))
+    wanted: list[tuple[int, TaskId, Client]] = []
+    for client in clients:
+        wanted.extend((lags.caught_up_clients(task), task, client) for task in client.active if lags.better_is_there(task, client))
+        caught_up.offer(client)
+    movements = []
+    for _, task, destination in sorted(wanted, key=lambda movement: movement[:2]):
+        source = _runs_meanwhile(task, lags, caught_up)
+        destination.active.remove(task)
+        source.active.add(task)
+        if task in source.standby:
+            source.standby.remove(task)
+            destination.standby.add(task)
+            warmup = False
+        else:
+            warmup = slots.take()
+            if warmup:
+                destination.standby.add(task)
+        caught_up.offer(source)
+        caught_up.offer(destination)
+        movements.append(ActiveMovement(task, source, destination, warmup))
+    return movements
+
+
+def _runs_meanwhile(task: TaskId, lags: Lags, caught_up: PrioritySet) -> Client:
+    """A caught-up standby of it, else a caught-up client, else whoever has least to restore."""
+    standby = caught_up.poll(task, lambda client: task in client.standby)
+    if standby is not None:
+        return standby
+    return caught_up.poll(task) or lags.by_lag(task)[0]
+
+
+def assign_standby_movements(clients: Sequence[Client], lags: Lags, slots: Slots, warmups: frozenset[tuple[TaskId, Client]]) -> int:
+    """Standbys that are kept by who has less to restore; returns how many. `warmups`: copies that active movements have begun stay.
+
+    Movements that are equally urgent are carried out as a Java heap has them.
+    """
+    caught_up = PrioritySet(lambda client, task: lags.is_caught_up(task, client))
+    wanted: Heap[tuple[int, TaskId, Client]] = Heap(lambda movement: (movement[0], *movement[1]))
+    for client in clients:
+        for task in sorted(client.standby):
+            if (task, client) not in warmups and lags.better_is_there(task, client):
+                wanted.offer((lags.caught_up_clients(task), task, client))
+        caught_up.offer(client)
+    moved = 0
+    while wanted:
+        _, task, destination = wanted.poll()
+        source = caught_up.poll(task, lambda client, task=task: not client.has(task)) or _less_to_restore(task, destination, lags)  # type: ignore[misc]
+        if source is None:
+            continue
+        source.standby.add(task)
+        if not slots.take():
+            destination.standby.remove(task)
+        caught_up.offer(source)
+        caught_up.offer(destination)
+        moved += 1
+    return moved
+
+
+def _less_to_restore(task: TaskId, destination: Client, lags: Lags) -> Client | None:
+    """The first without a copy of those that come before the destination by lag."""
+    for client in lags.by_lag(task):
+        if client is destination:
+            return None
+        if not client.has(task):
+            return client
+    return None

@@ -1,0 +1,65 @@
+"""The published Kafka Streams jar beside us: fetches it with Maven, compiles the driver in ``bench/java``, asks it.
+
+Needs a JDK 17 or later and Maven on the path. Jars and classes are kept under ``.venv/java``.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import subprocess
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from events.errors import InputError
+
+SOURCES = Path(__file__).parent / "java"
+BUILT = Path(__file__).parent.parent / ".venv" / "java"
+DRIVER = "HighAvailabilityDriver"
+
+
+def available() -> bool:
+    """Whether there is what it takes to build and run the driver."""
+    return all(shutil.which(tool) for tool in ("java", "javac", "mvn"))
+
+
+def classpath() -> str:
+    """The driver's, built if the one that is there is not that of these sources. Raises InputError when it cannot be."""
+    if not available():
+        raise InputError("java, javac and mvn: one of them is not installed; the Java rows need a JDK 17 and Maven")
+    jars, classes = BUILT / "jars", BUILT / "classes"
+    wanted = "".join((SOURCES / name).read_text() for name in ("pom.xml", f"{DRIVER}.java"))
+    built = BUILT / "built.txt"
+    if not built.exists() or built.read_text() != wanted:
+        shutil.rmtree(BUILT, ignore_errors=True)
+        classes.mkdir(parents=True)
+        _run("mvn", "-q", "-B", "-f", str(SOURCES / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={jars}")
+        _run("javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), str(SOURCES / f"{DRIVER}.java"))
+        built.write_text(wanted)
+    return f"{jars}/*:{classes}"
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        said = (done.stdout + done.stderr).strip().splitlines() or [f"exit code {done.returncode}"]
+        raise InputError(f"{command[0]}: {said[-1]}")
+
+
+def assigned(
+    problems: Iterable[Mapping[str, Any]], *, turns: int = 1, most_s: int | None = None, timeout_s: float | None = None
+) -> list[dict[str, Any]]:
+    """Kafka's answers to problems in the form of `equipoise assign`, in their order; what is in one stands in the driver.
+
+    `turns`: how often each is assigned in one JVM; `most_s`: none is begun anew after that many seconds. Raises subprocess.TimeoutExpired when all
+    took longer than `timeout_s`.
+    """
+    lines = "".join(json.dumps(problem) + "\n" for problem in problems)
+    arguments = [str(turns)] if most_s is None else [str(turns), str(most_s)]
+    done = subprocess.run(
+        ["java", "-Xmx2g", "-cp", classpath(), DRIVER, *arguments], input=lines, capture_output=True, text=True, check=False, timeout=timeout_s
+    )
+    if done.returncode:
+        raise InputError(f"{DRIVER}: {(done.stderr.strip().splitlines() or ['no word'])[-1]}")
+    return [json.loads(line) for line in done.stdout.splitlines()]
