@@ -77,7 +77,6 @@ class _Planner:
         self.now = now
         self.target = target
         self.slots = slots
-        self.pace = _Pace(situation)
         moving = [task for task in situation.tasks if task in now and task in target and now[task] != target[task]]
         in_flight = situation.in_flight
         self.carried = [task for task in moving if task in in_flight and in_flight[task].destination == target[task]]
@@ -95,7 +94,7 @@ class _Planner:
             destination = self.target[task]
             if self._hands_over(task):
                 stands = self.situation.in_flight[task].state is MovementState.REVOKING
-                ready = "ready" if self.situation.is_ready(destination, task) else self._wanted(task)  # what must go is no readier for that
+                ready = self._readiness(task) if self.situation.is_ready(destination, task) else self._wanted(task)  # what must go is no readier
                 self._set(task, MovementState.REVOKING, "carried" if stands else ready)
                 if task in self.situation.members[destination].warmup and self._needs_slot(task):
                     self.slots.hold(destination)
@@ -142,8 +141,8 @@ class _Planner:
             ready_by_chance=tuple(sorted(self.by_chance)),
         )
 
-    def soon(self, task: TaskId) -> float:
-        return self.pace.time_to_ready(task, self.target[task])
+    def soon(self, task: TaskId) -> int:
+        return self.situation.span(self.target[task], task)
 
     def _set(self, task: TaskId, state: MovementState, code: str) -> None:
         self.states[task] = state
@@ -168,6 +167,9 @@ class _Planner:
         source = self.situation.members[self.now[task]]
         return source.leaving and source.drained
 
+    def _readiness(self, task: TaskId) -> str:
+        return "ready" if self.situation.within_records(self.target[task], task) else "ready_in_time"
+
     def _wanted(self, task: TaskId) -> str:
         """Why the movement was wanted."""
         source = self.situation.members[self.now[task]]
@@ -190,19 +192,3 @@ def _is_standby(situation: Situation, task: TaskId, source: str, destination: st
         return True
     others = len(situation.eligible(task).members) - 1 - situation.may_run(source, task)
     return others < wanted
-
-
-class _Pace:
-    """How soon a destination is ready: records to restore over its restore speed. Members that measured none are taken for the slowest that did."""
-
-    def __init__(self, situation: Situation) -> None:
-        self._situation = situation
-        measured = [member.restore_records_per_s for member in situation.members.values() if member.restore_records_per_s > 0]
-        slowest = min(measured, default=1.0)
-        self._speed = {member.id: member.restore_records_per_s or slowest for member in situation.members.values()}
-
-    def time_to_ready(self, task: TaskId, destination: str) -> float:
-        """Seconds; records when no member measured its speed; 0 when caught up."""
-        if self._situation.is_ready(destination, task):
-            return 0.0
-        return self._situation.records(destination, task) / self._speed[destination]

@@ -46,6 +46,8 @@ class Task:
     end_offset: int = 0
     source: tuple[Partition, ...] = ()
     changelog: tuple[Partition, ...] = ()
+    written_records_per_s: int = 0
+    """Speed at which its changelogs grow; 0: they do not, or it was not measured."""
 
 
 @attrs.frozen(kw_only=True)
@@ -72,8 +74,8 @@ class Member:
     lags: Mapping[TaskId, Lag] = attrs.field(factory=dict)
     ready: frozenset[TaskId] = frozenset()
     home: frozenset[TaskId] = frozenset()
-    restore_records_per_s: float = 0.0
-    """Restore speed it measured; 0.0 = not measured."""
+    restore_records_per_s: int = 0
+    """Restore speed of all its copies together, as measured; 0: not measured."""
 
 
 class MovementState(enum.Enum):
@@ -144,6 +146,7 @@ REASONS: Mapping[str, str] = {
     "unowned_cold": "nobody ran it and nobody is caught up; {destination} is soonest ready ({records} to restore)",
     "return_home": "{destination} is back and had it before",
     "ready": "{destination} is caught up ({records} behind)",
+    "ready_in_time": "{destination} is {records} behind and restores them within acceptable_recovery_ms",
     "slot_full": "waits for a warm-up slot",
     "warming": "{destination} restores {records}",
     "overdue": "{source} is leaving and its drain timeout has passed",
@@ -205,9 +208,11 @@ class Assignor(Protocol):
     @property
     def version(self) -> int:
         """Behaviour version: rises when any problem gets another plan."""
+
     @property
     def solver(self) -> str:
         """Name and version of the pinned solver, or ""."""
+
     @property
     def guarantees(self) -> frozenset[Guarantee]: ...
     def assign(self, problem: AssignmentProblem) -> Plan:

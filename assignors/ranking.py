@@ -15,17 +15,21 @@ a number above                        no          the number, at most the whole 
 ``unknown``, or no report             no          the whole changelog
 ====================================  ==========  =================================================================================
 
+Acceptable is `acceptable_recovery_lag`, or what the member restores within `acceptable_recovery_ms`, whichever is more (`lag_within`).
+
 The whole changelog counts as at least one record. So a member without a copy is never caught up, not even on a changelog that is empty or was not
 measured yet: its warm-up costs one report, while a task handed to it unseen could stop for as long as an unmeasured changelog takes to restore.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+import itertools
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 import attrs
 
 from assignors.problem import Member, Task
+from events.knobs import Knobs
 from events.tasks import Lag, LagSentinel, TaskId
 
 MOST_RECORDS = 2**60  # longer than any log; sums of several changelogs' end offsets may lie beyond int64
@@ -44,16 +48,62 @@ def whole(task: Task) -> int:
     return min(max(task.end_offset, 1), MOST_RECORDS)
 
 
-def copy_of(task: Task, lag: Lag | None, *, owns: bool, ready: bool, acceptable_recovery_lag: int) -> Copy:
-    """What one report is worth, by the table above. `lag` None: no report."""
+def copy_of(task: Task, lag: Lag | None, *, owns: bool, ready: bool, acceptable: int) -> Copy:
+    """What one report is worth, by the table above. `lag` None: no report. `acceptable`: records, as `acceptable_lag` has them."""
     if lag is LagSentinel.ACTIVE and owns:
         return Copy(True, 0)
     if isinstance(lag, int):
-        return Copy(ready or lag <= acceptable_recovery_lag, min(lag, whole(task)))
+        return Copy(ready or lag <= acceptable, min(lag, whole(task)))
     return Copy(True, 0) if ready else Copy(False, whole(task))
 
 
-def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], acceptable_recovery_lag: int) -> dict[TaskId, dict[str, Copy]]:
+def lag_within(
+    acceptable_ms: int, lags: Mapping[TaskId, Lag], owned: Collection[TaskId], written: Callable[[TaskId], int | None], records_per_s: int
+) -> int:
+    """How far behind a copy of one member may be, in records, so that the member can restore it within `acceptable_ms`; 0 when nothing is known.
+
+    A copy shares its member's disk and network. So it counts together with all copies that are no further behind, as if they were all to be had at
+    once, after what the member owns and still restores. Meanwhile their changelogs grow, but for those it owns: nobody writes there. With lags l
+    (records), `written` rates w and the member's speed r (records/s), copies up to a lag of L are there within t (seconds) when
+
+        sum of l over what it owns + sum of (l + w t) over copies with l <= L  <=  r t
+
+    and the greatest such L that was reported is the answer. So of what counts as caught up by this alone, a member may be given all at once, and none
+    of it stands still for longer than `acceptable_ms`, if the speeds hold. Integers throughout: thousandths of records.
+
+    `written`: records/s written to a task's changelogs; None for what is no task with state, which is left out. `records_per_s`: 0 = not measured.
+    """
+    needed, most = 0, 0
+    behind: list[tuple[int, int]] = []
+    for task, lag in lags.items():
+        rate = written(task)
+        if rate is None or not isinstance(lag, int):
+            continue
+        if task in owned:
+            needed += 1_000 * lag
+        else:
+            behind.append((lag, 1_000 * lag + rate * acceptable_ms))
+    for lag, equals in itertools.groupby(sorted(behind), key=lambda copy: copy[0]):
+        needed += sum(effort for _, effort in equals)
+        if needed > records_per_s * acceptable_ms:
+            break
+        most = lag
+    return most
+
+
+def acceptable_lag(tasks: Mapping[TaskId, Task], member: Member, knobs: Knobs) -> int:
+    """How far behind a copy of the member may be and count as caught up, in records: by acceptable_recovery_lag or by acceptable_recovery_ms."""
+    if not knobs.acceptable_recovery_ms or not member.restore_records_per_s:
+        return knobs.acceptable_recovery_lag
+
+    def written(task: TaskId) -> int | None:
+        return tasks[task].written_records_per_s if task in tasks and tasks[task].stateful else None
+
+    within = lag_within(knobs.acceptable_recovery_ms, member.lags, frozenset(member.active), written, member.restore_records_per_s)
+    return max(knobs.acceptable_recovery_lag, within)
+
+
+def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], knobs: Knobs) -> dict[TaskId, dict[str, Copy]]:
     """Task -> member -> its copy, for stateful tasks, and for members that report, keep or own one only; all others have none (rank = the whole
     changelog).
 
@@ -62,6 +112,7 @@ def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], acceptable_r
     held: dict[TaskId, dict[str, Copy]] = {task.id: {} for task in tasks.values() if task.stateful}
     for member in members:
         owned = frozenset(member.active)
+        acceptable = acceptable_lag(tasks, member, knobs)
         for task_id in {**member.lags, **dict.fromkeys((*member.active, *member.standby, *member.warmup, *sorted(member.ready)))}:
             if task_id in held:
                 held[task_id][member.id] = copy_of(
@@ -69,19 +120,19 @@ def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], acceptable_r
                     member.lags.get(task_id),
                     owns=task_id in owned,
                     ready=task_id in member.ready,
-                    acceptable_recovery_lag=acceptable_recovery_lag,
+                    acceptable=acceptable,
                 )
     return held
 
 
-def rank(tasks: Iterable[Task], members: Iterable[Member], acceptable_recovery_lag: int) -> dict[TaskId, dict[int, tuple[str, ...]]]:
+def rank(tasks: Iterable[Task], members: Iterable[Member], knobs: Knobs) -> dict[TaskId, dict[int, tuple[str, ...]]]:
     """The KIP's `rank`: stateful task -> rank (lower is better) -> members of that rank, all in rising order.
 
     Rank 0 = caught up; otherwise the records to restore. This is the full table, tasks x members large: for reading and for tests.
     """
     sorted_members = sorted(members, key=lambda member: member.id)
     by_id = {task.id: task for task in sorted(tasks, key=lambda task: task.id)}
-    held = copies(by_id, sorted_members, acceptable_recovery_lag)
+    held = copies(by_id, sorted_members, knobs)
     ranked: dict[TaskId, dict[int, tuple[str, ...]]] = {}
     for task_id, reported in held.items():
         by_rank: dict[int, list[str]] = {}

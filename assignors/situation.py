@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
+from assignors.pace import Pace
 from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Task
 from assignors.ranking import Copy, copies, whole
 from events.errors import FieldError
@@ -52,7 +53,8 @@ class Situation:
             self.blocked.setdefault(task_id, []).append(member_id)
         self.stateful = [task.id for task in self.tasks.values() if task.stateful]
         self.owner: dict[TaskId, str] = {task: member.id for member in self.members.values() for task in member.active if task in self.tasks}
-        self.copies: dict[TaskId, dict[str, Copy]] = copies(self.tasks, self.members.values(), self.knobs.acceptable_recovery_lag)
+        self.copies: dict[TaskId, dict[str, Copy]] = copies(self.tasks, self.members.values(), self.knobs)
+        self.pace = Pace(self.members.values())
         self._eligible = self._pools()
         self._unblocked: dict[tuple[Pool, tuple[str, ...]], Pool] = {}
         self._homes = self._index_homes()
@@ -123,12 +125,20 @@ class Situation:
         copy = self.copies[task].get(member)
         return copy is not None and copy.caught_up
 
+    def within_records(self, member: str, task: TaskId) -> bool:
+        """It counts as caught up by acceptable_recovery_lag or by its own word, and not by acceptable_recovery_ms alone."""
+        return task in self.members[member].ready or self.records(member, task) <= self.knobs.acceptable_recovery_lag
+
     def records(self, member: str, task: TaskId) -> int:
         """Records the member has to restore before it can run the task; 0 for a stateless one."""
         if not self.tasks[task].stateful:
             return 0
         copy = self.copies[task].get(member)
         return whole(self.tasks[task]) if copy is None else copy.records
+
+    def span(self, member: str, task: TaskId) -> int:
+        """How long the member would take to get there, as `Pace.span` has it; 0 when it could run the task at once."""
+        return 0 if self.is_ready(member, task) else self.pace.span(member, self.records(member, task))
 
     def lag(self, member: str, task: TaskId) -> int | None:
         """The same for readers: None when the task has no state."""

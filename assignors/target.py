@@ -10,6 +10,7 @@ from collections.abc import Container, Iterable, Mapping
 import attrs
 
 from assignors.network import AssignmentNetwork
+from assignors.pace import Pace
 from assignors.ranking import whole
 from assignors.situation import Pool, Shares, Situation, pool_of
 from events.tasks import TaskId
@@ -60,11 +61,12 @@ def _soonest_ready(situation: Situation, tasks: list[TaskId]) -> dict[TaskId, Ca
     """For tasks on which nobody is caught up: least expected time to ready, the restore queue included (PROTOCOL D3).
 
     A member's queue is what it restores for tasks it owns, plus what it is likely to get here: so one that has half a copy of many tasks does not
-    get all of them, and one that is busy is spared. Members that differ by no more than acceptable_recovery_lag, by its definition next to no time,
-    rank alike. Tasks that no copy makes ready sooner go to whoever is idle: which of them gets which is a matter of balance. Names play no part in
-    it.
+    get all of them, and one that is busy is spared. Times are spans (`Pace`): a member that measured a speed is judged by it. Members that differ by
+    no more than acceptable_recovery_lag, by its definition next to no time, rank alike. Tasks that no copy makes ready sooner go to whoever would be
+    first to have restored one like them: which of them gets which is a matter of balance. Names play no part in it.
     """
     slack = situation.knobs.acceptable_recovery_lag
+    pace = situation.pace
     queue = _restore_queues(situation)
     levels: dict[Pool, _Level] = {}
     found: dict[TaskId, Candidates] = {}
@@ -72,57 +74,83 @@ def _soonest_ready(situation: Situation, tasks: list[TaskId]) -> dict[TaskId, Ca
     for task in tasks:
         eligible = situation.eligible(task)
         if eligible not in levels:
-            levels[eligible] = _Level(sorted(queue[member] for member in eligible.members))
-        expected = {member: queue[member] + copy.records for member, copy in situation.copies[task].items() if member in eligible}
+            levels[eligible] = _Level(pace, queue, eligible)
+        expected = {member: queue[member] + pace.span(member, copy.records) for member, copy in situation.copies[task].items() if member in eligible}
         soonest = min(expected.values(), default=None)
         if soonest is not None and levels[eligible].is_later(whole(situation.tasks[task]), than=soonest):
-            found[task] = Candidates(members=tuple(member for member, records in expected.items() if records <= soonest + slack))
-            takers = [member for member, records in expected.items() if records == soonest]
+            found[task] = Candidates(members=tuple(member for member, span in expected.items() if span <= soonest + slack))
+            takers = [member for member, span in expected.items() if span == soonest]
             for member in takers:
                 queue[member] += (soonest - queue[member]) // len(takers)
         else:
             copyless.append(task)
             levels[eligible].add(whole(situation.tasks[task]))
-    idle = {eligible: level.idle(eligible, queue, slack) for eligible, level in levels.items()}
+    idle = {eligible: level.idle(queue, slack) for eligible, level in levels.items()}
     found.update((task, Candidates(fresh=idle[situation.eligible(task)])) for task in copyless)
     return found
 
 
 class _Level:
-    """How far up the restore queues of a pool are filled when records are poured into the shortest ones.
+    """How far up the restore queues of a pool are filled when records are poured into the shortest ones, each taking as many as its member restores.
 
-    The level is `filled` / `members`: the `members` shortest queues stand at it, the others are longer.
+    `queue`: member -> span. The level is `filled` / `speed`: of the `members` shortest queues, which stand at it, `speed` is the sum of the speeds.
+    The others are longer.
     """
 
-    def __init__(self, queues: list[int]) -> None:
-        self.queues = queues
+    def __init__(self, pace: Pace, queue: Mapping[str, int], pool: Pool) -> None:
+        self.pace = pace
+        self.pool = pool
+        self.queues = sorted(((queue[member], pace.speed[member]) for member in pool.members), key=lambda each: (each[0], -each[1]))
+        self.first: list[tuple[int, int]] = []
+        """Of the queues those that no faster member's is as short as: one of them is the first to have restored anything."""
+        for length, speed in self.queues:
+            if not self.first or speed > self.first[-1][1]:
+                self.first.append((length, speed))
         self.members = 1
-        self.filled = queues[0]
+        self.speed = self.queues[0][1]
+        self.filled = self.queues[0][0] * self.speed
+        self.poured = 0
+        self.tasks = 0
 
     def add(self, records: int) -> None:
         """Pour these in too."""
-        self.filled += records
-        while self.members < len(self.queues) and self.queues[self.members] * self.members < self.filled:
-            self.filled += self.queues[self.members]
+        self.poured += records
+        self.tasks += 1
+        self.filled += records * self.pace.slowest
+        while self.members < len(self.queues) and self.queues[self.members][0] * self.speed < self.filled:
+            queue, speed = self.queues[self.members]
+            self.filled += queue * speed
+            self.speed += speed
             self.members += 1
 
     def is_later(self, records: int, *, than: int) -> bool:
-        """Would `records` on top of the level be ready later than `than`?"""
-        return self.filled + records * self.members > than * self.members
+        """Would `records` be ready later than `than`, on whichever member is first, above the level and its queue?"""
+        effort = records * self.pace.slowest
+        return all(
+            length * speed + effort > than * speed or self.filled * speed + effort * self.speed > than * self.speed * speed
+            for length, speed in self.first
+        )
 
-    def idle(self, pool: Pool, queue: Mapping[str, int], slack: int) -> Pool:
-        """Members whose queue is below the level, or next to the shortest; the pool itself when that is everybody."""
-        least = min(queue[member] for member in pool.members)
-        ids = [member for member in pool.members if queue[member] * self.members < self.filled or queue[member] <= least + slack]
+    def idle(self, queue: Mapping[str, int], slack: int) -> Pool:
+        """Members that would have restored a task like those poured in before the level and one more such task, or next to first.
+
+        Where all restore alike: those whose queue is below the level, or next to the shortest. The pool itself when that is everybody.
+        """
+        pool = self.pool
+        mean = self.poured // max(1, self.tasks)
+        done = {member: queue[member] + self.pace.span(member, mean) for member in pool.members}
+        first = min(done.values())
+        level = self.filled + mean * self.pace.slowest * self.members
+        ids = [member for member in pool.members if done[member] * self.speed < level or done[member] <= first + slack]
         return pool if len(ids) == len(pool.members) else pool_of(ids)
 
 
 def _restore_queues(situation: Situation) -> dict[str, int]:
-    """Member -> records it is restoring for tasks that it already owns."""
+    """Member -> span of what it is restoring for tasks that it already owns."""
     queue = dict.fromkeys(situation.members, 0)
     for task, owner in situation.owner.items():
         if situation.tasks[task].stateful and not situation.caught_up(owner, task):
-            queue[owner] += situation.records(owner, task)
+            queue[owner] += situation.span(owner, task)
     return queue
 
 
@@ -132,21 +160,25 @@ def constrained_balanced_assignment(
     """Owners for stateful tasks that need one now, of the min rank only, as balanced as that allows beside what is `running`.
 
     A place costs nothing up to the member's lower share, 1 up to its upper share, and one more for each further part of a share.
-    Among equals, members that had the task before come first, then those with the least to restore.
+    Among equals, members that had the task before come first, then those that have restored it soonest.
     """
     if not candidates:
         return {}
     load = dict.fromkeys(situation.members, 0)
     for task, owner in running.items():
         load[owner] += situation.tasks[task].stateful
+
+    def cost(member: str, task: TaskId) -> tuple[int, int, int]:
+        return 0, 0 if situation.comes_home(member, task) else 1, situation.pace.span(member, situation.records(member, task))
+
     network = AssignmentNetwork(situation.tasks, levels=3)
     for task in sorted(candidates):
         for member in candidates[task].members:
-            network.direct(task, member, (0, 0 if situation.comes_home(member, task) else 1, situation.records(member, task)))
+            network.direct(task, member, cost(member, task))
         fresh = candidates[task].fresh
         for member in () if fresh is None else situation.copies[task]:
             if member in candidates[task]:
-                network.direct(task, member, (0, 0 if situation.comes_home(member, task) else 1, situation.records(member, task)))
+                network.direct(task, member, cost(member, task))
         if fresh is not None:
             network.pooled(task, fresh, (0, 1, whole(situation.tasks[task])))
     for member, wanted in network.wanted().items():

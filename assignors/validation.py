@@ -9,6 +9,7 @@ import itertools
 from collections.abc import Iterable, Iterator, Set
 
 from assignors.problem import AssignmentProblem, Guarantee, Member, Movement, MovementState, Plan, Task
+from assignors.ranking import acceptable_lag
 from events.tasks import LagSentinel, TaskId, tasks_text
 
 
@@ -41,6 +42,7 @@ class _Judge:
         self.target = {task: member for member, tasks in plan.target.items() for task in tasks}
         self.handing_over = {movement.task: movement.destination for movement in problem.in_flight if movement.state is MovementState.REVOKING}
         self.begun = {(movement.task, movement.destination) for movement in problem.in_flight}
+        self.acceptable = {member.id: acceptable_lag(self.tasks, member, problem.knobs) for member in problem.members}
         self.caught_up: dict[TaskId, list[str]] = {}
         """Stateful task -> members that are caught up on it and may be given it."""
         for member in problem.members:
@@ -65,7 +67,7 @@ class _Judge:
         lag = member.lags.get(task)
         if lag is LagSentinel.ACTIVE:
             return task in member.ready or self.owner.get(task) == member.id
-        return task in member.ready or (isinstance(lag, int) and lag <= self.problem.knobs.acceptable_recovery_lag)
+        return task in member.ready or (isinstance(lag, int) and lag <= self.acceptable[member.id])
 
     def form(self) -> Iterator[str]:
         """Every member is named, every list is in rising order and names known tasks."""

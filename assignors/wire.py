@@ -10,7 +10,7 @@ One object a line in, one a line out, keys in a fixed order. What is wrong with 
 
 Only `tasks` and `members` are required, in each task `id` and `stateful`, in each member `id`. `version` left out: the highest installed. A member
 may also have `warmup`, `ready`, `home`, `subtopologies`, `drained` and `restore_records_per_s`, the problem `in_flight` (objects like the plan's
-movements) and `blocked` (pairs [task, member]).
+movements) and `blocked` (pairs [task, member]), a task `written_records_per_s`.
 
 A lag of `"active"` from a member that does not list the task as active is allowed: a zombie says so too. Its copy counts as one of unknown age.
 """
@@ -182,10 +182,11 @@ def _positive(path: str, value: object) -> int:
     return _whole(path, value)
 
 
-def _speed(path: str, value: object) -> float:
-    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value < float("inf"):
+def _speed(path: str, value: object) -> int:
+    """Whole records/s: decisions rest on it, so no fractions."""
+    if not isinstance(value, int | float) or isinstance(value, bool) or not 0 <= value <= INT64_MAX:
         _refuse(path, f"{_shown(value)} is not a number >= 0")
-    return float(value)
+    return int(value)
 
 
 def _id(path: str, value: object) -> TaskId:
@@ -257,13 +258,14 @@ def _partition(path: str, value: object) -> Partition:
 
 
 def _task(path: str, value: object) -> Task:
-    fields = _Object(path, value, required=("id", "stateful"), optional=("end_offset", "source", "changelog"))
+    fields = _Object(path, value, required=("id", "stateful"), optional=("end_offset", "source", "changelog", "written_records_per_s"))
     return Task(
         id=_id(f"{path}.id", fields.content["id"]),
         stateful=_flag(f"{path}.stateful", fields.content["stateful"]),
         end_offset=fields.get("end_offset", _whole, 0),
         source=fields.each("source", _partition),
         changelog=fields.each("changelog", _partition),
+        written_records_per_s=fields.get("written_records_per_s", _speed, 0),
     )
 
 
@@ -302,7 +304,7 @@ def _member(path: str, value: object, known: frozenset[TaskId]) -> Member:
         lags=fields.get("lags", lags, {}),
         ready=frozenset(tasks("ready")),
         home=frozenset(tasks("home")),
-        restore_records_per_s=fields.get("restore_records_per_s", _speed, 0.0),
+        restore_records_per_s=fields.get("restore_records_per_s", _speed, 0),
     )
     for key, held in (("standby", member.standby), ("warmup", member.warmup)):
         for task in held:

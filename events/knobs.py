@@ -27,6 +27,11 @@ class Knobs:
 
     acceptable_recovery_lag: int = attrs.field(default=10_000, validator=fields.integer())
     """Records a copy may be behind and still count as caught up. Kafka: acceptable.recovery.lag."""
+    acceptable_recovery_ms: int = attrs.field(default=0, validator=fields.integer(0, 86_400_000))
+    """A copy also counts as caught up when its member needs no longer than this to restore it, with all that are no further behind: see
+    `assignors.ranking.lag_within`. 0: records alone decide. A knob and no option of one assignor, because the machine itself has to see when a
+    copy is ready. Off unless asked for: how long a task may stand still is the operator's to say, and where speeds were not measured it says nothing.
+    """
     balance_factor: int = attrs.field(default=1, validator=fields.integer(1))
     """Wanted difference between the fullest and the emptiest member, in tasks."""
     num_standbys: int = attrs.field(default=0, validator=fields.integer(0, 1_000))

@@ -18,6 +18,7 @@ from collections.abc import Iterable
 import attrs
 
 from assignors.problem import AssignmentProblem, Movement, MovementState
+from assignors.ranking import acceptable_lag
 from events.decisions import AssignmentIssued, MemberExpired, Move
 from events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, Subtopology, TopologyDeclared
 from events.records import DecisionRecord, Record
@@ -61,7 +62,7 @@ class Candidate:
     capacity: int
     obstacle: str
     """Why it could not get the task, or ""."""
-    restore_records_per_s: float
+    restore_records_per_s: int
 
 
 @attrs.frozen(kw_only=True)
@@ -306,7 +307,7 @@ class Chronicle:
         if part is None or not part.stateful or state.end_offset(task, part) == 0:
             return Condition.RUNNING
         member = state.members[owner]
-        caught_up = member.is_caught_up(task, state.knobs.acceptable_recovery_lag) or member.lags.get(task) is LagSentinel.ACTIVE
+        caught_up = member.is_caught_up(task, state.acceptable_lag(member)) or member.lags.get(task) is LagSentinel.ACTIVE
         return Condition.RUNNING if caught_up else Condition.STARTING
 
     def _note_observed(self, step: Step, state: GroupState, task: TaskId, owner: str) -> None:
@@ -380,6 +381,7 @@ class Chronicle:
 def candidates(problem: AssignmentProblem, task: TaskId) -> list[Candidate]:
     """Every member as the assignor saw it when it was asked about `task`, by id."""
     found = []
+    tasks = {each.id: each for each in problem.tasks}
     for member in problem.members:
         lag = member.lags.get(task)
         owns_it = task in member.active
@@ -395,7 +397,7 @@ def candidates(problem: AssignmentProblem, task: TaskId) -> list[Candidate]:
                 member_id=member.id,
                 owns_it=owns_it,
                 lag=lag,
-                caught_up=owns_it or task in member.ready or (isinstance(lag, int) and lag <= problem.knobs.acceptable_recovery_lag),
+                caught_up=owns_it or task in member.ready or (isinstance(lag, int) and lag <= acceptable_lag(tasks, member, problem.knobs)),
                 active_tasks=len(member.active),
                 capacity=member.capacity,
                 obstacle=obstacle,

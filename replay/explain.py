@@ -15,7 +15,7 @@ from assignors import registry
 from assignors.problem import Movement, MovementState, Plan
 from events.errors import InputError
 from events.tasks import TaskId
-from replay.chronicle import Candidate, Chronicle, Interval, MoveStep, MoveStory, candidates
+from replay.chronicle import Candidate, Chronicle, Interval, MoveStory, candidates
 from replay.refold import Entry, Refold
 from replay.show import TaskRow, task_rows
 from replay.wording import cause_text, clock_text, counted, lag_form, lag_text, reason_text, span_text
@@ -197,7 +197,7 @@ class _Explaining:
                     f"{owner} has {self.task} since {clock_text(last.append_ms)} (offset {last.offset}): its own leader gave it to it in "
                     f"generation {last.generation}, because {cause_text(last.cause)}."
                 ),
-                self._copy_then(move.steps[-1], owner),
+                self._copy_then(move, owner),
             ], move
         said = [
             (
@@ -214,10 +214,11 @@ class _Explaining:
             said.append(
                 f"It was decided at {clock_text(first.append_ms)} (offset {first.offset}) and took {span_text(last.append_ms - first.append_ms)}."
             )
-        said.append(self._copy_then(last, owner))
+        said.append(self._copy_then(move, owner))
         return said, move
 
-    def _copy_then(self, step: MoveStep, owner: str) -> str:
+    def _copy_then(self, move: MoveStory, owner: str) -> str:
+        step = move.steps[-1]
         if not self.row.stateful:
             return f"{self.task} has no state, so nothing had to be restored."
         acceptable = self.state.knobs.acceptable_recovery_lag
@@ -226,7 +227,12 @@ class _Explaining:
                 f"{owner} reported no copy of it then." if step.state == "granted" else f"How far behind the copy of {owner} was is not in the log."
             )
         side = "within" if step.lag_records <= acceptable else "over"
-        return f"Its copy was {counted(step.lag_records, 'record')} behind then, {side} acceptable_recovery_lag = {acceptable:,}."
+        in_time = side == "over" and any(each.member_id == owner and each.caught_up for each in move.candidates)
+        and_time = f", but to be restored within {self._acceptable_time()}" if in_time else ""
+        return f"Its copy was {counted(step.lag_records, 'record')} behind then, {side} acceptable_recovery_lag = {acceptable:,}{and_time}."
+
+    def _acceptable_time(self) -> str:
+        return f"acceptable_recovery_ms = {self.state.knobs.acceptable_recovery_ms:,}"
 
     def _why_nobody(self) -> str:
         state = self.state
@@ -294,7 +300,7 @@ class _Explaining:
                 "the process that had it may still run (PROTOCOL M5)."
             )
         lag = known_lag(owner.lags.get(self.task))
-        if self.row.stateful and lag and self.task in owner.active and lag > state.knobs.acceptable_recovery_lag:
+        if self.row.stateful and lag and self.task in owner.active and lag > state.acceptable_lag(owner):
             expected = _expected(owner, lag)
             said.append(f"{owner.member_id} still restores it: {counted(lag, 'record')} to go{expected}.")
         if owner.leaving and owner.drain_deadline_ms is not None:
@@ -370,7 +376,7 @@ class _Explaining:
                     lag_records=lag,
                     best_lag_records=warmup.best_lag,
                     caught_up=warmup.caught_up,
-                    expected_ms=None if lag is None else expected_ms(member, lag - self.state.knobs.acceptable_recovery_lag),
+                    expected_ms=None if lag is None else expected_ms(member, lag - self.state.acceptable_lag(member)),
                 )
 
     def _warms(self, movement: Movement) -> list[str]:
@@ -385,9 +391,15 @@ class _Explaining:
             said.append(f"{movement.destination} has not reported its lag yet; {counted(self.row.end_offset, 'record')} are in the changelog.")
         elif lag <= acceptable:
             said.append(f"It is {counted(lag, 'record')} behind, within acceptable_recovery_lag = {acceptable:,}: the next round hands it over.")
+        elif lag <= state.acceptable_lag(member):
+            said.append(
+                f"It is {counted(lag, 'record')} behind, to be restored within {self._acceptable_time()} "
+                f"at {member.restore_records_per_s:,} records/s: the next round hands it over."
+            )
         else:
             expected = _expected(member, lag - acceptable)
-            said.append(f"It is {counted(lag, 'record')} behind and counts as caught up at {acceptable:,}{expected}.")
+            or_time = f" or within {self._acceptable_time()}" if state.knobs.acceptable_recovery_ms else ""
+            said.append(f"It is {counted(lag, 'record')} behind and counts as caught up at {acceptable:,}{or_time}{expected}.")
         warmup = member.warmup.get(self.task)
         if warmup is not None and not warmup.caught_up:
             left_ms = max(0, warmup.improved_ms + state.knobs.warmup_stall_ms - state.now_ms)
@@ -417,14 +429,14 @@ class _Explaining:
 
 
 def expected_ms(member: MemberState, records: int) -> int | None:
-    """Time to restore `records` at the speed the member reported; None: it reported none."""
-    speed = 0.0 if member.load is None else member.load.restored_records_per_s
-    return None if speed <= 0 else max(0, int(records * 1_000 / speed))
+    """Time to restore `records` at the member's speed; None: it is not known."""
+    speed = member.restore_records_per_s
+    return None if not speed else max(0, records * 1_000 // speed)
 
 
 def _expected(member: MemberState, records: int) -> str:
-    """``, expected in 12.0 s at the 20,000 records/s it reported``, or ""."""
+    """``, expected in 12.0 s at its 20,000 records/s``, or ""."""
     needed_ms = expected_ms(member, records)
-    if needed_ms is None or member.load is None:
+    if needed_ms is None:
         return ""
-    return f", expected in {span_text(needed_ms)} at the {member.load.restored_records_per_s:,.0f} records/s it reported"
+    return f", expected in {span_text(needed_ms)} at its {member.restore_records_per_s:,} records/s"

@@ -83,8 +83,8 @@ class MemberRow:
     session_timeout_ms: int
     leaving: bool
     released: bool
-    restore_records_per_s: float | None
-    """As it measured; None: it has not."""
+    restore_records_per_s: int | None
+    """As it measured last, or as was known of others when it joined; None: not known."""
 
     def document(self) -> dict[str, Any]:
         document = attrs.asdict(self, recurse=False)
@@ -184,7 +184,7 @@ def _member_row(state: GroupState, member: MemberState) -> MemberRow:
         session_timeout_ms=member.session_timeout_ms,
         leaving=member.leaving,
         released=member.released,
-        restore_records_per_s=None if member.load is None else member.load.restored_records_per_s or None,
+        restore_records_per_s=member.restore_records_per_s or None,
     )
 
 
@@ -198,6 +198,7 @@ def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow
             standbys.setdefault(task, []).append(member_id)
         for task in member.warmup:
             warmups.setdefault(task, []).append(member_id)
+    acceptable = {member.member_id: state.acceptable_lag(member) for member in state.members.values()}
     for task, part in state.tasks().items():
         if only is not None and task != only:
             continue
@@ -213,19 +214,19 @@ def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow
             state="nobody" if holder is None else "revoking" if task in holder.revoking else "owned",
             destination=None if movement is None else movement.destination,
             movement=None if movement is None else movement.state.value,
-            warmups=tuple(_copy_row(state, state.members[name], task) for name in warmups.get(task, ())),
-            standbys=tuple(_copy_row(state, state.members[name], task) for name in standbys.get(task, ())),
+            warmups=tuple(_copy_row(state.members[name], task, acceptable[name]) for name in warmups.get(task, ())),
+            standbys=tuple(_copy_row(state.members[name], task, acceptable[name]) for name in standbys.get(task, ())),
             token=state.tokens.get(task, 0),
             hold_ms=state.holds.get(task, 0),
         )
 
 
-def _copy_row(state: GroupState, member: MemberState, task: TaskId) -> CopyRow:
+def _copy_row(member: MemberState, task: TaskId, acceptable: int) -> CopyRow:
     lag = member.lags.get(task)
     warmup = member.warmup.get(task)
     return CopyRow(
         member_id=member.member_id,
         lag=lag,
         best_lag_records=None if warmup is None else warmup.best_lag,
-        caught_up=member.is_caught_up(task, state.knobs.acceptable_recovery_lag),
+        caught_up=member.is_caught_up(task, acceptable),
     )

@@ -28,6 +28,7 @@ from events.facts import (
     TasksRevoked,
     TopologyDeclared,
 )
+from events.fields import INT64_MAX
 from events.records import DecisionRecord, Record
 from events.tasks import Lag, LagSentinel, TaskId, tasks_text
 from statemachine.state import REMEMBERED_TOPOLOGIES
@@ -69,6 +70,8 @@ class Account:
     warmup: frozenset[TaskId] = frozenset()
     leaving: bool = False
     released: bool = False
+    restore_records_per_s: int = 0
+    """Measured last; before that what was known of others when it joined; 0: nothing."""
 
 
 class Books:
@@ -79,6 +82,9 @@ class Books:
         self.topologies: dict[int, dict[int, Subtopology]] = {}
         self.topology_epoch: int | None = None
         self.end_offsets: dict[str, dict[int, int]] = {}
+        self.observed_ms: dict[tuple[str, int], int] = {}
+        self.written_per_s: dict[tuple[str, int], int] = {}
+        """(topic, partition) -> records/s between its last two observations, rounded up."""
         self.log_id = ""
         self.now_ms = 0
         self.last_append_ms: int | None = None
@@ -101,6 +107,8 @@ class Books:
         self.warmups = 0
         self.touched: set[str] = set()
         """Members that the last step may have changed."""
+        self.granted: dict[TaskId, str] = {}
+        """Tasks that this step grants -> to whom."""
         self.judged: Callable[[Move], None] = lambda move: None
         """Asked about every move before it is written down."""
 
@@ -133,15 +141,50 @@ class Books:
     def knows(self, account: Account, task: TaskId) -> bool:
         return self.part(task) is not None and task.subtopology in self.topologies.get(account.topology_epoch, {})
 
-    def is_caught_up(self, account: Account, task: TaskId) -> bool:
-        """Rank 0 of KIP-441: it runs it, declares it ready, or is at most acceptable_recovery_lag records behind."""
+    def is_caught_up(self, account: Account, task: TaskId, *, surely: bool) -> bool:
+        """Rank 0 of KIP-441: it runs it, declares it ready, or is at most acceptable_recovery_lag records behind, or acceptable_recovery_ms away.
+
+        What a member owns and still restores counts there too, and within one step tasks change hands: so `surely` counts all that it may have had to
+        restore when that was judged, and not `surely` only what it must have had.
+        """
         assert self.config is not None
         if task in account.ready:
             return True
         lag = account.lags.get(task)
         if lag is LagSentinel.ACTIVE:
             return self.owner.get(task) == account.member_id
-        return isinstance(lag, int) and lag <= self.config.knobs.acceptable_recovery_lag
+        knobs = self.config.knobs
+        if not isinstance(lag, int) or lag <= knobs.acceptable_recovery_lag:
+            return lag is not None and lag is not LagSentinel.UNKNOWN
+        owned = {*account.active, *account.revoking}
+        restored = 0
+        for other, records in account.lags.items():
+            if not isinstance(records, int) or not self.is_stateful(other):
+                continue
+            if surely and (records <= lag or other in owned or self.granted.get(other) == account.member_id):
+                restored += 1_000 * records + self._written_per_s(other) * knobs.acceptable_recovery_ms
+            elif not surely and records <= lag and other not in owned:
+                restored += 1_000 * records
+        return 0 < restored <= account.restore_records_per_s * knobs.acceptable_recovery_ms
+
+    def _written_per_s(self, task: TaskId) -> int:
+        part = self.part(task)
+        assert part is not None
+        return sum(self.written_per_s.get((topic, task.partition), 0) for topic in part.changelog_topics)
+
+    def _observed(self, event: PartitionsObserved) -> None:
+        for topic, ends in event.end_offsets.items():
+            known = self.end_offsets.setdefault(topic, {})
+            for partition, end in ends.items():
+                key = (topic, partition)
+                took_ms = self.now_ms - self.observed_ms.get(key, self.now_ms)
+                if key not in self.observed_ms or end < known[partition]:
+                    self.written_per_s[key] = 0
+                    self.observed_ms[key] = self.now_ms
+                elif took_ms:
+                    self.written_per_s[key] = min(((end - known[partition]) * 1_000 + took_ms - 1) // took_ms, INT64_MAX)
+                    self.observed_ms[key] = self.now_ms
+                known[partition] = end
 
     # Writing down
 
@@ -269,8 +312,7 @@ class Books:
         elif isinstance(event, TopologyDeclared):
             self._topology(event)
         elif isinstance(event, PartitionsObserved):
-            for topic, ends in event.end_offsets.items():
-                self.end_offsets.setdefault(topic, {}).update(ends)
+            self._observed(event)
         elif isinstance(event, MemberJoined):
             self._joined(event, answers)
         elif isinstance(event, _OF_A_MEMBER):
@@ -290,7 +332,10 @@ class Books:
 
     def _joined(self, event: MemberJoined, answers: list[Any]) -> None:
         old = self.accounts.get(event.member_id)
+        known = [account.restore_records_per_s for account in self.accounts.values() if account.restore_records_per_s]
+        speed = min(known, default=0)
         if old is not None:
+            speed = old.restore_records_per_s or speed
             told = [answer for answer in answers if isinstance(answer, MemberExpired) and answer.member_id == old.member_id]
             proven = event.ended_incarnation == old.incarnation
             wanted = [(old.incarnation, "proven_dead" if proven else "superseded")]
@@ -306,6 +351,7 @@ class Books:
             topology_epoch=event.topology_epoch,
             last_heard_ms=self.now_ms,
             lags=dict(event.lags),
+            restore_records_per_s=speed,
         )
         self.touched.add(event.member_id)
 
@@ -342,6 +388,8 @@ class Books:
             for task in event.forgotten:
                 account.lags.pop(task, None)
         account.ready = set(event.ready)
+        if event.load is not None:
+            account.restore_records_per_s = min(int(event.load.restored_records_per_s), INT64_MAX) or account.restore_records_per_s
         if self.shadowing:
             return
         held = set(event.held)
@@ -385,6 +433,7 @@ class Books:
         if names != list(issued[0].members) or names != sorted(set(names)):
             raise InvariantBroken(0, f"generation {self.generation} names {issued[0].members}; assigned to were {names}")
         moves = [move for part in issued for move in part.moves]
+        self.granted = {move.task: move.destination for move in moves if move.state == "granted" and move.destination is not None}
         for move in moves:
             self._move(move)
         granted = {move.task: move for move in moves if move.state == "granted"}

@@ -117,10 +117,10 @@ class Validator:
         destination = books.accounts.get(move.destination)
         if destination is None:
             raise InvariantBroken(0, f"{move.task} is {move.state} to {move.destination}, which is no member")
-        if books.is_caught_up(destination, move.task):
+        if books.is_caught_up(destination, move.task, surely=False):
             return
         eligible = [account for account in books.accounts.values() if books.is_eligible(account, move.task)]
-        better = sorted(account.member_id for account in eligible if books.is_caught_up(account, move.task))
+        better = sorted(account.member_id for account in eligible if books.is_caught_up(account, move.task, surely=True))
         if better:
             cold = f"{move.destination} (lag {destination.lags.get(move.task)}, {move.reason})"
             raise InvariantBroken(4, f"{move.task} goes to {cold}, which is not caught up; {', '.join(better)} is")
@@ -209,6 +209,7 @@ def _compared(account: Account, member: MemberState) -> Iterable[tuple[str, obje
     yield "revoking", member.revoking.keys(), account.revoking.keys()
     yield "standby", member.standby, account.standby
     yield "warmup", member.warmup.keys(), account.warmup
+    yield "restore_records_per_s", member.restore_records_per_s, account.restore_records_per_s
 
 
 # 7

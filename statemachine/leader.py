@@ -41,6 +41,7 @@ def _task(state: GroupState, task: TaskId, part: Subtopology) -> Task:
         end_offset=state.end_offset(task, part),
         source=_partitions(state, part.source_topics, task.partition),
         changelog=_partitions(state, part.changelog_topics, task.partition),
+        written_records_per_s=state.written_records_per_s(task, part),
     )
 
 
@@ -63,7 +64,7 @@ def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopol
         lags=member.lags,
         ready=member.ready,
         home=frozenset(home),
-        restore_records_per_s=0.0 if member.load is None else float(member.load.restored_records_per_s),
+        restore_records_per_s=member.restore_records_per_s,
     )
 
 
@@ -139,14 +140,15 @@ def _apply(context: Context, plan: Plan) -> bool:
     for member_id in sorted(state.members):
         member = state.members[member_id]
         part = plan.members[member_id]
+        acceptable = state.acceptable_lag(member)  # as the plan saw it: before anything is granted
         for task in part.active:
             if task not in member.active:
                 reason = plan.reasons.get(task)
                 if reason is None or onward.get(task, member_id) != member_id:
-                    reason = _placed(state, member, task)  # the plan's reason is that of the movement which begins at once
+                    reason = _placed(state, member, task, acceptable)  # the plan's reason is that of the movement which begins at once
                 context.grant(member, task)
                 _note_grant(context, reason, member, task)
-        _apply_copies(context, member, set(part.standby), set(part.warmup))
+        _apply_copies(context, member, set(part.standby), set(part.warmup), acceptable)
         if member.leaving and not member.released and member.owns_nothing():
             member.released = True
             member.standby.clear()
@@ -194,7 +196,7 @@ def _move(plan: Plan, movement: Movement) -> Move:
     )
 
 
-def _placed(state: GroupState, member: MemberState, task: TaskId) -> Reason:
+def _placed(state: GroupState, member: MemberState, task: TaskId, acceptable: int) -> Reason:
     """Why a task that nobody ran is run by this member for now."""
     topology = state.topology
     assert topology is not None, "a granted task is one of the topology"
@@ -204,7 +206,7 @@ def _placed(state: GroupState, member: MemberState, task: TaskId) -> Reason:
     elif not part.stateful:
         code = "unowned_stateless"
     else:
-        code = "unowned" if member.is_caught_up(task, state.knobs.acceptable_recovery_lag) else "unowned_cold"
+        code = "unowned" if member.is_caught_up(task, acceptable) else "unowned_cold"
     lag = known_lag(member.lags.get(task))
     return Reason(code=code, lag_records=lag if lag is not None or not part.stateful else state.end_offset(task, part))
 
@@ -212,12 +214,10 @@ def _placed(state: GroupState, member: MemberState, task: TaskId) -> Reason:
 def _note_grant(context: Context, reason: Reason, member: MemberState, task: TaskId) -> None:
     home = context.state.homes.get(task)
     source = home if home is not None and home != member.member_id else None
-    context.note(
-        Move(task=task, source=source, destination=member.member_id, state="granted", reason=reason.code, lag_records=reason.lag_records)
-    )
+    context.note(Move(task=task, source=source, destination=member.member_id, state="granted", reason=reason.code, lag_records=reason.lag_records))
 
 
-def _apply_copies(context: Context, member: MemberState, standby: set[TaskId], warmup: set[TaskId]) -> None:
+def _apply_copies(context: Context, member: MemberState, standby: set[TaskId], warmup: set[TaskId], acceptable: int) -> None:
     state = context.state
     if member.standby != standby:
         member.standby = standby
@@ -226,7 +226,7 @@ def _apply_copies(context: Context, member: MemberState, standby: set[TaskId], w
         del member.warmup[task]
         context.changed.add(member.member_id)
     for task in sorted(warmup - set(member.warmup)):
-        caught_up = member.is_caught_up(task, state.knobs.acceptable_recovery_lag)
+        caught_up = member.is_caught_up(task, acceptable)
         member.warmup[task] = Warmup(best_lag=known_lag(member.lags.get(task)), improved_ms=state.now_ms, caught_up=caught_up)
         context.changed.add(member.member_id)
         context.deadlines.watch(Timer.STALL, (member.member_id, task))

@@ -14,9 +14,9 @@ import msgpack
 from assignors.problem import Movement, MovementState
 from events import codec
 from events.errors import EquipoiseError, InputError
-from events.facts import GroupConfigured, Load, TopologyDeclared
+from events.facts import GroupConfigured, TopologyDeclared
 from events.tasks import Lag, LagSentinel, TaskId, parse_task
-from statemachine.state import Backoff, Ghost, GroupState, MemberState, Warmup, ghost_key
+from statemachine.state import Backoff, Ghost, GroupState, Growth, MemberState, Warmup, ghost_key
 
 T = TypeVar("T")
 
@@ -82,6 +82,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         [list(codec.encode(state.topologies[epoch])) for epoch in sorted(state.topologies)],
         {topic: dict(sorted(ends.items())) for topic, ends in sorted(state.end_offsets.items())},
         {topic: {number: list(names) for number, names in sorted(racks.items())} for topic, racks in sorted(state.racks.items())},
+        {topic: {number: [g.observed_ms, g.records_per_s] for number, g in sorted(of.items())} for topic, of in sorted(state.growth.items())},
         [state.now_ms, state.last_append_ms, state.last_offset, state.seq, state.number, state.generation],
         [_member_to_wire(state.members[member_id]) for member_id in sorted(state.members)],
         _task_map(state.owner),
@@ -102,7 +103,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
 
 
 def _state_from_wire(wire: list[Any]) -> GroupState:
-    group, log_id, config, topologies, ends, racks, numbers, members, owner, *rest = wire
+    group, log_id, config, topologies, ends, racks, growth, numbers, members, owner, *rest = wire
     tokens, holds, ghosts, homes, in_flight, waiting, backoffs, nonces, timers, verdict = rest
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
@@ -111,6 +112,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         config=None if config is None else _expect(GroupConfigured, codec.decode(*config)),
         end_offsets=ends,
         racks={topic: {partition: tuple(names) for partition, names in of_topic.items()} for topic, of_topic in racks.items()},
+        growth={topic: {number: Growth(*values) for number, values in of_topic.items()} for topic, of_topic in growth.items()},
         now_ms=now_ms,
         last_append_ms=last_append_ms,
         last_offset=last_offset,
@@ -145,7 +147,6 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
 
 
 def _member_to_wire(member: MemberState) -> list[Any]:
-    load = member.load
     return [
         [member.member_id, member.incarnation, member.capacity, member.rack, dict(sorted(member.tags.items()))],
         [member.session_timeout_ms, member.lease_margin_ms, member.topology_epoch, member.last_heard_ms],
@@ -153,7 +154,7 @@ def _member_to_wire(member: MemberState) -> list[Any]:
         [member.issued_epoch, member.applied_epoch, member.report_number],
         _tasks(member.held),
         _tasks(member.ready),
-        None if load is None else [load.cpu, load.memory, load.disk, load.records_per_s, load.restored_records_per_s],
+        member.restore_records_per_s,
         [member.leaving, member.drain_deadline_ms, member.drained, member.released],
         _task_map(member.active),
         {str(task): list(member.revoking[task]) for task in sorted(member.revoking)},
@@ -163,7 +164,7 @@ def _member_to_wire(member: MemberState) -> list[Any]:
 
 
 def _member_from_wire(wire: list[Any]) -> MemberState:
-    who, session, lags, epochs, held, ready, load, leave, active, revoking, standby, warmup = wire
+    who, session, lags, epochs, held, ready, speed, leave, active, revoking, standby, warmup = wire
     return MemberState(
         member_id=who[0],
         incarnation=who[1],
@@ -180,9 +181,7 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         report_number=epochs[2],
         held=tuple(map(parse_task, held)),
         ready=frozenset(map(parse_task, ready)),
-        load=None
-        if load is None
-        else Load(cpu=load[0], memory=load[1], disk=load[2], records_per_s=load[3], restored_records_per_s=load[4]),
+        restore_records_per_s=speed,
         leaving=leave[0],
         drain_deadline_ms=leave[1],
         drained=leave[2],

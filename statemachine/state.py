@@ -12,7 +12,8 @@ import enum
 import attrs
 
 from assignors.problem import Movement
-from events.facts import GroupConfigured, Load, Subtopology, TopologyDeclared
+from assignors.ranking import lag_within
+from events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from events.knobs import Knobs
 from events.tasks import Lag, LagSentinel, TaskId
 
@@ -77,7 +78,9 @@ class MemberState:
     """Number of its last accepted report; -1: none."""
     held: tuple[TaskId, ...] = ()
     ready: frozenset[TaskId] = frozenset()
-    load: Load | None = None
+    restore_records_per_s: int = 0
+    """Restore speed it measured last. Until it has measured one: that of its last incarnation, if that was still there, or the slowest that anybody
+    had measured when it joined; 0: nobody had."""
 
     leaving: bool = False
     drain_deadline_ms: int | None = None
@@ -94,12 +97,12 @@ class MemberState:
     incoming: set[TaskId] = attrs.field(factory=set)
     """Tasks of movements in flight whose destination it is. Derived from `GroupState.in_flight`."""
 
-    def is_caught_up(self, task: TaskId, acceptable_recovery_lag: int) -> bool:
-        """Whether its copy counts as up to date: rank 0 of KIP-441, or declared ready (PROTOCOL M2)."""
+    def is_caught_up(self, task: TaskId, acceptable_lag: int) -> bool:
+        """Whether its copy counts as up to date: rank 0 of KIP-441, or declared ready (PROTOCOL M2). See `GroupState.acceptable_lag`."""
         if task in self.ready:
             return True
         lag = self.lags.get(task)
-        return lag.__class__ is int and lag <= acceptable_recovery_lag
+        return lag.__class__ is int and lag <= acceptable_lag
 
     def is_untold(self, task: TaskId) -> bool:
         """Whether the task was granted in this very step, so that the member does not know of it."""
@@ -107,6 +110,17 @@ class MemberState:
 
     def owns_nothing(self) -> bool:
         return not self.active and not self.revoking
+
+
+@attrs.define
+class Growth:
+    """Of one partition: when its end offset was last observed, group time, and how many records a second it grew by until then, rounded up.
+
+    Group time may be slower than the clock (PROTOCOL L2), never faster: so this may be too fast, and is never too slow.
+    """
+
+    observed_ms: int
+    records_per_s: int = 0
 
 
 @attrs.define
@@ -148,6 +162,8 @@ class GroupState:
     topologies: dict[int, TopologyDeclared] = attrs.field(factory=dict)
     end_offsets: dict[str, dict[int, int]] = attrs.field(factory=dict)
     racks: dict[str, dict[int, tuple[str, ...]]] = attrs.field(factory=dict)
+    growth: dict[str, dict[int, Growth]] = attrs.field(factory=dict)
+    """Topic -> partition -> how fast it grows, from its last two end offsets."""
 
     now_ms: int = 0
     """Group time (PROTOCOL L2)."""
@@ -223,6 +239,30 @@ class GroupState:
     def end_offset(self, task: TaskId, part: Subtopology) -> int:
         """Records in the task's changelogs as last observed; 0: none seen."""
         return sum(self.end_offsets.get(topic, {}).get(task.partition, 0) for topic in part.changelog_topics)
+
+    def written_records_per_s(self, task: TaskId, part: Subtopology) -> int:
+        """Speed at which the task's changelogs grow; 0: not at all, or it was observed less than twice."""
+        found = (self.growth.get(topic, {}).get(task.partition) for topic in part.changelog_topics)
+        return sum(growth.records_per_s for growth in found if growth is not None)
+
+    def acceptable_lag(self, member: MemberState) -> int:
+        """How far behind a copy of the member may be and count as caught up, in records (see `assignors.ranking.lag_within`).
+
+        Costs time in the member's copies when acceptable_recovery_ms is set; else none.
+        """
+        knobs = self.knobs
+        if not knobs.acceptable_recovery_ms or not member.restore_records_per_s:
+            return knobs.acceptable_recovery_lag
+        topology = self.topology
+        parts = {} if topology is None else {part.subtopology: part for part in topology.subtopologies if part.stateful}
+
+        def written(task: TaskId) -> int | None:
+            part = parts.get(task.subtopology)
+            return None if part is None or task.partition >= part.partitions else self.written_records_per_s(task, part)
+
+        owned = {*member.active, *member.revoking}
+        within = lag_within(knobs.acceptable_recovery_ms, member.lags, owned, written, member.restore_records_per_s)
+        return max(knobs.acceptable_recovery_lag, within)
 
     def runnable(self, member: MemberState) -> frozenset[int] | None:
         """Sub-topologies the member's topology epoch knows; None: it runs the newest, so all (PROTOCOL D1)."""

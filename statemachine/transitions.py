@@ -27,11 +27,12 @@ from events.facts import (
     TopologyDeclared,
     Undecodable,
 )
+from events.fields import INT64_MAX
 from events.tasks import TaskId
 from statemachine.context import Context
 from statemachine.deadlines import NO_TASK, Timer
 from statemachine.rejections import Rejected
-from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, MemberState, ghost_key, known_lag
+from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, ghost_key, known_lag
 
 NONCE_MEMORY_MS = 3_600_000
 """How long a join nonce is remembered: far longer than any producer retries (Kafka's delivery.timeout.ms defaults to 120 s)."""
@@ -106,9 +107,22 @@ def topology_declared(context: Context, fact: TopologyDeclared) -> None:
 
 def partitions_observed(context: Context, fact: PartitionsObserved) -> None:
     for topic, ends in fact.end_offsets.items():
-        context.state.end_offsets.setdefault(topic, {}).update(ends)
+        known = context.state.end_offsets.setdefault(topic, {})
+        _note_growth(context.state.growth.setdefault(topic, {}), known, ends, context.state.now_ms)
+        known.update(ends)
     for topic, racks in fact.racks.items():
         context.state.racks.setdefault(topic, {}).update(racks)
+
+
+def _note_growth(growth: dict[int, Growth], known: dict[int, int], ends: dict[int, int], now_ms: int) -> None:
+    """How fast each partition grew since it was last observed. Two observations at one moment are one; one that shrank was made anew."""
+    for partition, end in ends.items():
+        before = growth.get(partition)
+        if before is None or end < known[partition]:
+            growth[partition] = Growth(now_ms)
+        elif now_ms > before.observed_ms:
+            records_per_s = -(-(end - known[partition]) * 1_000 // (now_ms - before.observed_ms))
+            growth[partition] = Growth(now_ms, min(records_per_s, INT64_MAX))
 
 
 def member_joined(context: Context, fact: MemberJoined) -> None:
@@ -126,6 +140,8 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
 
     state.nonces = {nonce: until_ms for nonce, until_ms in state.nonces.items() if until_ms > state.now_ms}
     state.nonces[fact.join_nonce] = state.now_ms + NONCE_MEMORY_MS
+    speed = old.restore_records_per_s if old is not None else 0
+    speed = speed or min((member.restore_records_per_s for member in state.members.values() if member.restore_records_per_s), default=0)
     if old is not None and state.phase is not GroupPhase.SHADOWING:
         proven = fact.ended_incarnation == old.incarnation
         context.expire(old, "proven_dead" if proven else "superseded", hold_ms=0 if proven else old.session_timeout_ms)
@@ -142,6 +158,7 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
         topology_epoch=fact.topology_epoch,
         last_heard_ms=state.now_ms,
         lags=dict(fact.lags),
+        restore_records_per_s=speed,
     )
     state.members[fact.member_id] = member
     context.deadlines.watch(Timer.SESSION, (fact.member_id, NO_TASK))
@@ -166,7 +183,8 @@ def lag_reported(context: Context, fact: LagReported) -> None:
                 raise Rejected("held_not_granted", *task)
 
     member.report_number = fact.number
-    member.load = fact.load
+    if fact.load is not None and fact.load.restored_records_per_s >= 1:
+        member.restore_records_per_s = min(int(fact.load.restored_records_per_s), INT64_MAX)
     if fact.base is None:
         member.lags = dict(fact.lags)  # ours to change: a delta must not cost more than its own size
     else:
@@ -318,7 +336,7 @@ def _applied(context: Context, member: MemberState, epoch: int, held: tuple[Task
 def _note_progress(context: Context, member: MemberState) -> None:
     """A warm-up, or a standby that is to take over, may have come nearer, be caught up, or have lost what it had."""
     state = context.state
-    acceptable = state.knobs.acceptable_recovery_lag
+    acceptable = state.acceptable_lag(member)
     for task, warmup in sorted(member.warmup.items()):
         lag = known_lag(member.lags.get(task))
         caught_up = member.is_caught_up(task, acceptable)
@@ -366,7 +384,6 @@ def _cancel_drain(context: Context, member: MemberState) -> None:
     member.drain_deadline_ms = None
     member.drained = False
     context.causes.add("leave_cancelled")
-
 
 
 Transition = Callable[[Context, Any], None]

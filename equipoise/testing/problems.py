@@ -22,6 +22,7 @@ def knobs(others: Mapping[str, st.SearchStrategy[Any]] | None = None) -> st.Sear
     """Those that every assignor knows; `others`: further ones by name, or these from another strategy."""
     drawn: dict[str, st.SearchStrategy[Any]] = {
         "acceptable_recovery_lag": st.just(ACCEPTABLE),
+        "acceptable_recovery_ms": st.sampled_from([0, 0, 10_000, 100_000]),
         "balance_factor": st.sampled_from([1, 1, 1, 2]),
         "num_standbys": st.integers(0, 2),
         "max_warmups": st.integers(1, 3),
@@ -42,7 +43,16 @@ def tasks(draw: st.DrawFn, most: int) -> tuple[Task, ...]:
             at = tuple(sorted(draw(st.sets(st.sampled_from(RACKS), min_size=1, max_size=2)))) if racks else ()
             source = (Partition(topic=f"in-{subtopology}", partition=partition, racks=at),)
             changelog = (Partition(topic=f"log-{subtopology}", partition=partition, racks=at),) if has_state else ()
-            found.append(Task(id=TaskId(subtopology, partition), stateful=has_state, end_offset=end_offset, source=source, changelog=changelog))
+            found.append(
+                Task(
+                    id=TaskId(subtopology, partition),
+                    stateful=has_state,
+                    end_offset=end_offset,
+                    source=source,
+                    changelog=changelog,
+                    written_records_per_s=draw(st.sampled_from([0, 0, 3])) if has_state else 0,
+                )
+            )
     return tuple(found[:most])
 
 
@@ -83,7 +93,7 @@ def _member(draw: st.DrawFn, every: tuple[Task, ...], name: str, owned: list[Tas
         lags=lags,
         ready=frozenset(ready),
         home=frozenset(draw(st.sets(st.sampled_from([task.id for task in every]), max_size=2))) if every else frozenset(),
-        restore_records_per_s=draw(st.sampled_from([0.0, 5.0, 100.0])),
+        restore_records_per_s=draw(st.sampled_from([0, 5, 100])),
     )
 
 

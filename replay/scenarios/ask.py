@@ -90,7 +90,7 @@ def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[st
 @directive("rank", "[TASK...]", "KIP-441's ranking now: for each stateful task (default: all) its members by rank; 0 = caught up.")
 def rank(play: Play, said: Said) -> None:
     problem = build_problem(play.state)
-    ranks = rank_of(problem.tasks, problem.members, problem.knobs.acceptable_recovery_lag)
+    ranks = rank_of(problem.tasks, problem.members, problem.knobs)
     try:
         wanted = [parse_task(word) for word in said.directive.words] or sorted(ranks)
     except InputError as error:

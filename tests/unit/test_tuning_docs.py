@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import Any
 
 import attrs
-import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
@@ -28,12 +27,22 @@ SETTINGS = (
 )
 
 
-@pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    log = tmp_path_factory.mktemp("tuning") / "recorded.db"
-    result = CliRunner().invoke(main, ["import", "kafka-streams", "scale-out", "--to", str(log)])
+RECOVERY_MS = (0, 500, 1_000)
+
+
+def imported(run: str, folder: Path) -> Path:
+    log = folder / "recorded.db"
+    result = CliRunner().invoke(main, ["import", "kafka-streams", run, "--to", str(log)])
     assert result.exit_code == 0, result.stderr
     return log
+
+
+def simulated(log: Path, to: Path, *settings: str) -> list[dict[str, Any]]:
+    """The windows of `equipoise simulate`."""
+    options = [part for setting in settings for part in ("--set", setting)]
+    result = CliRunner().invoke(main, ["simulate", str(log), "--to", str(to), "--json", *options])
+    assert result.exit_code == 0, result.stderr
+    return list(json.loads(result.stdout)["windows"])
 
 
 def row(name: str, windows: list[dict[str, Any]]) -> str:
@@ -53,14 +62,25 @@ def row(name: str, windows: list[dict[str, Any]]) -> str:
     return f"| {' | '.join(cells)} |"
 
 
-def test_the_example_is_what_the_simulation_gives(recorded: Path, tmp_path: Path, rewrite: bool) -> None:
+def settings_table(folder: Path) -> str:
+    log = imported("scale-out", folder)
     lines = ["| setting | silent | changes of owner | records restored | uneven | settled |", "|---|--:|--:|--:|--:|--:|"]
-    for name, settings in SETTINGS:
-        options = [part for setting in settings for part in ("--set", setting)]
-        result = CliRunner().invoke(main, ["simulate", str(recorded), "--to", str(tmp_path / "led.db"), "--json", *options])
-        assert result.exit_code == 0, result.stderr
-        lines.append(row(name, json.loads(result.stdout)["windows"]))
-    hold(PAGE, {"settings": "\n".join(lines)}, rewrite)
+    return "\n".join([*lines, *(row(name, simulated(log, folder / "led.db", *settings)) for name, settings in SETTINGS)])
+
+
+def recovery_table(folder: Path) -> str:
+    log = imported("rolling", folder)
+    lines = ["| setting | rounds | copies begun | uneven | longest silence |", "|---|--:|--:|--:|--:|"]
+    for acceptable_ms in RECOVERY_MS:
+        setting = f"acceptable_recovery_ms={acceptable_ms}"
+        totals = next(window["totals"] for window in simulated(log, folder / "led.db", setting) if window["label"].startswith("B3_"))
+        uneven, longest_ms = f"{totals['imbalance_task_seconds']:.1f}", totals["longest_silence_ms"]
+        lines.append(f"| `{setting}` | {totals['generations']} | {totals['standby_copies_begun']} | {uneven} | {longest_ms} ms |")
+    return "\n".join(lines)
+
+
+def test_the_examples_are_what_the_simulation_gives(tmp_path: Path, rewrite: bool) -> None:
+    hold(PAGE, {"settings": settings_table(tmp_path), "recovery": recovery_table(tmp_path)}, rewrite)
 
 
 def test_every_knob_has_its_row_with_its_default() -> None:

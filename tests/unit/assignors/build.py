@@ -49,7 +49,7 @@ def member(
     home: str = "",
     ready: str = "",
     subtopologies: Iterable[int] | None = None,
-    speed: float = 0.0,
+    speed: int = 0,
 ) -> Member:
     """A member that owns `active` and says so; `every`: its lag on each task of `of`; `lags` say the rest."""
     reported: dict[TaskId, Lag] = dict.fromkeys(ids(active), ACTIVE)

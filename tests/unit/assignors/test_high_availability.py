@@ -35,6 +35,30 @@ def test_nobody_caught_up_the_soonest_ready_gets_it():
     assert answer.reasons[parse_task("0_0")] == Reason(code="unowned_cold", lag_records=500)
 
 
+def test_the_soonest_ready_is_judged_by_its_speed():
+    """m1 has more to restore and is four times as fast; where nobody measured, all are alike."""
+    lags = {"m1": 1000, "m2": 500}
+    for speeds, soonest in (((40_000, 10_000), "m1"), ((10_000, 40_000), "m2"), ((0, 0), "m2"), ((40_000, 0), "m2"), ((39_999, 20_000), "m2")):
+        members = [member(name, lags={"0_0": lag}, speed=speed) for (name, lag), speed in zip(lags.items(), speeds, strict=True)]
+        answer = plan(problem(tasks("0_0"), *members, acceptable_recovery_lag=0))
+        assert text(answer.members[soonest].active) == "0_0", speeds
+
+
+def test_a_fast_member_without_a_copy_is_sooner_than_a_slow_one_with_half_of_it():
+    half = {"0_0": STATE // 2}
+    for fast, soonest in ((30_000, "m2"), (15_000, "m1")):
+        answer = plan(problem(tasks("0_0"), member("m1", lags=dict(half), speed=10_000), member("m2", speed=fast), member("m3", speed=10_000)))
+        assert text(answer.members[soonest].active) == "0_0", fast
+
+
+def test_what_nobody_has_goes_to_who_would_be_first_to_have_restored_it():
+    """m1 is idle and slow, m2 restores something and is done with both before m1 is."""
+    busy = member("m2", "0_0", lags={"0_0": 30_000}, speed=100_000, capacity=5)
+    answer = plan(problem(tasks("0_0 0_1"), busy, member("m1", speed=10_000)))
+    assert text(answer.members["m2"].active) == "0_0 0_1"
+    assert movements(answer) == ["0_1 m2 -> m1 waiting"] or not answer.movements
+
+
 def test_nobody_has_a_copy_the_restore_queue_decides():
     """m1 restores 0_0 and would begin with 0_1 only after it (PROTOCOL D3)."""
     busy = member("m1", "0_0", lags={"0_0": 90_000}, capacity=5)
@@ -188,8 +212,8 @@ def test_soonest_means_time_where_the_speed_is_known():
     question = problem(
         tasks(numbered(6)),
         member("m1", numbered(6), capacity=2),
-        member("m2", lags={"0_0": 90_000}, speed=1000.0),
-        member("m3", lags={"0_1": 30_000}, speed=100.0),
+        member("m2", lags={"0_0": 90_000}, speed=1000),
+        member("m3", lags={"0_1": 30_000}, speed=100),
         max_warmups=1,
     )
     assert [each for each in movements(plan(question)) if "warming" in each] == ["0_0 m1 -> m2 warming"]
@@ -568,7 +592,7 @@ def test_numbers_at_their_limits():
     question = problem(
         tasks(numbered(3), "1_0", end_offset=most * 5),
         member("m1", "0_0 0_1", lags={"0_2": most}, capacity=most),
-        member("m2", lags={"0_2": most - 1}, speed=1e300),
+        member("m2", lags={"0_2": most - 1}, speed=10**300),
         balance_factor=most,
         acceptable_recovery_lag=0,
         num_standbys=1000,

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
-import pytest
+import itertools
 
-from assignors.ranking import copy_of, rank
-from events.tasks import Lag, parse_task
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from assignors.ranking import copy_of, lag_within, rank
+from events.knobs import Knobs
+from events.tasks import Lag, TaskId, parse_task
 from tests.unit.assignors.build import ACTIVE, UNKNOWN, member, tasks
 
 T = tasks("0_0", end_offset=5000)[0]
@@ -28,15 +33,16 @@ T = tasks("0_0", end_offset=5000)[0]
     ],
 )
 def test_what_a_report_is_worth(lag: Lag | None, owns: bool, ready: bool, caught_up: bool, records: int):
-    copy = copy_of(T, lag, owns=owns, ready=ready, acceptable_recovery_lag=100)
+    copy = copy_of(T, lag, owns=owns, ready=ready, acceptable=100)
     assert (copy.caught_up, copy.records) == (caught_up, records)
 
 
 def test_an_empty_changelog_still_wants_one_report():
     empty = tasks("0_0", end_offset=0)[0]
-    assert copy_of(empty, None, owns=False, ready=False, acceptable_recovery_lag=100).caught_up is False
-    assert copy_of(empty, 0, owns=False, ready=False, acceptable_recovery_lag=0).caught_up is True
-    assert rank([empty], [member("m1"), member("m2", lags={"0_0": 0})], 0) == {parse_task("0_0"): {0: ("m2",), 1: ("m1",)}}
+    assert copy_of(empty, None, owns=False, ready=False, acceptable=100).caught_up is False
+    assert copy_of(empty, 0, owns=False, ready=False, acceptable=0).caught_up is True
+    ranked = rank([empty], [member("m1"), member("m2", lags={"0_0": 0})], Knobs(acceptable_recovery_lag=0))
+    assert ranked == {parse_task("0_0"): {0: ("m2",), 1: ("m1",)}}
 
 
 def test_the_kips_table():
@@ -44,7 +50,7 @@ def test_the_kips_table():
     ranked = rank(
         tasks("0_1 0_0", "1_0", end_offset=5000),
         [member("m3"), member("m1", lags={"0_0": 100, "0_1": 2500}), member("m2", lags={"0_0": 7, "0_1": UNKNOWN})],
-        100,
+        Knobs(acceptable_recovery_lag=100),
     )
     assert ranked == {
         parse_task("0_0"): {0: ("m1", "m2"), 5000: ("m3",)},
@@ -52,3 +58,63 @@ def test_the_kips_table():
     }
     assert list(ranked) == sorted(ranked)
     assert [list(ranks) for ranks in ranked.values()] == [[0, 5000], [2500, 5000]]
+
+
+def lags_of(*lags: int) -> dict[TaskId, Lag]:
+    return {TaskId(0, partition): lag for partition, lag in enumerate(lags)}
+
+
+@pytest.mark.parametrize(
+    ("lags", "owned", "written", "speed", "within"),
+    [
+        ((3000,), (), 0, 20_000, 3000),  # 0.15 s away
+        ((3000,), (), 0, 5_999, 0),
+        ((3000,), (), 0, 6_000, 3000),  # to the record
+        ((3000,), (), 0, 0, 0),  # nobody measured
+        ((3000, 3000, 3000, 3000), (), 0, 20_000, 0),  # 12,000 of 10,000 records: alike, so none
+        ((3000, 3001, 3002, 3003), (), 0, 20_000, 3002),  # the nearest three
+        ((3000,), (), 6_000, 11_999, 0),  # 3,000 more until then
+        ((3000,), (), 6_000, 12_000, 3000),
+        ((9000, 1001), (0,), 6_000, 20_000, 0),  # what it owns comes first; nobody writes there
+        ((9000, 1000), (0,), 0, 20_000, 1000),
+    ],
+)
+def test_how_far_behind_is_half_a_second(lags: tuple[int, ...], owned: tuple[int, ...], written: int, speed: int, within: int):
+    """The KIP's lag in time."""
+    assert lag_within(500, lags_of(*lags), [TaskId(0, partition) for partition in owned], lambda task: written, speed) == within
+
+
+def test_sentinels_and_what_is_no_task_take_no_time():
+    lags = {**lags_of(3000), TaskId(0, 1): UNKNOWN, TaskId(0, 2): ACTIVE, TaskId(7, 0): 2000}
+    assert lag_within(500, lags, (), lambda task: None if task.subtopology else 0, 6_000) == 3000
+
+
+@given(
+    lags=st.lists(st.integers(0, 5_000), max_size=6),
+    rates=st.lists(st.integers(0, 3_000), min_size=6, max_size=6),
+    owned=st.sets(st.integers(0, 5)),
+    speed=st.integers(0, 50_000),
+    acceptable_ms=st.integers(0, 1_000),
+)
+def test_whatever_is_given_of_what_counts_is_there_in_time(lags: list[int], rates: list[int], owned: set[int], speed: int, acceptable_ms: int):
+    """All that counts together, what is owned first, and every changelog but those growing on: read within the time. And no more would be."""
+    within = lag_within(acceptable_ms, lags_of(*lags), [TaskId(0, each) for each in owned], lambda task: rates[task.partition], speed)
+
+    def needed(most: int) -> int:
+        counted = [place for place, lag in enumerate(lags) if place not in owned and lag <= most]
+        first = sum(lag for place, lag in enumerate(lags) if place in owned)
+        return 1_000 * (first + sum(lags[place] for place in counted)) + acceptable_ms * sum(rates[place] for place in counted)
+
+    copies = sorted({lag for place, lag in enumerate(lags) if place not in owned})
+    if within or (0 in copies and needed(0) <= speed * acceptable_ms):
+        assert needed(within) <= speed * acceptable_ms
+    for lower, higher in itertools.pairwise([within, *[lag for lag in copies if lag > within][:1]]):
+        assert lower < higher
+        assert needed(higher) > speed * acceptable_ms
+
+
+def test_a_member_is_judged_by_its_own_speed():
+    knobs = Knobs(acceptable_recovery_lag=100, acceptable_recovery_ms=500)
+    fast, slow, unknown = (member(f"m{speed}", lags={"0_0": 3000}, speed=speed) for speed in (6_000, 5_999, 0))
+    assert rank(tasks("0_0", end_offset=5000), [fast, slow, unknown], knobs) == {TaskId(0, 0): {0: ("m6000",), 3000: ("m0", "m5999")}}
+    assert rank(tasks("0_0", end_offset=5000), [fast], Knobs(acceptable_recovery_lag=100)) == {TaskId(0, 0): {3000: ("m6000",)}}

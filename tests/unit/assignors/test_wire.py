@@ -107,7 +107,7 @@ def test_everything_a_machine_knows_can_be_said():
     assert member.warmup == (parse_task("0_0"),)
     assert member.ready == member.home == frozenset(member.warmup)
     assert member.lags[parse_task("0_1")] is LagSentinel.UNKNOWN
-    assert (member.restore_records_per_s, member.subtopologies) == (12.5, frozenset({0}))
+    assert (member.restore_records_per_s, member.subtopologies) == (12, frozenset({0}))
     assert problem.blocked == {(parse_task("0_1"), "m2")}
     assert answer(question)["movements"] == [{"task": "0_0", "source": "m1", "destination": "m2", "state": "revoking"}]
 

@@ -88,7 +88,7 @@ def test_a_task_that_warms_says_how_far_and_how_long() -> None:
     text = " ".join(answer.what_next)
     assert f"to take it over from {source}" in text
     assert "counts as caught up at 1,000" in text
-    assert "records/s it reported" in text
+    assert "at its 50,000 records/s" in text
     assert "the slot goes to another task" in text
 
 

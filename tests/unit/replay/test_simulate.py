@@ -11,9 +11,11 @@ from typing import Any
 import attrs
 import pytest
 
+from events.decisions import AssignmentIssued
 from events.errors import FieldError, InputError
 from events.facts import GroupConfigured
 from events.log import open_log
+from events.records import DecisionRecord, Record
 from replay.cluster import RestoreModel
 from replay.cluster.measures import WindowCost
 from replay.exogenous import Exogenous, ProcessEnded, ProcessStarted, read_exogenous
@@ -21,6 +23,7 @@ from replay.kafka_streams import import_history
 from replay.simulate import Simulation, SimulationResult, simulate
 from replay.verify import Verdict, verify
 from tests.unit.replay.clusters_under_test import Memory
+from tests.unit.replay.lived import Entries
 
 RECORDED = Path(__file__).parents[3] / "replay" / "data"
 FITTED = Simulation(restore=RestoreModel(records_per_s=120_000))
@@ -97,6 +100,29 @@ def test_a_lost_disk_concerns_its_own_tasks_alone_and_no_longer_than_the_session
     assert totals["stateful_moves_between_untouched_instances"] == 0
 
 
+def test_copies_that_are_near_in_time_take_over_without_a_warm_up(recorded: dict[str, Exogenous], results: dict[str, SimulationResult]):
+    """B3: i3 is back after 18 s with all its state, thousands of records behind, all in all less than half a second."""
+    log = Entries()
+    result = simulate(recorded["rolling"], attrs.evolve(FITTED, overrides={"acceptable_recovery_ms": 1_000}), sink=log)
+    by_records, in_time = window(results, "B3"), window({"rolling": result}, "B3")
+    facts = {entry.offset: entry.append_ms for entry in log.entries if isinstance(entry, Record)}
+    rounds = [
+        entry.decision
+        for entry in log.entries
+        if isinstance(entry, DecisionRecord)
+        and isinstance(entry.decision, AssignmentIssued)
+        and in_time.start_ms <= facts[entry.caused_by] < in_time.end_ms
+    ]
+    back = next(each for each in rounds if each.cause == "join")
+    taken_over = [move.lag_records for move in back.moves if move.state == "revoking" and move.lag_records is not None]
+    assert {move.state for move in back.moves} == {"revoking"}
+    assert sum(lag > result.configured.knobs.acceptable_recovery_lag for lag in taken_over) >= 5
+    assert in_time.totals["unavailable_task_seconds"] == by_records.totals["unavailable_task_seconds"] == 0
+    assert in_time.totals["active_moves"] == by_records.totals["active_moves"]
+    assert 3 * in_time.totals["generations"] <= by_records.totals["generations"]
+    assert in_time.totals["standby_copies_begun"] < by_records.totals["standby_copies_begun"]
+
+
 def test_every_window_has_what_was_measured_beside_it_and_the_json_carries_both(results: dict[str, SimulationResult]):
     form = results["scale-out"].as_json()
     assert [each["label"][:2] for each in form["windows"]] == ["A1", "A2", "A3", "A4", "A5"]
@@ -126,6 +152,7 @@ def test_the_same_input_writes_the_same_log_and_it_verifies(recorded: dict[str, 
 WRITE = """
 import sys
 from events.log import open_log
+from events.records import DecisionRecord, Record
 from replay.exogenous import read_exogenous
 from replay.simulate import Simulation, simulate
 with open_log(sys.argv[1]) as log:

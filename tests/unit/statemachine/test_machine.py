@@ -13,7 +13,20 @@ from assignors.problem import AssignmentProblem, Plan
 from events.codec import make_record
 from events.decisions import AssignmentIssued, BalanceEvaluated, Checkpointed, Decision, EventRejected, MemberAssigned
 from events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
-from events.facts import AssignmentObserved, LagReported, LeaveIntended, MemberLeft, ObservedMember, ProbingTick, TaskReady, TasksRevoked, Undecodable
+from events.facts import (
+    AssignmentObserved,
+    LagReported,
+    LeaveIntended,
+    Load,
+    MemberLeft,
+    ObservedMember,
+    PartitionsObserved,
+    ProbingTick,
+    TaskReady,
+    TasksRevoked,
+    Undecodable,
+)
+from events.tasks import TaskId
 from statemachine.invariants import check_refold
 from statemachine.machine import GroupMachine
 from statemachine.rejections import REJECTIONS, rejection_text
@@ -54,6 +67,52 @@ def test_a_gap_in_offsets_is_another_groups_fact():
     seq = group.state.seq
     group.machine.step(make_record(GROUP, 1_000, group.append_ms, ProbingTick()))
     assert (group.state.seq, group.state.last_offset) == (seq + 1, 1_000)
+
+
+# What is measured of speeds
+
+
+def test_a_members_speed_is_its_last_measurement_and_until_then_the_slowest_of_the_others():
+    group = Group().starts("m1", "m2", stateful=4)
+
+    def speeds() -> dict[str, int]:
+        return {name: member.restore_records_per_s for name, member in group.state.members.items()}
+
+    def measured(name: str, records_per_s: float | None) -> None:
+        load = None if records_per_s is None else Load(restored_records_per_s=records_per_s)
+        group.members[name].reads()
+        group.fact(attrs.evolve(group.members[name].report(), load=load))
+
+    assert speeds() == {"m1": 0, "m2": 0}
+    measured("m1", 20_000.9)
+    measured("m2", 8_000.0)
+    assert speeds() == {"m1": 20_000, "m2": 8_000}
+    measured("m1", 0.0)
+    measured("m2", None)  # it says nothing of it: what was measured stands
+    group.join("m3")
+    assert speeds() == {"m1": 20_000, "m2": 8_000, "m3": 8_000}
+    measured("m3", 9_000)
+    group.fact(joined("m1", 2))  # its next life, at once
+    assert speeds() == {"m1": 20_000, "m2": 8_000, "m3": 9_000}
+    check_refold(group.records)
+
+
+def test_changelogs_grow_as_fast_as_between_their_last_two_observations():
+    group = Group().starts("m1", stateful=2)
+    part = group.state.tasks()[TaskId(0, 0)]
+
+    def observed(after_ms: int, *ends: int) -> list[int]:
+        group.fact(PartitionsObserved(end_offsets={"log": dict(enumerate(ends))}), after_ms)
+        return [group.state.written_records_per_s(task, part) for task in group.state.tasks()]
+
+    assert observed(0, 50_000) == [0, 0]
+    assert observed(1_000, 50_100, 50_001) == [100, 1]
+    assert observed(0, 50_200, 50_001) == [100, 1]  # the same moment
+    assert observed(300, 50_201) == [4, 1]  # 3.3, rounded up; the other was not observed
+    assert observed(900_000, 51_201) == [1_000, 1]  # group time moved by max_step_ms: never too slow
+    assert observed(1_000, 7) == [0, 1]  # made anew
+    assert observed(500, 2**63 - 1) == [2**63 - 1, 1]
+    check_refold(group.records)
 
 
 # Group time (L2)
