@@ -39,7 +39,10 @@ class Partition:
 
 @attrs.frozen(kw_only=True)
 class Task:
-    """A task to be placed. `end_offset`: records in its changelogs, which a member without a copy has to restore."""
+    """A task to be placed. `end_offset`: records in its changelogs, which a member without a copy has to restore.
+
+    `lag`: records of its source that nobody has processed yet; None: not known.
+    """
 
     id: TaskId
     stateful: bool
@@ -48,6 +51,7 @@ class Task:
     changelog: tuple[Partition, ...] = ()
     written_records_per_s: int = 0
     """Speed at which its changelogs grow; 0: they do not, or it was not measured."""
+    lag: int | None = None
 
 
 @attrs.frozen(kw_only=True)
@@ -117,7 +121,7 @@ class AssignmentProblem:
 
 @attrs.frozen(kw_only=True)
 class MemberPlan:
-    """What one member may hold now. All in rising order.
+    """What one member may hold now. All in rising order; `active` may have an order of its own, that of assignment.
 
     `active` holds only tasks that are free, or that this member owns and keeps. `revoke` is what it owns and must give up.
     """
@@ -156,6 +160,7 @@ REASONS: Mapping[str, str] = {
     "stand_in": "{destination} stands in with {records} to restore, until the member whose turn it is has restored it",
     "next_probing": "{destination} has {records} to restore; the next probing round looks again",
     "dealt_anew": "tasks without state are dealt anew in every round; this time it falls to {destination}",
+    "dealt": "its topic is dealt by count, then by lag; it falls to {destination}",
     "blocked": "the last warm-up on {destination} stalled; back-off",
 }
 """Reason code -> template for readers; ``records`` as `records_text` has them."""

@@ -11,6 +11,7 @@ from importlib import metadata
 
 from assignors.high_availability import HighAvailability
 from assignors.kafka_streams import KafkaStreams
+from assignors.lag_aware import LagAware
 from assignors.problem import Assignor
 from events.errors import InputError
 
@@ -21,7 +22,7 @@ ENTRY_POINT_GROUP = "equipoise.assignors"
 def available() -> dict[tuple[str, int], Assignor]:
     """(name, version) -> assignor, in rising order. Raises InputError when two claim the same place, or one cannot be loaded."""
     found: dict[tuple[str, int], Assignor] = {}
-    for builtin in (HighAvailability(), KafkaStreams()):
+    for builtin in (HighAvailability(), KafkaStreams(), LagAware()):
         found[builtin.name, builtin.version] = builtin
     for entry_point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value)):
         try:

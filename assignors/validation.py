@@ -83,8 +83,8 @@ class _Judge:
                 "target": self.plan.target.get(name, ()),
             }
             for what, tasks in lists.items():
-                if any(one >= other for one, other in itertools.pairwise(tasks)):
-                    yield f"{name}.{what}: not in rising order, each task once"
+                if any(one >= other for one, other in itertools.pairwise(sorted(tasks) if what == "active" else tasks)):
+                    yield f"{name}.{what}: not {'' if what == 'active' else 'in rising order, '}each task once"
                 unknown = [task for task in tasks if task not in self.tasks and what != "revoke"]
                 if unknown:
                     yield f"{name}.{what}: there is no task {tasks_text(unknown)}"

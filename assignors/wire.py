@@ -12,6 +12,12 @@ Only `tasks` and `members` are required, in each task `id` and `stateful`, in ea
 may also have `warmup`, `ready`, `home`, `subtopologies`, `drained` and `restore_records_per_s`, the problem `in_flight` (objects like the plan's
 movements) and `blocked` (pairs [task, member]), a task `written_records_per_s`.
 
+A group of plain consumers has partitions of topics for tasks: then each task has a name, `topic` and `partition`, and the `lag` of the group on it (a
+number of records; "unknown", or left out, counts as 0), and a member may say to which `topics` it subscribes (left out: to all); see `topics`::
+
+    {"assignor": "lag_aware", "config": {"options": {"cross_topic": true}},
+     "tasks": [{"id": "t0-0", "topic": "t0", "partition": 0, "lag": 753}], "members": [{"id": "c1", "topics": ["t0"]}]}
+
 A lag of `"active"` from a member that does not list the task as active is allowed: a zombie says so too. Its copy counts as one of unknown age.
 """
 
@@ -25,9 +31,10 @@ import attrs
 
 from assignors import registry
 from assignors.problem import REASONS, AssignmentProblem, Member, MemberPlan, Movement, MovementState, Partition, Plan, Reason, Task, records_text
+from assignors.topics import PLAIN, Naming, TopicTask, naming_of
 from assignors.validation import plan_faults
 from events.errors import EquipoiseError, FieldError, InputError
-from events.fields import INT64_MAX
+from events.fields import INT64_MAX, MOST_TASK_NUMBER
 from events.knobs import Knobs
 from events.tasks import Lag, LagSentinel, TaskId, parse_task
 
@@ -37,7 +44,7 @@ DEFAULT_ASSIGNOR = "high_availability"
 
 def assign_line(line: str | bytes) -> str:
     """One problem in, one plan out, both one line of JSON. Raises InputError with the JSON path of what is wrong."""
-    name, version, problem = problem_of(line)
+    name, version, problem, naming = _question(line)
     assignor = registry.latest(name) if version is None else registry.load(name, version)
     try:
         plan = assignor.assign(problem)
@@ -46,7 +53,7 @@ def assign_line(line: str | bytes) -> str:
     faults = plan_faults(problem, plan, assignor.guarantees)
     if faults:
         raise PlanUnsound(f"the plan of {assignor.name} {assignor.version} does not hold: {faults[0]}")
-    return json.dumps(plan_json(plan), ensure_ascii=False, separators=(",", ":"))
+    return json.dumps(plan_json(plan, naming), ensure_ascii=False, separators=(",", ":"))
 
 
 class PlanUnsound(EquipoiseError):
@@ -57,6 +64,11 @@ class PlanUnsound(EquipoiseError):
 
 def problem_of(line: str | bytes) -> tuple[str, int | None, AssignmentProblem]:
     """Assignor, its version (None: the highest), and the problem. Raises InputError with the JSON path of what is wrong."""
+    return _question(line)[:3]
+
+
+def _question(line: str | bytes) -> tuple[str, int | None, AssignmentProblem, Naming]:
+    """The same, and what its tasks are called."""
     try:
         content = json.loads(line, object_pairs_hook=_object, parse_constant=_no_constant)
     except _Repeated as repeated:
@@ -73,17 +85,17 @@ def problem_of(line: str | bytes) -> tuple[str, int | None, AssignmentProblem]:
     if version is not None and (name, version) not in registry.available():
         fields.refuse("version", f"{name} has no version {version} here; leave it out for the highest")
     knobs = _knobs("$.config", fields.content.get("config", {}))
-    tasks = fields.each("tasks", _task)
-    _unique("$.tasks", [str(task.id) for task in tasks])
-    known = frozenset(task.id for task in tasks)
+    tasks, naming = _topic_tasks(fields) if _names_topics(fields) else _plain_tasks(fields)
+    known = _Known(tasks, naming)
     members = fields.each("members", lambda path, value: _member(path, value, known))
     _unique("$.members", [member.id for member in members])
-    _one_owner(members)
+    _one_owner(members, naming)
     ids = frozenset(member.id for member in members)
     in_flight = fields.each("in_flight", lambda path, value: _movement(path, value, known, ids))
-    _unique("$.in_flight", [str(movement.task) for movement in in_flight])
+    _unique("$.in_flight", [naming.text(movement.task) for movement in in_flight])
     blocked = fields.each("blocked", lambda path, value: _blocked(path, value, known, ids))
-    return name, version, AssignmentProblem(tasks=tasks, members=members, knobs=knobs, in_flight=in_flight, blocked=frozenset(blocked))
+    problem = AssignmentProblem(tasks=tasks, members=members, knobs=knobs, in_flight=in_flight, blocked=frozenset(blocked))
+    return name, version, problem, naming
 
 
 # Reading
@@ -196,11 +208,19 @@ def _id(path: str, value: object) -> TaskId:
         _refuse(path, error.problem)
 
 
-def _known_id(path: str, value: object, known: frozenset[TaskId]) -> TaskId:
-    task = _id(path, value)
-    if task not in known:
-        _refuse(path, f"there is no task {task} in $.tasks; add it there or leave it out here")
-    return task
+class _Known:
+    """The tasks of the problem, by what they are called in it."""
+
+    def __init__(self, tasks: tuple[Task, ...], naming: Naming) -> None:
+        self.naming = naming
+        self.ids = {naming.text(task.id): task.id for task in tasks}
+
+
+def _known_id(path: str, value: object, known: _Known) -> TaskId:
+    text = str(_id(path, value)) if known.naming is PLAIN else _text(path, value)
+    if text not in known.ids:
+        _refuse(path, f"there is no task {text} in $.tasks; add it there or leave it out here")
+    return known.ids[text]
 
 
 def _known_member(path: str, value: object, ids: frozenset[str]) -> str:
@@ -228,14 +248,14 @@ def _unique(path: str, ids: list[str]) -> None:
         seen[name] = index
 
 
-def _one_owner(members: tuple[Member, ...]) -> None:
+def _one_owner(members: tuple[Member, ...], naming: Naming) -> None:
     owner: dict[TaskId, int] = {}
     for index, member in enumerate(members):
         for place, task in enumerate(member.active):
             if owner.setdefault(task, index) != index:
                 _refuse(
                     f"$.members[{index}].active[{place}]",
-                    f"{task} is active on {members[owner[task]].id!r} too ($.members[{owner[task]}]); one owner at most",
+                    f"{naming.text(task)} is active on {members[owner[task]].id!r} too ($.members[{owner[task]}]); one owner at most",
                 )
 
 
@@ -269,16 +289,85 @@ def _task(path: str, value: object) -> Task:
     )
 
 
-_MEMBER_FIELDS = tuple(field.name for field in attrs.fields(Member) if field.name != "id")
+def _plain_tasks(fields: _Object) -> tuple[tuple[Task, ...], Naming]:
+    tasks = fields.each("tasks", _task)
+    _unique("$.tasks", [str(task.id) for task in tasks])
+    return tasks, PLAIN
 
 
-def _member(path: str, value: object, known: frozenset[TaskId]) -> Member:
-    fields = _Object(path, value, required=("id",), optional=_MEMBER_FIELDS)
+def _names_topics(fields: _Object) -> bool:
+    """Tasks or members say topics, so it is a group of plain consumers."""
+
+    def says(key: str, field: str) -> bool:
+        listed = fields.content[key]
+        return isinstance(listed, list) and any(isinstance(item, dict) and field in item for item in listed)
+
+    return says("tasks", "topic") or says("members", "topics")
+
+
+def _topic_tasks(fields: _Object) -> tuple[tuple[Task, ...], Naming]:
+    """Partitions of topics as tasks without state, and how they are called."""
+    found = fields.each("tasks", _topic_task)
+    _unique("$.tasks", [task.id for task in found])
+    place: dict[tuple[str, int], int] = {}
+    for index, task in enumerate(found):
+        first = place.setdefault((task.topic, task.partition), index)
+        if first != index:
+            _refuse(f"$.tasks[{index}]", f"partition {task.partition} of {task.topic!r} is $.tasks[{first}] too; name each once")
+    naming = naming_of(found, dict(fields.each("members", _subscription)))
+    return (
+        tuple(
+            Task(
+                id=TaskId(naming.topics[task.topic], task.partition),
+                stateful=False,
+                lag=task.lag,
+                source=(Partition(topic=task.topic, partition=task.partition),),
+            )
+            for task in found
+        ),
+        naming,
+    )
+
+
+def _topic_task(path: str, value: object) -> TopicTask:
+    fields = _Object(path, value, required=("id", "topic", "partition"), optional=("lag",))
+    partition = fields.get("partition", _whole, 0)
+    if partition > MOST_TASK_NUMBER:
+        fields.refuse("partition", f"{partition} is more than {MOST_TASK_NUMBER}")
+    topic = fields.get("topic", _text, "")
+    return TopicTask(id=fields.get("id", _text, ""), topic=topic, partition=partition, lag=fields.get("lag", _source_lag, None))
+
+
+def _source_lag(path: str, value: object) -> int | None:
+    lag = _lag(path, value)
+    if lag is LagSentinel.ACTIVE:
+        _refuse(path, '"active" is said by who keeps a copy; a partition\'s lag is a number of records or "unknown"')
+    return lag if isinstance(lag, int) else None
+
+
+def _subscription(path: str, value: object) -> tuple[str, tuple[str, ...] | None]:
+    """Only what names need; the rest of the member is read, and checked, when they are known."""
+    content: Mapping[str, Any] = value if isinstance(value, dict) else {}
+    topics = _list(f"{path}.topics", content["topics"], _text) if "topics" in content else None
+    return str(content.get("id")), topics
+
+
+_MEMBER_FIELDS = tuple(field.name for field in attrs.fields(Member) if field.name not in ("id", "subtopologies"))
+
+
+def _member(path: str, value: object, known: _Known) -> Member:
+    naming = known.naming
+    fields = _Object(path, value, required=("id",), optional=(*_MEMBER_FIELDS, "subtopologies" if naming is PLAIN else "topics"))
 
     def tasks(key: str) -> tuple[TaskId, ...]:
         found = fields.each(key, lambda at, item: _known_id(at, item, known))
-        _unique(f"{path}.{key}", [str(task) for task in found])
+        _unique(f"{path}.{key}", [naming.text(task) for task in found])
         return tuple(sorted(found))
+
+    def subtopologies() -> frozenset[int] | None:
+        if naming is not PLAIN:
+            return frozenset(naming.topics[topic] for topic in fields.each("topics", _text)) if "topics" in fields.content else None
+        return frozenset(fields.each("subtopologies", _whole)) if fields.content.get("subtopologies") is not None else None
 
     def lags(at: str, content: object) -> dict[TaskId, Lag]:
         if not isinstance(content, dict):
@@ -297,7 +386,7 @@ def _member(path: str, value: object, known: frozenset[TaskId]) -> Member:
         tags=fields.get("tags", tags, {}),
         leaving=fields.get("leaving", _flag, False),
         drained=fields.get("drained", _flag, False),
-        subtopologies=frozenset(fields.each("subtopologies", _whole)) if fields.content.get("subtopologies") is not None else None,
+        subtopologies=subtopologies(),
         active=tasks("active"),
         standby=tasks("standby"),
         warmup=tasks("warmup"),
@@ -309,11 +398,11 @@ def _member(path: str, value: object, known: frozenset[TaskId]) -> Member:
     for key, held in (("standby", member.standby), ("warmup", member.warmup)):
         for task in held:
             if task in member.active:
-                _refuse(f"{path}.{key}", f"{task} is active here; a member has no copy beside the task itself")
+                _refuse(f"{path}.{key}", f"{naming.text(task)} is active here; a member has no copy beside the task itself")
     return member
 
 
-def _movement(path: str, value: object, known: frozenset[TaskId], ids: frozenset[str]) -> Movement:
+def _movement(path: str, value: object, known: _Known, ids: frozenset[str]) -> Movement:
     fields = _Object(path, value, required=("task", "destination", "state"), optional=("source",))
     state = fields.content["state"]
     allowed = [each.value for each in MovementState]
@@ -328,7 +417,7 @@ def _movement(path: str, value: object, known: frozenset[TaskId], ids: frozenset
     )
 
 
-def _blocked(path: str, value: object, known: frozenset[TaskId], ids: frozenset[str]) -> tuple[TaskId, str]:
+def _blocked(path: str, value: object, known: _Known, ids: frozenset[str]) -> tuple[TaskId, str]:
     if not isinstance(value, list) or len(value) != 2:
         _refuse(path, f"{_shown(value)} is not a pair [task, member]")
     return _known_id(f"{path}[0]", value[0], known), _known_member(f"{path}[1]", value[1], ids)
@@ -337,14 +426,15 @@ def _blocked(path: str, value: object, known: frozenset[TaskId], ids: frozenset[
 # Writing
 
 
-def plan_json(plan: Plan) -> dict[str, Any]:
-    """The plan as plain lists and objects, keys in their fixed order, members and tasks in rising order."""
+def plan_json(plan: Plan, naming: Naming = PLAIN) -> dict[str, Any]:
+    """The plan as plain lists and objects, keys in their fixed order, members and tasks in rising order; but `active` as the plan has it."""
     cost = plan.cost
     return {
-        "members": {member: _member_json(part) for member, part in plan.members.items()},
-        "target": {member: _texts(tasks) for member, tasks in plan.target.items()},
+        "members": {member: _member_json(part, naming) for member, part in plan.members.items()},
+        "target": {member: _texts(tasks, naming) for member, tasks in plan.target.items()},
         "movements": [
-            {"task": str(each.task), "source": each.source, "destination": each.destination, "state": each.state.value} for each in plan.movements
+            {"task": naming.text(each.task), "source": each.source, "destination": each.destination, "state": each.state.value}
+            for each in plan.movements
         ],
         "probing": plan.probing,
         "cost": {
@@ -355,21 +445,22 @@ def plan_json(plan: Plan) -> dict[str, Any]:
             "imbalance": cost.imbalance,
             "optimal": cost.optimal,
         },
-        "reasons": reason_texts(plan),
+        "reasons": reason_texts(plan, naming),
         "unique": plan.unique,
         "imbalance_now": plan.imbalance_now,
     }
 
 
-def _member_json(part: MemberPlan) -> dict[str, list[str]]:
-    return {"active": _texts(part.active), "standby": _texts(part.standby), "warmup": _texts(part.warmup), "revoke": _texts(part.revoke)}
+def _member_json(part: MemberPlan, naming: Naming) -> dict[str, list[str]]:
+    lists = {"active": part.active, "standby": part.standby, "warmup": part.warmup, "revoke": part.revoke}
+    return {key: _texts(tasks, naming) for key, tasks in lists.items()}
 
 
-def _texts(tasks: tuple[TaskId, ...]) -> list[str]:
-    return [str(task) for task in tasks]
+def _texts(tasks: tuple[TaskId, ...], naming: Naming) -> list[str]:
+    return [naming.text(task) for task in tasks]
 
 
-def reason_texts(plan: Plan) -> dict[str, str]:
+def reason_texts(plan: Plan, naming: Naming = PLAIN) -> dict[str, str]:
     """Task -> its reason in words: what it waits for or why it moves, and why that was wanted."""
     moving = {movement.task: movement for movement in plan.movements}
     holder = {task: member for member, part in plan.members.items() for task in (*part.active, *part.revoke)}
@@ -379,7 +470,7 @@ def reason_texts(plan: Plan) -> dict[str, str]:
         source = movement.source if movement is not None else holder.get(task)
         destination = movement.destination if movement is not None else holder.get(task)
         codes = [reason.code] if reason.because in (None, reason.code) else [reason.code, reason.because or ""]
-        texts[str(task)] = "; ".join(_rendered(code, reason, source, destination) for code in codes)
+        texts[naming.text(task)] = "; ".join(_rendered(code, reason, source, destination) for code in codes)
     return texts
 
 

@@ -64,4 +64,4 @@ class Knobs:
     """Facts between two `Checkpointed` decisions; 0: none."""
 
     options: dict[str, Scalar] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.text(), fields.scalar))
-    """What a third-party assignor wants to be told; unknown to us."""
+    """What the group's assignor wants to be told; it documents and checks them itself."""

@@ -30,7 +30,7 @@ from events.knobs import Knobs
 from events.tasks import TaskId
 from replay.scenarios.play import Play
 from replay.scenarios.registry import TIME, Argument, Said, directive
-from replay.scenarios.words import BY_MEMBER, ENDS, LAGS, NAMES, PAIRS, PARTITIONS, RACKS, SIZES, TASKS, TEXT, WHOLE, YES_NO, Kind, one_of
+from replay.scenarios.words import BY_MEMBER, ENDS, LAGS, NAMES, OPTIONS, PAIRS, PARTITIONS, RACKS, SIZES, TASKS, TEXT, WHOLE, YES_NO, Kind, one_of
 
 _ALIASES = {"standbys": "num_standbys"}
 
@@ -44,6 +44,7 @@ attrs.resolve_types(Knobs)
 KNOBS = {
     attribute.name: Argument(_knob_kind(attribute), f"knob `{attribute.name}`") for attribute in attrs.fields(Knobs) if attribute.name != "options"
 }
+KNOBS["options"] = Argument(OPTIONS, "what the assignor wants to be told; those not named are as they were")
 KNOBS |= {alias: Argument(KNOBS[name].kind, f"the same as `{name}`") for alias, name in _ALIASES.items()}
 CONFIG = {
     "assignor": Argument(TEXT, "name of the assignor"),
@@ -58,6 +59,8 @@ def _knobs(said: Said, base: Knobs) -> Knobs:
     for alias, name in _ALIASES.items():
         if alias in changes:
             changes[name] = changes.pop(alias)
+    if "options" in changes:
+        changes["options"] = {**base.options, **changes["options"]}
     try:
         return attrs.evolve(base, **changes)
     except FieldError as error:

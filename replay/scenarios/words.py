@@ -93,6 +93,16 @@ def _by_name(text: str, read_value: Callable[[str], Any]) -> dict[str, Any]:
     return found
 
 
+def _option(text: str) -> int | str | bool:
+    """yes or no, a whole number, or else text."""
+    for read in (_yes_no, _whole):
+        try:
+            return read(text)
+        except InputError:
+            continue
+    return text
+
+
 def _by_number(text: str, read_value: Callable[[str], Any]) -> dict[int, Any]:
     return {_whole(name): value for name, value in _by_name(text, read_value).items()}
 
@@ -131,6 +141,7 @@ TASKS = Kind("(0_0,0_3..5)", _tasks)
 LAGS = Kind("(0_0:active,0_1:5000,0_2..5:unknown)", lambda text: _by_task(text, _lag))
 ENDS = Kind("(0_0:5000,0_1..3:0)", lambda text: _by_task(text, _whole))
 PAIRS = Kind("(zone:z1,cluster:c2)", lambda text: _by_name(text, str))
+OPTIONS = Kind("(cross_topic:yes,most:5)", lambda text: _by_name(text, _option))
 PARTITIONS = Kind("(0:5000,1:200)", lambda text: _by_number(text, _whole))
 RACKS = Kind("(0:a|b,1:a)", lambda text: _by_number(text, lambda racks: tuple(racks.split("|"))))
 SIZES = Kind("(0:3,1:60)", lambda text: _by_number(text, _whole))

@@ -96,10 +96,14 @@ def test_what_no_assignor_may_do(broken: Plan, fault: str):
 
 
 def test_the_order_of_a_list():
-    part = attrs.evolve(PLAN.members["m1"], active=tuple(reversed(PLAN.members["m1"].active)))
-    assert plan_faults(SMALL, attrs.evolve(PLAN, members={**PLAN.members, "m1": part}), frozenset()) == [
-        "m1.active: not in rising order, each task once"
-    ]
+    def faults(part: MemberPlan) -> list[str]:
+        return plan_faults(SMALL, attrs.evolve(PLAN, members={**PLAN.members, "m1": part}), frozenset())
+
+    part = PLAN.members["m1"]
+    assert faults(attrs.evolve(part, active=tuple(reversed(part.active)))) == [], "an assignor may have an order of its own there"
+    assert faults(attrs.evolve(part, active=(*part.active, part.active[0]))) == ["m1.active: not each task once"]
+    assert len(part.revoke) > 1
+    assert faults(attrs.evolve(part, revoke=tuple(reversed(part.revoke)))) == ["m1.revoke: not in rising order, each task once"]
 
 
 FREE = problem(tasks("0_0"), member("m1", lags={"0_0": 9000}), member("m2", lags={"0_0": 3}), max_warmups=1)

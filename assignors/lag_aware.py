@@ -1,0 +1,228 @@
+"""The assignor `lag_aware`: KIP-169, partitions of topics dealt to the members of a consumer group, by count first and then by lag.
+
+The KIP's example: C0 and C1 read t0 with the lags 100,000, 60,000 and 50,000. Before, by range: 160,000 and 50,000. After: 100,000 and 110,000.
+
+A topic is a sub-topology here, and one of its partitions a task; `dealing` has the algorithm. Who subscribes to a topic are the members that know the
+sub-topology (`Member.subtopologies`). Capacity, rack and copies of state play no part, as in the KIP.
+
+The option `cross_topic` deals all topics together, so that counts and lags are even over all that members have. Without it each topic is dealt by
+itself, as the KIP says: ten topics of one partition each go to one member.
+
+What differs from the KIP, because a group that runs must not be dealt anew at every question: what is even stays as it is, whatever lags do in the
+meantime. A topic is dealt anew when a partition has no owner that may keep it, or when counts differ by two; with `cross_topic` all topics are, and
+also when that is so of the whole of members that subscribe to the same. While partitions of it are being handed over, only those that need an owner
+are dealt, beside the others; the rest waits until that is done. And a partition that changes its owner is revoked first and granted when its owner
+has let go; the KIP's consumers all stop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from assignors.costs import cross_rack, restore_records
+from assignors.dealing import Topic, deal_all, deal_topic, fill_all, hand_out, loads_of, subscriptions, topics_of
+from assignors.hands import Dealt
+from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason
+from assignors.situation import Situation
+from assignors.transport import SOLVER
+from events.errors import FieldError
+from events.knobs import Knobs
+from events.tasks import TaskId
+
+CROSS_TOPIC = "cross_topic"
+
+
+def partition_lag(*, beginning: int | None, end: int | None, committed: int | None, auto_offset_reset: str = "latest") -> int:
+    """Records of a partition that the group has still to read (KIP-169 "Lag", its sign put right), never below 0.
+
+    All offsets are of next records. `committed` None: nothing was committed yet, so the group begins where `auto.offset.reset` says: at the end for
+    "latest" (in any case of letters), else at the beginning. The others None: not known, counts 0.
+    """
+    after = end or 0
+    following = committed
+    if following is None:
+        following = after if auto_offset_reset.lower() == "latest" else beginning or 0
+    return max(after - following, 0)
+
+
+class LagAware:
+    """KIP-169. Pure and without memory.
+
+    Options: `cross_topic` (default false).
+
+    It does not promise CAUGHT_UP_FIRST: who has a copy plays no part. It keeps no copies, so COPIES_CAPPED holds of itself. Its balance is that of
+    each topic, and is reached when everybody has let go of what it was asked for.
+    """
+
+    name = "lag_aware"
+    version = 1
+    solver = SOLVER
+    guarantees = frozenset({Guarantee.ALWAYS_OWNED, Guarantee.COPIES_CAPPED, Guarantee.CONVERGES})
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, asks for racks, or `cross_topic` is no boolean."""
+        if problem.knobs.rack_aware_strategy != "none":
+            raise FieldError("config.rack_aware_strategy", f"{self.name} version {self.version} places without regard to racks; use 'none'")
+        cross_topic = _cross_topic(problem.knobs)
+        situation = Situation(problem)
+        topics = topics_of(situation, task_lags(situation))
+        settled = {task: movement.destination for task, movement in situation.in_flight.items() if movement.state is MovementState.REVOKING}
+        heading = {**situation.owner, **settled}
+        dealt = _deal_all(situation, topics, heading, settled) if cross_topic else _deal_each(situation, topics, heading, settled)
+        return _plan(situation, topics, {**heading, **dealt.owner}, unique=dealt.unique)
+
+
+def _cross_topic(knobs: Knobs) -> bool:
+    value = knobs.options.get(CROSS_TOPIC, False)
+    if not isinstance(value, bool):
+        raise FieldError(f"config.options.{CROSS_TOPIC}", f"{value!r} is neither true nor false")
+    return value
+
+
+def task_lags(situation: Situation) -> dict[TaskId, int]:
+    """Task -> records of its source that are still to be read: its own `lag`; else, without state, the largest that a member reports; else 0."""
+    lags = {task.id: task.lag or 0 for task in situation.tasks.values()}
+    told = {task.id for task in situation.tasks.values() if task.lag is not None or task.stateful}
+    for member in situation.members.values():
+        for task_id, lag in member.lags.items():
+            if task_id in lags and task_id not in told and isinstance(lag, int):
+                lags[task_id] = max(lag, lags[task_id])
+    return lags
+
+
+# What is dealt now
+
+
+def _deal_each(situation: Situation, topics: Iterable[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str]) -> Dealt:
+    owner: dict[TaskId, str] = {}
+    unique = True
+    for topic in topics:
+        if topic.is_even(heading):
+            continue
+        if any(task in settled for task in topic.lags):
+            staying = _staying([topic], heading)
+            owner.update(hand_out(topic, staying, loads_of([topic], staying)))
+        else:
+            dealt = deal_topic(situation, topic)
+            owner.update(dealt.owner)
+            unique &= dealt.unique
+    return Dealt(owner, unique)
+
+
+def _deal_all(situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str]) -> Dealt:
+    if all(topic.is_even(heading) for topic in topics) and _is_even_in_the_whole(topics, heading):
+        return Dealt({})
+    if settled:
+        return Dealt(fill_all(topics, _staying(topics, heading)))
+    return deal_all(situation, topics)
+
+
+def _staying(topics: Iterable[Topic], heading: Mapping[TaskId, str]) -> dict[TaskId, str]:
+    """Partitions whose owner or destination may have them."""
+    return {task: heading[task] for topic in topics for task in topic.lags if heading.get(task) in topic.pool}
+
+
+def _is_even_in_the_whole(topics: Sequence[Topic], heading: Mapping[TaskId, str]) -> bool:
+    """Members that subscribe to the same have as many partitions, to within one."""
+    loads = loads_of(topics, _staying(topics, heading))
+    return all(
+        max(loads[name].count for name in members) - min(loads[name].count for name in members) <= 1 for members in subscriptions(topics).values()
+    )
+
+
+# The plan
+
+
+def _plan(situation: Situation, topics: Sequence[Topic], target: Mapping[TaskId, str], *, unique: bool) -> Plan:
+    """Who owns a task that goes elsewhere is told to give it up; who gets a free one has it at once."""
+    now = {**target, **situation.owner}
+    movements = tuple(
+        Movement(task=task, source=now[task], destination=target[task], state=MovementState.REVOKING)
+        for task in sorted(target)
+        if now[task] != target[task]
+    )
+    moves = len(movements)
+    bound = min(moves, _moves_lower_bound(topics, situation.owner))
+    targets: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    for task, owner in sorted(target.items()):
+        targets[owner].append(task)
+    lags = {task: lag for topic in topics for task, lag in topic.lags.items()}
+    return Plan(
+        members=_member_plans(situation, now, movements, lags),
+        target={member: tuple(tasks) for member, tasks in targets.items()},
+        movements=movements,
+        reasons=_reasons(situation, target, lags),
+        probing=bool(movements),
+        cost=PlanCost(
+            moves=moves,
+            moves_lower_bound=bound,
+            restore_records=restore_records(situation, target),
+            cross_rack=cross_rack(situation, target),
+            imbalance=_imbalance(topics, target),
+            optimal=moves == bound,
+        ),
+        unique=unique,
+        imbalance_now=_imbalance(topics, now),
+    )
+
+
+def _member_plans(
+    situation: Situation, now: Mapping[TaskId, str], movements: Iterable[Movement], lags: Mapping[TaskId, int]
+) -> dict[str, MemberPlan]:
+    """What each member may hold now, `active` in the order of dealing: no copies.
+
+    It revokes what moves, what nobody may run while it is leaving, and what no topology has.
+    """
+    revoked = {movement.task for movement in movements}
+    revoked.update(task for task, owner in situation.owner.items() if situation.members[owner].leaving and not situation.eligible(task))
+    active: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    revoke: dict[str, list[TaskId]] = {
+        member.id: [task for task in member.active if task not in situation.tasks] for member in situation.members.values()
+    }
+    for task in sorted(now, key=lambda task: (task.subtopology, -lags.get(task, 0), task.partition)):
+        (revoke if task in revoked else active)[now[task]].append(task)
+    return {member: MemberPlan(active=tuple(active[member]), revoke=tuple(sorted(revoke[member]))) for member in situation.members}
+
+
+def _reasons(situation: Situation, target: Mapping[TaskId, str], lags: Mapping[TaskId, int]) -> dict[TaskId, Reason]:
+    """For each task that moves or is placed, with its lag, and for those that a leaving member gives up for nobody."""
+    reasons: dict[TaskId, Reason] = {}
+    for task, destination in sorted(target.items()):
+        owner = situation.owner.get(task)
+        leaving = owner is not None and situation.members[owner].leaving
+        if owner == destination:
+            if leaving and not situation.eligible(task):
+                reasons[task] = Reason(code="leaving")
+            continue
+        movement = situation.in_flight.get(task)
+        carried = movement is not None and movement.state is MovementState.REVOKING
+        reasons[task] = Reason(code="carried" if carried else "dealt", lag_records=lags[task], because="leaving" if leaving else None)
+    return reasons
+
+
+def _imbalance(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> int:
+    """Partitions over the upper share of their topic plus those under the lower one, summed over members and topics.
+
+    The share of who may not have a partition is 0.
+    """
+    outside = 0
+    for topic in topics:
+        lower, upper = topic.shares
+        outside += sum(max(count - upper, lower - count, 0) for count in topic.counts(owner).values())
+        outside += sum(task in owner and owner[task] not in topic.pool for task in topic.lags)
+    return outside
+
+
+def _moves_lower_bound(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> int:
+    """The fewest changes of owner to any target that is even in each topic.
+
+    Of what they own of a topic with T partitions, n members keep at most floor(T / n) each, and T mod n of them one more.
+    """
+    moves = 0
+    for topic in topics:
+        lower = topic.shares[0]
+        counts = topic.counts(owner)
+        kept = sum(min(count, lower) for count in counts.values())
+        kept += min(len(topic.lags) % len(counts), sum(count > lower for count in counts.values()))
+        moves += sum(task in owner for task in topic.lags) - kept
+    return moves

@@ -1,0 +1,178 @@
+"""`lag_aware` for any group of consumers, beyond the contract of every assignor (test_contract): counts and lags are within their bounds, names play
+no part, noisy lags move nothing.
+
+The dealing is judged by the KIP's pseudo-code written here anew, member by member.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assignors.lag_aware import LagAware
+from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Task
+from assignors.validation import plan_faults
+from equipoise.testing import Group
+from equipoise.testing.contract import renamed
+from events.knobs import Knobs
+from events.tasks import TaskId
+
+ASSIGNOR = LagAware()
+LAGS = st.sampled_from([0, 0, 0, 1, 7, 7, 300, 4_000, 500_000])
+
+
+@st.composite
+def groups(draw: st.DrawFn, *, running: bool = True, alike: bool = False, options: bool = True) -> AssignmentProblem:
+    """Consumers of a few topics. `running`: partitions may have owners and be under way; `alike`: all subscribe to all topics."""
+    topics = draw(st.integers(0, 5))
+    tasks = [
+        Task(id=TaskId(topic, partition), stateful=False, lag=draw(LAGS)) for topic in range(topics) for partition in range(draw(st.integers(0, 7)))
+    ]
+    names = [f"c{number}" for number in range(draw(st.integers(1, 6)))]
+    owner: dict[TaskId, str | None] = {task.id: draw(st.sampled_from([*names, *names, None])) if running else None for task in tasks}
+    members = tuple(
+        Member(
+            id=name,
+            leaving=running and draw(st.integers(0, 6)) == 0,
+            subtopologies=None if alike or draw(st.booleans()) else frozenset(draw(st.sets(st.integers(0, 5)))),
+            active=tuple(task for task, has in owner.items() if has == name),
+        )
+        for name in names
+    )
+    in_flight = []
+    for task, has in owner.items():
+        to = draw(st.sampled_from([None, None, None, *names])) if running else None
+        if to is not None and to != has:
+            in_flight.append(Movement(task=task, source=has, destination=to, state=MovementState.REVOKING))
+    knobs = Knobs(options={"cross_topic": options and draw(st.booleans())})
+    return AssignmentProblem(tasks=tuple(tasks), members=members, in_flight=tuple(in_flight), knobs=knobs)
+
+
+def crossing(problem: AssignmentProblem, cross_topic: bool) -> AssignmentProblem:
+    return attrs.evolve(problem, knobs=Knobs(options={"cross_topic": cross_topic}))
+
+
+def subscribers(problem: AssignmentProblem, topic: int) -> list[Member]:
+    return [member for member in problem.members if not member.leaving and (member.subtopologies is None or topic in member.subtopologies)]
+
+
+def by_topic(problem: AssignmentProblem) -> dict[int, list[Task]]:
+    found: dict[int, list[Task]] = {}
+    for task in sorted(problem.tasks, key=lambda task: (-(task.lag or 0), task.id)):
+        found.setdefault(task.id.subtopology, []).append(task)
+    return {topic: tasks for topic, tasks in found.items() if subscribers(problem, topic)}
+
+
+def as_the_kip_says(problem: AssignmentProblem) -> dict[TaskId, str]:
+    """KIP-169, "Algorithm", step 2, word by word."""
+    assigned: dict[TaskId, str] = {}
+    for topic, tasks in by_topic(problem).items():
+        partitions = dict.fromkeys(sorted(member.id for member in subscribers(problem, topic)), 0)
+        lags = dict.fromkeys(partitions, 0)
+        for task in tasks:
+            chosen = min(partitions, key=lambda name: (partitions[name], lags[name], name))
+            assigned[task.id] = chosen
+            partitions[chosen] += 1
+            lags[chosen] += task.lag or 0
+    return assigned
+
+
+def owners(target: Mapping[str, Iterable[TaskId]]) -> dict[TaskId, str]:
+    return {task: name for name, tasks in target.items() for task in tasks}
+
+
+@given(groups(running=False, options=False))
+def test_from_nothing_it_is_the_pseudo_code(problem: AssignmentProblem):
+    assert owners(ASSIGNOR.assign(problem).target) == as_the_kip_says(problem)
+
+
+@given(groups(), st.booleans())
+def test_counts_and_lags_of_a_topic_are_within_their_bounds(problem: AssignmentProblem, cross_topic: bool):
+    problem = crossing(attrs.evolve(problem, in_flight=()), cross_topic)
+    target = owners(ASSIGNOR.assign(problem).target)
+    everything_dealt = not any(member.active for member in problem.members)
+    for topic, tasks in by_topic(problem).items():
+        names = [member.id for member in subscribers(problem, topic)]
+        held = {name: [task for task in tasks if target[task.id] == name] for name in names}
+        counts = [len(of) for of in held.values()]
+        assert max(counts) - min(counts) <= 1
+        if everything_dealt and not cross_topic:
+            rows = [tasks[start : start + len(names)] for start in range(0, len(tasks), len(names))]
+            widest = max((row[0].lag or 0) - ((row[-1].lag or 0) if len(row) == len(names) else 0) for row in rows)
+            lags = [sum(task.lag or 0 for task in of) for of in held.values()]
+            assert max(lags) - min(lags) <= widest
+
+
+@given(groups())
+def test_dealt_together_the_whole_is_even_too(problem: AssignmentProblem):
+    problem = crossing(attrs.evolve(problem, in_flight=()), True)
+    target = owners(ASSIGNOR.assign(problem).target)
+    dealt = by_topic(problem)
+    alike: dict[tuple[int, ...], list[int]] = {}
+    for member in problem.members:
+        topics = tuple(topic for topic in dealt if member in subscribers(problem, topic))
+        if topics:
+            alike.setdefault(topics, []).append(sum(target[task.id] == member.id for topic in topics for task in dealt[topic]))
+    for counts in alike.values():
+        assert max(counts) - min(counts) <= 1
+
+
+@given(groups(running=False, alike=True))
+def test_dealt_together_lags_are_within_their_bound(problem: AssignmentProblem):
+    problem = crossing(problem, True)
+    target = owners(ASSIGNOR.assign(problem).target)
+    n = len(problem.members)
+    widest = left = spread = 0
+    for tasks in by_topic(problem).values():
+        lags = [task.lag or 0 for task in tasks]
+        full, rest = len(lags) // n * n, lags[len(lags) // n * n :]
+        widest = max([widest, *(lags[start] - lags[start + n - 1] for start in range(0, full, n))])
+        left = max([left, *rest])
+        spread += max(rest, default=0) - min(rest, default=0)
+    lag_of = {task.id: task.lag or 0 for task in problem.tasks}
+    totals = [sum(lag for task, lag in lag_of.items() if target[task] == member.id) for member in problem.members]
+    assert max(totals) - min(totals) <= widest + left + spread
+
+
+@settings(max_examples=300)
+@given(groups(), st.permutations(range(6)))
+def test_the_cost_of_a_plan_is_the_same_under_other_names(problem: AssignmentProblem, order: list[int]):
+    other = renamed(problem, {f"c{index}": f"c{order[index]}" for index in range(6)})
+    assert ASSIGNOR.assign(other).cost == ASSIGNOR.assign(problem).cost
+
+
+@settings(max_examples=50)
+@given(groups(running=False, alike=True), st.data())
+def test_a_group_comes_to_rest_and_noise_moves_nothing(problem: AssignmentProblem, data: st.DataObject):
+    group = Group([*problem.tasks], {member.id: 1 for member in problem.members}, assignor=ASSIGNOR, options=dict(problem.knobs.options))
+    group.settle(0)
+    for change in data.draw(st.lists(st.sampled_from(["join", "die", "leave", "noise"]), max_size=6)):
+        if change == "join":
+            group.join(f"j{len(group.members)}")
+        elif change == "die" and len(group.members) > 1:
+            group.die(min(group.members))
+        elif change == "leave" and sum(not process.leaving for process in group.members.values()) > 1:
+            next(process for _, process in sorted(group.members.items()) if not process.leaving).leaving = True
+        group.settle(1)
+        before = group.owners()
+        for task in list(group.tasks):
+            group.tasks[task] = attrs.evolve(group.tasks[task], lag=data.draw(LAGS))
+        assert group.settle(0) == 0
+        assert group.owners() == before
+    assert len(group.owners()) == len(problem.tasks)
+
+
+@pytest.mark.parametrize("cross_topic", [False, True])
+def test_a_large_group_is_dealt_in_seconds(cross_topic: bool):
+    tasks = tuple(Task(id=TaskId(topic, partition), stateful=False, lag=topic * partition % 97) for topic in range(20) for partition in range(1_000))
+    members = tuple(Member(id=f"c{number}") for number in range(300))
+    owned = {task.id: f"c{index % 299}" for index, task in enumerate(tasks)}
+    running = tuple(attrs.evolve(member, active=tuple(task for task, name in owned.items() if name == member.id)) for member in members)
+    problem = AssignmentProblem(tasks=tasks, members=running, knobs=Knobs(options={"cross_topic": cross_topic}))
+    plan = ASSIGNOR.assign(problem)
+    assert plan_faults(problem, plan, ASSIGNOR.guarantees) == []
+    assert plan.cost.imbalance == 0

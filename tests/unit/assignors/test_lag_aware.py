@@ -1,0 +1,220 @@
+"""`lag_aware`: the recorded answers of kafka-lag-based-assignor, the KIP's example and lag rules, subscriptions, `cross_topic`, what stays."""
+
+from __future__ import annotations
+
+import json
+import random
+from typing import Any
+
+import attrs
+import pytest
+from click.testing import CliRunner
+
+from assignors.lag_aware import LagAware, partition_lag
+from assignors.problem import AssignmentProblem, Plan
+from assignors.validation import plan_faults
+from assignors.wire import assign_line
+from equipoise.cli import main
+from equipoise.testing import Group, stateless
+from events.errors import InputError
+from tests import vectors
+from tests.unit.assignors.build import ids, in_flight, member, movements, problem, tasks, text
+
+RECORDED = list(vectors.vectors(vectors.FOLDER / "lag.jsonl.gz"))
+
+
+def plan(question: AssignmentProblem) -> Plan:
+    answer = LagAware().assign(question)
+    assert plan_faults(question, answer, LagAware.guarantees) == []
+    return answer
+
+
+def consumers(lags: dict[str, list[int]], subscriptions: dict[str, list[str]], **options: Any) -> dict[str, list[str]]:
+    """What each consumer is assigned when nobody has anything."""
+    question = vectors.lag_problem({"lags": lags, "subs": subscriptions})
+    answer = json.loads(assign_line(json.dumps({**question, "config": {"options": options}})))
+    return {name: part["active"] for name, part in answer["members"].items()}
+
+
+def refused(question: dict[str, Any]) -> str:
+    with pytest.raises(InputError) as caught:
+        assign_line(json.dumps({"assignor": "lag_aware", **question}))
+    return str(caught.value)
+
+
+# As the Java assignor
+
+
+def test_every_recorded_answer_through_the_command():
+    lines = "".join(json.dumps(vectors.lag_problem(vector["in"])) + "\n" for vector in RECORDED)
+    done = CliRunner().invoke(main, ["assign"], input=lines)
+    assert done.exit_code == 0, done.stderr
+    answers = [{name: part["active"] for name, part in json.loads(line)["members"].items()} for line in done.stdout.splitlines()]
+    assert len(answers) > 150
+    assert answers == [vector["out"] for vector in RECORDED]
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_the_order_of_tasks_and_members_is_nothing(seed: int):
+    dice = random.Random(seed)
+    for vector in RECORDED[seed::3]:
+        question = vectors.lag_problem(vector["in"])
+        dice.shuffle(question["tasks"])
+        dice.shuffle(question["members"])
+        answer = json.loads(assign_line(json.dumps(question)))
+        assert {name: part["active"] for name, part in answer["members"].items()} == vector["out"]
+
+
+def test_the_example_of_the_kip():
+    lags = {"t0": [100_000, 60_000, 50_000]}
+    assert consumers(lags, {"C0": ["t0"], "C1": ["t0"]}) == {"C0": ["t0-0"], "C1": ["t0-1", "t0-2"]}
+
+
+def test_ties_go_by_utf_16_unit_and_topics_come_in_the_order_of_a_java_map():
+    lags = {topic: [1] for topic in ("BB", "Aa", "t3", "t4")}
+    everything = list(lags)
+    assigned = consumers(lags, {"\ue000": everything, "\U0001f600": everything})
+    assert assigned == {"\U0001f600": ["Aa-0", "BB-0", "t4-0", "t3-0"], "\ue000": []}, "three share a bucket; t3's is the last"
+
+
+@pytest.mark.parametrize(
+    ("offsets", "lag"),
+    [
+        ({"beginning": 10, "end": 100, "committed": 40}, 60),
+        ({"beginning": 10, "end": 100, "committed": 100}, 0),
+        ({"beginning": 10, "end": 100, "committed": 130}, 0),
+        ({"beginning": 10, "end": 100, "committed": None}, 0),
+        ({"beginning": 10, "end": 100, "committed": None, "auto_offset_reset": "Latest"}, 0),
+        ({"beginning": 10, "end": 100, "committed": None, "auto_offset_reset": "earliest"}, 90),
+        ({"beginning": 10, "end": 100, "committed": None, "auto_offset_reset": "none"}, 90),
+        ({"beginning": None, "end": 100, "committed": None, "auto_offset_reset": "earliest"}, 100),
+        ({"beginning": 10, "end": None, "committed": None, "auto_offset_reset": "earliest"}, 0),
+        ({"beginning": None, "end": None, "committed": 7}, 0),
+    ],
+)
+def test_the_lag_of_a_partition(offsets: dict[str, Any], lag: int):
+    assert partition_lag(**offsets) == lag
+
+
+# Subscriptions
+
+
+def test_a_topic_goes_to_those_alone_that_subscribe_to_it():
+    assigned = consumers({"a": [5, 4, 3, 2], "b": [9], "unread": [7]}, {"c1": ["a"], "c2": ["a", "b", "gone"], "c3": ["gone"], "c4": []})
+    assert assigned == {"c1": ["a-0", "a-3"], "c2": ["a-1", "a-2", "b-0"], "c3": [], "c4": []}
+
+
+def test_who_names_no_topics_subscribes_to_all():
+    question = vectors.lag_problem({"lags": {"a": [1], "b": [1]}, "subs": {"c1": ["a"]}})
+    question["members"].append({"id": "c2"})
+    answer = json.loads(assign_line(json.dumps(question)))
+    assert {name: part["active"] for name, part in answer["members"].items()} == {"c1": ["a-0"], "c2": ["b-0"]}
+
+
+def test_a_plan_speaks_of_tasks_as_the_problem_does():
+    question = vectors.lag_problem({"lags": {"a": [4, 3, 2, 1]}, "subs": {"c1": ["a"], "c2": ["a"]}})
+    question["members"][0]["active"] = ["a-0", "a-1", "a-2", "a-3"]
+    answer = json.loads(assign_line(json.dumps(question)))
+    assert answer["members"]["c1"] == {"active": ["a-0", "a-3"], "standby": [], "warmup": [], "revoke": ["a-1", "a-2"]}
+    assert answer["target"] == {"c1": ["a-0", "a-3"], "c2": ["a-1", "a-2"]}
+    assert answer["movements"][0] == {"task": "a-1", "source": "c1", "destination": "c2", "state": "revoking"}
+    assert answer["reasons"]["a-1"] == "its topic is dealt by count, then by lag; it falls to c2"
+    assert answer["cost"]["moves"] == answer["cost"]["moves_lower_bound"] == 2
+
+
+@pytest.mark.parametrize(
+    ("tasks_said", "members_said", "problem_said"),
+    [
+        ([{"id": "a-0", "topic": "a", "partition": 0, "lag": -2}], [], '$.tasks[0].lag: -2 is not a lag; use a number of records >= 0, "active" or'),
+        ([{"id": "a-0", "topic": "a", "partition": 0, "lag": "active"}], [], '$.tasks[0].lag: "active" is said by who keeps a copy'),
+        ([{"id": "a-0", "topic": "a", "partition": -1}], [], "$.tasks[0].partition: -1 is not a whole number"),
+        ([{"id": "a-0", "topic": "a", "partition": 10**9}], [], "$.tasks[0].partition: 1000000000 is more than"),
+        ([{"id": "a-0", "topic": "a", "partition": 0, "stateful": True}], [], "$.tasks[0].stateful: unknown field"),
+        ([{"id": "x", "topic": "a", "partition": 0}, {"id": "x", "topic": "a", "partition": 1}], [], "$.tasks[1]: 'x' stands at $.tasks[0] too"),
+        ([{"id": "x", "topic": "a", "partition": 0}, {"id": "y", "topic": "a", "partition": 0}], [], "$.tasks[1]: partition 0 of 'a' is $.tasks[0]"),
+        ([{"id": "0_0", "stateful": False}], [{"id": "c", "topics": []}], "$.tasks[0].stateful: unknown field"),
+        ([{"id": "a-0", "topic": "a", "partition": 0}], [{"id": "c", "topics": [1]}], "$.members[0].topics[0]: 1 is not a text"),
+        ([{"id": "a-0", "topic": "a", "partition": 0}], [{"id": "c", "topics": "a"}], '$.members[0].topics: "a" is not an array'),
+        ([{"id": "a-0", "topic": "a", "partition": 0}], [{"id": "c", "subtopologies": [0]}], "$.members[0].subtopologies: unknown field"),
+        ([{"id": "a-0", "topic": "a", "partition": 0}], [{"id": "c", "active": ["0_0"]}], "$.members[0].active[0]: there is no task 0_0 in $.tasks"),
+    ],
+)
+def test_what_is_wrong_is_named_with_its_place(tasks_said: list[Any], members_said: list[Any], problem_said: str):
+    assert refused({"tasks": tasks_said, "members": members_said}).startswith(problem_said)
+
+
+def test_an_unknown_lag_counts_as_none():
+    question = vectors.lag_problem({"lags": {"a": [0, 0, 5]}, "subs": {"c1": ["a"], "c2": ["a"]}})
+    question["tasks"][0]["lag"] = "unknown"
+    del question["tasks"][1]["lag"]
+    answer = json.loads(assign_line(json.dumps(question)))
+    assert {name: part["active"] for name, part in answer["members"].items()} == {"c1": ["a-2"], "c2": ["a-0", "a-1"]}
+
+
+# All topics together
+
+
+def test_many_small_topics_are_even_when_dealt_together():
+    lags = {f"t{number}": [100 * (10 - number)] for number in range(10)}
+    everybody = {"c1": list(lags), "c2": list(lags)}
+    assert {name: len(topics) for name, topics in consumers(lags, everybody).items()} == {"c1": 10, "c2": 0}
+    together = consumers(lags, everybody, cross_topic=True)
+    totals = {name: sum(lags[topic.partition("-")[0]][0] for topic in topics) for name, topics in together.items()}
+    assert {name: len(topics) for name, topics in together.items()} == {"c1": 5, "c2": 5}
+    assert abs(totals["c1"] - totals["c2"]) <= 1000
+
+
+def test_topics_with_little_choice_come_first():
+    lags = {"all": [9], "one": [1]}
+    assert consumers(lags, {"c1": ["all", "one"], "c2": ["all"]}, cross_topic=True) == {"c1": ["one-0"], "c2": ["all-0"]}
+
+
+@pytest.mark.parametrize("value", [1, "yes", 0.5])
+def test_cross_topic_is_true_or_false(value: Any):
+    question = vectors.lag_problem({"lags": {}, "subs": {}})
+    said = refused({**question, "config": {"options": {"cross_topic": value}}})
+    assert said == f"$.config.options.cross_topic: {value!r} is neither true nor false"
+
+
+def test_racks_are_refused():
+    assert refused({"tasks": [], "members": [], "config": {"rack_aware_strategy": "min_cost"}}).startswith("$.config.rack_aware_strategy: ")
+
+
+# A group that runs
+
+
+def test_what_is_even_stays_whatever_lags_do():
+    question = problem(tasks(stateless="0_0 0_1 1_0"), member("m1", "0_0", lags={"0_0": 1_000_000}), member("m2", "0_1 1_0"))
+    assert plan(question).movements == ()
+    assert not plan(question).probing
+
+
+def test_equal_lags_move_as_few_as_counts_allow():
+    group = Group(stateless(12, subtopology=0), {"m1": 1, "m2": 1}, assignor=LagAware())
+    group.settle(2)
+    group.join("m3")
+    group.settle(2)
+    assert (group.counts(), group.owner_changes) == ({"m1": 4, "m2": 4, "m3": 4}, 4)
+    assert group.plan is not None
+    assert group.plan.cost.moves == 0
+
+
+def test_who_leaves_gives_all_up_and_gets_nothing():
+    answer = plan(problem(tasks(stateless="0_0 0_1"), member("m1", "0_0 0_1", leaving=True), member("m2")))
+    assert movements(answer) == ["0_0 m1 -> m2 revoking", "0_1 m1 -> m2 revoking"]
+    assert answer.reasons[ids("0_0")[0]].because == "leaving"
+
+
+def test_while_partitions_are_handed_over_only_the_ownerless_are_dealt():
+    handed = in_flight("0_0", "m1", "m2", "revoking")
+    question = problem(tasks(stateless="0_0 0_1 0_2 0_3"), member("m1", "0_0 0_1 0_2"), member("m2"), member("m3"), in_flight=[handed])
+    answer = plan(question)
+    assert movements(answer) == ["0_0 m1 -> m2 revoking"]
+    assert text(answer.members["m3"].active) == "0_3"
+    assert answer.reasons[ids("0_0")[0]].code == "carried"
+
+
+def test_with_nobody_to_run_it_nothing_is_dealt():
+    assert plan(problem(tasks(stateless="0_0"))).target == {}
+    blind = attrs.evolve(member("m1"), subtopologies=frozenset({7}))
+    assert plan(problem(tasks(stateless="0_0"), blind)).target == {"m1": ()}
