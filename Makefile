@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench soak states pictures clean .venv
+.PHONY: help demo test check java bench soak states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -13,7 +13,7 @@ help: ## what can be made
 demo: $(READY) ## a recorded Kafka Streams group: imported, decided anew, replayed to the byte, compared
 	@$(BIN)/equipoise demo
 
-test: check ## check, then every test
+test: check java ## check, then every test, those on a real Kafka included
 	@$(BIN)/python -m pytest -q -n $(WORKERS)
 
 check: $(READY) ## style, types, doors
@@ -21,6 +21,13 @@ check: $(READY) ## style, types, doors
 	@$(BIN)/mypy --no-error-summary
 	@$(BIN)/lint-imports --no-cache >.venv/doors.txt 2>&1 || { cat .venv/doors.txt >&2; exit 1; }
 	@echo "check: style, types and doors hold"
+
+java: # for the broker that the live tests start; as root on Debian it is installed, elsewhere the tests say what is missing
+	@if [ -z "$$KAFKA_BOOTSTRAP" ] && ! { command -v java && command -v mvn; } >/dev/null 2>&1 \
+	  && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing Java and Maven (once)" >&2; \
+	  apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq default-jre-headless maven >/dev/null; \
+	fi
 
 bench: $(READY) ## ratios that must not get worse
 	@$(BIN)/python -m bench

@@ -58,6 +58,9 @@ UNDECODABLE_CODES: Mapping[str, str] = {
     "misshapen": "not an array with as many fields as the class has",
     "unsound_field": "the constructor refuses a field",
     "not_a_fact": "a decision where only facts may stand",
+    "no_envelope": "a Kafka record whose value is not an array of kind, version and event",
+    "no_group": "a Kafka record whose key names no group",
+    "opened_again": "LogOpened behind the first record of its partition",
 }
 """Why a payload is `Undecodable`; in code and in stored records only by name."""
 

@@ -21,7 +21,7 @@ from events.records import DecisionRecord, Record
 from events.tasks import TaskId, parse_task
 
 
-class _LogToRead(click.ParamType[Log]):
+class _LogToRead(click.ParamType):
     """A LOG that is there: the command gets it open, and it is closed when the command ends."""
 
     name = "log"
@@ -33,7 +33,7 @@ class _LogToRead(click.ParamType[Log]):
         return log
 
 
-class _Task(click.ParamType[TaskId]):
+class _Task(click.ParamType):
     """A task id as it is written, ``0_3``."""
 
     name = "task"

@@ -152,7 +152,7 @@ WRONG = [
     ("assign {f}/huge.jsonl", "line 1: $: not JSON"),
     ("vrify {f}/group.db", "did you mean verify?"),
     ("verify {f}/group.db {f}/group.db", "unexpected extra argument"),
-    ("verify --fast {f}/group.db", "No such option '--fast'"),
+    ("verify --fast {f}/group.db", "No such option: --fast"),
 ]
 
 

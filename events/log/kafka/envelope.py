@@ -1,0 +1,176 @@
+"""The bytes of records in Kafka. Key: the group's name in UTF-8. Value: a msgpack array that ends with the event's own array (`events.wire`):
+
+=============  ===========================================================================================================
+fact           ``[kind, version, event]``
+LogOpened      the same, with an empty key: the first record of each partition of facts, at offset 0
+decision       ``[log_id, number, caused_by, index, fact_checksum, checksum, kind, version, event]``
+=============  ===========================================================================================================
+
+So any msgpack reader can read them, and the event's bytes are the end of the value, as they are in every other form of log. A record's
+offset and append time are the broker's.
+"""
+
+from __future__ import annotations
+
+import zlib
+from typing import Any
+
+import attrs
+import msgpack
+
+from events import codec
+from events.decisions import Decision
+from events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
+from events.facts import Fact, Undecodable
+from events.log.rows import LOG_OPENED, DecisionRow, FactRow, is_group
+from events.records import DecisionRecord, Record
+
+_UNDECODABLE = codec.kind_of(Undecodable)
+_FACT_FIELDS = 3
+_DECISION_FIELDS = 9
+_pack = msgpack.Packer(autoreset=True).pack
+
+
+def partition_of(group: str, partitions: int) -> int:
+    """The partition of a group, where LogOpened says that there are `partitions`: as Kafka's own clients choose by key (murmur2).
+
+    The count is that of the log's first record, never that of the topic today, so that partitions added later move no group (PROTOCOL L1).
+    """
+    from aiokafka.partitioner import murmur2
+
+    return int(murmur2(group_key(group)) & 0x7FFFFFFF) % partitions
+
+
+def group_key(group: str) -> bytes:
+    """The key of a group's records. Raises InputError for what is no name of a group."""
+    if not is_group(group):
+        raise InputError(f"group {group!r:.80}: a group's name is a text of 1 to 1,000 characters")
+    return group.encode()
+
+
+def group_of(key: bytes | None) -> str | None:
+    """The group of a record; None: the key names none."""
+    try:
+        group = "" if key is None else key.decode()
+    except UnicodeDecodeError:
+        return None
+    return group if is_group(group) else None
+
+
+# ------------------------------------------------------------------------------------------------------------------- facts
+
+
+def pack_fact(event: Fact) -> bytes:
+    """The value of a fact's record. Raises InputError, TooLargeError."""
+    kind, version, payload = codec.encode(event)
+    return pack_payload(kind, version, payload)
+
+
+def pack_payload(kind: int, version: int, payload: bytes) -> bytes:
+    """The value of a fact that is encoded already."""
+    return b"".join((_array(_FACT_FIELDS), _pack(kind), _pack(version), payload))
+
+
+def fact_row(key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> FactRow:
+    """The fact as other logs would store it. What is no fact of a group is stored as `Undecodable`, of the group "" when its key names none."""
+    group = group_of(key)
+    bytes_ = value or b""
+    split = _split(bytes_, _FACT_FIELDS)
+    if offset == 0 and not key:
+        group = ""  # LogOpened, or its place
+    if group is None:
+        return _foreign("", offset, append_ms, "no_group", bytes_)
+    if split is None:
+        return _foreign(group, offset, append_ms, "no_envelope", bytes_)
+    (kind, version), payload = split
+    if kind.__class__ is not int or version.__class__ is not int or not (0 <= kind < 2**31 and 0 <= version < 2**31):
+        return _foreign(group, offset, append_ms, "no_envelope", bytes_)
+    if kind == LOG_OPENED and offset > 0:
+        return _foreign("", offset, append_ms, "opened_again", bytes_)
+    return FactRow(group, offset, append_ms, kind, version, payload, codec.fact_checksum(group, offset, append_ms, kind, version, payload))
+
+
+def _foreign(group: str, offset: int, append_ms: int, code: str, value: bytes) -> FactRow:
+    event = Undecodable(code=code, length_bytes=len(value), crc32=zlib.crc32(value))
+    kind, version, payload = codec.encode(event)
+    return FactRow(group, offset, append_ms, kind, version, payload, codec.fact_checksum(group, offset, append_ms, kind, version, payload))
+
+
+def fact_record(row: FactRow) -> Record:
+    """The record of a fact's row. Raises UnknownKindError for a kind or version that this build does not know."""
+    try:
+        event = codec.decode_lenient(row.kind, row.version, row.payload)
+    except UnknownEventError as error:
+        raise UnknownKindError(row.offset, str(error)) from None
+    return Record(row.group, row.offset, row.append_ms, event, row.checksum)
+
+
+# --------------------------------------------------------------------------------------------------------------- decisions
+
+
+@attrs.frozen
+class StoredDecision:
+    """A decision as it stands in the topic: its row, and what an embedded log need not repeat."""
+
+    row: DecisionRow
+    log_id: str
+    fact_checksum: int
+
+
+def pack_decision(record: DecisionRecord) -> bytes:
+    """The value of a decision's record."""
+    kind, version, payload = codec.encode(record.decision)
+    place = (record.log_id, record.group, record.number, record.caused_by, record.index, record.fact_checksum)
+    checksum = codec.decision_checksum(*place, kind, version, payload)
+    head = (record.log_id, record.number, record.caused_by, record.index, record.fact_checksum, checksum, kind, version)
+    return b"".join((_array(_DECISION_FIELDS), *map(_pack, head), payload))
+
+
+def stored_decision(key: bytes | None, value: bytes | None, place: str) -> StoredDecision:
+    """What a record of the decisions topic holds. `place`: ``topic/partition@offset``, for messages. Raises DamagedError."""
+    group = group_of(key)
+    split = _split(value or b"", _DECISION_FIELDS)
+    if group is None or split is None:
+        raise DamagedError(-1, f"{place} is no decision; only workers may write there")
+    (log_id, number, caused_by, index, fact_checksum, checksum, kind, version), payload = split
+    numbers = (number, caused_by, index, fact_checksum, checksum, kind, version)
+    if log_id.__class__ is not str or not all(each.__class__ is int and each >= 0 for each in numbers):
+        raise DamagedError(-1, f"{place} is no decision; only workers may write there")
+    if codec.decision_checksum(log_id, group, number, caused_by, index, fact_checksum, kind, version, payload) != checksum:
+        raise DamagedError(caused_by, f"its decision {number} at {place} has bytes that differ from their checksum")
+    return StoredDecision(DecisionRow(group, number, caused_by, index, kind, version, payload, checksum), log_id, fact_checksum)
+
+
+def decision_record(stored: StoredDecision) -> DecisionRecord:
+    """The decision. Raises UnknownKindError, DamagedError."""
+    row = stored.row
+    try:
+        event = codec.decode(row.kind, row.version, row.payload)
+    except UnknownEventError as error:
+        raise UnknownKindError(row.caused_by, str(error)) from None
+    except UnsoundError as error:
+        raise DamagedError(row.caused_by, f"{codec.kind_name(row.kind)} was stored unsound: {error}") from None
+    if not isinstance(event, Decision):
+        raise DamagedError(row.caused_by, f"{codec.kind_name(row.kind)}, a fact, stands as decision {row.number}")
+    return DecisionRecord(stored.log_id, row.group, row.number, row.caused_by, row.index, stored.fact_checksum, event)
+
+
+# ----------------------------------------------------------------------------------------------------------------- arrays
+
+
+def _array(length: int) -> bytes:
+    return bytes((0x90 | length,))  # msgpack's fixarray
+
+
+def _split(value: bytes, length: int) -> tuple[list[Any], bytes] | None:
+    """The fields of an array of `length` but its last, and the bytes of that; None when it is no such array."""
+    if not value or value[0] != 0x90 | length:
+        return None
+    unpacker = msgpack.Unpacker(max_buffer_size=max(len(value), 1))
+    unpacker.feed(value)
+    try:
+        unpacker.read_array_header()
+        head = [unpacker.unpack() for _ in range(length - 1)]
+    except (ValueError, TypeError, RecursionError, msgpack.UnpackException):
+        return None
+    return head, value[unpacker.tell() :]

@@ -1,0 +1,230 @@
+"""A log in Kafka comes into being: topics made and checked, each partition opened by its first record. And where readers learn what it says."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+import uuid
+from collections.abc import AsyncIterator
+from typing import Any
+
+from events.errors import EquipoiseError, InputError
+from events.facts import LogOpened
+from events.log.kafka.connection import MISSING, Connection
+from events.log.kafka.envelope import fact_record, fact_row, pack_fact
+from events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
+
+_WAIT_S = 0.2
+_ALREADY_EXISTS = 36  # Kafka's error TOPIC_ALREADY_EXISTS
+_APPEND_TIME = 1  # timestamp_type of a record: LogAppendTime
+
+
+class NotThereError(InputError):
+    """The log's topics are not there, or hold nothing yet: no worker has made them."""
+
+
+@contextlib.contextmanager
+def reaching(connection: Connection) -> Any:
+    """Turns what the client raises while it connects into one line for the user."""
+    try:
+        from aiokafka.errors import KafkaConnectionError, KafkaError
+    except ImportError:
+        raise InputError(MISSING) from None
+    try:
+        yield
+    except KafkaConnectionError as error:
+        raise InputError(f"bootstrap: no broker answers at {connection.bootstrap} ({error}); start it, or mend the address") from None
+    except KafkaError as error:
+        raise InputError(f"{connection.bootstrap} refuses: {error.__class__.__name__} {error}") from None
+
+
+@contextlib.asynccontextmanager
+async def admin_client(connection: Connection) -> AsyncIterator[Any]:
+    """A started AIOKafkaAdminClient."""
+    with reaching(connection):
+        from aiokafka.admin import AIOKafkaAdminClient
+
+        client = AIOKafkaAdminClient(**connection.options())
+        await client.start()
+    try:
+        yield client
+    finally:
+        await client.close()
+
+
+@contextlib.asynccontextmanager
+async def reader(connection: Connection, **options: Any) -> AsyncIterator[Any]:
+    """A started AIOKafkaConsumer that belongs to no group: whoever has it assigns partitions and places itself."""
+    with reaching(connection):
+        from aiokafka import AIOKafkaConsumer
+
+        settings = {"enable_auto_commit": False, "auto_offset_reset": "none", "isolation_level": "read_uncommitted", **options}
+        consumer = AIOKafkaConsumer(**connection.options(), **settings)
+        try:
+            await consumer.start()
+        except BaseException:
+            await consumer.stop()
+            raise
+    try:
+        yield consumer
+    finally:
+        await consumer.stop()
+
+
+# ------------------------------------------------------------------------------------------------------------------ topics
+
+
+async def ensure_topics(connection: Connection, topics: Topics, *, partitions: int = 1, replication: int = 0) -> None:
+    """Makes the topics that are not there (`replication` 0: three copies, or as many as there are brokers), and checks what all of them are set to.
+
+    Raises InputError that names a topic, its setting and the fix; nothing is changed that is there already.
+    """
+    async with admin_client(connection) as admin:
+        with reaching(connection):
+            await _make(admin, topics, partitions, replication)
+            await _check(admin, topics)
+
+
+async def _make(admin: Any, topics: Topics, partitions: int, replication: int) -> None:
+    from aiokafka.admin import NewTopic
+
+    copies = replication or min(3, len((await admin.describe_cluster())["brokers"]))
+    insync = {"min.insync.replicas": str(min(2, max(1, copies - 1)))}  # with three copies, one broker may be away
+    wanted = []
+    for what, must in MUST_BE.items():
+        count = 1 if what == "rejected" else partitions
+        wanted.append(NewTopic(topics.name_of(what), count, copies, topic_configs={**insync, **MADE_WITH[what], **must}))
+    there = {each["topic"] for each in await admin.describe_topics([topic.name for topic in wanted]) if not each["error_code"]}
+    missing = [topic for topic in wanted if topic.name not in there]
+    if not missing:
+        return
+    answer = await admin.create_topics(missing, timeout_ms=30_000)
+    for name, code, *message in answer.topic_errors:
+        if code not in (0, _ALREADY_EXISTS):
+            raise InputError(f"topic {name} cannot be made: {message[0] if message else code}; make it yourself, or mend the brokers' rights")
+
+
+async def _check(admin: Any, topics: Topics) -> None:
+    from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+
+    described = await _described(admin, [topics.name_of(what) for what in MUST_BE])
+    counts = {name: len(each["partitions"]) for name, each in described.items()}
+    for what in ("decisions", "checkpoints"):
+        if counts[topics.name_of(what)] < counts[topics.facts]:
+            has = f"topic {topics.name_of(what)} has {counts[topics.name_of(what)]} partitions"
+            raise InputError(f"{has} and {topics.facts} has {counts[topics.facts]}; give it as many")
+    resources = [ConfigResource(ConfigResourceType.TOPIC, topics.name_of(what)) for what in MUST_BE]
+    found: dict[str, dict[str, str]] = {}
+    for answer in await admin.describe_configs(resources):
+        for resource in answer.resources:
+            found[resource[3]] = {entry[0]: entry[1] for entry in resource[4]}
+    for what, must in MUST_BE.items():
+        name = topics.name_of(what)
+        for key, value in must.items():
+            if found[name].get(key) != value:
+                raise InputError(
+                    f"topic {name} has {key}={found[name].get(key)} and needs {value}: "
+                    f"kafka-configs.sh --alter --entity-type topics --entity-name {name} --add-config {key}={value}"
+                )
+
+
+async def _described(admin: Any, names: list[str]) -> dict[str, dict[str, Any]]:
+    """Topics just made take a moment to be known everywhere."""
+    while True:
+        described = {each["topic"]: each for each in await admin.describe_topics(names)}
+        if all(not each["error_code"] and all(part["leader"] >= 0 for part in each["partitions"]) for each in described.values()):
+            return described
+        await asyncio.sleep(_WAIT_S)
+
+
+async def partition_count(connection: Connection, topic: str) -> int:
+    """How many partitions a topic has; 0: there is no such topic."""
+    async with admin_client(connection) as admin:
+        with reaching(connection):
+            (described,) = await admin.describe_topics([topic])
+    return 0 if described["error_code"] else len(described["partitions"])
+
+
+# ----------------------------------------------------------------------------------------------------------------- opening
+
+
+async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
+    """Writes LogOpened at the beginning of each empty partition of the facts, and returns it.
+
+    Several workers may do so at once: whoever is first in partition 0 has named the log, and a second LogOpened in a partition belongs to no group
+    and is not folded.
+    """
+    from aiokafka import AIOKafkaProducer
+
+    count = await partition_count(connection, topics.facts)
+    opened = await first_record(connection, topics, 0)
+    if opened is not None:
+        count = opened.partitions
+    async with contextlib.AsyncExitStack() as stack:
+        producer: Any = None
+        for partition in range(count):
+            if (opened if partition == 0 else await first_record(connection, topics, partition)) is not None:
+                continue
+            if producer is None:
+                with reaching(connection):
+                    producer = AIOKafkaProducer(**connection.options(), enable_idempotence=True)
+                    await producer.start()
+                stack.push_async_callback(producer.stop)
+            event = opened or LogOpened(log_id=uuid.uuid4().hex, partitions=count)
+            with reaching(connection):
+                await producer.send_and_wait(topics.facts, pack_fact(event), key=b"", partition=partition)
+            if partition == 0:
+                opened = await first_record(connection, topics, 0)
+    assert opened is not None, "partition 0 has been opened"
+    return opened
+
+
+async def read_opening(connection: Connection, topics: Topics, *, timeout_s: float = 0.0) -> LogOpened:
+    """What the log's first record says: who it is, and how many partitions groups are spread over (PROTOCOL L1).
+
+    Waits up to `timeout_s` for a worker to open the log. Raises NotThereError.
+    """
+    end = time.monotonic() + timeout_s
+    while True:
+        if await partition_count(connection, topics.facts):
+            opened = await first_record(connection, topics, 0)
+            if opened is not None:
+                return opened
+        if time.monotonic() >= end:
+            raise NotThereError(f"kafka://{connection.bootstrap}/{topics.prefix}: there is no log; start a worker, which makes one")
+        await asyncio.sleep(_WAIT_S)
+
+
+async def first_record(connection: Connection, topics: Topics, partition: int) -> LogOpened | None:
+    """LogOpened of one partition; None while it is empty. Raises InputError when something else stands first, or its time is not the broker's."""
+    from aiokafka import TopicPartition
+
+    tp = TopicPartition(topics.facts, partition)
+    async with reader(connection) as consumer:
+        consumer.assign([tp])
+        with reaching(connection):
+            begin = (await consumer.beginning_offsets([tp]))[tp]
+            end = (await consumer.end_offsets([tp]))[tp]
+            if begin >= end and begin == 0:
+                return None
+            if begin > 0:
+                raise InputError(f"topic {topics.facts}/{partition} begins at offset {begin}: its first records are gone; set retention.ms=-1 for it")
+            consumer.seek(tp, 0)
+            first = await consumer.getone(tp)
+    check_append_time(first)
+    try:
+        event = fact_record(fact_row(first.key, first.value, first.offset, first.timestamp)).event
+    except EquipoiseError:
+        event = None
+    if not isinstance(event, LogOpened):
+        raise InputError(f"topic {topics.facts}/{partition} does not begin with LogOpened: it is not a log of equipoise; use another prefix")
+    return event
+
+
+def check_append_time(record: Any) -> None:
+    """Raises InputError when a record of the facts has another time than the broker's (PROTOCOL L2)."""
+    if record.timestamp_type != _APPEND_TIME:
+        raise InputError(
+            f"topic {record.topic}/{record.partition}, offset {record.offset}: its time is its sender's; set message.timestamp.type=LogAppendTime"
+        )

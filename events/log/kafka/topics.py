@@ -1,0 +1,64 @@
+"""The topics of a log, and how each must be configured for the log's promises to hold."""
+
+from __future__ import annotations
+
+import re
+
+import attrs
+
+from events.errors import InputError
+
+DEFAULT_PREFIX = "equipoise"
+_PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")  # what Kafka allows, with room for what is put behind it
+
+_ALWAYS = {"unclean.leader.election.enable": "false", "message.timestamp.type": "LogAppendTime"}
+MUST_BE = {
+    "facts": {**_ALWAYS, "cleanup.policy": "delete"},
+    "decisions": {**_ALWAYS, "cleanup.policy": "delete"},
+    "checkpoints": {**_ALWAYS, "cleanup.policy": "compact"},
+    "rejected": {"cleanup.policy": "delete"},
+}
+"""Settings that a worker insists on. LogAppendTime: group time is the broker's, never a sender's (PROTOCOL L2). No unclean election: a
+record that was acknowledged stays. No compaction of facts and decisions: it would leave gaps."""
+MADE_WITH = {
+    "facts": {"retention.ms": "-1", "retention.bytes": "-1"},
+    "decisions": {"retention.ms": "-1", "retention.bytes": "-1"},
+    "checkpoints": {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"},
+    "rejected": {"retention.ms": str(30 * 24 * 3_600_000)},
+}
+"""What a worker also sets on topics that it makes; operators may change it (docs/operations.md, "Retention")."""
+
+
+def _sound_prefix(_: object, field: object, value: object) -> None:
+    if not isinstance(value, str) or _PREFIX.fullmatch(value) is None:
+        raise InputError(f"prefix: {value!r:.80} cannot begin the name of a topic; use letters, digits, '.', '_' and '-'")
+
+
+@attrs.frozen
+class Topics:
+    """``<prefix>.facts`` and so on."""
+
+    prefix: str = attrs.field(default=DEFAULT_PREFIX, validator=_sound_prefix)
+
+    @property
+    def facts(self) -> str:
+        return f"{self.prefix}.facts"
+
+    @property
+    def decisions(self) -> str:
+        """As many partitions as `facts`; a group's decisions are in the partition of its facts."""
+        return f"{self.prefix}.decisions"
+
+    @property
+    def checkpoints(self) -> str:
+        """Compacted; as many partitions as `facts`."""
+        return f"{self.prefix}.checkpoints"
+
+    @property
+    def rejected(self) -> str:
+        """Records of the facts topic that belong to no group, with the reason. One partition."""
+        return f"{self.prefix}.rejected"
+
+    def name_of(self, what: str) -> str:
+        """The topic of a key of MUST_BE."""
+        return f"{self.prefix}.{what}"

@@ -1,0 +1,189 @@
+"""A real Kafka, started and stopped by whoever asks: brokers in KRaft mode on free ports of this machine, in a folder of their own.
+
+::
+
+    with Brokers(count=3) as brokers:
+        brokers.bootstrap        # "127.0.0.1:40001,127.0.0.1:40003,127.0.0.1:40005"
+        brokers.kill(1)          # kill -9
+        brokers.start(1)         # the same broker again, with what it had on its disk
+
+The jars come from Maven, once, into a cache folder. A broker does not outlive its starter, however that ends: each runs
+under a shell that ends it when the starter's end of a pipe is closed.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import hashlib
+import os
+import shutil
+import socket
+import subprocess
+import tempfile
+import time
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+POM = Path(__file__).with_name("pom.xml")
+INSTALL = "apt-get install -y default-jre-headless maven"
+MOST_START_S = 120.0
+_ENDS_WITH_ITS_STARTER = '"$@" </dev/null >&2 & child=$!; echo $child; cat >/dev/null; kill -9 $child 2>/dev/null; wait $child'
+_JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m", "-Xmx512m")
+"""Small and soon there: the tests ask nothing of its speed."""
+
+
+class NoBrokerError(Exception):
+    """No broker can be started here; the text says what to install."""
+
+
+def jars() -> Path:
+    """The folder with the broker's jars, filled by Maven at the first call on this machine. Raises NoBrokerError."""
+    for program in ("java", "mvn"):
+        if shutil.which(program) is None:
+            raise NoBrokerError(f"the tests of the live parts start a real Kafka, and {program} is not there: {INSTALL} (or set KAFKA_BOOTSTRAP)")
+    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "equipoise"
+    folder = cache / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+    cache.mkdir(parents=True, exist_ok=True)
+    with open(cache / "lock", "w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may ask at once
+        if not folder.is_dir():
+            part = Path(tempfile.mkdtemp(prefix="part-", dir=cache))
+            command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={part}"]
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                shutil.rmtree(part)
+                raise NoBrokerError(f"Maven could not copy the broker's jars: {' '.join(command)}\n{done.stdout[-2_000:]}{done.stderr[-2_000:]}")
+            part.rename(folder)
+    return folder
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of the loopback that nobody listens on."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [int(each.getsockname()[1]) for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+class Brokers:
+    """`count` brokers, which are the controllers too. `settings` go to each one's server.properties."""
+
+    def __init__(self, count: int = 1, **settings: str) -> None:
+        self._jars = jars()
+        self._home = Path(tempfile.mkdtemp(prefix="equipoise-kafka-"))
+        self._ports = free_ports(2 * count)
+        self._running: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
+        self._settings = settings
+        self.count = count
+        try:
+            cluster_id = self._tool("random-uuid").strip()
+            for index in range(count):
+                self._properties(index).write_text(self._written(index))
+                self._tool("format", "-t", cluster_id, "-c", str(self._properties(index)))
+            for index in range(count):
+                self.start(index, wait=False)
+            for index in range(count):
+                self._wait(index)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{self._port(index)}" for index in range(self.count))
+
+    def pid(self, index: int) -> int:
+        """The broker's own process, to be stopped and continued."""
+        return self._running[index][1]
+
+    def start(self, index: int, *, wait: bool = True) -> None:
+        """Starts a broker that is not running. With `wait`, returns when it answers."""
+        with open(self._home / f"{index}.log", "ab") as log:
+            command = ["java", *_JAVA, "-cp", f"{self._jars}/*", "kafka.Kafka", str(self._properties(index))]
+            process = subprocess.Popen(
+                ["sh", "-c", _ENDS_WITH_ITS_STARTER, "sh", *command],
+                stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=log, start_new_session=True, env={**os.environ, "KAFKA_OPTS": ""},
+            )  # fmt: skip
+        assert process.stdout is not None
+        pid = int(process.stdout.readline())
+        self._running[index] = process, pid
+        if wait:
+            self._wait(index)
+
+    def kill(self, index: int) -> None:
+        """kill -9; what it had on its disk stays."""
+        process, _ = self._running.pop(index)
+        assert process.stdin is not None
+        assert process.stdout is not None
+        process.stdin.close()
+        process.wait()
+        process.stdout.close()
+
+    def close(self) -> None:
+        """Ends all of them and removes what they wrote."""
+        for index in list(self._running):
+            self.kill(index)
+        shutil.rmtree(self._home, ignore_errors=True)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _port(self, index: int) -> int:
+        return self._ports[2 * index]
+
+    def _properties(self, index: int) -> Path:
+        return self._home / f"{index}.properties"
+
+    def _written(self, index: int) -> str:
+        replication = min(self.count, 3)
+        lines = {
+            "process.roles": "broker,controller",
+            "node.id": str(index),
+            "broker.rack": f"rack-{index}",
+            "controller.quorum.voters": ",".join(f"{each}@127.0.0.1:{self._ports[2 * each + 1]}" for each in range(self.count)),
+            "listeners": f"PLAINTEXT://127.0.0.1:{self._port(index)},CONTROLLER://127.0.0.1:{self._ports[2 * index + 1]}",
+            "controller.listener.names": "CONTROLLER",
+            "log.dirs": str(self._home / f"{index}.data"),
+            "default.replication.factor": str(replication),
+            "min.insync.replicas": "2" if replication > 2 else "1",
+            "offsets.topic.replication.factor": str(replication),
+            "offsets.topic.num.partitions": "5",
+            "transaction.state.log.replication.factor": str(replication),
+            "transaction.state.log.min.isr": "2" if replication > 2 else "1",
+            "transaction.state.log.num.partitions": "5",
+            "share.coordinator.state.topic.replication.factor": str(replication),
+            "share.coordinator.state.topic.min.isr": "1",
+            "group.initial.rebalance.delay.ms": "0",
+            "auto.create.topics.enable": "false",
+            "num.network.threads": "2",
+            "num.io.threads": "4",
+            **self._settings,
+        }
+        return "".join(f"{name}={value}\n" for name, value in lines.items())
+
+    def _tool(self, *args: str) -> str:
+        command = ["java", "-XX:TieredStopAtLevel=1", "-cp", f"{self._jars}/*", "kafka.tools.StorageTool", *args]
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            raise NoBrokerError(f"Kafka's StorageTool {' '.join(args)} failed: {done.stdout}{done.stderr}")
+        return done.stdout
+
+    def _wait(self, index: int) -> None:
+        """Until its port answers: it opens that only when it serves."""
+        end = time.monotonic() + MOST_START_S
+        while time.monotonic() < end:
+            if self._running[index][0].poll() is not None:
+                break
+            with socket.socket() as probe:
+                if probe.connect_ex(("127.0.0.1", self._port(index))) == 0:
+                    return
+            time.sleep(0.1)
+        raise NoBrokerError(f"broker {index} did not come up:\n{(self._home / f'{index}.log').read_text(errors='replace')[-3_000:]}")

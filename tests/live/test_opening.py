@@ -1,0 +1,41 @@
+"""The topics of a log: made with the settings that its promises rest on, refused with others; opened once, whoever does it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+
+from events.errors import InputError
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import NotThereError, admin_client, ensure_topics, open_partitions, partition_count, read_opening
+from events.log.kafka.topics import Topics
+
+
+async def test_a_log_is_opened_once_by_several_workers(bootstrap: str, prefix: str) -> None:
+    connection, topics = Connection(bootstrap=bootstrap), Topics(prefix)
+    with pytest.raises(NotThereError, match="start a worker"):
+        await read_opening(connection, topics)
+    await ensure_topics(connection, topics, partitions=2)
+    first, second = await asyncio.gather(open_partitions(connection, topics), open_partitions(connection, topics))
+    assert first == second == await read_opening(connection, topics)
+    assert first.partitions == 2
+    assert await partition_count(connection, topics.decisions) == 2
+    assert await partition_count(connection, topics.rejected) == 1
+    await ensure_topics(connection, topics, partitions=5)  # what is there stays
+    assert await open_partitions(connection, topics) == first
+
+
+async def test_topics_with_other_settings_are_refused(bootstrap: str, prefix: str) -> None:
+    from aiokafka.admin import NewTopic
+
+    connection, topics = Connection(bootstrap=bootstrap), Topics(prefix)
+    async with admin_client(connection) as admin:
+        await admin.create_topics([NewTopic(topics.facts, 1, 1)])
+    with pytest.raises(InputError, match=rf"topic {topics.facts} has message.timestamp.type=CreateTime and needs LogAppendTime: kafka-configs.sh"):
+        await ensure_topics(connection, topics)
+
+
+async def test_a_broker_that_is_not_there_is_named() -> None:
+    with pytest.raises(InputError, match=r"bootstrap: no broker answers at 127\.0\.0\.1:1"):
+        await read_opening(Connection(bootstrap="127.0.0.1:1"), Topics("x"))

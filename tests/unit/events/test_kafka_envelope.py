@@ -1,0 +1,133 @@
+"""Records in Kafka: what goes in comes out, what is no record is folded or belongs to no group, and the place of a group never moves."""
+
+from __future__ import annotations
+
+import msgpack
+import pytest
+
+from events import codec
+from events.decisions import EventRejected
+from events.errors import DamagedError, InputError, UnknownKindError
+from events.facts import LogOpened, MemberLeft, ProbingTick, Undecodable
+from events.log.kafka import envelope
+from events.log.kafka.connection import Connection, connection_to
+from events.log.kafka.settings import build
+from events.log.kafka.topics import Topics
+from events.records import DecisionRecord
+
+LEFT = MemberLeft(member_id="m1", incarnation=3)
+DECISION = DecisionRecord("log", "orders", 7, 41, 2, 99, EventRejected(kind=5, code="unknown_member", numbers=(1,)))
+
+
+def record_of(key: bytes | None, value: bytes | None, offset: int = 5):
+    return envelope.fact_record(envelope.fact_row(key, value, offset, 1_000))
+
+
+def test_a_fact_comes_back_as_every_other_log_would_give_it() -> None:
+    record = record_of(b"orders", envelope.pack_fact(LEFT))
+    assert record == codec.make_record("orders", 5, 1_000, LEFT)
+    kind, version, event = msgpack.unpackb(envelope.pack_fact(LEFT))
+    assert [kind, version, event] == [11, 1, ["m1", 3]]
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "group", "code"),
+    [
+        (b"orders", b"", "orders", "no_envelope"),
+        (b"orders", None, "orders", "no_envelope"),
+        (b"orders", b"rubbish", "orders", "no_envelope"),
+        (b"orders", msgpack.packb(["11", 1, []]), "orders", "no_envelope"),
+        (b"orders", msgpack.packb([-1, 1, []]), "orders", "no_envelope"),
+        (b"orders", msgpack.packb([11, 1, ["m1"]]), "orders", "misshapen"),
+        (b"orders", msgpack.packb([11, 1, ["m1", -3]]), "orders", "unsound_field"),
+        (b"orders", envelope.pack_payload(11, 1, b"\xc1"), "orders", "not_msgpack"),
+        (b"orders", envelope.pack_payload(*codec.encode(DECISION.decision)), "orders", "not_a_fact"),
+        (None, envelope.pack_fact(LEFT), "", "no_group"),
+        (b"", envelope.pack_fact(LEFT), "", "no_group"),
+        (b"\xff", envelope.pack_fact(LEFT), "", "no_group"),
+        (b"", envelope.pack_fact(LogOpened(log_id="late")), "", "no_group"),
+        (b"orders", envelope.pack_fact(LogOpened(log_id="late")), "", "opened_again"),
+    ],
+)
+def test_what_is_no_fact_is_undecodable_in_its_place(key: bytes | None, value: bytes | None, group: str, code: str) -> None:
+    record = record_of(key, value)
+    assert (record.group, record.offset) == (group, 5)
+    assert isinstance(record.event, Undecodable)
+    assert record.event.code == code
+    assert code in codec.UNDECODABLE_CODES
+
+
+def test_an_unknown_kind_is_left_to_a_build_that_knows_it() -> None:
+    with pytest.raises(UnknownKindError, match="offset 5"):
+        record_of(b"orders", envelope.pack_payload(77, 1, b"\x90"))
+
+
+def test_the_first_record_opens_the_log() -> None:
+    opened = LogOpened(log_id="log", partitions=3)
+    assert record_of(b"", envelope.pack_fact(opened), offset=0) == codec.make_record("", 0, 1_000, opened)
+
+
+def test_a_decision_comes_back() -> None:
+    value = envelope.pack_decision(DECISION)
+    stored = envelope.stored_decision(b"orders", value, "d/0@3")
+    assert envelope.decision_record(stored) == DECISION
+    assert stored.row.checksum == codec.checksum_of(DECISION)
+
+
+def test_a_decision_with_one_changed_byte_is_damaged() -> None:
+    value = envelope.pack_decision(DECISION)
+    found = 0
+    for place in range(len(value)):
+        damaged = value[:place] + bytes([value[place] ^ 1]) + value[place + 1 :]
+        with pytest.raises(DamagedError):
+            envelope.stored_decision(b"orders", damaged, "d/0@3")
+        found += 1
+    assert found == len(value)
+    with pytest.raises(DamagedError):
+        envelope.stored_decision(b"other", value, "d/0@3")
+
+
+def test_the_partition_of_a_group_is_that_of_kafkas_own_clients() -> None:
+    # As org.apache.kafka.common.utils.Utils.toPositive(Utils.murmur2(key)) % partitions gives them.
+    assert [envelope.partition_of(group, 12) for group in ("21", "foobar", "a-little-bit-long-string")] == [
+        (-973932308 & 0x7FFFFFFF) % 12,
+        (-790332482 & 0x7FFFFFFF) % 12,
+        (-985981536 & 0x7FFFFFFF) % 12,
+    ]
+    with pytest.raises(InputError, match="group"):
+        envelope.group_key("")
+
+
+def test_settings_have_one_name_everywhere_and_later_layers_win() -> None:
+    environment = {"EQUIPOISE_SECURITY_PROTOCOL": "SASL_PLAINTEXT", "EQUIPOISE_SASL_USERNAME": "u", "EQUIPOISE_SASL_PASSWORD": "p", "HOME": "/"}
+    connection = connection_to("b:1", environment)
+    assert connection == Connection(bootstrap="b:1", security_protocol="SASL_PLAINTEXT", sasl_username="u", sasl_password="p")
+    assert connection.options()["sasl_plain_password"] == "p"
+    assert build(Connection, ("file", {"bootstrap": "a:1", "ssl_check_hostname": True}), ("flag", {"ssl_check_hostname": "no"})) == Connection(
+        bootstrap="a:1", ssl_check_hostname=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("values", "said"),
+    [
+        ({"bootstrop": "a:1"}, "file bootstrop: no such setting; did you mean bootstrap?"),
+        ({"ssl_check_hostname": "perhaps"}, "file ssl_check_hostname: 'perhaps' is not a true or false"),
+        ({"bootstrap": 5}, "file bootstrap: 5 is not a text"),
+        ({"security_protocol": "TLS"}, "file security_protocol: .*PLAINTEXT"),
+        ({"security_protocol": "SASL_SSL"}, "sasl_username and sasl_password: security_protocol SASL_SSL needs both"),
+    ],
+)
+def test_a_wrong_setting_is_named(values: dict, said: str) -> None:
+    with pytest.raises(InputError, match=said):
+        build(Connection, ("file", values))
+
+
+def test_a_prefix_that_cannot_begin_a_topic_is_refused() -> None:
+    assert Topics().facts == "equipoise.facts"
+    with pytest.raises(InputError, match="prefix"):
+        Topics("a/b")
+
+
+def test_a_tick_is_a_short_record() -> None:
+    assert envelope.pack_fact(ProbingTick()) == b"\x93\x0c\x01\x90"
