@@ -23,7 +23,8 @@ from collections.abc import Mapping
 from assignors.bounds import moves_lower_bound
 from assignors.costs import cross_rack, restore_records
 from assignors.movements import Movements, Slots, get_movements, keep_ready
-from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, MovementState, Plan, PlanCost, Reason
+from assignors.plans import by_member, member_plans
+from assignors.problem import AssignmentProblem, Guarantee, MovementState, Plan, PlanCost, Reason
 from assignors.situation import Shares, Situation
 from assignors.standbys import Standbys, assign_standbys
 from assignors.target import Candidates, Target, constrained_balanced_assignment, min_rank, propose_balanced_assignment
@@ -167,15 +168,12 @@ def _plan(
     kept_ready: frozenset[tuple[TaskId, str]],
 ) -> Plan:
     """Everything sorted, everything named."""
-    targets: dict[str, list[TaskId]] = {member: [] for member in situation.members}
-    for task, owner in sorted(target.owner.items()):
-        targets[owner].append(task)
     imbalance = shares.imbalance(target.owner)
     moves = sum(now[task] != owner for task, owner in target.owner.items() if task in now)
     bound = moves_lower_bound(situation, shares, candidates, settled, balanced=imbalance == 0)
     return Plan(
-        members=_member_plans(situation, now, movements, standbys, movements.warmups | standbys.warmups | kept_ready),
-        target={member: tuple(tasks) for member, tasks in targets.items()},
+        members=member_plans(situation, now, movements.planned, standbys, movements.warmups | standbys.warmups | kept_ready),
+        target=by_member(situation, target.owner),
         movements=movements.planned,
         reasons=_reasons(situation, now, movements, standbys),
         probing=bool(movements.planned) or standbys.unsettled or (imbalance > 0 and bool(settled)),
@@ -190,36 +188,6 @@ def _plan(
         unique=target.unique,
         imbalance_now=shares.imbalance(now),
     )
-
-
-def _member_plans(
-    situation: Situation, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys, warmups: frozenset[tuple[TaskId, str]]
-) -> dict[str, MemberPlan]:
-    """What each member may hold now. It revokes what moves at once, what nobody may run while it is leaving, and what no topology has any more."""
-    revoked = {movement.task for movement in movements.planned if movement.state is MovementState.REVOKING}
-    revoked.update(task for task, owner in situation.owner.items() if situation.members[owner].leaving and not situation.eligible(task))
-    active: dict[str, list[TaskId]] = {member: [] for member in situation.members}
-    revoke: dict[str, list[TaskId]] = {
-        member.id: [task for task in member.active if task not in situation.tasks] for member in situation.members.values()
-    }
-    standby: dict[str, list[TaskId]] = {member: [] for member in situation.members}
-    warmup: dict[str, list[TaskId]] = {member: [] for member in situation.members}
-    for task, owner in now.items():
-        (revoke if task in revoked else active)[owner].append(task)
-    for task, holders in standbys.holders.items():
-        for holder in holders:
-            standby[holder].append(task)
-    for task, member in sorted(warmups):
-        warmup[member].append(task)
-    return {
-        member: MemberPlan(
-            active=tuple(sorted(active[member])),
-            standby=tuple(sorted(standby[member])),
-            warmup=tuple(sorted(warmup[member])),
-            revoke=tuple(sorted(revoke[member])),
-        )
-        for member in situation.members
-    }
 
 
 def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys) -> dict[TaskId, Reason]:

@@ -52,6 +52,8 @@ class Task:
     written_records_per_s: int = 0
     """Speed at which its changelogs grow; 0: they do not, or it was not measured."""
     lag: int | None = None
+    lost_since_ms: int | None = None
+    """Group time at which its owner left or died without having been asked to hand it over; None: it is not lost. Nobody owns a lost task."""
 
 
 @attrs.frozen(kw_only=True)
@@ -104,12 +106,23 @@ class Movement:
 
 
 @attrs.frozen(kw_only=True)
+class Revocations:
+    """What an assignor wants to be told again about revocations for balance alone: `times` rounds in succession began some, the last one at
+    `since_ms`; others wait for `until_ms` (group time; 0: none waits)."""
+
+    times: int = 0
+    since_ms: int | None = None
+    until_ms: int = 0
+
+
+@attrs.frozen(kw_only=True)
 class AssignmentProblem:
     """Everything an assignor may look at.
 
     `in_flight`: WARMING and REVOKING movements decided earlier. Their destinations are carried to the end (PROTOCOL D9): the machine has already
     dropped those whose reason is gone. A REVOKING one whose source has let go has source None, and its destination gets the task now.
     `blocked`: (task, member) pairs on which no new warm-up may begin (a stalled warm-up's back-off, PROTOCOL M7).
+    `now_ms`: group time (PROTOCOL L2). `revocations`: what the last plan said there.
     """
 
     tasks: tuple[Task, ...]
@@ -117,6 +130,8 @@ class AssignmentProblem:
     knobs: Knobs = attrs.field(factory=Knobs)
     in_flight: tuple[Movement, ...] = ()
     blocked: frozenset[tuple[TaskId, str]] = frozenset()
+    now_ms: int = 0
+    revocations: Revocations = attrs.field(factory=Revocations)
 
 
 @attrs.frozen(kw_only=True)
@@ -162,6 +177,10 @@ REASONS: Mapping[str, str] = {
     "dealt_anew": "tasks without state are dealt anew in every round; this time it falls to {destination}",
     "dealt": "its topic is dealt by count, then by lag; it falls to {destination}",
     "blocked": "the last warm-up on {destination} stalled; back-off",
+    "lost": "its member is gone and may come back for it; until then nobody runs it",
+    "lost_for_good": "its member did not come back for it in time; {destination} has room",
+    "lost_work_waits": "lost work waits for its member; until then nothing else moves for balance",
+    "back_off": "tasks were moved for balance just now; the next such move waits",
 }
 """Reason code -> template for readers; ``records`` as `records_text` has them."""
 
@@ -203,6 +222,16 @@ class Plan:
     """False: other plans cost the same, so another solver version may rightly choose another."""
     imbalance_now: int = 0
     """As cost.imbalance, with the owners of now."""
+    lost_until_ms: Mapping[TaskId, int] = attrs.field(factory=dict)
+    """Lost tasks that nobody is given yet on purpose -> group time at which that ends, in rising order of tasks. The leader asks again by then."""
+    revocations: Revocations = attrs.field(factory=Revocations)
+    """To be handed over with the next problem."""
+
+    @property
+    def scheduled_ms(self) -> int | None:
+        """Group time at which the leader is to ask again though nothing else happens; None: it need not."""
+        back_off = [self.revocations.until_ms] if self.revocations.until_ms else []
+        return min([*self.lost_until_ms.values(), *back_off], default=None)
 
 
 class Assignor(Protocol):

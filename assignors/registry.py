@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 from importlib import metadata
 
+from assignors.cooperative import Cooperative
 from assignors.high_availability import HighAvailability
 from assignors.kafka_streams import KafkaStreams
 from assignors.lag_aware import LagAware
@@ -22,7 +23,7 @@ ENTRY_POINT_GROUP = "equipoise.assignors"
 def available() -> dict[tuple[str, int], Assignor]:
     """(name, version) -> assignor, in rising order. Raises InputError when two claim the same place, or one cannot be loaded."""
     found: dict[tuple[str, int], Assignor] = {}
-    for builtin in (HighAvailability(), KafkaStreams(), LagAware()):
+    for builtin in (Cooperative(), HighAvailability(), KafkaStreams(), LagAware()):
         found[builtin.name, builtin.version] = builtin
     for entry_point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value)):
         try:

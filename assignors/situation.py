@@ -167,6 +167,13 @@ def _check(problem: AssignmentProblem, tasks: Mapping[TaskId, Task], members: Ma
             other = owner.setdefault(task, member.id)
             if other != member.id:
                 raise FieldError(f"members[{member.id}].active", f"{task} stands in {other}'s active list too; one owner at most")
+    for task_ in tasks.values():
+        if task_.lost_since_ms is None:
+            continue
+        if task_.id in owner:
+            raise FieldError(f"tasks[{task_.id}].lost_since_ms", f"{owner[task_.id]} runs it; leave it out for what somebody has")
+        if task_.lost_since_ms > problem.now_ms:
+            raise FieldError(f"tasks[{task_.id}].lost_since_ms", f"{task_.lost_since_ms} is after now_ms, {problem.now_ms}; give both by one clock")
     repeated = _first_repeat(str(movement.task) for movement in problem.in_flight)
     if repeated:
         raise FieldError("in_flight", f"{repeated} has two movements; one at most")

@@ -23,6 +23,7 @@ def plan_faults(problem: AssignmentProblem, plan: Plan, guarantees: Set[Guarante
     faults.extend(judge.copies())
     faults.extend(judge.leaving())
     faults.extend(judge.movements())
+    faults.extend(judge.lost())
     if Guarantee.ALWAYS_OWNED in guarantees:
         faults.extend(judge.always_owned())
     if Guarantee.CAUGHT_UP_FIRST in guarantees:
@@ -179,9 +180,25 @@ class _Judge:
         ):
             yield f"{name}: begins on {movement.destination} during its back-off"
 
+    def lost(self) -> Iterator[str]:
+        """Only what was lost, and is given to nobody, is left undone on purpose, and not for ever."""
+        active = {task for part in self.plan.members.values() for task in part.active}
+        for task, until_ms in self.plan.lost_until_ms.items():
+            if task not in self.tasks or self.tasks[task].lost_since_ms is None:
+                yield f"{task} is left to nobody until {until_ms}, but it was not lost"
+            elif task in active or task in self.owner:
+                yield f"{task} is left to nobody until {until_ms}, and somebody runs it"
+            elif until_ms <= self.problem.now_ms:
+                yield f"{task} is left to nobody until {until_ms}, and it is {self.problem.now_ms} already"
+            elif task not in self.plan.reasons:
+                yield f"{task} is left to nobody: no reason is given"
+
     def always_owned(self) -> Iterator[str]:
-        """2: every task has a target, and somebody runs it now or has been asked to give it up, whenever anybody may run it."""
-        runnable = [task for task in self.tasks if self.eligible_members[task.subtopology]]
+        """2: every task has a target, and somebody runs it now or has been asked to give it up, whenever anybody may run it.
+
+        Or it was lost, and the plan says until when it waits.
+        """
+        runnable = [task for task in self.tasks if self.eligible_members[task.subtopology] and task not in self.plan.lost_until_ms]
         told = {task for part in self.plan.members.values() for task in (*part.active, *part.revoke)}
         yield from _named("no target for", (task for task in runnable if task not in self.target))
         yield from _named("nobody is to run", (task for task in runnable if task not in told))

@@ -10,7 +10,8 @@ One object a line in, one a line out, keys in a fixed order. What is wrong with 
 
 Only `tasks` and `members` are required, in each task `id` and `stateful`, in each member `id`. `version` left out: the highest installed. A member
 may also have `warmup`, `ready`, `home`, `subtopologies`, `drained` and `restore_records_per_s`, the problem `in_flight` (objects like the plan's
-movements) and `blocked` (pairs [task, member]), a task `written_records_per_s`.
+movements), `blocked` (pairs [task, member]), `now_ms` and `revocations` (what the last plan said there), a task `written_records_per_s` and
+`lost_since_ms`.
 
 A group of plain consumers has partitions of topics for tasks: then each task has a name, `topic` and `partition`, and the `lag` of the group on it (a
 number of records; "unknown", or left out, counts as 0), and a member may say to which `topics` it subscribes (left out: to all); see `topics`::
@@ -30,7 +31,20 @@ from typing import Any, NoReturn, TypeVar
 import attrs
 
 from assignors import registry
-from assignors.problem import REASONS, AssignmentProblem, Member, MemberPlan, Movement, MovementState, Partition, Plan, Reason, Task, records_text
+from assignors.problem import (
+    REASONS,
+    AssignmentProblem,
+    Member,
+    MemberPlan,
+    Movement,
+    MovementState,
+    Partition,
+    Plan,
+    Reason,
+    Revocations,
+    Task,
+    records_text,
+)
 from assignors.topics import PLAIN, Naming, TopicTask, naming_of
 from assignors.validation import plan_faults
 from events.errors import EquipoiseError, FieldError, InputError
@@ -77,7 +91,8 @@ def _question(line: str | bytes) -> tuple[str, int | None, AssignmentProblem, Na
         raise InputError("$: nested too deep to be a problem") from None
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both of this kind
         raise InputError(f"$: not JSON ({error}); write one object a line") from None
-    fields = _Object("$", content, required=("tasks", "members"), optional=("assignor", "version", "config", "in_flight", "blocked"))
+    optional = ("assignor", "version", "config", "in_flight", "blocked", "now_ms", "revocations")
+    fields = _Object("$", content, required=("tasks", "members"), optional=optional)
     name = fields.get("assignor", _text, DEFAULT_ASSIGNOR)
     version = fields.get("version", _whole, None)
     if version is None and name not in {known for known, _ in registry.available()}:
@@ -94,7 +109,15 @@ def _question(line: str | bytes) -> tuple[str, int | None, AssignmentProblem, Na
     in_flight = fields.each("in_flight", lambda path, value: _movement(path, value, known, ids))
     _unique("$.in_flight", [naming.text(movement.task) for movement in in_flight])
     blocked = fields.each("blocked", lambda path, value: _blocked(path, value, known, ids))
-    problem = AssignmentProblem(tasks=tasks, members=members, knobs=knobs, in_flight=in_flight, blocked=frozenset(blocked))
+    problem = AssignmentProblem(
+        tasks=tasks,
+        members=members,
+        knobs=knobs,
+        in_flight=in_flight,
+        blocked=frozenset(blocked),
+        now_ms=fields.get("now_ms", _whole, 0),
+        revocations=fields.get("revocations", _revocations, Revocations()),
+    )
     return name, version, problem, naming
 
 
@@ -278,7 +301,8 @@ def _partition(path: str, value: object) -> Partition:
 
 
 def _task(path: str, value: object) -> Task:
-    fields = _Object(path, value, required=("id", "stateful"), optional=("end_offset", "source", "changelog", "written_records_per_s"))
+    optional = ("end_offset", "source", "changelog", "written_records_per_s", "lost_since_ms")
+    fields = _Object(path, value, required=("id", "stateful"), optional=optional)
     return Task(
         id=_id(f"{path}.id", fields.content["id"]),
         stateful=_flag(f"{path}.stateful", fields.content["stateful"]),
@@ -286,6 +310,7 @@ def _task(path: str, value: object) -> Task:
         source=fields.each("source", _partition),
         changelog=fields.each("changelog", _partition),
         written_records_per_s=fields.get("written_records_per_s", _speed, 0),
+        lost_since_ms=None if fields.content.get("lost_since_ms") is None else fields.get("lost_since_ms", _whole, 0),
     )
 
 
@@ -423,6 +448,12 @@ def _blocked(path: str, value: object, known: _Known, ids: frozenset[str]) -> tu
     return _known_id(f"{path}[0]", value[0], known), _known_member(f"{path}[1]", value[1], ids)
 
 
+def _revocations(path: str, value: object) -> Revocations:
+    fields = _Object(path, value, required=(), optional=("times", "since_ms", "until_ms"))
+    since_ms = None if fields.content.get("since_ms") is None else fields.get("since_ms", _whole, 0)
+    return Revocations(times=fields.get("times", _whole, 0), since_ms=since_ms, until_ms=fields.get("until_ms", _whole, 0))
+
+
 # Writing
 
 
@@ -448,6 +479,8 @@ def plan_json(plan: Plan, naming: Naming = PLAIN) -> dict[str, Any]:
         "reasons": reason_texts(plan, naming),
         "unique": plan.unique,
         "imbalance_now": plan.imbalance_now,
+        "lost_until_ms": {naming.text(task): until_ms for task, until_ms in plan.lost_until_ms.items()},
+        "revocations": attrs.asdict(plan.revocations),
     }
 
 

@@ -39,7 +39,8 @@ class BalanceEvaluated:
 
 
 MOVE_STATES = ("waiting", "warming", "revoking", "granted", "cancelled")
-"""waiting: no warm-up slot yet. warming: the destination restores. revoking: the source gives it up. granted: the destination has it."""
+"""waiting: no warm-up slot yet; without destination: for the member it was lost with. warming: the destination restores. revoking: the source gives
+it up. granted: the destination has it."""
 
 
 @attrs.frozen(kw_only=True)
@@ -69,6 +70,7 @@ class AssignmentIssued:
     probing: bool = attrs.field(validator=fields.boolean)
     """More movements are to come."""
     scheduled_delay_ms: int = attrs.field(default=0, validator=fields.integer())
+    """Group time until the leader decides on what it leaves undone on purpose: lost work, a move in back-off. 0: nothing (KIP-415, design II)."""
     unique: bool = attrs.field(default=True, validator=fields.boolean)
     """False: the optimum is not the only one, so another solver version may rightly differ."""
     part: int = attrs.field(default=1, validator=fields.integer(1))

@@ -102,6 +102,10 @@ class Books:
         """Tasks being handed over -> destination."""
         self.idle: set[TaskId] = set()
         """Tasks of the topology that are nobody's active task."""
+        self.lost: set[TaskId] = set()
+        """Tasks whose last owner left or died, and that nobody was granted since."""
+        self.waiting_until_ms = 0
+        """Group time until which, the leader said, it leaves something undone on purpose."""
         self.leaving: set[str] = set()
         self.standbys: dict[TaskId, int] = {}
         self.warmups = 0
@@ -210,6 +214,7 @@ class Books:
             self._accepted(event, answers)
         if not self.accounts:
             self.gathering_until_ms = None
+            self.lost.clear()
         if not self.shadowing:
             self._answered(answers)
 
@@ -273,6 +278,7 @@ class Books:
                 self.forced[task] = max(hold_ms, self.forced.get(task, 0))
             if self.part(task) is not None:
                 self.idle.add(task)
+                self.lost.add(task)
         for task in [task for task, destination in self.heading.items() if destination == account.member_id]:
             del self.heading[task]
         self._copies(account, frozenset(), frozenset())
@@ -329,6 +335,7 @@ class Books:
         self.topologies = {epoch: parts for epoch, parts in self.topologies.items() if epoch in kept}
         tasks = {TaskId(part.subtopology, partition) for part in event.subtopologies for partition in range(part.partitions)}
         self.idle = tasks.difference(*(account.active for account in self.accounts.values()))
+        self.lost &= tasks
 
     def _joined(self, event: MemberJoined, answers: list[Any]) -> None:
         old = self.accounts.get(event.member_id)
@@ -432,6 +439,7 @@ class Books:
         names = [member.member_id for member in assigned]
         if names != list(issued[0].members) or names != sorted(set(names)):
             raise InvariantBroken(0, f"generation {self.generation} names {issued[0].members}; assigned to were {names}")
+        self.waiting_until_ms = self.now_ms + issued[0].scheduled_delay_ms
         moves = [move for part in issued for move in part.moves]
         self.granted = {move.task: move.destination for move in moves if move.state == "granted" and move.destination is not None}
         for move in moves:
@@ -442,6 +450,8 @@ class Books:
 
     def _move(self, move: Move) -> None:
         self.judged(move)
+        if move.destination is None and move.state == "waiting" and move.task not in self.lost:
+            raise InvariantBroken(2, f"{move.task} is left to nobody ({move.reason}), but its owner has neither left nor died")
         if move.state == "revoking":
             assert move.destination is not None
             self.heading[move.task] = move.destination
@@ -505,3 +515,4 @@ class Books:
         account.revoking.pop(task, None)
         account.active[task] = Grant(token, account.epoch)
         self.idle.discard(task)
+        self.lost.discard(task)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import attrs
 
+from assignors.problem import Revocations
 from events.decisions import Decision, MemberExpired, Move
 from events.facts import AssignmentObserved
 from events.tasks import TaskId
 from statemachine.deadlines import NO_TASK, Deadlines, Timer
-from statemachine.state import Ghost, GroupState, MemberState, ghost_key, known_lag
+from statemachine.state import Ghost, GroupState, Lost, MemberState, ghost_key, known_lag
 
 CAUSES = (
     "start",
@@ -19,6 +20,7 @@ CAUSES = (
     "leave_intended",
     "leave_cancelled",
     "overdue",
+    "scheduled",
     "topology",
     "configured",
     "wiped",
@@ -52,6 +54,8 @@ class Context:
         """What something else decided in this step (PROTOCOL D7)."""
         self.lifted = False
         """A hold is over before its time."""
+        self.rescheduled = False
+        """The time until which something is left undone on purpose is another than was told."""
         self.changed: set[str] = set()
         """Members whose set differs from what they were last told."""
 
@@ -133,6 +137,7 @@ class Context:
         member.warmup.pop(task, None)
         state.owner[task] = member.member_id
         state.tokens[task] = state.tokens.get(task, 0) + 1
+        state.lost.pop(task, None)
         if state.homes.get(task) == member.member_id:
             del state.homes[task]
         self.changed.add(member.member_id)
@@ -150,6 +155,9 @@ class Context:
         if not state.members:
             state.gathering_until_ms = None
             state.probing_deadline_ms = None
+            state.scheduled_ms = None
+            state.revocations = Revocations()
+            state.lost.clear()  # who comes first comes to an empty group, and that has a delay of its own (PROTOCOL D2)
             state.waiting = 0
 
     def remove_member(self, member: MemberState, *, hold_ms: int) -> None:
@@ -165,6 +173,7 @@ class Context:
             movement = state.in_flight.get(task)
             if movement is None or movement.state.value == "warming":
                 state.homes[task] = member.member_id
+                state.lost[task] = Lost(since_ms=state.now_ms)
         for task in sorted(member.incoming):
             self.cancel(task, "destination_gone")
         for task in [task for task, movement in state.in_flight.items() if movement.source == member.member_id]:

@@ -23,7 +23,8 @@ class Timer(enum.IntEnum):
     STALL = 5
     UNBLOCK = 6
     GATHERING = 7
-    PROBING = 8
+    SCHEDULED = 8
+    PROBING = 9
 
 
 Key = tuple[str, TaskId]
@@ -37,6 +38,8 @@ def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
     knobs = state.knobs
     if timer is Timer.GATHERING:
         return state.gathering_until_ms
+    if timer is Timer.SCHEDULED:
+        return state.scheduled_ms
     if timer is Timer.PROBING:
         return state.probing_deadline_ms
     if timer is Timer.UNBLOCK:
@@ -76,6 +79,7 @@ class Deadlines:
         for ghost in sorted(state.ghosts):
             self.watch(Timer.GHOST, (ghost, NO_TASK))
         self.watch(Timer.GATHERING)
+        self.watch(Timer.SCHEDULED)
         self.watch(Timer.PROBING)
 
     def watch(self, timer: Timer, key: Key = GROUP_KEY) -> None:

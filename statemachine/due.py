@@ -16,6 +16,10 @@ def deadline_passed(context: Context, timer: Timer, key: Key) -> None:
         state.gathering_until_ms = None
         context.causes.add("start")
         return
+    if timer is Timer.SCHEDULED:
+        state.scheduled_ms = None
+        context.causes.add("scheduled")
+        return
     if timer is Timer.PROBING:
         state.probing_deadline_ms = None
         context.causes.add("probing")

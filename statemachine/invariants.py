@@ -73,6 +73,8 @@ class Validator:
         for task in sorted(books.idle):
             heading = books.heading.get(task)
             owner = books.owner.get(task)
+            if task in books.lost and books.now_ms < books.waiting_until_ms:
+                continue
             if heading is not None and owner is not None and books.is_eligible(books.accounts[heading], task):
                 continue
             eligible = sorted(account.member_id for account in books.accounts.values() if books.is_eligible(account, task))
@@ -238,7 +240,7 @@ def _may_be_run(state: GroupState, task: TaskId) -> bool:
     return any(part is None or task.subtopology in part for part in known)
 
 
-def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int) -> int:
+def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms: int = 0) -> int:
     """Invariant 7: the group time within which this group has settled, whatever has happened to it before.
 
     Provided that from now on there are ticks, nobody new comes, every member either is silent or reports at least every `report_ms` what it has read,
@@ -253,6 +255,7 @@ def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int) -> int:
       at a time. So there are at most uses / that many such spans, and one more for what needs no slot.
     * A warm-up that stalled before may be in back-off, and one that is near its stall may still stall once.
     * What no report says is seen at the next probing.
+    * Before all that the assignor may leave lost work to nobody, and put moves off, for `delays_ms` in all.
     """
     knobs = state.knobs
     members = state.members.values()
@@ -269,6 +272,7 @@ def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int) -> int:
         + knobs.initial_delay_ms
         + max(back_offs, default=0)
         + knobs.probing_interval_ms
+        + delays_ms
         + spans * (restore_ms + 4 * report_ms)
     )
 

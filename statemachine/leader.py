@@ -31,10 +31,13 @@ def build_problem(state: GroupState) -> AssignmentProblem:
         knobs=state.knobs,
         in_flight=tuple(state.in_flight[task] for task in sorted(state.in_flight)),
         blocked=frozenset(key for key, backoff in state.backoffs.items() if not backoff.over),
+        now_ms=state.now_ms,
+        revocations=state.revocations,
     )
 
 
 def _task(state: GroupState, task: TaskId, part: Subtopology) -> Task:
+    lost = state.lost.get(task)
     return Task(
         id=task,
         stateful=part.stateful,
@@ -42,6 +45,7 @@ def _task(state: GroupState, task: TaskId, part: Subtopology) -> Task:
         source=_partitions(state, part.source_topics, task.partition),
         changelog=_partitions(state, part.changelog_topics, task.partition),
         written_records_per_s=state.written_records_per_s(task, part),
+        lost_since_ms=lost.since_ms if lost is not None else None,
     )
 
 
@@ -77,6 +81,7 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
     problem = build_problem(state)
     plan = _ask(state, assignor, problem, offset)
     passed_on = _apply(context, plan)
+    _schedule(context, plan)
     natural = bool(context.causes & NATURAL)
     if not plan.probing:
         state.probing_deadline_ms = None
@@ -161,6 +166,21 @@ def _apply(context: Context, plan: Plan) -> bool:
     return bool(untold)
 
 
+def _schedule(context: Context, plan: Plan) -> None:
+    """What is left undone on purpose, and until when; told when that changes."""
+    state = context.state
+    for task, lost in sorted(state.lost.items()):
+        until_ms = plan.lost_until_ms.get(task)
+        if until_ms is not None and until_ms != lost.until_ms:
+            context.note(Move(task=task, source=state.homes.get(task), destination=None, state="waiting", reason=plan.reasons[task].code))
+        lost.until_ms = until_ms
+    state.revocations = plan.revocations
+    if plan.scheduled_ms != state.scheduled_ms:
+        state.scheduled_ms = plan.scheduled_ms
+        context.rescheduled = plan.scheduled_ms is not None
+        context.deadlines.watch(Timer.SCHEDULED)
+
+
 def _apply_movements(context: Context, plan: Plan) -> None:
     state = context.state
     before = state.in_flight
@@ -239,7 +259,7 @@ def _note_verdict(context: Context, plan: Plan) -> None:
     if not state.members or not plan.members:
         verdict = "empty"
     elif not plan.movements:
-        verdict = "balanced"
+        verdict = "blocked" if plan.lost_until_ms else "balanced"
     elif available:
         verdict = "moving"
     elif MovementState.WARMING in in_flight:
@@ -275,11 +295,12 @@ def issue(context: Context) -> None:
     """Tells the members that changed: one AssignmentIssued (in parts when it is long), then one MemberAssigned each, by member id."""
     state = context.state
     members = tuple(sorted(context.changed))
-    if not members and not context.moves:
+    if not members and not context.moves and not context.rescheduled:
         return
     state.generation += 1
     cause = next((cause for cause in CAUSES if cause in context.causes), "hold_over" if context.lifted else "handover")
     moves = tuple(context.moves[place] for place in sorted(context.moves))
+    delay_ms = 0 if state.scheduled_ms is None else max(0, state.scheduled_ms - state.now_ms)
     parts = max(1, -(-len(moves) // MOST_MOVES))
     for part in range(parts):
         context.emitted.append(
@@ -289,6 +310,7 @@ def issue(context: Context) -> None:
                 members=members if part == 0 else (),
                 moves=moves[part * MOST_MOVES : (part + 1) * MOST_MOVES],
                 probing=state.probing_deadline_ms is not None,
+                scheduled_delay_ms=delay_ms,
                 unique=context.unique,
                 part=part + 1,
                 parts=parts,

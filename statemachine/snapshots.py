@@ -11,12 +11,12 @@ from typing import Any, TypeVar
 
 import msgpack
 
-from assignors.problem import Movement, MovementState
+from assignors.problem import Movement, MovementState, Revocations
 from events import codec
 from events.errors import EquipoiseError, InputError
 from events.facts import GroupConfigured, TopologyDeclared
 from events.tasks import Lag, LagSentinel, TaskId, parse_task
-from statemachine.state import Backoff, Ghost, GroupState, Growth, MemberState, Warmup, ghost_key
+from statemachine.state import Backoff, Ghost, GroupState, Growth, Lost, MemberState, Warmup, ghost_key
 
 T = TypeVar("T")
 
@@ -93,18 +93,20 @@ def _state_to_wire(state: GroupState) -> list[Any]:
             for _, ghost in sorted(state.ghosts.items())
         ],
         _task_map(state.homes),
+        {str(task): [state.lost[task].since_ms, state.lost[task].until_ms] for task in sorted(state.lost)},
         [[str(task), m.source, m.destination, m.state.value] for task, m in sorted(state.in_flight.items())],
         state.waiting,
         [[str(task), member_id, b.until_ms, b.times, b.over] for (task, member_id), b in sorted(state.backoffs.items())],
         dict(sorted(state.nonces.items())),
-        [state.gathering_until_ms, state.probing_deadline_ms],
+        [state.gathering_until_ms, state.probing_deadline_ms, state.scheduled_ms],
+        [state.revocations.times, state.revocations.since_ms, state.revocations.until_ms],
         None if state.verdict is None else list(state.verdict),
     ]
 
 
 def _state_from_wire(wire: list[Any]) -> GroupState:
     group, log_id, config, topologies, ends, racks, growth, numbers, members, owner, *rest = wire
-    tokens, holds, ghosts, homes, in_flight, waiting, backoffs, nonces, timers, verdict = rest
+    tokens, holds, ghosts, homes, lost, in_flight, waiting, backoffs, nonces, timers, revocations, verdict = rest
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
         group=group,
@@ -123,10 +125,13 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         tokens=_from_task_map(tokens),
         holds=_from_task_map(holds),
         homes=_from_task_map(homes),
+        lost={parse_task(text): Lost(since_ms=since_ms, until_ms=until_ms) for text, (since_ms, until_ms) in lost.items()},
         waiting=waiting,
         nonces=nonces,
         gathering_until_ms=timers[0],
         probing_deadline_ms=timers[1],
+        scheduled_ms=timers[2],
+        revocations=Revocations(times=revocations[0], since_ms=revocations[1], until_ms=revocations[2]),
         verdict=None if verdict is None else tuple(verdict),
     )
     for member_id, incarnation, session_timeout_ms, last_heard_ms, tasks in ghosts:

@@ -11,7 +11,7 @@ import enum
 
 import attrs
 
-from assignors.problem import Movement
+from assignors.problem import Movement, Revocations
 from assignors.ranking import lag_within
 from events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from events.knobs import Knobs
@@ -133,6 +133,14 @@ class Backoff:
 
 
 @attrs.define
+class Lost:
+    """A task whose owner left or died at `since_ms` of group time. Nobody is given it before `until_ms`, on purpose; None: not decided."""
+
+    since_ms: int
+    until_ms: int | None = None
+
+
+@attrs.define
 class Ghost:
     """An incarnation that was put out by force and may run on: the tasks it had that nobody is known to run since (PROTOCOL M5).
 
@@ -186,6 +194,9 @@ class GroupState:
     homes: dict[TaskId, str] = attrs.field(factory=dict)
     """Tasks that left a member because it left or died, not for balance: whom they come back to first."""
 
+    lost: dict[TaskId, Lost] = attrs.field(factory=dict)
+    """Tasks that nobody owns since their owner left or died, in a group that has been led since."""
+
     in_flight: dict[TaskId, Movement] = attrs.field(factory=dict)
     waiting: int = 0
     """Movements the last round wanted and had no slot for."""
@@ -193,8 +204,13 @@ class GroupState:
     nonces: dict[str, int] = attrs.field(factory=dict)
     """Join nonce -> group time at which it may be forgotten (PROTOCOL M1)."""
 
+    revocations: Revocations = attrs.field(factory=Revocations)
+    """What the last plan wants to be told again."""
+
     gathering_until_ms: int | None = None
     probing_deadline_ms: int | None = None
+    scheduled_ms: int | None = None
+    """When lost work is given away, or a back-off is over (KIP-415, "scheduled rebalance")."""
     verdict: tuple[str, int, int, int, int] | None = None
     """The last BalanceEvaluated, field by field."""
 

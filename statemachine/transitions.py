@@ -98,8 +98,9 @@ def topology_declared(context: Context, fact: TopologyDeclared) -> None:
     tasks = state.tasks()
     for task in sorted(task for task in state.in_flight if task not in tasks):
         context.cancel(task, "task_gone")
-    for task in [task for task in state.homes if task not in tasks]:
-        del state.homes[task]
+    for remembered in (state.homes, state.lost):
+        for task in [task for task in remembered if task not in tasks]:
+            del remembered[task]
     for key in [key for key in state.backoffs if key[0] not in tasks]:
         del state.backoffs[key]
     context.causes.add("topology")
@@ -295,6 +296,7 @@ def make_current(context: Context, fact: AssignmentObserved) -> None:
         member.active = dict.fromkeys(observed.active, 0)
         member.standby = set(observed.standby) - set(observed.active)
     state.owner = {task: observed.member_id for observed in fact.members for task in observed.active}
+    state.lost = {task: lost for task, lost in state.lost.items() if task not in state.owner}
 
 
 def _renew(context: Context, member_id: str, incarnation: int) -> MemberState:

@@ -314,9 +314,9 @@ def change(draw: Callable[..., Any], group: Group, number: int, gone: dict[str, 
 
 def most_rounds(group: Group) -> int:
     """Every movement and every standby passed on ends within a round of getting a slot, and one slot there is: their number, twice, for what
-    standbys pass on again."""
+    standbys pass on again. One round more for what is lost, and one for what then was put off."""
     kept = sum(task.stateful for task in group.tasks.values())
-    return 2 * kept * (1 + group.knobs.num_standbys) + 2
+    return 2 * kept * (1 + group.knobs.num_standbys) + 4
 
 
 Held = dict[str, tuple[list[TaskId], list[TaskId], list[TaskId]]]

@@ -14,12 +14,14 @@ from typing import Any
 import attrs
 
 from assignors import registry
-from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Plan, Task
+from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Plan, Revocations, Task
 from assignors.validation import plan_faults
 from events.knobs import Knobs
 from events.tasks import Lag, LagSentinel, TaskId
 
 MOST_HAND_OVERS = 1_000
+ROUND_MS = 60_000
+"""Time between two rounds."""
 
 
 def stateful(count: int, *, subtopology: int = 0, end_offset: int = 150_000) -> list[Task]:
@@ -65,6 +67,10 @@ class Group:
         self.members = {name: Process(capacity=capacity) for name, capacity in members.items()}
         self.knobs = Knobs(**{"acceptable_recovery_lag": 100, **knobs})
         self.in_flight: list[Movement] = []
+        self.now_ms = 0
+        self.revocations = Revocations()
+        self.lost: dict[TaskId, tuple[int, str]] = {}
+        """Tasks of members that died -> when, and whose they were."""
         self.owner_changes = 0
         """Tasks that got another owner than before, while that one lived."""
         self.new_copies = 0
@@ -76,7 +82,9 @@ class Group:
 
     def problem(self) -> AssignmentProblem:
         question = AssignmentProblem(
-            tasks=tuple(self.tasks.values()),
+            tasks=tuple(
+                attrs.evolve(task, lost_since_ms=self.lost[task.id][0]) if task.id in self.lost else task for task in self.tasks.values()
+            ),
             members=tuple(
                 Member(
                     id=name,
@@ -86,12 +94,15 @@ class Group:
                     standby=tuple(sorted(process.standby)),
                     warmup=tuple(sorted(process.warmup)),
                     ready=frozenset(task for task in process.standby | process.warmup if process.copies.get(task) == 0),
+                    home=frozenset(task for task, (_, home) in self.lost.items() if home == name),
                     lags={**process.copies, **{task: LagSentinel.ACTIVE for task in process.owned if self.tasks[task].stateful}},
                 )
                 for name, process in self.members.items()
             ),
             knobs=self.knobs,
             in_flight=tuple(self.in_flight),
+            now_ms=self.now_ms,
+            revocations=self.revocations,
         )
         return self.adapted(question)
 
@@ -124,6 +135,7 @@ class Group:
                     process.copies[task] = self.tasks[task].end_offset
                     self.new_copies += 1
             process.standby, process.warmup = set(part.standby), set(part.warmup)
+        self.revocations = plan.revocations
         revoked = {task for part in plan.members.values() for task in part.revoke}
         self.in_flight = [
             attrs.evolve(movement, source=None) if movement.task in revoked else movement
@@ -138,6 +150,7 @@ class Group:
         if self._last_owner.get(task, name) != name and self._last_owner[task] in self.members:
             self.owner_changes += 1
         self._last_owner[task] = name
+        self.lost.pop(task, None)
         process.owned.add(task)
         process.copies.pop(task, None)
 
@@ -148,15 +161,20 @@ class Group:
                 process.copies[task] = 0
 
     def round(self) -> Plan:
+        self.now_ms += ROUND_MS
         self.warm()
         return self.decide()
 
     def settle(self, most_rounds: int) -> int:
-        """Rounds until nothing more is to come, the one that notices it included. Fails beyond `most_rounds`."""
+        """Rounds until nothing more is to come, the one that notices it included. Fails beyond `most_rounds`.
+
+        What a plan puts off on purpose it puts off to the next round.
+        """
         for rounds in range(most_rounds + 1):
             plan = self.round() if rounds else self.decide()
-            if not plan.probing:
+            if not plan.probing and plan.scheduled_ms is None:
                 return rounds
+            self.now_ms = max(self.now_ms, plan.revocations.until_ms, *plan.lost_until_ms.values(), 0)
         raise AssertionError(f"still probing after {most_rounds} rounds: {plan.movements}")
 
     def join(self, name: str, capacity: int = 1, copies: dict[TaskId, Lag] | None = None) -> None:
@@ -169,7 +187,9 @@ class Group:
             for movement in self.in_flight
             if movement.destination != name
         ]
-        return self.members.pop(name)
+        process = self.members.pop(name)
+        self.lost.update((task, (self.now_ms, name)) for task in process.owned)
+        return process
 
     def owners(self) -> dict[TaskId, str]:
         return {task: name for name, process in sorted(self.members.items()) for task in sorted(process.owned)}

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+import attrs
 from hypothesis import strategies as st
 
-from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Partition, Task
+from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Partition, Revocations, Task
 from events.knobs import Knobs
 from events.tasks import Lag, LagSentinel, TaskId
 
@@ -123,4 +124,18 @@ def problems(
                 state = draw(st.sampled_from([MovementState.WARMING, MovementState.REVOKING]))
                 in_flight.append(Movement(task=task.id, source=owner[task.id], destination=destination, state=state))
             blocked.update((task.id, name) for name in names if draw(st.integers(0, 20)) == 0)
-    return AssignmentProblem(tasks=every, members=tuple(group), in_flight=tuple(in_flight), blocked=frozenset(blocked), knobs=draw(knobs(others)))
+    now_ms = draw(st.sampled_from([0, 1_000, 1_000_000]))
+    lost = {task.id: draw(st.integers(0, now_ms)) for task in every if owner[task.id] is None and not simple and draw(st.booleans())}
+    return AssignmentProblem(
+        tasks=tuple(attrs.evolve(task, lost_since_ms=lost.get(task.id)) for task in every),
+        members=tuple(group),
+        in_flight=tuple(in_flight),
+        blocked=frozenset(blocked),
+        knobs=draw(knobs(others)),
+        now_ms=now_ms,
+        revocations=Revocations(
+            times=draw(st.integers(0, 3)),
+            since_ms=draw(st.sampled_from([None, 0, now_ms])),
+            until_ms=draw(st.sampled_from([0, now_ms, now_ms + 500])),
+        ),
+    )

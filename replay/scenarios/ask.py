@@ -36,7 +36,7 @@ def show(play: Play, said: Said) -> None:
         setattr(play.shown, name, said.get(name, False))
 
 
-@directive("state", "", "The state as tables: group, members, movements in flight, holds, homes, back-offs.")
+@directive("state", "", "The state as tables: group, members, movements in flight, holds, homes, lost tasks, back-offs.")
 def state_table(play: Play, said: Said) -> None:
     state = play.state
     play.say(
@@ -53,6 +53,10 @@ def state_table(play: Play, said: Said) -> None:
         play.say(f"hold_ms: {by_task_text({task: str(ms) for task, ms in state.holds.items()})}")
     if state.homes:
         play.say(f"homes: {by_task_text(dict(state.homes))}")
+    if state.lost:
+        play.say(f"lost: {by_task_text({task: f'{lost.since_ms}..{lost.until_ms}' for task, lost in state.lost.items()})}")
+    if state.revocations.since_ms is not None:
+        play.say(f"revocations: times={state.revocations.times} since_ms={state.revocations.since_ms} until_ms={state.revocations.until_ms}")
     for (task, member_id), backoff in sorted(state.backoffs.items()):
         play.say(f"back-off: {task} on {member_id} until_ms={backoff.until_ms} times={backoff.times} {'over' if backoff.over else 'running'}")
 
@@ -116,6 +120,8 @@ def plan(play: Play, said: Said) -> None:
         reason = answer.reasons[movement.task]
         lag = "" if reason.lag_records is None else f" lag={reason.lag_records}"
         play.say(f"   {movement.task} {movement.source or 'nobody'} -> {movement.destination} {movement.state.value} {reason.code}{lag}")
+    for task, until_ms in answer.lost_until_ms.items():
+        play.say(f"   {task} nobody until_ms={until_ms} {answer.reasons[task].code}")
     cost = answer.cost
     play.say(
         f"cost moves={cost.moves} moves_lower_bound={cost.moves_lower_bound} restore_records={cost.restore_records} "

@@ -18,6 +18,14 @@ SUBJECTS: dict[str, Subject] = {
         },
     ),
     "lag_aware": Subject(assignor=LagAware(), knobs={"options": st.fixed_dictionaries({"cross_topic": st.booleans()})}),
+    "cooperative": Subject(
+        assignor=registry.latest("cooperative"),
+        knobs={
+            "options": st.fixed_dictionaries(
+                {}, optional={"scheduled_delay_ms": st.sampled_from([0, 700, 500_000]), "revocation_backoff_ms": st.sampled_from([0, 1, 90_000])}
+            )
+        },
+    ),
 }
 """Assignors that are asked more than the usual: by name, with their own knobs."""
 

@@ -7,10 +7,13 @@ from typing import Any
 
 import pytest
 
+from assignors import registry
 from assignors.wire import assign_line, problem_of
 from events.errors import InputError
 from events.knobs import Knobs
 from events.tasks import LagSentinel, parse_task
+
+INSTALLED = ", ".join(dict.fromkeys(name for name, _ in registry.available()))
 
 DOCUMENTED = """{"assignor": "high_availability",
  "config": {"acceptable_recovery_lag": 10000, "balance_factor": 1, "num_standbys": 1, "max_warmups": 2,
@@ -61,7 +64,7 @@ def test_a_plan_names_everything_in_a_fixed_order():
         '"probing":true,'
         '"cost":{"moves":1,"moves_lower_bound":1,"restore_records":20000,"cross_rack":0,"imbalance":0,"optimal":true},'
         '"reasons":{"0_1":"m1 has more than its share; m2 has less"},'
-        '"unique":true,"imbalance_now":2}'
+        '"unique":true,"imbalance_now":2,"lost_until_ms":{},"revocations":{"times":0,"since_ms":null,"until_ms":0}}'
     )
     assert assign_line(json.dumps(two_members()).encode()) == line
 
@@ -146,9 +149,9 @@ def broken(path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("question", "complaint"),
     [
-        (broken("moves", 1), "$.moves: unknown field; known are assignor, blocked, config, in_flight, members, tasks, version"),
+        (broken("moves", 1), "$.moves: unknown field; known are assignor, blocked, config, in_flight, members, now_ms, revocations, tasks, version"),
         (broken("tasks", {}), "$.tasks: {} is not an array"),
-        (broken("assignor", "nobody"), "$.assignor: 'nobody' is not installed; here are high_availability"),
+        (broken("assignor", "nobody"), f"$.assignor: 'nobody' is not installed; here are {INSTALLED}"),
         (broken("version", 99), "$.version: high_availability has no version 99 here; leave it out for the highest"),
         (broken("config", {"max_warmup": 1}), "$.config.max_warmup: unknown field; known are "),
         (broken("config", {"max_warmups": 0}), "$.config.max_warmups: 0 is not a whole number from 1 to "),
@@ -166,7 +169,7 @@ def broken(path: str, value: Any) -> dict[str, Any]:
         (broken("tasks.0.end_offset", 1.5), "$.tasks[0].end_offset: 1.5 is not a whole number >= 0"),
         (broken("tasks.0.end_offset", 2**63), "$.tasks[0].end_offset: 9223372036854775808 is not a whole number >= 0"),
         (broken("tasks.0.source", [{"topic": "t"}]), "$.tasks[0].source[0].partition: missing; it is required"),
-        (broken("tasks.0.size", 7), "$.tasks[0].size: unknown field; known are changelog, end_offset, id, source, stateful"),
+        (broken("tasks.0.size", 7), "$.tasks[0].size: unknown field; known are changelog, end_offset, id, lost_since_ms, source, stateful"),
         (broken("members.0", 7), "$.members[0]: 7 is not an object"),
         (broken("members.1.id", ""), '$.members[1].id: "" is not a text of one or more characters'),
         (broken("members.1.id", "m1"), "$.members[1]: 'm1' stands at $.members[0] too; name each once"),

@@ -1,0 +1,240 @@
+"""The assignor `cooperative`: incremental cooperative rebalancing, as KIP-415 tells it. Everybody keeps what nobody else is to have.
+
+Design I
+    What is to move is revoked from its owner and granted when that has let go; nothing else stops.
+Design II
+    A task whose owner left or died is *lost*. Nobody is given it for `scheduled_delay_ms`: its owner, which has its state, is likely to come back,
+    and then has it again at once. After that it is placed like a new one. While lost work waits, nothing else moves for balance.
+Design III
+    The balance is reached in steps: rounds in succession that revoke for balance are spaced by a back-off, `revocation_backoff_ms` and 40 times as
+    much each time, so that a fleet that starts does not shuffle once for each member.
+
+The target is that of the shared solver: balanced by the fewest changes of owner.
+
+Where this differs from Kafka Connect, and why. There, work that its owner came back for stays idle until the delay is over; a member that leaves
+with nothing starts a delay; a rebalance during a back-off ends it; what was lost for good goes to whoever was idle once, however full it is now;
+the first tasks in the order of a report are the ones revoked, so whole connectors move; a new leader knows of nothing that was lost; and revoked
+work is idle until the next rebalance. None of that is so here: scenarios in ``tests/scenarios/cooperative`` show each beside what Connect does.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from assignors import options
+from assignors.bounds import moves_lower_bound
+from assignors.costs import cross_rack, restore_records
+from assignors.movements import Movements, Slots
+from assignors.plans import by_member, member_plans
+from assignors.problem import AssignmentProblem, Guarantee, Movement, MovementState, Plan, PlanCost, Reason, Revocations
+from assignors.situation import Shares, Situation
+from assignors.standbys import Standbys, assign_standbys
+from assignors.target import Candidates, Target, propose_balanced_assignment
+from assignors.transport import SOLVER
+from events.knobs import Knobs
+from events.tasks import TaskId
+
+BACKOFF_FACTOR = 40
+"""How much longer each back-off in succession is; the factor of Kafka Connect, whose first one is 40 ms too."""
+MOST_IN_SUCCESSION = 8
+"""After so many in succession a back-off grows no more: whatever it began with, it is at its cap of `scheduled_delay_ms` long before."""
+
+
+@attrs.frozen(kw_only=True)
+class Delays:
+    """The options of `cooperative`, in milliseconds of group time.
+
+    `scheduled_delay_ms`: how long a lost task waits for its owner; Connect's scheduled.rebalance.max.delay.ms. 0: not at all.
+    `revocation_backoff_ms`: the first back-off. None is longer than `scheduled_delay_ms`. 0: none.
+    """
+
+    scheduled_delay_ms: int = 300_000
+    revocation_backoff_ms: int = 40
+
+    @classmethod
+    def of(cls, knobs: Knobs) -> Delays:
+        """Raises FieldError for one of these that is no whole number >= 0."""
+        return cls(**{field.name: options.whole(knobs, field.name, field.default) for field in attrs.fields(cls)})
+
+    def backoff_ms(self, times: int) -> int:
+        """How long the next round that revokes for balance waits after the `times`-th in succession; 0: the last succession is over."""
+        grown_ms: int = self.revocation_backoff_ms * BACKOFF_FACTOR ** min(max(times - 1, 0), MOST_IN_SUCCESSION)
+        return min(self.scheduled_delay_ms, grown_ms)
+
+
+class Cooperative:
+    """KIP-415. Pure and without memory: since when a task is lost, and whose it was, stands in the problem."""
+
+    name = "cooperative"
+    version = 1
+    solver = SOLVER
+    guarantees = frozenset((Guarantee.ALWAYS_OWNED, Guarantee.COPIES_CAPPED, Guarantee.CONVERGES))
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound."""
+        delays = Delays.of(problem.knobs)
+        situation = Situation(problem)
+        shares = Shares(situation)
+        homes = _returned(situation)
+        lost = _still_lost(problem, situation, homes, delays)
+        settled = {task: movement.destination for task, movement in situation.in_flight.items()}
+        candidates = _candidates(situation, homes, settled)
+        target = _target(situation, shares, candidates, settled)
+        now = {**situation.owner, **{task: member for task, member in target.owner.items() if task not in situation.owner and task not in lost}}
+        now = dict(sorted(now.items()))
+        movements, revocations = _movements(problem, situation, delays, target.owner, lost)
+        standbys = assign_standbys(situation, now, target.owner, movements, Slots(situation))
+        imbalance = shares.imbalance(target.owner)
+        moves = len(movements.planned)
+        bound = moves_lower_bound(situation, shares, candidates, settled, balanced=imbalance == 0)
+        return Plan(
+            members=member_plans(situation, now, movements.planned, standbys, standbys.warmups),
+            target=by_member(situation, target.owner),
+            movements=movements.planned,
+            reasons=_reasons(situation, homes, lost, now, movements, standbys),
+            probing=bool(movements.planned) or standbys.unsettled,
+            cost=PlanCost(
+                moves=moves,
+                moves_lower_bound=min(moves, bound),
+                restore_records=restore_records(situation, target.owner),
+                cross_rack=cross_rack(situation, target.owner),
+                imbalance=imbalance,
+                optimal=target.optimal or moves == bound,
+            ),
+            unique=target.unique,
+            imbalance_now=shares.imbalance(now),
+            lost_until_ms=lost,
+            revocations=revocations,
+        )
+
+
+def _returned(situation: Situation) -> dict[TaskId, str]:
+    """Lost tasks whose member is back -> that member."""
+    return {
+        task.id: home
+        for task in situation.tasks.values()
+        if task.lost_since_ms is not None
+        for home in situation.homes(task.id)
+        if situation.may_run(home, task.id)
+    }
+
+
+def _still_lost(problem: AssignmentProblem, situation: Situation, homes: Mapping[TaskId, str], delays: Delays) -> dict[TaskId, int]:
+    """Lost tasks that wait for their member -> until when. One that somebody was promised before is his."""
+    waits = {
+        task.id: task.lost_since_ms + delays.scheduled_delay_ms
+        for task in situation.tasks.values()
+        if task.lost_since_ms is not None and task.id not in homes and task.id not in situation.in_flight
+    }
+    return {task: until_ms for task, until_ms in waits.items() if until_ms > problem.now_ms}
+
+
+def _candidates(situation: Situation, homes: Mapping[TaskId, str], settled: Mapping[TaskId, str]) -> dict[TaskId, Candidates]:
+    """Tasks that nobody owns -> who may have them without that being a change of owner: who had them, if he is back, else anybody."""
+    found: dict[TaskId, Candidates] = {}
+    for task in situation.tasks.values():
+        if task.id in homes:
+            found[task.id] = Candidates(members=(homes[task.id],))
+        elif task.stateful and task.id not in situation.owner and task.id not in settled and situation.eligible(task.id):
+            found[task.id] = Candidates(fresh=situation.eligible(task.id))
+    return found
+
+
+def _target(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
+    """Where everything is to be, lost work included: its place if its member does not come back."""
+    must_change = (
+        bool(settled)
+        or len(situation.owner) < len(situation.tasks)
+        or any(situation.members[owner].leaving or situation.must_move(task) for task, owner in situation.owner.items())
+    )
+    if not must_change and shares.imbalance(situation.owner) == 0:
+        return Target(owner=situation.owner)
+    return propose_balanced_assignment(situation, shares, candidates, settled)
+
+
+def _movements(
+    problem: AssignmentProblem, situation: Situation, delays: Delays, target: Mapping[TaskId, str], lost: Mapping[TaskId, int]
+) -> tuple[Movements, Revocations]:
+    """What is to move is revoked at once, but for what moves for balance alone: that waits while lost work waits, and for the back-off."""
+    moving = [task for task, owner in situation.owner.items() if target.get(task, owner) != owner]
+    carried = [task for task in moving if task in situation.in_flight]
+    forced = [task for task in moving if task not in situation.in_flight and not _may_stay(situation, task)]
+    for_balance = [task for task in moving if task not in situation.in_flight and _may_stay(situation, task)]
+    waits_for, revocations = _back_off(problem, delays, wanted=bool(for_balance), under_way=bool(carried), lost=bool(lost))
+    planned: list[Movement] = []
+    reasons: dict[TaskId, Reason] = {}
+    for state, tasks in (
+        (MovementState.REVOKING, sorted([*carried, *forced, *(() if waits_for else for_balance)])),
+        (MovementState.WAITING, sorted(for_balance) if waits_for else []),
+    ):
+        for task in tasks:
+            because = _wanted(situation, task, target[task])
+            code = "carried" if task in situation.in_flight else because if state is MovementState.REVOKING else waits_for
+            planned.append(Movement(task=task, source=situation.owner[task], destination=target[task], state=state))
+            reasons[task] = Reason(code=code, lag_records=situation.lag(target[task], task), because=because)
+    return (
+        Movements(planned=tuple(planned), reasons=reasons, warmups=frozenset(), standby_destinations={}, ready_by_chance=()),
+        revocations,
+    )
+
+
+def _may_stay(situation: Situation, task: TaskId) -> bool:
+    """It moves for balance alone: its owner stays and may run it."""
+    return not situation.members[situation.owner[task]].leaving and not situation.must_move(task)
+
+
+def _back_off(problem: AssignmentProblem, delays: Delays, *, wanted: bool, under_way: bool, lost: bool) -> tuple[str, Revocations]:
+    """What moves for balance have to wait for ("": nothing; they begin now), and what is to be remembered.
+
+    A back-off that something waited for is never cut short, whatever comes in between. Otherwise a group that comes to rest ends the succession.
+    """
+    said = problem.revocations
+    until_ms = said.until_ms if said.until_ms > problem.now_ms else 0
+    if not wanted:
+        return "", attrs.evolve(said, times=said.times if under_way or until_ms else 0, until_ms=until_ms)
+    if not until_ms and said.since_ms is not None:
+        until_ms = max(0, said.since_ms + delays.backoff_ms(said.times))
+    if until_ms > problem.now_ms:
+        return "back_off", attrs.evolve(said, until_ms=until_ms)
+    if lost:
+        return "lost_work_waits", attrs.evolve(said, until_ms=0)
+    return "", Revocations(times=said.times + 1, since_ms=problem.now_ms)
+
+
+def _wanted(situation: Situation, task: TaskId, destination: str) -> str:
+    """Why it is to move."""
+    if situation.members[situation.owner[task]].leaving:
+        return "leaving"
+    return "return_home" if situation.comes_home(destination, task) else "balance"
+
+
+def _reasons(
+    situation: Situation,
+    homes: Mapping[TaskId, str],
+    lost: Mapping[TaskId, int],
+    now: Mapping[TaskId, str],
+    movements: Movements,
+    standbys: Standbys,
+) -> dict[TaskId, Reason]:
+    """For each task that moves, waits, is placed, or gets a copy."""
+    reasons = {task: Reason(code="standby") for task in standbys.placed}
+    reasons.update((task, Reason(code="lost")) for task in lost)
+    for task, owner in now.items():
+        if task in situation.owner:
+            if situation.members[owner].leaving and not situation.eligible(task):
+                reasons[task] = Reason(code="leaving")
+            continue
+        code = "unowned_stateless"
+        if task in situation.in_flight:
+            code = "carried"
+        elif homes.get(task) == owner:
+            code = "return_home"
+        elif situation.tasks[task].lost_since_ms is not None:
+            code = "lost_for_good" if task not in homes else "balance"
+        elif situation.tasks[task].stateful:
+            code = "unowned" if situation.caught_up(owner, task) else "unowned_cold"
+        reasons[task] = Reason(code=code, lag_records=situation.lag(owner, task))
+    reasons.update(movements.reasons)
+    return dict(sorted(reasons.items()))

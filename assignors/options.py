@@ -1,0 +1,14 @@
+"""What an assignor is told in `Knobs.options`, read and checked: errors name the option as ``config.options.<name>``."""
+
+from __future__ import annotations
+
+from events.errors import FieldError
+from events.knobs import Knobs
+
+
+def whole(knobs: Knobs, name: str, default: int) -> int:
+    """A whole number >= 0. Raises FieldError for anything else."""
+    value = knobs.options.get(name, default)
+    if not isinstance(value, int) or isinstance(value, bool) or value < 0:
+        raise FieldError(f"config.options.{name}", f"{value!r} is not a whole number >= 0")
+    return value

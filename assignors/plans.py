@@ -1,0 +1,48 @@
+"""What every assignor of movements says of members in its plan: the tasks each may hold now, and where they are going."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from assignors.problem import MemberPlan, Movement, MovementState
+from assignors.situation import Situation
+from assignors.standbys import Standbys
+from events.tasks import TaskId
+
+
+def member_plans(
+    situation: Situation, now: Mapping[TaskId, str], planned: Iterable[Movement], standbys: Standbys, warmups: frozenset[tuple[TaskId, str]]
+) -> dict[str, MemberPlan]:
+    """What each member may hold now. It revokes what moves at once, what nobody may run while it is leaving, and what no topology has any more."""
+    revoked = {movement.task for movement in planned if movement.state is MovementState.REVOKING}
+    revoked.update(task for task, owner in situation.owner.items() if situation.members[owner].leaving and not situation.eligible(task))
+    active: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    revoke: dict[str, list[TaskId]] = {
+        member.id: [task for task in member.active if task not in situation.tasks] for member in situation.members.values()
+    }
+    standby: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    warmup: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    for task, owner in now.items():
+        (revoke if task in revoked else active)[owner].append(task)
+    for task, holders in standbys.holders.items():
+        for holder in holders:
+            standby[holder].append(task)
+    for task, member in sorted(warmups):
+        warmup[member].append(task)
+    return {
+        member: MemberPlan(
+            active=tuple(sorted(active[member])),
+            standby=tuple(sorted(standby[member])),
+            warmup=tuple(sorted(warmup[member])),
+            revoke=tuple(sorted(revoke[member])),
+        )
+        for member in situation.members
+    }
+
+
+def by_member(situation: Situation, owner: Mapping[TaskId, str]) -> dict[str, tuple[TaskId, ...]]:
+    """Member -> its tasks, in rising order; every member is named."""
+    tasks: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    for task, member in sorted(owner.items()):
+        tasks[member].append(task)
+    return {member: tuple(of) for member, of in tasks.items()}
