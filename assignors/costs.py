@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from assignors.problem import StageCost
 from assignors.situation import Situation
+from assignors.target import Target
 from events.tasks import TaskId
 
 
@@ -22,7 +24,25 @@ def cross_rack(situation: Situation, target: Mapping[TaskId, str]) -> int:
     return sum(
         1
         for task, owner in target.items()
-        if situation.members[owner].rack is not None
+        if situation.racks.of[owner] is not None
         for partition in situation.tasks[task].source
-        if partition.racks and situation.members[owner].rack not in partition.racks
+        if partition.racks and situation.racks.of[owner] not in partition.racks
     )
+
+
+def rack_cost(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> int:
+    """Of running the tasks where the target has them, and of moving them there from where they run after this plan."""
+    racks = situation.racks
+    return racks.total(target) + sum(racks.move_cost(task) for task, owner in target.items() if task in now and now[task] != owner)
+
+
+def rack_stages(situation: Situation, now: Mapping[TaskId, str], target: Target) -> tuple[StageCost, ...]:
+    """Each stage with its cost and a bound of it; nothing where racks make no difference.
+
+    The bound of the first stage is that of the solver when it proved its target optimal: of all targets that are as balanced. Otherwise every task
+    costs at least what it costs where it costs least.
+    """
+    if not situation.racks.counts:
+        return ()
+    cost = rack_cost(situation, now, target.owner)
+    return (StageCost(name="active", cost=cost, lower_bound=cost if target.optimal else situation.racks.least()),)

@@ -21,15 +21,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from assignors.bounds import moves_lower_bound
-from assignors.costs import cross_rack, restore_records
+from assignors.costs import cross_rack, rack_stages, restore_records
 from assignors.movements import Movements, Slots, get_movements, keep_ready
 from assignors.plans import by_member, member_plans
 from assignors.problem import AssignmentProblem, Guarantee, MovementState, Plan, PlanCost, Reason
 from assignors.situation import Shares, Situation
 from assignors.standbys import Standbys, assign_standbys
-from assignors.target import Candidates, Target, constrained_balanced_assignment, min_rank, propose_balanced_assignment
+from assignors.target import Candidates, Target, adopted_target, constrained_balanced_assignment, min_rank
 from assignors.transport import SOLVER
-from events.errors import FieldError
 from events.tasks import TaskId
 
 
@@ -42,9 +41,7 @@ class HighAvailability:
     guarantees = frozenset(Guarantee)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself or asks for racks, which this version does not know."""
-        if problem.knobs.rack_aware_strategy != "none":
-            raise FieldError("config.rack_aware_strategy", f"{self.name} version {self.version} places without regard to racks; use 'none'")
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself."""
         situation = Situation(problem)
         shares = Shares(situation)
 
@@ -52,10 +49,10 @@ class HighAvailability:
         candidates = _candidates(situation, free)
         overdue = _overdue(situation)
         settled = _settled(situation, candidates, overdue)
-        target = _target(situation, shares, {**candidates, **overdue}, settled)
+        target = adopted_target(situation, shares, {**candidates, **overdue}, settled)
         if overdue:
             settled.update(_leave_now(situation, shares, overdue, target.owner))
-            target = _target(situation, shares, candidates, settled)
+            target = adopted_target(situation, shares, candidates, settled)
         now = _now(situation, shares, candidates, target.owner, free)
 
         slots = Slots(situation)
@@ -118,23 +115,6 @@ def _settled(situation: Situation, candidates: Mapping[TaskId, Candidates], over
     }
 
 
-def _target(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
-    """The proposed balance, adopted only if something must change or it is more balanced than what runs (the KIP's last lines: no thrash)."""
-    imbalance = shares.imbalance(situation.owner)
-    running = Target(owner={task: situation.owner[task] for task in situation.tasks if task in situation.owner})
-    must_change = (
-        bool(settled)
-        or len(situation.owner) < len(situation.tasks)
-        or any(situation.members[owner].leaving or situation.must_move(task) for task, owner in situation.owner.items())
-    )
-    if not must_change and imbalance == 0:
-        return running
-    proposed = propose_balanced_assignment(situation, shares, candidates, settled)
-    if must_change or shares.imbalance(proposed.owner) < imbalance:
-        return proposed
-    return Target(owner=running.owner, optimal=proposed.optimal, unique=proposed.unique)
-
-
 def _now(
     situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str], free: list[TaskId]
 ) -> dict[TaskId, str]:
@@ -171,6 +151,8 @@ def _plan(
     imbalance = shares.imbalance(target.owner)
     moves = sum(now[task] != owner for task, owner in target.owner.items() if task in now)
     bound = moves_lower_bound(situation, shares, candidates, settled, balanced=imbalance == 0)
+    stages = rack_stages(situation, now, target)
+    rack_bound = sum(stage.lower_bound for stage in stages)
     return Plan(
         members=member_plans(situation, now, movements.planned, standbys, movements.warmups | standbys.warmups | kept_ready),
         target=by_member(situation, target.owner),
@@ -183,7 +165,9 @@ def _plan(
             restore_records=restore_records(situation, target.owner),
             cross_rack=cross_rack(situation, target.owner),
             imbalance=imbalance,
-            optimal=target.optimal or moves == bound,
+            optimal=sum(stage.cost for stage in stages) == rack_bound if stages else target.optimal or moves == bound,
+            stages=stages,
+            rack_cost_lower_bound=rack_bound,
         ),
         unique=target.unique,
         imbalance_now=shares.imbalance(now),

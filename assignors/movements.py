@@ -87,6 +87,11 @@ class _Planner:
         self.codes: dict[TaskId, str] = {}
         self.warmups: set[tuple[TaskId, str]] = set()
         self.by_chance: list[tuple[TaskId, str]] = []
+        self.gains = dict.fromkeys(situation.members, 0)
+        """Member -> tasks it is to have more than now."""
+        for task in moving:
+            self.gains[now[task]] -= 1
+            self.gains[target[task]] += 1
 
     def carry_on(self) -> None:
         """What is in flight keeps its slot; a destination that is caught up by now gets the task (PROTOCOL D3, D9)."""
@@ -133,7 +138,12 @@ class _Planner:
         return Movements(
             planned=tuple(planned),
             reasons={
-                task: Reason(code=code, lag_records=self.situation.lag(self.target[task], task), because=self._wanted(task))
+                task: Reason(
+                    code=code,
+                    lag_records=self.situation.lag(self.target[task], task),
+                    because=self._wanted(task),
+                    rack_costs=self._rack_costs(task),
+                )
                 for task, code in self.codes.items()
             },
             warmups=frozenset(self.warmups),
@@ -175,7 +185,16 @@ class _Planner:
         source = self.situation.members[self.now[task]]
         if source.leaving:
             return "overdue" if source.drained else "leaving"
-        return "return_home" if self.situation.comes_home(self.target[task], task) else "balance"
+        if self.situation.comes_home(self.target[task], task):
+            return "return_home"
+        costs = self._rack_costs(task)
+        if costs is not None and costs[1] < costs[0]:
+            return "traffic"
+        return "traffic_room" if costs is not None and self.gains[source.id] >= 0 else "balance"
+
+    def _rack_costs(self, task: TaskId) -> tuple[int, int] | None:
+        racks = self.situation.racks
+        return (racks.cost(task, self.now[task]), racks.cost(task, self.target[task])) if racks.counts else None
 
 
 def keep_ready(movements: Movements, slots: Slots) -> frozenset[tuple[TaskId, str]]:

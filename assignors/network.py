@@ -9,6 +9,13 @@
 A task has an arc to each member that it names and one arc to a pool, never one to each member. Shares are soft, so that there always is a solution:
 a place up to the lower share costs 0, from there to the upper share 1, above it 2. As the number of tasks is given, the sum is the number of tasks
 outside the shares plus a constant. When all tasks are of one kind, a member is one node.
+
+Where racks make a difference, a pool is split by them, and a task has one more arc for each rack that is better than the rest::
+
+    task --(costs less there)--> members of the pool in that rack --> member ...
+    task --------------> pool --> members of the pool in any rack
+
+Where sub-topologies are spread, a member has one more node for each of them, in front of the others, with as many places at cost 0 as it should have.
 """
 
 from __future__ import annotations
@@ -19,25 +26,56 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 
 from assignors.problem import Task
-from assignors.situation import Pool
+from assignors.situation import Kind, Pool
 from assignors.transport import Flow, Hashes, Network, mixed, solve, stable_hash
 from events.tasks import TaskId
 
-_DIRECT, _POOLED, _POOL, _PLACE, _INNER_PLACE = (role << 32 for role in range(1, 6))  # so that arcs between the same names draw different ties
+_DIRECT, _POOLED, _POOL, _PLACE = (role << 32 for role in range(1, 5))  # so that arcs between the same names draw different ties
+_RACK = 1 << 63
+
+Lane = int
+"""Which of a member's nodes: OUTER, INNER, or that of one sub-topology and kind (see `_lane_of`)."""
+OUTER: Lane = 0
+"""All its tasks."""
+INNER: Lane = 1
+"""Its stateful tasks, when there are stateless ones too."""
+
+_Key = tuple[Pool, Lane]
+_Part = tuple[_Key, str | None]
+"""A pool's members in one rack; None: in one that is not known."""
+
+
+def _lane_of(subtopology: int, stateful: bool) -> Lane:
+    """The lane of the tasks of one kind of a sub-topology, where they are spread."""
+    return 2 + 2 * subtopology + stateful
 
 
 class AssignmentNetwork:
-    """Built arc by arc, solved, and read back. `levels`: costs per arc, the most important first."""
+    """Built arc by arc, solved, and read back. `levels`: costs per arc, the most important first.
 
-    def __init__(self, tasks: Mapping[TaskId, Task], *, levels: int, two_kinds: bool = False) -> None:
+    `racks`: member -> rack, when racks make a difference. `spread`: each sub-topology has lanes of its own.
+    """
+
+    def __init__(
+        self,
+        tasks: Mapping[TaskId, Task],
+        *,
+        levels: int,
+        two_kinds: bool = False,
+        racks: Mapping[str, str | None] | None = None,
+        spread: bool = False,
+    ) -> None:
         self._tasks = tasks
         self._levels = levels
         self._two_kinds = two_kinds
+        self._racks = racks
+        self._spread = spread
         self._nodes = 1  # 0 is the sink
         self._task_node: dict[TaskId, int] = {}
-        self._member_node: dict[tuple[str, bool], int] = {}
-        self._pool_node: dict[tuple[Pool, bool], int] = {}
-        self._pool_tasks: dict[tuple[Pool, bool], int] = {}
+        self._member_node: dict[tuple[str, Lane], int] = {}
+        self._pool_node: dict[_Key, int] = {}
+        self._pool_tasks: dict[_Key, int] = {}
+        self._part_node: dict[_Part, int] = {}
         self._direct_wanted: dict[str, int] = {}
         self._tail: list[int] = []
         self._head: list[int] = []
@@ -45,46 +83,64 @@ class AssignmentNetwork:
         self._cost: list[Sequence[int]] = []
         self._name: list[tuple[int, int, int]] = []
         self._direct_arcs: list[tuple[int, TaskId, str]] = []
-        self._pooled_arcs: list[tuple[int, TaskId, tuple[Pool, bool]]] = []
-        self._pool_arcs: dict[tuple[Pool, bool], list[tuple[int, str]]] = {}
+        self._pooled_arcs: list[tuple[int, TaskId, _Key]] = []
+        self._part_arcs: list[tuple[int, TaskId, _Part]] = []
+        self._rack_arcs: dict[_Key, list[tuple[int, str | None]]] = {}
+        self._pool_arcs: dict[_Key | _Part, list[tuple[int, str]]] = {}
+        self._racks_of_pool: dict[Pool, dict[str | None, list[str]]] = {}
+        self._opened = 0
         self._hash: dict[str, int] = {}
 
     def direct(self, task: TaskId, member: str, cost: Sequence[int]) -> None:
         """The task may go to this member."""
         node = self._source(task)
-        inner = self._two_kinds and self._tasks[task].stateful
         self._direct_arcs.append((len(self._tail), task, member))
         self._direct_wanted[member] = self._direct_wanted.get(member, 0) + 1
-        self._arc(node, self._member(member, inner), 1, cost, _DIRECT, task, member)
+        self._arc(node, self._member(member, self._lane(task)), 1, cost, _DIRECT, task, member)
 
-    def pooled(self, task: TaskId, pool: Pool, cost: Sequence[int]) -> None:
-        """The task may go to any member of the pool."""
+    def pooled(self, task: TaskId, pool: Pool, cost: Sequence[int], near: Mapping[str, Sequence[int]] | None = None) -> None:
+        """The task may go to any member of the pool at `cost`, and to those in a rack of `near` at the cost that stands there."""
         node = self._source(task)
-        key = (pool, self._two_kinds and self._tasks[task].stateful)
+        key = (pool, self._lane(task))
         if key not in self._pool_node:
             self._pool_node[key] = self._new_node()
             self._pool_tasks[key] = 0
         self._pool_tasks[key] += 1
         self._pooled_arcs.append((len(self._tail), task, key))
         self._arc(node, self._pool_node[key], 1, cost, _POOLED | self._pool_node[key], task, None)
+        for rack, cheaper in near.items() if near else ():
+            if rack in self._by_rack(pool):
+                part = (key, rack)
+                self._part_arcs.append((len(self._tail), task, part))
+                self._arc(node, self._part(part), 1, cheaper, _POOLED | self._part(part), task, None)
 
-    def place(self, member: str, capacity: int, cost: Sequence[int], *, inner: bool = False) -> None:
+    def place(self, member: str, capacity: int, cost: Sequence[int], *, lane: Lane = OUTER) -> None:
         """Room for `capacity` tasks on a member, at this cost each."""
-        if capacity <= 0 or (member, inner) not in self._member_node:
+        if capacity <= 0 or (member, lane) not in self._member_node:
             return
-        node = self._member_node[member, inner]
-        self._arc(node, self._member(member, False) if inner else 0, capacity, cost, (_INNER_PLACE if inner else _PLACE) | cost[0], None, member)
+        node = self._member_node[member, lane]
+        behind = self._behind(lane)
+        head = 0 if behind is None else self._member(member, behind)
+        self._arc(node, head, capacity, cost, _PLACE + (lane << 32) | sum(cost), None, member)
 
     def shares(self, member: str, lower: int, upper: int, *, kind: str) -> None:
         """Soft bounds for a member's stateful tasks, or for all its tasks; the first level of cost counts what is outside."""
-        inner = kind == "stateful"
-        if inner and not self._two_kinds:
+        lane = INNER if kind == "stateful" else OUTER
+        if lane == INNER and not self._two_kinds:
             return
         self._open_pools()
         rest = (0,) * (self._levels - 1)
-        self.place(member, lower, (0, *rest), inner=inner)
-        self.place(member, upper - lower, (1, *rest), inner=inner)
-        self.place(member, len(self._task_node), (2, *rest), inner=inner)
+        self.place(member, lower, (0, *rest), lane=lane)
+        self.place(member, upper - lower, (1, *rest), lane=lane)
+        self.place(member, len(self._task_node), (2, *rest), lane=lane)
+
+    def limit(self, member: str, kind: Kind, most: int) -> None:
+        """A soft upper bound for a member's tasks of one sub-topology and kind; the second level of cost counts what is above."""
+        self._open_pools()
+        lane = _lane_of(*kind)
+        rest = (0,) * (self._levels - 2)
+        self.place(member, most, (0, 0, *rest), lane=lane)
+        self.place(member, len(self._task_node), (0, 1, *rest), lane=lane)
 
     def wanted(self) -> dict[str, int]:
         """Member -> how many tasks could come to it at most."""
@@ -116,26 +172,78 @@ class AssignmentNetwork:
         )
 
     def assigned(self, flow: Flow) -> dict[TaskId, str]:
-        """Task -> member. What the flow sent through a pool is dealt by `deal`."""
+        """Task -> member. What the flow sent through a pool is dealt by `deal`: first to the pool's racks, then to the members."""
         amount: list[int] = flow.amount.tolist()
         owner = {task: member for arc, task, member in self._direct_arcs if amount[arc]}
-        pooled: dict[tuple[Pool, bool], list[TaskId]] = {}
+        pooled: dict[_Key | _Part, list[TaskId]] = {}
         for arc, task, key in self._pooled_arcs:
             if amount[arc]:
                 pooled.setdefault(key, []).append(task)
-        for key, tasks in pooled.items():
-            owner.update(deal(sorted(tasks), {member: amount[arc] for arc, member in self._pool_arcs[key]}))
+        for arc, task, part in self._part_arcs:
+            if amount[arc]:
+                pooled.setdefault(part, []).append(task)
+        for hub, arcs in self._rack_arcs.items():
+            parts = {rack or "": (hub, rack) for _, rack in arcs}
+            for task, rack in deal(sorted(pooled.pop(hub, ())), {rack or "": amount[arc] for arc, rack in arcs}).items():
+                pooled.setdefault(parts[rack], []).append(task)
+        for place, tasks in pooled.items():
+            owner.update(deal(sorted(tasks), {member: amount[arc] for arc, member in self._pool_arcs[place]}))
         return dict(sorted(owner.items()))
 
+    def _lane(self, task: TaskId) -> Lane:
+        stateful = self._tasks[task].stateful
+        if self._spread:
+            return _lane_of(task.subtopology, stateful)
+        return INNER if self._two_kinds and stateful else OUTER
+
+    def _behind(self, lane: Lane) -> Lane | None:
+        """The lane that a lane's places lead to; None: the sink."""
+        if lane == OUTER:
+            return None
+        if lane == INNER:
+            return OUTER
+        return INNER if self._two_kinds and lane % 2 else OUTER
+
+    def _by_rack(self, pool: Pool) -> dict[str | None, list[str]]:
+        """The pool's members, by rack. Empty when racks make no difference."""
+        found = self._racks_of_pool.get(pool)
+        if found is None:
+            found = self._racks_of_pool[pool] = {}
+            racks = self._racks or {}
+            for member in pool.members if racks else ():
+                found.setdefault(racks[member], []).append(member)
+        return found
+
+    def _part(self, part: _Part) -> int:
+        node = self._part_node.get(part)
+        if node is None:
+            node = self._part_node[part] = self._new_node()
+        return node
+
     def _open_pools(self) -> None:
+        """Arcs from pools to their members; from those that are split, to their parts first."""
+        if self._opened == len(self._pool_node):
+            return
+        self._opened = len(self._pool_node)
+        split = {key for key, _ in self._part_node}
         for key, node in self._pool_node.items():
-            if key in self._pool_arcs:
+            if key in self._pool_arcs or key in self._rack_arcs:
                 continue
-            pool, inner = key
-            arcs = self._pool_arcs[key] = []
-            for member in pool.members:
-                arcs.append((len(self._tail), member))
-                self._arc(node, self._member(member, inner), self._pool_tasks[key], (0,) * self._levels, _POOL | node, None, member)
+            pool, lane = key
+            if key not in split:
+                self._open(key, node, lane, pool.members, self._pool_tasks[key])
+                continue
+            arcs = self._rack_arcs[key] = []
+            for rack, members in sorted(self._by_rack(pool).items(), key=lambda item: (item[0] is not None, item[0] or "")):
+                arcs.append((len(self._tail), rack))
+                self._arc(node, self._part((key, rack)), self._pool_tasks[key], (0,) * self._levels, _RACK | node, None, rack)
+                self._open((key, rack), self._part((key, rack)), lane, members, self._pool_tasks[key])
+
+    def _open(self, place: _Key | _Part, node: int, lane: Lane, members: Sequence[str], tasks: int) -> None:
+        arcs = self._pool_arcs[place] = []
+        for member in members:
+            arcs.append((len(self._tail), member))
+            self._arc(node, self._member(member, lane), tasks, (0,) * self._levels, _POOL | node, None, member)
 
     def _new_node(self) -> int:
         self._nodes += 1
@@ -147,12 +255,13 @@ class AssignmentNetwork:
             node = self._task_node[task] = self._new_node()
         return node
 
-    def _member(self, member: str, inner: bool) -> int:
-        node = self._member_node.get((member, inner))
+    def _member(self, member: str, lane: Lane) -> int:
+        node = self._member_node.get((member, lane))
         if node is None:
-            node = self._member_node[member, inner] = self._new_node()
-            if inner:
-                self._member(member, False)
+            node = self._member_node[member, lane] = self._new_node()
+            behind = self._behind(lane)
+            if behind is not None:
+                self._member(member, behind)
         return node
 
     def _arc(self, tail: int, head: int, capacity: int, cost: Sequence[int], role: int, task: TaskId | None, member: str | None) -> None:

@@ -30,11 +30,12 @@ class Guarantee(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class Partition:
-    """A partition and the racks of its replicas (empty: not known)."""
+    """A partition and the racks of its replicas (empty: not known). `weight`: its traffic, in any unit that is the same for all partitions."""
 
     topic: str
     partition: int
     racks: tuple[str, ...] = ()
+    weight: int = 1
 
 
 @attrs.frozen(kw_only=True)
@@ -155,10 +156,14 @@ class Reason:
     lag_records: int | None = None
     because: str | None = None
     """For a movement: the code of why it was wanted, when `code` says what it waits for."""
+    rack_costs: tuple[int, int] | None = None
+    """For a movement: what running the task costs in traffic on its source and on its destination; None: racks make no difference."""
 
 
 REASONS: Mapping[str, str] = {
     "balance": "{source} has more than its share; {destination} has less",
+    "traffic": "{destination} is nearer to what it reads than {source}{traffic}",
+    "traffic_room": "it makes room on {source} for a task that is nearer there{traffic}",
     "leaving": "{source} is leaving",
     "unowned": "nobody ran it; {destination} is the best placed of the caught-up members",
     "unowned_stateless": "nobody ran it; {destination} has room, and it has no state to restore",
@@ -182,12 +187,26 @@ REASONS: Mapping[str, str] = {
     "lost_work_waits": "lost work waits for its member; until then nothing else moves for balance",
     "back_off": "tasks were moved for balance just now; the next such move waits",
 }
-"""Reason code -> template for readers; ``records`` as `records_text` has them."""
+"""Reason code -> template for readers; ``records`` as `records_text` has them, ``traffic`` as `traffic_text`."""
 
 
 def records_text(records: int | None) -> str:
     """``1 record``, ``1,204 records``; None: ``an unknown number of records``."""
     return "an unknown number of records" if records is None else f"{records:,} record{'' if records == 1 else 's'}"
+
+
+def traffic_text(rack_costs: tuple[int, int] | None) -> str:
+    """`` (traffic 20 before, 0 after)``; None: nothing."""
+    return "" if rack_costs is None else f" (traffic {rack_costs[0]:,} before, {rack_costs[1]:,} after)"
+
+
+@attrs.frozen(kw_only=True)
+class StageCost:
+    """What one stage of a staged solve costs, and a proven lower bound of that, given the stages before it."""
+
+    name: str
+    cost: int
+    lower_bound: int
 
 
 @attrs.frozen(kw_only=True)
@@ -202,7 +221,16 @@ class PlanCost:
     imbalance: int
     """Tasks over the upper share plus tasks under the lower share at the target, summed over members."""
     optimal: bool
-    """True only when the solver proved the cost equal to its lower bound."""
+    """True only when the solver proved the cost equal to its lower bound; where racks make a difference, that of the whole."""
+    stages: tuple[StageCost, ...] = ()
+    """Rack cost of running all tasks, moves included (``active``), and of keeping standbys (``standby``); empty where racks make no difference."""
+    rack_cost_lower_bound: int = 0
+    """Of the sum of all stages, for any balanced target with any standbys."""
+
+    @property
+    def rack_cost(self) -> int:
+        """All stages together."""
+        return sum(stage.cost for stage in self.stages)
 
 
 @attrs.frozen(kw_only=True)

@@ -8,6 +8,7 @@ import attrs
 
 from assignors.pace import Pace
 from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Task
+from assignors.racks import Racks
 from assignors.ranking import Copy, copies, whole
 from events.errors import FieldError
 from events.tasks import TaskId
@@ -45,6 +46,7 @@ class Situation:
         self.tasks: dict[TaskId, Task] = {task.id: task for task in sorted(problem.tasks, key=lambda task: task.id)}
         self.members: dict[str, Member] = {member.id: member for member in sorted(problem.members, key=lambda member: member.id)}
         _check(problem, self.tasks, self.members)
+        self.racks = Racks(self.knobs, self.tasks, self.members)
         self.blocked: dict[TaskId, list[str]] = {}
         """Task -> members on which no warm-up of it may begin."""
         for task_id, member_id in sorted(problem.blocked):
@@ -200,6 +202,10 @@ class Share:
         return max(count - self.upper, self.lower - count, 0)
 
 
+Kind = tuple[int, bool]
+"""A sub-topology, and whether the tasks meant are its stateful ones."""
+
+
 class Shares:
     """Balance (PROTOCOL D4): between floor and ceiling of T*c/C, widened by balance_factor - 1, for stateful tasks and for all tasks. A leaving
     member: 0.
@@ -223,6 +229,7 @@ class Shares:
         self.stateful = {member.id: share(member, stateful) for member in situation.members.values()}
         self.every = {member.id: share(member, every) for member in situation.members.values()}
         self._situation = situation
+        self._limits: dict[Kind, dict[str, int]] | None = None
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
         """Tasks outside the shares, summed over members; with both kinds of tasks, over stateful tasks plus over all tasks."""
@@ -236,3 +243,44 @@ class Shares:
         if self.two_kinds:
             outside += sum(self.stateful[member].outside(count) for member, count in stateful.items())
         return outside
+
+    def limits(self) -> Mapping[Kind, Mapping[str, int]]:
+        """For the strategy `balanced_min_cost`: the most tasks of a sub-topology that each member should have (KIP-925, 4.B.II); else empty.
+
+        Of a sub-topology's g tasks a member with the upper share u of all T tasks of their kind should have at most ceil(g*u/T), as in Kafka, which
+        takes for u what the member has. Where only some may run the sub-topology, at least what falls to it among them.
+        """
+        if self._limits is None:
+            self._limits = {}
+            kinds: dict[Kind, int] = {}
+            for task in self._situation.tasks.values() if self._situation.racks.spreads else ():
+                kind = task.id.subtopology, task.stateful
+                kinds[kind] = kinds.get(kind, 0) + 1
+            for (subtopology, stateful), tasks in kinds.items():
+                self._limits[subtopology, stateful] = self._limits_of(TaskId(subtopology, 0), stateful, tasks)
+        return self._limits
+
+    def _limits_of(self, task: TaskId, stateful: bool, tasks: int) -> dict[str, int]:
+        situation = self._situation
+        every = len(situation.stateful) if stateful else len(situation.tasks) - len(situation.stateful)
+        pool = situation.eligible(task).members
+        capacity = sum(situation.members[member].capacity for member in pool)
+        return {
+            member: max(-(-tasks * self._upper(member, stateful) // every), -(-tasks * situation.members[member].capacity // capacity))
+            for member in pool
+        }
+
+    def _upper(self, member: str, stateful: bool) -> int:
+        """The most tasks of a kind that fit into a member's shares."""
+        if not self.two_kinds:
+            return self.every[member].upper
+        return self.stateful[member].upper if stateful else self.every[member].upper - self.stateful[member].lower
+
+    def crowding(self, owner: Mapping[TaskId, str]) -> int:
+        """Tasks above the `limits`, summed over sub-topologies and members."""
+        limits = self.limits()
+        counts: dict[tuple[Kind, str], int] = {}
+        for task, member in owner.items() if limits else ():
+            key = (task.subtopology, self._situation.tasks[task].stateful), member
+            counts[key] = counts.get(key, 0) + 1
+        return sum(max(0, count - limits[kind].get(member, 0)) for (kind, member), count in counts.items())

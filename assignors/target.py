@@ -11,6 +11,7 @@ import attrs
 
 from assignors.network import AssignmentNetwork
 from assignors.pace import Pace
+from assignors.racks import Traffic
 from assignors.ranking import whole
 from assignors.situation import Pool, Shares, Situation, pool_of
 from events.tasks import TaskId
@@ -194,10 +195,41 @@ def constrained_balanced_assignment(
     return network.assigned(network.solve())
 
 
+def adopted_target(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
+    """The proposed balance, adopted only if something must change or it is better than what runs (the KIP's last lines: no thrash).
+
+    Better: more balanced; or as balanced and cheaper where racks make a difference, what the changes cost included. So when traffic could be less the
+    group moves once, and stays.
+    """
+    running = Target(owner={task: situation.owner[task] for task in situation.tasks if task in situation.owner})
+    must_change = (
+        bool(settled)
+        or len(situation.owner) < len(situation.tasks)
+        or any(situation.members[owner].leaving or situation.must_move(task) for task, owner in situation.owner.items())
+    )
+    worth = _worth(situation, shares, running.owner)
+    if not must_change and worth == (0, 0, situation.racks.least()):
+        return running
+    proposed = propose_balanced_assignment(situation, shares, candidates, settled)
+    if must_change or _worth(situation, shares, proposed.owner) < worth:
+        return proposed
+    return Target(owner=running.owner, optimal=proposed.optimal, unique=proposed.unique)
+
+
+def _worth(situation: Situation, shares: Shares, target: Mapping[TaskId, str]) -> tuple[int, int, int]:
+    """What a target is judged by where nothing must change, the most important first; less is better."""
+    racks = situation.racks
+    changes = sum(racks.move_cost(task) for task, member in target.items() if situation.owner[task] != member) if racks.counts else 0
+    return shares.imbalance(target), shares.crowding(target), racks.total(target) + changes
+
+
 def propose_balanced_assignment(
     situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]
 ) -> Target:
     """The target: among all assignments with the least imbalance the one that changes the fewest owners, regardless of ranks.
+
+    Where racks make a difference, the cost of traffic and of the changes together come before the changes alone (KIP-925: `rack_traffic_cost` and
+    `rack_non_overlap_cost` say how much one outweighs the other), and before them, where sub-topologies are to be spread, that they are.
 
     Then, in this order: the moves liked best (see LIKED, NEUTRAL, BLOCKED), fewest records to restore, a tie-break drawn from the ids. `settled`:
     destinations decided earlier (PROTOCOL D9), kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when it
@@ -205,7 +237,11 @@ def propose_balanced_assignment(
 
     Before: m1 (0_0, 0_1, 0_2, 0_3), m2 (), both of capacity 1. After: m1 keeps two, m2 is to get the two that are cheapest to restore.
     """
-    network = AssignmentNetwork(situation.tasks, levels=4, two_kinds=shares.two_kinds)
+    racks = situation.racks
+    limits = shares.limits()
+    network = AssignmentNetwork(
+        situation.tasks, levels=len(STAYS), two_kinds=shares.two_kinds, racks=racks.of if racks.counts else None, spread=bool(limits)
+    )
     for task in situation.tasks:
         if task in settled:
             network.direct(task, settled[task], STAYS)
@@ -213,6 +249,9 @@ def propose_balanced_assignment(
             _add_task(network, situation, task, candidates.get(task))
         elif task in situation.owner and not situation.members[situation.owner[task]].leaving:
             network.direct(task, situation.owner[task], STAYS)
+    for kind, most in limits.items():
+        for member in situation.members:
+            network.limit(member, kind, most.get(member, 0))
     for member in situation.members:
         network.shares(member, shares.stateful[member].lower, shares.stateful[member].upper, kind="stateful")
         network.shares(member, shares.every[member].lower, shares.every[member].upper, kind="every")
@@ -220,11 +259,15 @@ def propose_balanced_assignment(
     return Target(owner=network.assigned(flow), optimal=flow.optimal, unique=flow.unique)
 
 
-STAYS = (0, 0, 0, 0)
+STAYS = (0, 0, 0, 0, 0, 0)
 
 
 def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, candidates: Candidates | None) -> None:
-    """One task's arcs. Costs: (imbalance, changes of owner, dislike, records to restore), where dislike is one of LIKED, NEUTRAL and BLOCKED."""
+    """One task's arcs.
+
+    Costs: (imbalance, crowding, rack cost, changes of owner, dislike, records to restore), where dislike is one of LIKED, NEUTRAL and BLOCKED. The
+    rack cost is that of `racks.Racks`: of the traffic, and of a change of owner in the same coin; 0 where racks make no difference.
+    """
     owner = situation.owner.get(task)
     eligible = situation.unblocked(task)
     changes = 0 if owner is None and candidates is None else 1
@@ -234,8 +277,10 @@ def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, ca
         named.update(dict.fromkeys((*situation.copies[task], *situation.blocked.get(task, ()))))
     else:
         named.update(dict.fromkeys(situation.homes(task)))
+    racks = situation.racks
+    traffic, move_cost = racks.active(task), racks.move_cost(task)
     if owner is not None and situation.may_run(owner, task):
-        network.direct(task, owner, STAYS)
+        network.direct(task, owner, (0, 0, traffic.at(racks.of[owner]), 0, 0, 0))
     for member in named:
         if member != owner and situation.may_run(member, task):
             ready = situation.is_ready(member, task)
@@ -244,13 +289,20 @@ def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, ca
                 dislike = LIKED
             elif not ready and member not in eligible and member not in granted:
                 dislike = BLOCKED
-            network.direct(task, member, (0, 0 if member in granted else changes, dislike, 0 if ready else situation.records(member, task)))
+            change = 0 if member in granted else changes
+            rack_cost = traffic.at(racks.of[member]) + change * move_cost
+            network.direct(task, member, (0, 0, rack_cost, change, dislike, 0 if ready else situation.records(member, task)))
     records = whole(situation.tasks[task]) if situation.tasks[task].stateful else 0
     fresh = candidates.fresh if candidates is not None else None
     if fresh is not None:
-        network.pooled(task, fresh, (0, 0, NEUTRAL, records))
+        _add_pool(network, task, fresh, traffic, 0, (0, NEUTRAL, records))
     if fresh is not eligible and eligible:
-        network.pooled(task, eligible, (0, changes, NEUTRAL, records))
+        _add_pool(network, task, eligible, traffic, changes * move_cost, (changes, NEUTRAL, records))
+
+
+def _add_pool(network: AssignmentNetwork, task: TaskId, pool: Pool, traffic: Traffic, move_cost: int, rest: tuple[int, int, int]) -> None:
+    near = {rack: (0, 0, cost + move_cost, *rest) for rack, cost in traffic.near.items() if cost < traffic.far}
+    network.pooled(task, pool, (0, 0, traffic.far + move_cost, *rest), near)
 
 
 LIKED = 0

@@ -83,8 +83,8 @@ def solve(network: Network) -> Flow:
     optimal = True
     start = 0
     while start < len(network.costs):
-        cost, start = face.scaled(start)
-        optimal &= face.minimise(cost)
+        cost, start, exact = face.scaled(start)
+        optimal &= face.minimise(cost) and exact
     unique = not face.has_other()
     for salt in range(0 if unique else 1 + REDRAWS):
         drawn = face.tie_broken(FIRST_SALT + salt)
@@ -107,8 +107,8 @@ class _Face:
         self.most_cost = 2 ** (61 - (network.nodes + 1).bit_length())
         self.units = int(network.supply[network.supply > 0].sum())
 
-    def scaled(self, start: int) -> tuple[Ints, int]:
-        """As many levels from `start` on as fit into one cost, each outweighing the sum of all below it; and the level to go on with.
+    def scaled(self, start: int) -> tuple[Ints, int, bool]:
+        """As many levels from `start` on as fit into one cost, each outweighing the sum of all below it; the level to go on with; is it exact?
 
         A single level too large for the solver loses its lowest bits.
         """
@@ -125,7 +125,7 @@ class _Face:
             highest = highest * weight + most
             level += 1
         excess = highest.bit_length() - (self.most_cost.bit_length() - 1)
-        return (combined >> excess if excess > 0 else combined), level
+        return (combined >> excess if excess > 0 else combined), level, excess <= 0
 
     def minimise(self, cost: Ints) -> bool:
         """Narrow the face to the flows that are cheapest by `cost` (>= 0). True: proven."""

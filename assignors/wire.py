@@ -40,16 +40,19 @@ from assignors.problem import (
     MovementState,
     Partition,
     Plan,
+    PlanCost,
     Reason,
     Revocations,
     Task,
     records_text,
+    traffic_text,
 )
+from assignors.racks import MOST_WEIGHT
 from assignors.topics import PLAIN, Naming, TopicTask, naming_of
 from assignors.validation import plan_faults
 from events.errors import EquipoiseError, FieldError, InputError
 from events.fields import INT64_MAX, MOST_TASK_NUMBER
-from events.knobs import Knobs
+from events.knobs import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, Knobs
 from events.tasks import Lag, LagSentinel, TaskId, parse_task
 
 _T = TypeVar("_T")
@@ -195,6 +198,12 @@ def _text(path: str, value: object) -> str:
     return value
 
 
+def _short(path: str, value: object, most_chars: int) -> str:
+    if len(_text(path, value)) > most_chars:
+        _refuse(path, f"{_shown(value)} is longer than {most_chars} characters")
+    return _text(path, value)
+
+
 def _rack(path: str, value: object) -> str | None:
     return None if value is None else _text(path, value)
 
@@ -214,6 +223,12 @@ def _whole(path: str, value: object) -> int:
 def _positive(path: str, value: object) -> int:
     if _whole(path, value) == 0:
         _refuse(path, "0 is not a whole number >= 1")
+    return _whole(path, value)
+
+
+def _weight(path: str, value: object) -> int:
+    if _whole(path, value) > MOST_WEIGHT:
+        _refuse(path, f"{value} is over {MOST_WEIGHT:,}; use a coarser unit for all partitions")
     return _whole(path, value)
 
 
@@ -294,9 +309,12 @@ def _knobs(path: str, value: object) -> Knobs:
 
 
 def _partition(path: str, value: object) -> Partition:
-    fields = _Object(path, value, required=("topic", "partition"), optional=("racks",))
+    fields = _Object(path, value, required=("topic", "partition"), optional=("racks", "weight"))
     return Partition(
-        topic=fields.get("topic", _text, ""), partition=fields.get("partition", _whole, 0), racks=tuple(sorted(set(fields.each("racks", _text))))
+        topic=fields.get("topic", _text, ""),
+        partition=fields.get("partition", _whole, 0),
+        racks=tuple(sorted(set(fields.each("racks", _text)))),
+        weight=fields.get("weight", _weight, 1),
     )
 
 
@@ -402,7 +420,9 @@ def _member(path: str, value: object, known: _Known) -> Member:
     def tags(at: str, content: object) -> dict[str, str]:
         if not isinstance(content, dict):
             _refuse(at, f"{_shown(content)} is not an object of tag and value")
-        return {key: _text(_at(at, key), tag) for key, tag in content.items()}
+        if len(content) > MOST_TAGS:
+            _refuse(at, f"has {len(content)} tags; {MOST_TAGS} at most")
+        return {_short(at, key, MOST_TAG_KEY_CHARS): _short(_at(at, key), tag, MOST_TAG_VALUE_CHARS) for key, tag in content.items()}
 
     member = Member(
         id=_text(f"{path}.id", fields.content["id"]),
@@ -475,12 +495,24 @@ def plan_json(plan: Plan, naming: Naming = PLAIN) -> dict[str, Any]:
             "cross_rack": cost.cross_rack,
             "imbalance": cost.imbalance,
             "optimal": cost.optimal,
+            **_rack_cost_json(cost),
         },
         "reasons": reason_texts(plan, naming),
         "unique": plan.unique,
         "imbalance_now": plan.imbalance_now,
         "lost_until_ms": {naming.text(task): until_ms for task, until_ms in plan.lost_until_ms.items()},
         "revocations": attrs.asdict(plan.revocations),
+    }
+
+
+def _rack_cost_json(cost: PlanCost) -> dict[str, Any]:
+    """Nothing where racks make no difference."""
+    if not cost.stages:
+        return {}
+    return {
+        "rack_cost": cost.rack_cost,
+        "rack_cost_lower_bound": cost.rack_cost_lower_bound,
+        "stages": [{"stage": stage.name, "cost": stage.cost, "lower_bound": stage.lower_bound} for stage in cost.stages],
     }
 
 
@@ -509,4 +541,9 @@ def reason_texts(plan: Plan, naming: Naming = PLAIN) -> dict[str, str]:
 
 def _rendered(code: str, reason: Reason, source: str | None, destination: str | None) -> str:
     template = REASONS.get(code, code)
-    return template.format(source=source or "nobody", destination=destination or "nobody", records=records_text(reason.lag_records))
+    return template.format(
+        source=source or "nobody",
+        destination=destination or "nobody",
+        records=records_text(reason.lag_records),
+        traffic=traffic_text(reason.rack_costs),
+    )

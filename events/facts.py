@@ -10,7 +10,7 @@ import attrs
 
 from events import fields
 from events.errors import FieldError
-from events.knobs import Knobs
+from events.knobs import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, Knobs
 from events.tasks import Lag, TaskId
 
 _member = attrs.field(validator=fields.text())
@@ -93,7 +93,12 @@ class MemberJoined:
     capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
     """Threads: a member of capacity 2 gets twice the tasks of a member of capacity 1."""
     rack: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
-    tags: dict[str, str] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.text(), fields.text()))
+    tags: dict[str, str] = attrs.field(
+        factory=dict,
+        converter=fields.sorted_mapping,
+        validator=fields.mapping_of(fields.text(1, MOST_TAG_KEY_CHARS), fields.text(1, MOST_TAG_VALUE_CHARS), most_items=MOST_TAGS),
+    )
+    """Client tags (KIP-708), as ``{"zone": "eu-1a"}``."""
     session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
     lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
     """How much earlier than `session_timeout_ms` the lease ends: at least max_step_ms per broker failover tolerated (PROTOCOL M4)."""

@@ -138,12 +138,14 @@ def _within(field: str, key: object, error: FieldError) -> FieldError:
     return FieldError(f"{field}[{key!s:.80}]{error.field.removeprefix(field)}", error.problem)
 
 
-def mapping_of(key: Validator, item: Validator) -> Validator:
-    """A dict whose keys and values each pass their validator."""
+def mapping_of(key: Validator, item: Validator, *, most_items: int | None = None) -> Validator:
+    """A dict whose keys and values each pass their validator, of `most_items` at most."""
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value.__class__ is not dict:
             raise FieldError(_name(owner, attribute), f"{value!r:.80} is not a mapping")
+        if most_items is not None and len(value) > most_items:
+            raise FieldError(_name(owner, attribute), f"has {len(value)} entries; {most_items} at most")
         for name, content in value.items():
             try:
                 key(owner, attribute, name)
@@ -154,8 +156,8 @@ def mapping_of(key: Validator, item: Validator) -> Validator:
     return check
 
 
-def tuple_of(item: Validator) -> Validator:
-    """A tuple whose items each pass the validator."""
+def tuple_of(item: Validator, *, most_items: int | None = None, distinct: bool = False) -> Validator:
+    """A tuple whose items each pass the validator, of `most_items` at most, and no two the same if they are to be `distinct`."""
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value.__class__ is not tuple:
@@ -165,6 +167,10 @@ def tuple_of(item: Validator) -> Validator:
                 item(owner, attribute, content)
             except FieldError as error:
                 raise _within(_name(owner, attribute), index, error) from None
+        if most_items is not None and len(value) > most_items:
+            raise FieldError(_name(owner, attribute), f"has {len(value)} items; {most_items} at most")
+        if distinct and len(frozenset(value)) < len(value):
+            raise FieldError(_name(owner, attribute), f"{value!r:.80} names one twice; name each once")
 
     return check
 

@@ -18,6 +18,14 @@ def _strategy(name: Any) -> Any:
     return _KAFKA_STRATEGIES.get(name, name) if isinstance(name, str) else name
 
 
+MOST_RACK_COST = 100_000
+"""Far more than anybody needs to say what outweighs what, and sums of it stay exact in the solver."""
+MOST_TAGS = 5
+MOST_TAG_KEY_CHARS = 20
+MOST_TAG_VALUE_CHARS = 30
+"""Limits of client tags (KIP-708): their number, the length of a tag's name and of its value."""
+
+
 @attrs.frozen(kw_only=True)
 class Knobs:
     """What an operator may set for a group.
@@ -43,11 +51,27 @@ class Knobs:
     probing_interval_ms: int = attrs.field(default=600_000, validator=fields.integer(1))
     """Group time between two balance evaluations without a natural change. Kafka: probing.rebalance.interval.ms."""
 
+    # Racks (KIP-925, KIP-708).
     rack_aware_strategy: str = attrs.field(default="none", converter=_strategy, validator=fields.one_of("none", "min_cost", "balanced_min_cost"))
-    """KIP-925. Apache Kafka's names, min_traffic and balance_subtopology, are taken too and mean the same."""
-    rack_traffic_cost: int = attrs.field(default=10, validator=fields.integer())
-    rack_non_overlap_cost: int = attrs.field(default=1, validator=fields.integer())
-    rack_aware_tags: tuple[str, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.text()))
+    """min_cost: the least traffic between racks of all targets as balanced. balanced_min_cost: of those that spread each sub-topology too.
+    Kafka: rack.aware.assignment.strategy, whose names min_traffic and balance_subtopology are taken too and mean the same."""
+    rack_traffic_cost: int = attrs.field(default=10, validator=fields.integer(0, MOST_RACK_COST))
+    """Of a partition that a stateful task reads, or whose copy a standby keeps, with no replica in the member's rack.
+    Kafka: rack.aware.assignment.traffic_cost."""
+    rack_non_overlap_cost: int = attrs.field(default=1, validator=fields.integer(0, MOST_RACK_COST))
+    """Of a change of owner of a stateful task, or of the holder of a standby. Kafka: rack.aware.assignment.non_overlap_cost."""
+    rack_changelog_cost: int = attrs.field(default=0, validator=fields.integer(0, MOST_RACK_COST))
+    """Of a changelog partition that a task writes, with no replica in its member's rack; 0: not counted, as in Kafka."""
+    rack_standby_strategy: str = attrs.field(default="balance", validator=fields.one_of("balance", "greedy"))
+    """balance: the first `rack_standbys_apart` standbys of a task in other racks than it, the rest where they cost least. greedy: all copies of a
+    task in as many racks as there are, then the least cost (KIP-925, 4.C)."""
+    rack_standbys_apart: int = attrs.field(default=1, validator=fields.integer(0, 1_000))
+    """How many standbys of each task must be in another rack than the task, as far as there are any, when `rack_standby_strategy` is balance."""
+    rack_aware_tags: tuple[str, ...] = attrs.field(
+        default=(), validator=fields.tuple_of(fields.text(1, MOST_TAG_KEY_CHARS), most_items=MOST_TAGS, distinct=True)
+    )
+    """Client tags that say where a member is; they take the place of its rack for standbys, and a tag `rack` that of its rack altogether.
+    Kafka: rack.aware.assignment.tags."""
 
     # Time, all in milliseconds of group time (PROTOCOL L2).
     max_step_ms: int = attrs.field(default=1_000, validator=fields.integer(1))

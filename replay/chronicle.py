@@ -18,6 +18,7 @@ from collections.abc import Iterable
 import attrs
 
 from assignors.problem import AssignmentProblem, Movement, MovementState
+from assignors.racks import rack_of, traffic_cost
 from assignors.ranking import acceptable_lag
 from events.decisions import AssignmentIssued, MemberExpired, Move
 from events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, Subtopology, TopologyDeclared
@@ -63,6 +64,9 @@ class Candidate:
     obstacle: str
     """Why it could not get the task, or ""."""
     restore_records_per_s: int
+    rack: str | None = None
+    traffic_cost: int | None = None
+    """What its traffic would cost there; None: the group is not rack-aware, or the racks are not known."""
 
 
 @attrs.frozen(kw_only=True)
@@ -382,6 +386,7 @@ def candidates(problem: AssignmentProblem, task: TaskId) -> list[Candidate]:
     """Every member as the assignor saw it when it was asked about `task`, by id."""
     found = []
     tasks = {each.id: each for each in problem.tasks}
+    known = tasks.get(task) if problem.knobs.rack_aware_strategy != "none" else None
     for member in problem.members:
         lag = member.lags.get(task)
         owns_it = task in member.active
@@ -402,6 +407,8 @@ def candidates(problem: AssignmentProblem, task: TaskId) -> list[Candidate]:
                 capacity=member.capacity,
                 obstacle=obstacle,
                 restore_records_per_s=member.restore_records_per_s,
+                rack=rack_of(member, problem.knobs),
+                traffic_cost=None if known is None else traffic_cost(known, member, problem.knobs),
             )
         )
     return found

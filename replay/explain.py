@@ -210,12 +210,24 @@ class _Explaining:
         said_already = move.source is None or move.source == owner or move.source in reason
         before = "" if said_already else f"; {move.source} had it until then"
         said.append(f"Why {owner}: {reason}{before}.")
+        said += self._traffic_then(move)
         if len(move.steps) > 1:
             said.append(
                 f"It was decided at {clock_text(first.append_ms)} (offset {first.offset}) and took {span_text(last.append_ms - first.append_ms)}."
             )
         said.append(self._copy_then(move, owner))
         return said, move
+
+    def _traffic_then(self, move: MoveStory) -> list[str]:
+        """What running it cost by racks where it came from, where it went, and where it would have been cheapest."""
+        at = {candidate.member_id: candidate for candidate in move.candidates if candidate.traffic_cost is not None}
+        costs = sorted((each.traffic_cost, each.member_id) for each in at.values() if not each.obstacle and each.traffic_cost is not None)
+        if move.destination not in at or not costs or costs[0][0] == costs[-1][0]:
+            return []
+        named = list(dict.fromkeys(name for name in (move.destination, move.source, costs[0][1]) if name in at))
+        each = [f"{at[name].traffic_cost:,} on {name} (rack {at[name].rack})" for name in named if name is not None]
+        weighed = f"rack_traffic_cost = {self.state.knobs.rack_traffic_cost:,}, rack_non_overlap_cost = {self.state.knobs.rack_non_overlap_cost:,}"
+        return [f"Its traffic then: {', '.join(each)}; the least there was is {costs[0][0]:,} ({weighed})."]
 
     def _copy_then(self, move: MoveStory, owner: str) -> str:
         step = move.steps[-1]

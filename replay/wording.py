@@ -5,7 +5,7 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping
 
-from assignors.problem import REASONS, records_text
+from assignors.problem import REASONS, records_text, traffic_text
 from events.decisions import Move
 from events.tasks import Lag, LagSentinel
 
@@ -51,12 +51,21 @@ CAUSES: Mapping[str, str] = {
 NOBODY = "nobody"
 
 
-def reason_text(code: str, *, source: str | None = None, destination: str | None = None, lag_records: int | None = None) -> str:
+def reason_text(
+    code: str,
+    *,
+    source: str | None = None,
+    destination: str | None = None,
+    lag_records: int | None = None,
+    rack_costs: tuple[int, int] | None = None,
+) -> str:
     """The reason as a clause without a full stop. Codes of other assignors are shown as they are."""
     template = REASONS.get(code) or MACHINE_REASONS.get(code)
     if template is None:
         return code
-    return template.format(source=source or NOBODY, destination=destination or NOBODY, records=records_text(lag_records))
+    return template.format(
+        source=source or NOBODY, destination=destination or NOBODY, records=records_text(lag_records), traffic=traffic_text(rack_costs)
+    )
 
 
 def move_text(move: Move) -> str:

@@ -69,7 +69,8 @@ def allowed_by(validator: Any) -> st.SearchStrategy[Any]:
         case "optional":
             return st.none() | allowed_by(given_["inner"])
         case "tuple_of":
-            return st.lists(allowed_by(given_["item"]), max_size=MOST_ITEMS).map(tuple)
+            most = min(MOST_ITEMS, MOST_ITEMS if given_["most_items"] is None else given_["most_items"])
+            return st.lists(allowed_by(given_["item"]), max_size=most, unique=given_["distinct"]).map(tuple)
         case "mapping_of":
             return st.dictionaries(allowed_by(given_["key"]), allowed_by(given_["item"]), max_size=MOST_ITEMS)
         case "instance_of":

@@ -72,14 +72,18 @@ def _section(question: str, sentences: tuple[str, ...] | list[str]) -> list[str]
 
 def candidates_table(explanation: Explanation) -> Table:
     when = "now" if explanation.candidates_ms is None else f"when that was decided, at {clock_text(explanation.candidates_ms)}"
-    rows = []
+    rows: list[tuple[str | int | float | None, ...]] = []
+    by_racks = any(candidate.traffic_cost is not None for candidate in explanation.candidates)
     for candidate in explanation.candidates:
         lag = lag_text(candidate.lag) if explanation.row.stateful else "no state"
         verdict = candidate.obstacle or (
             "has it" if candidate.owns_it else "caught up" if candidate.caught_up or not explanation.row.stateful else "behind"
         )
-        rows.append((candidate.member_id, lag, verdict, candidate.active_tasks, candidate.capacity, candidate.restore_records_per_s or None))
-    columns = ("member", "lag of its copy", "may take it", "active tasks", "capacity", "restores records/s")
+        row = (candidate.member_id, lag, verdict, candidate.active_tasks, candidate.capacity, candidate.restore_records_per_s or None)
+        rows.append((*row, candidate.rack, candidate.traffic_cost) if by_racks else row)
+    columns: tuple[str, ...] = ("member", "lag of its copy", "may take it", "active tasks", "capacity", "restores records/s")
+    if by_racks:
+        columns = (*columns, "rack", "traffic")
     return Table(columns=columns, rows=rows, title=f"  who could run it, {when}")
 
 

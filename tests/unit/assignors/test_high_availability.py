@@ -562,13 +562,6 @@ def test_name_version_solver_and_guarantees():
     assert assignor.guarantees == frozenset(Guarantee)
 
 
-def test_racks_are_refused_not_ignored():
-    question = problem(tasks("0_0"), member("m1"))
-    racks = attrs.evolve(question, knobs=attrs.evolve(question.knobs, rack_aware_strategy="min_cost"))
-    with pytest.raises(FieldError, match=r"^config\.rack_aware_strategy: .*use 'none'$"):
-        HighAvailability().assign(racks)
-
-
 @pytest.mark.parametrize(
     ("question", "field"),
     [

@@ -415,4 +415,6 @@ def test_movements_read_alike_in_every_plan():
         "cross_rack": 0,
         "imbalance": 0,
         "optimal": True,
+        "stages": (),
+        "rack_cost_lower_bound": 0,
     }

@@ -156,10 +156,8 @@ def broken(path: str, value: Any) -> dict[str, Any]:
         (broken("config", {"max_warmup": 1}), "$.config.max_warmup: unknown field; known are "),
         (broken("config", {"max_warmups": 0}), "$.config.max_warmups: 0 is not a whole number from 1 to "),
         (broken("config", {"rack_aware_tags": [1]}), "$.config.rack_aware_tags[0]: 1 is not a text"),
-        (
-            broken("config", {"rack_aware_strategy": "min_cost"}),
-            "$.config.rack_aware_strategy: high_availability version 1 places without regard to racks",
-        ),
+        (broken("config", {"rack_aware_strategy": "best"}), "$.config.rack_aware_strategy: 'best' is not one of none, min_cost, balanced_min_cost"),
+        (broken("tasks.0.source", [{"topic": "t", "partition": 0, "weight": 1_000_001}]), "$.tasks[0].source[0].weight: 1000001 is over 1,000,000"),
         (broken("config", []), "$.config: [] is not an object"),
         (broken("tasks.0.id", "0-0"), "$.tasks[0].id: '0-0' is not a task id; write <sub-topology>_<partition>, as in 0_3"),
         (broken("tasks.0.id", 3), "$.tasks[0].id: 3 is not a task id"),

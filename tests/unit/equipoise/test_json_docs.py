@@ -157,6 +157,7 @@ def write_log(path: Path, entries: Any = None) -> None:
 
 NOT_MET: dict[str, set[tuple[str, str]]] = {
     "show": {("member", "rack")},
+    "explain": {("candidate", "rack"), ("candidate", "traffic_cost")},
     "timeline": {("lifeline", "rack")},
     "scenario": {("file", "disagreements")},
 }

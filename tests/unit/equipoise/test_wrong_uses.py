@@ -122,7 +122,6 @@ WRONG = [
     ("simulate {f}/group.db --to {t}/x.db --set max_warmups=0", "--set max_warmups: 0 is not a whole number from 1 to"),
     ("simulate {f}/group.db --to {t}/x.db --set max_warmups=99999999999999999999", "--set max_warmups: 99999999999999999999 is not"),
     ("simulate {f}/group.db --to {t}/x.db --set rack_aware_strategy=best", "--set rack_aware_strategy: 'best' is not one of none,"),
-    ("simulate {f}/group.db --to {t}/x.db --set rack_aware_strategy=min_cost", "places without regard to racks; use 'none'"),
     ("simulate {f}/group.db --to {t}/x.db --set options.=1", "--set options"),
     ("simulate {f}/group.db --to {t}/x.db --assignor nobody", "'nobody'"),
     ("simulate {f}/group.db --to {t}/x.db --seed -1", "'--seed'"),
@@ -173,7 +172,7 @@ def test_a_wrong_use_is_one_line_that_names_the_fix(folder: Path, tmp_path: Path
 def test_what_fails_leaves_the_log_that_it_was_to_replace(folder: Path, tmp_path: Path, name: str) -> None:
     target = tmp_path / name
     target.write_bytes((folder / name).read_bytes())
-    for line in ("simulate {f}/group.db --to {t} --set rack_aware_strategy=min_cost", "import kafka-streams rolling --to {t} --group nobody"):
+    for line in ("simulate {f}/group.db --to {t} --set rack_aware_strategy=best", "import kafka-streams rolling --to {t} --group nobody"):
         assert run(line.format(f=folder, t=target)).exit_code == 2
         assert run(f"verify {target}").stdout.startswith("identical: ")
         assert [path.name for path in tmp_path.iterdir()] == [name]

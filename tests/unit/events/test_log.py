@@ -170,7 +170,7 @@ def test_transactions_within_one_are_part_of_it(path: Path) -> None:
 
 def test_a_large_transaction_is_undone_as_a_whole(path: Path) -> None:
     fill(path)
-    large = MemberJoined(member_id="m", incarnation=1, join_nonce="n" * 1_000, tags={"a": "x" * 1_000})
+    large = MemberJoined(member_id="m", incarnation=1, join_nonce="n" * 1_000, rack="x" * 1_000)
     with open_log(path, "a") as log, pytest.raises(ZeroDivisionError):
         append_and_fail(log, *[("orders", large)] * 800)
     assert len(read_all(path)) == 10

@@ -1,0 +1,139 @@
+"""Racks: where members are, and what it costs to run a task or to keep a copy of it there (KIP-925, KIP-708).
+
+A partition is *remote* for a member when none of its replicas is in the member's rack; it then costs its weight x `rack_traffic_cost`. Running a
+task costs its source partitions, and its changelogs when `rack_changelog_cost` says so; keeping a copy costs its changelogs. A stateless task costs
+1 for each remote partition and moves for nothing, as in Kafka.
+
+What is not known degrades and disables nothing: a partition whose racks are not known costs the same everywhere, that is nothing; a member whose
+rack is not known is taken to be remote from every partition, so it gets what has no better place.
+
+When no choice of member makes a difference, traffic is not counted at all, and plans are those of the strategy `none`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping
+
+import attrs
+
+from assignors.problem import Member, Partition, Task
+from events.knobs import Knobs
+from events.tasks import TaskId
+
+RACK_TAG = "rack"
+"""The client tag that names a member's rack; where `rack_aware_tags` lists it, it wins over the member's `rack` (KIP-925, 4.D)."""
+MOST_WEIGHT = 1_000_000
+"""The heaviest partition: with the highest costs and 100 partitions, what a task costs is below 2**47."""
+STATELESS_TRAFFIC_COST = 1
+STATELESS_NON_OVERLAP_COST = 0
+
+
+def rack_of(member: Member, knobs: Knobs) -> str | None:
+    """The member's rack, None: not known."""
+    if RACK_TAG in knobs.rack_aware_tags and RACK_TAG in member.tags:
+        return member.tags[RACK_TAG]
+    return member.rack
+
+
+@attrs.frozen
+class Traffic:
+    """What one task costs, by rack: `near` names the racks where it costs less than `far`, which it costs everywhere else."""
+
+    far: int
+    near: Mapping[str, int]
+
+    def at(self, rack: str | None) -> int:
+        return self.far if rack is None else self.near.get(rack, self.far)
+
+    @property
+    def least(self) -> int:
+        return min(self.near.values(), default=self.far)
+
+
+NO_TRAFFIC = Traffic(0, {})
+
+_Priced = tuple[tuple[Partition, ...], int]
+"""Partitions, and what one of weight 1 costs where it is remote."""
+_Remote = tuple[tuple[tuple[str, ...], int], ...]
+"""Of each partition whose racks are known: these, and what it costs elsewhere."""
+
+
+def _run_by(task: Task, knobs: Knobs) -> tuple[_Priced, ...]:
+    """What running the task makes its member read and write."""
+    if not task.stateful:
+        return ((task.source, STATELESS_TRAFFIC_COST),)
+    if knobs.rack_changelog_cost == 0:
+        return ((task.source, knobs.rack_traffic_cost),)
+    return (task.source, knobs.rack_traffic_cost), (task.changelog, knobs.rack_changelog_cost)
+
+
+def _remote_costs(priced: Iterable[_Priced]) -> _Remote:
+    return tuple([(part.racks, cost * part.weight) for partitions, cost in priced for part in partitions if part.racks])
+
+
+def _traffic(remote: _Remote, racks: Container[str | None]) -> Traffic:
+    """By those of `racks` where any of it is near."""
+    far = sum(cost for _, cost in remote)
+    saved: dict[str, int] = {}
+    for near, cost in remote:
+        for rack in dict.fromkeys(near):
+            if cost and rack in racks:
+                saved[rack] = saved.get(rack, 0) + cost
+    return Traffic(far, {rack: far - saved[rack] for rack in sorted(saved)})
+
+
+def traffic_cost(task: Task, member: Member, knobs: Knobs) -> int | None:
+    """What it costs that the member runs the task; None: its rack or those of all its partitions are not known."""
+    rack, remote = rack_of(member, knobs), _remote_costs(_run_by(task, knobs))
+    return None if rack is None or not remote else _traffic(remote, (rack,)).at(rack)
+
+
+class Racks:
+    """Where the members are, and what that costs. `counts`: traffic makes a difference for who runs what."""
+
+    def __init__(self, knobs: Knobs, tasks: Mapping[TaskId, Task], members: Mapping[str, Member]) -> None:
+        self.knobs = knobs
+        self.of = {member.id: rack_of(member, knobs) for member in members.values()}
+        self._tasks = tasks
+        self._here = frozenset(self.of[member.id] for member in members.values() if not member.leaving)
+        self._profiles: dict[_Remote, Traffic] = {}
+        self._active: dict[TaskId, Traffic] = {}
+        if knobs.rack_aware_strategy != "none":
+            self._active = self._differing({task.id: self._of_active(task) for task in tasks.values()})
+        self.counts = bool(self._active)
+        self.spreads = self.counts and knobs.rack_aware_strategy == "balanced_min_cost"
+
+    def _of_active(self, task: Task) -> Traffic:
+        """One `Traffic` for all tasks whose partitions have the same racks and weights: most of a group share a few."""
+        key = _remote_costs(_run_by(task, self.knobs))
+        found = self._profiles.get(key)
+        if found is None:
+            found = self._profiles[key] = _traffic(key, self._here)
+        return found
+
+    def _differing(self, traffic: dict[TaskId, Traffic]) -> dict[TaskId, Traffic]:
+        """The same, or nothing if no task costs more in one rack than in another."""
+        differs = any(len({each.at(rack) for rack in self._here}) > 1 for each in self._profiles.values())
+        return traffic if differs else {}
+
+    def active(self, task: TaskId) -> Traffic:
+        """What it costs to run the task; nothing when traffic does not count."""
+        return self._active.get(task, NO_TRAFFIC)
+
+    def cost(self, task: TaskId, member: str) -> int:
+        """What it costs that the member runs the task."""
+        return self.active(task).at(self.of[member])
+
+    def move_cost(self, task: TaskId) -> int:
+        """What a change of its owner costs, in the same coin; 0 when traffic does not count."""
+        if not self.counts:
+            return 0
+        return self.knobs.rack_non_overlap_cost if self._tasks[task].stateful else STATELESS_NON_OVERLAP_COST
+
+    def total(self, owner: Mapping[TaskId, str]) -> int:
+        """Cost of these owners, without what the changes that lead there cost."""
+        return sum(traffic.at(self.of[owner[task]]) for task, traffic in self._active.items() if task in owner)
+
+    def least(self) -> int:
+        """A lower bound of `total`: every task where it costs least, whatever that does to the balance."""
+        return sum(traffic.least for traffic in self._active.values())
