@@ -25,7 +25,7 @@ def test_a_reason_is_a_clause_whatever_is_known(code: str) -> None:
 
 def test_reasons_that_rest_on_a_lag_say_it() -> None:
     telling = [code for code in CODES if "1 record" in reason_text(code, destination="m2", lag_records=1)]
-    assert telling == ["next_probing", "ready", "stand_in", "unowned_cold", "warming"]
+    assert telling == ["next_probing", "ready", "ready_in_time", "stand_in", "unowned_cold", "warming"]
     assert reason_text("warming", destination="m2", lag_records=20_001) == "m2 restores 20,001 records"
     assert reason_text("ready", destination="m2") == "m2 is caught up (an unknown number of records behind)"
 
