@@ -9,7 +9,6 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from assignors.problem import Movement
 from events.facts import (
     AssignmentObserved,
     Fact,
@@ -32,7 +31,7 @@ from events.tasks import TaskId
 from statemachine.context import Context
 from statemachine.deadlines import NO_TASK, Timer
 from statemachine.rejections import Rejected
-from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, ghost_key, known_lag
+from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, Growth, MemberState, ghost_key, known_lag
 
 NONCE_MEMORY_MS = 3_600_000
 """How long a join nonce is remembered: far longer than any producer retries (Kafka's delivery.timeout.ms defaults to 120 s)."""
@@ -183,6 +182,7 @@ def lag_reported(context: Context, fact: LagReported) -> None:
             if task not in member.active and task not in member.revoking:
                 raise Rejected("held_not_granted", *task)
 
+    had = frozenset(task for task in member.incoming if _has_copy(member, task))
     member.report_number = fact.number
     if fact.load is not None and fact.load.restored_records_per_s >= 1:
         member.restore_records_per_s = min(int(fact.load.restored_records_per_s), INT64_MAX)
@@ -204,7 +204,7 @@ def lag_reported(context: Context, fact: LagReported) -> None:
         elif not member.released:
             _cancel_drain(context, member)
     if member.warmup or member.incoming:
-        _note_progress(context, member)
+        _note_progress(context, member, had)
 
 
 def task_ready(context: Context, fact: TaskReady) -> None:
@@ -335,8 +335,11 @@ def _applied(context: Context, member: MemberState, epoch: int, held: tuple[Task
                 context.has_waited(task)
 
 
-def _note_progress(context: Context, member: MemberState) -> None:
-    """A warm-up, or a standby that is to take over, may have come nearer, be caught up, or have lost what it had."""
+def _note_progress(context: Context, member: MemberState, had: frozenset[TaskId] = frozenset()) -> None:
+    """A warm-up, or a standby that is to take over, may have come nearer, be caught up, or have lost what it had.
+
+    `had`: tasks on their way to the member of which it had a copy until this report. Who never had one, as an assignor may well decide, loses none.
+    """
     state = context.state
     acceptable = state.acceptable_lag(member)
     for task, warmup in sorted(member.warmup.items()):
@@ -365,16 +368,13 @@ def _note_progress(context: Context, member: MemberState) -> None:
         if movement.state.value == "warming":
             if member.is_caught_up(task, acceptable):
                 context.causes.add("ready")
-        elif _lost_its_copy(state, member, movement):
+        elif task in had and not _has_copy(member, task):
             context.cancel(task, "destination_wiped")
             context.causes.add("wiped")
 
 
-def _lost_its_copy(state: GroupState, member: MemberState, movement: Movement) -> bool:
-    """The destination of a hand-over was caught up when that was decided, and has no copy any more. An overdue one may never have had one."""
-    task = movement.task
-    source = state.members[movement.source or movement.destination]
-    return state.is_stateful(task) and not source.drained and task not in member.lags and task not in member.ready
+def _has_copy(member: MemberState, task: TaskId) -> bool:
+    return task in member.lags or task in member.ready
 
 
 def _cancel_drain(context: Context, member: MemberState) -> None:

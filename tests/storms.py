@@ -58,11 +58,11 @@ class Outcome:
         return f"seed {self.setting.seed}: {self.facts} facts, {self.steps} steps{settled}" + (f": {self.error}" if self.error else "")
 
 
-def draw(seed: int) -> Setting:
-    """A group of 1 to 5 members with 1 to 12 stateful tasks, and what befalls it."""
+def draw(seed: int, assignor: str = "high_availability") -> Setting:
+    """A group of 1 to 5 members with 1 to 12 stateful tasks, led by that assignor, and what befalls it."""
     random = Random(f"setting {seed}")
     stateful, stateless = random.randint(1, 12), random.choice((0, 0, 3))
-    assignor = registry.latest("high_availability")
+    leader = registry.latest(assignor)
     rate = random.choice((0, 50, 500))
     knobs = Knobs(
         acceptable_recovery_lag=random.choice((200 if rate else 0, 1_000, 10_000)),  # a copy of what grows is never quite up to date
@@ -87,7 +87,7 @@ def draw(seed: int) -> Setting:
     )
     config = ClusterConfig(
         log_id=f"storm-{seed}",
-        configured=GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs),
+        configured=GroupConfigured(assignor=leader.name, behaviour_version=leader.version, solver=leader.solver, knobs=knobs),
         topology=TopologyDeclared(epoch=1, subtopologies=tuple(parts)),
         growth={
             ("log", partition): steady(start_ms=START_MS, records=random.choice((0, 5_000, 50_000)), records_per_s=rate)

@@ -40,11 +40,11 @@ class Kept:
         self.decisions += decisions
 
 
-def storm(seed: int) -> Kept:
+def storm(seed: int, assignor: str = "high_availability") -> Kept:
     """The log of a storm that passed."""
     kept = Kept()
     validator = Validator(whole_every=1)
-    outcome = run_storm(draw(seed), judges=[lambda record, decisions, machine: validator.check(record, decisions, machine.state), kept])
+    outcome = run_storm(draw(seed, assignor), judges=[lambda record, decisions, machine: validator.check(record, decisions, machine.state), kept])
     assert outcome.error is None, str(outcome)
     assert outcome.settled_ms is not None
     return kept
@@ -65,6 +65,12 @@ def digest(kept: Kept) -> str:
 @given(st.integers(1_000_000, 2**31))
 def test_any_storm_breaks_nothing_settles_and_refolds(seed: int):
     check_refold(storm(seed).records, most_splits=3)
+
+
+@pytest.mark.parametrize("seed", [2, 6, 1_027])
+def test_a_group_under_kafkas_assignor_settles_too(seed: int):
+    """It promises no such thing, and asks for probing rounds until everything is in its place."""
+    check_refold(storm(seed, "kafka_streams").records, most_splits=3)
 
 
 def backwards(event: Any) -> Any:
