@@ -1,0 +1,1 @@
+"""The member client: what an application embeds to be led."""

@@ -1,0 +1,192 @@
+"""State stores: what a task has made of its input, as it stands in its changelog up to `position`.
+
+A store holds what the changelog says and nothing more: a running task writes to the changelog first, and to its store what was acknowledged. So
+position and content always agree, a copy can be resumed wherever it was left, and no store is ever ahead of its changelog.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Protocol
+
+from events.errors import InputError
+
+Change = tuple[bytes, bytes | None]
+"""Key and value of a changelog record; None deletes the key."""
+
+
+class StateStore(Protocol):
+    """Keys and values, and how much of one changelog partition they are made of. Used by one thread at a time."""
+
+    @property
+    def position(self) -> int:
+        """Offset of the changelog record to apply next; 0 for a store that is new."""
+        ...
+
+    @property
+    def token(self) -> int:
+        """The largest fencing token among the records applied; 0: none had one."""
+        ...
+
+    @property
+    def lasting(self) -> bool:
+        """Whether it outlives the process."""
+        ...
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of `key`; None when there is none."""
+        ...
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every key with its value, in rising order of the keys' bytes."""
+        ...
+
+    def apply(self, records: Iterable[Change], *, position: int, token: int = 0, bulk: bool = False) -> None:
+        """Changelog records in their order; then it stands at `position` and `token`. All of it lasts, or nothing.
+
+        `bulk`: much more follows at once. A crash may then take back this call and those before it, in their order and each whole, up to the
+        last one without `bulk`.
+        """
+        ...
+
+    def wipe(self) -> None:
+        """Forgets everything: position 0."""
+        ...
+
+    def close(self) -> None:
+        """Lets go of its files. Nothing applied is lost."""
+        ...
+
+
+OpenStore = Callable[[Path], StateStore]
+"""Opens the store in a folder, or begins one there: `MemoryStore`, `RocksStore`, or one of your own."""
+
+
+class MemoryStore:
+    """A dict. It is empty at each start; `folder` is not touched."""
+
+    lasting = False
+
+    def __init__(self, folder: Path | None = None) -> None:
+        self._values: dict[bytes, bytes] = {}
+        self._position = 0
+        self._token = 0
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    @property
+    def token(self) -> int:
+        return self._token
+
+    def get(self, key: bytes) -> bytes | None:
+        return self._values.get(key)
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        return iter(sorted(self._values.items()))
+
+    def apply(self, records: Iterable[Change], *, position: int, token: int = 0, bulk: bool = False) -> None:
+        values = self._values
+        for key, value in records:
+            if value is None:
+                values.pop(key, None)
+            else:
+                values[key] = value
+        self._position, self._token = position, max(self._token, token)
+
+    def wipe(self) -> None:
+        self._values.clear()
+        self._position = self._token = 0
+
+    def close(self) -> None:
+        """Nothing to let go of."""
+
+
+PROGRESS_KEY = b"\x00equipoise.store"
+"""Under which a RocksStore keeps its position and token, 8 bytes each. In the one column family there is: so even writes that skip RocksDB's
+own log come back after a crash together with the position they belong to, or not at all."""
+WRITE_BUFFER_BYTES = 16 * 2**20
+"""A member may have hundreds of stores; RocksDB's default of 64 MB each would be much."""
+
+
+class RocksStore:
+    """RocksDB by way of `rocksdict` (the extra `kafka`), in `folder`.
+
+    What is applied survives a killed process at once. The failure of the whole machine may take back the last calls, each whole.
+    """
+
+    lasting = True
+
+    def __init__(self, folder: Path) -> None:
+        try:
+            import rocksdict
+        except ImportError:
+            raise InputError("RocksStore needs the extra: pip install 'equipoise[kafka]'") from None
+        self._rocksdict = rocksdict
+        self._folder = folder
+        self._unlogged = rocksdict.WriteOptions()
+        self._unlogged.disable_wal = True
+        self._logged = rocksdict.WriteOptions()
+        self._open()
+
+    def _open(self) -> None:
+        options = self._rocksdict.Options(raw_mode=True)
+        options.create_if_missing(True)
+        options.set_write_buffer_size(WRITE_BUFFER_BYTES)
+        options.set_keep_log_file_num(2)
+        self._folder.mkdir(parents=True, exist_ok=True)
+        try:
+            self._db = self._rocksdict.Rdict(str(self._folder), options)
+        except Exception as error:  # rocksdict raises bare Exception
+            raise InputError(f"{self._folder}: no RocksDB can be opened here ({error}); remove the folder, and its task is restored anew") from None
+        self._bulk = False
+        progress = self._db.get(PROGRESS_KEY)
+        self._position = 0 if progress is None else int.from_bytes(progress[:8])
+        self._token = 0 if progress is None else int.from_bytes(progress[8:])
+
+    @property
+    def position(self) -> int:
+        return self._position
+
+    @property
+    def token(self) -> int:
+        return self._token
+
+    def get(self, key: bytes) -> bytes | None:
+        value: bytes | None = self._db.get(key)
+        return value
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        return ((key, value) for key, value in self._db.items() if key != PROGRESS_KEY)
+
+    def apply(self, records: Iterable[Change], *, position: int, token: int = 0, bulk: bool = False) -> None:
+        last = dict(records)  # of each key the last one counts, and RocksDB need not see the others
+        if PROGRESS_KEY in last:
+            raise InputError(f"key {PROGRESS_KEY!r}: RocksStore keeps its own position there; use another key")
+        token = max(self._token, token)
+        batch = self._rocksdict.WriteBatch(raw_mode=True)
+        put, delete = batch.put, batch.delete
+        for key, value in last.items():
+            if value is None:
+                delete(key)
+            else:
+                put(key, value)
+        put(PROGRESS_KEY, position.to_bytes(8) + token.to_bytes(8))
+        if self._bulk and not bulk:
+            self._db.flush()  # a logged write must not come back after a crash without the unlogged ones before it
+        self._db.write(batch, self._unlogged if bulk else self._logged)
+        self._bulk = bulk
+        self._position, self._token = position, token
+
+    def wipe(self) -> None:
+        self._db.close()
+        self._rocksdict.Rdict.destroy(str(self._folder))
+        self._open()
+
+    def close(self) -> None:
+        if self._bulk:
+            self._db.flush()
+            self._bulk = False
+        self._db.close()

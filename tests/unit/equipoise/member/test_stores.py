@@ -1,0 +1,150 @@
+"""Stores: position and content agree, also after a kill -9; and the directory that says whose they are."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from equipoise.member.directory import StateDirectory
+from equipoise.member.stores import PROGRESS_KEY, MemoryStore, OpenStore, RocksStore, StateStore
+from events.errors import InputError
+from events.tasks import TaskId
+
+BOTH = pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
+
+
+@BOTH
+def test_a_store_is_what_its_changelog_says(open_store: OpenStore, tmp_path: Path) -> None:
+    store: StateStore = open_store(tmp_path / "store")
+    assert (store.position, store.token, list(store.items())) == (0, 0, [])
+    store.apply([(b"b", b"1"), (b"a", b"2"), (b"b", b"3"), (b"c", b"4"), (b"c", None)], position=5, token=7)
+    assert (store.position, store.token) == (5, 7)
+    assert list(store.items()) == [(b"a", b"2"), (b"b", b"3")]
+    assert (store.get(b"b"), store.get(b"c")) == (b"3", None)
+    store.apply([], position=9, token=3, bulk=True)
+    assert (store.position, store.token) == (9, 7)
+    store.wipe()
+    assert (store.position, store.token, list(store.items())) == (0, 0, [])
+    store.apply([(b"\x00", b"")], position=1)
+    assert list(store.items()) == [(b"\x00", b"")]
+    store.close()
+
+
+@pytest.mark.parametrize("bulk", [True, False])
+def test_a_closed_rocks_store_goes_on_where_it_was(tmp_path: Path, bulk: bool) -> None:
+    store = RocksStore(tmp_path)
+    store.apply([(b"a", b"1")], position=10, token=2, bulk=bulk)
+    store.close()
+    again = RocksStore(tmp_path)
+    assert (again.position, again.token, again.get(b"a")) == (10, 2, b"1")
+    with pytest.raises(InputError, match="no RocksDB can be opened"):
+        RocksStore(tmp_path)
+    again.close()
+
+
+def test_a_rocks_store_refuses_its_own_key(tmp_path: Path) -> None:
+    store = RocksStore(tmp_path)
+    with pytest.raises(InputError, match="use another key"):
+        store.apply([(PROGRESS_KEY, b"1")], position=1)
+    assert store.position == 0
+    store.close()
+
+
+_WRITER = """
+import os, sys
+from pathlib import Path
+from equipoise.member.stores import RocksStore
+store = RocksStore(Path(sys.argv[1]))
+number = store.position
+while True:
+    number += 1
+    store.apply([(str(number % 1000).encode(), str(number).encode() + bytes(2000))], position=number, bulk=number % 7000 > 500)
+    if number % 5000 == 0:
+        os.write(1, b"%d\\n" % number)
+"""
+
+
+def test_after_a_kill_position_and_content_agree(tmp_path: Path) -> None:
+    for _ in range(2):
+        process = subprocess.Popen([sys.executable, "-c", _WRITER, str(tmp_path)], stdout=subprocess.PIPE)
+        assert process.stdout is not None
+        for _ in range(3):
+            said = int(process.stdout.readline())
+        os.kill(process.pid, signal.SIGKILL)
+        process.wait()
+        process.stdout.close()
+        store = RocksStore(tmp_path)
+        assert store.position >= said - said % 7000  # what was not bulk is there
+        for number in range(max(1, store.position - 999), store.position + 1):
+            value = store.get(str(number % 1000).encode())
+            assert value is not None
+            assert int(value.rstrip(b"\0")) == number
+        assert len(list(store.items())) == min(store.position, 1000)
+        store.close()
+
+
+# -------------------------------------------------------------------------------------------------------------- directories
+
+
+def test_a_directory_remembers_stores_and_the_last_incarnation(tmp_path: Path) -> None:
+    with StateDirectory(tmp_path, "or/ders", "..") as directory:
+        assert directory.last_incarnation is None
+        directory.begin(7)
+        assert directory.stores() == []
+        for task, topic in ((TaskId(0, 10), "a.log"), (TaskId(0, 2), "b%log"), (TaskId(0, 2), "a.log")):
+            RocksStore(directory.store(task, topic)).close()
+        (directory.folder / "tasks" / "lost+found").mkdir()
+    with StateDirectory(tmp_path, "or/ders", "..") as directory:
+        assert directory.last_incarnation == 7
+        assert directory.stores() == [(TaskId(0, 2), "a.log"), (TaskId(0, 2), "b%log"), (TaskId(0, 10), "a.log")]
+        directory.remove(TaskId(0, 2))
+        assert directory.stores() == [(TaskId(0, 10), "a.log")]
+    assert list(tmp_path.iterdir()) == [tmp_path / "or%2Fders"]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"incarnation": "7"}', '{"incarnation": -1}'])
+def test_a_damaged_incarnation_proves_nothing(tmp_path: Path, text: str) -> None:
+    with StateDirectory(tmp_path, "g", "m") as directory:
+        (directory.folder / "incarnation.json").write_text(text)
+        assert directory.last_incarnation is None
+
+
+_HOLDER = """
+import sys, time
+from equipoise.member.directory import StateDirectory
+directory = StateDirectory(sys.argv[1], "g", "m")
+directory.begin(41)
+print("held", flush=True)
+time.sleep(600)
+"""
+
+
+def _locked(tmp_path: Path) -> bool:
+    try:
+        StateDirectory(tmp_path, "g", "m").close()
+    except InputError as error:
+        assert "a live process has" in str(error)
+        return True
+    return False
+
+
+@pytest.mark.parametrize("end", [lambda process: os.kill(process.pid, signal.SIGKILL), lambda process: process.terminate()])
+def test_the_lock_is_held_as_long_as_its_process_lives(tmp_path: Path, end: Callable[[subprocess.Popen[bytes]], None]) -> None:
+    process = subprocess.Popen([sys.executable, "-c", _HOLDER, str(tmp_path)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    os.kill(process.pid, signal.SIGSTOP)
+    assert _locked(tmp_path)  # stopped is not dead
+    os.kill(process.pid, signal.SIGCONT)
+    end(process)
+    process.wait()
+    process.stdout.close()
+    assert not _locked(tmp_path)
+    with StateDirectory(tmp_path, "g", "m") as directory:
+        assert directory.last_incarnation == 41
