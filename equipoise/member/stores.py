@@ -139,7 +139,7 @@ class RocksStore:
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
             self._db = self._rocksdict.Rdict(str(self._folder), options)
-        except Exception as error:  # rocksdict raises bare Exception
+        except Exception as error:  # noqa: BLE001  # rocksdict raises nothing more special
             raise InputError(f"{self._folder}: no RocksDB can be opened here ({error}); remove the folder, and its task is restored anew") from None
         self._bulk = False
         progress = self._db.get(PROGRESS_KEY)

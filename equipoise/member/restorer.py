@@ -1,0 +1,406 @@
+"""Brings copies up to date from their changelogs: standbys, warm-ups, and tasks that are to run here.
+
+All of it is for one event loop (a `LoopThread` of its own: applying ten thousand records takes a while) but `lags`, `restored_records_per_s` and
+`dropped_records`, which any thread may read.
+
+One consumer reads all changelogs, each partition assigned by hand. Tasks that are to run come first: while one of them is behind, copies wait.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from equipoise.member.directory import StateDirectory
+from equipoise.member.stores import Change, OpenStore, StateStore
+from equipoise.member.throttle import Throttle
+from equipoise.member.tokens import token_of
+from events.errors import InputError
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import reaching
+from events.tasks import Lag, LagSentinel, TaskId
+
+_LOG = logging.getLogger(__name__)
+MOST_RECORDS = 10_000
+"""One take. More at once is hardly faster, and it is the grain of the throttle and of what a crash takes back."""
+BULK_LAG = 20_000
+"""Records behind from which a copy is filled in bulk."""
+TELL_EVERY_S = 0.1
+RETRY_S = 0.5
+FETCH_BYTES = 4 * 2**20
+SHRUNK_LOOKS = 5
+"""A changelog that seems shorter than its copy is looked at so often, RETRY_S apart, before the copy is thrown away: a broker that has just become
+the leader may take a moment to know how much of it is committed."""
+
+
+@attrs.define
+class _Copy:
+    stores: dict[str, StateStore]
+    """Changelog topic -> store."""
+    placed: bool = False
+    """Its stores have been held against what the changelogs still have."""
+    goals: dict[str, int] | None = None
+    """Where each changelog ends for a task that is to run, once that was asked; empty before. None: a copy that follows."""
+    done: asyncio.Future[dict[str, StateStore]] | None = None
+
+
+class Restorer:
+    """The copies of one member.
+
+    `changelogs`: task -> its changelog topics, for every stateful task. `committed_only`: transactions that were not committed are not read
+    (exactly_once); without it, records with a smaller fencing token than one before them are left out: a paused former owner wrote them.
+    `progressed` is called from this loop when lags have changed: at most every TELL_EVERY_S, but at once when a copy comes within
+    `ready_lag_records`. `failed` is called when it cannot go on.
+    """
+
+    def __init__(
+        self,
+        connection: Connection,
+        changelogs: Mapping[TaskId, tuple[str, ...]],
+        open_store: OpenStore,
+        directory: StateDirectory | None,
+        *,
+        committed_only: bool,
+        throttle: Throttle,
+        ready_lag_records: int,
+        ends_every_s: float,
+        progressed: Callable[[], None],
+        failed: Callable[[BaseException], None],
+    ) -> None:
+        self._connection = connection
+        self._changelogs = changelogs
+        self._open_store = open_store
+        self._directory = directory
+        self._committed_only = committed_only
+        self._throttle = throttle
+        self._ready_lag_records = ready_lag_records
+        self._ends_every_s = ends_every_s
+        self._progressed = progressed
+        self._failed = failed
+        self._consumer: Any = None
+        self._copies: dict[TaskId, _Copy] = {}
+        self._kept: dict[TaskId, dict[str, StateStore]] = {}
+        """In memory, of no use now."""
+        self._on_disk: dict[TaskId, dict[str, int]] = {}
+        """Closed: changelog topic -> position."""
+        self._ends: dict[Any, int] = {}
+        self._assigned: frozenset[Any] = frozenset()
+        self._woken = asyncio.Event()
+        self._told_s = 0.0
+        self._tasks: list[asyncio.Task[None]] = []
+        self._busy_s = 0.0
+        self._bulk_records = 0
+        self.lags: dict[TaskId, Lag] = {}
+        """Of every copy that is here; of a task that is to run at least 1, until its stores are handed over. Replaced, never changed."""
+        self.dropped_records = 0
+        """Left out because of their fencing token."""
+
+    @property
+    def restored_records_per_s(self) -> float:
+        """Speed so far, throttled or not; 0: nothing much was restored."""
+        return self._bulk_records / self._busy_s if self._busy_s else 0.0
+
+    async def start(self) -> None:
+        """Looks at what is on disk, connects, and learns how far behind that is. Raises InputError when no broker answers."""
+        with reaching(self._connection):
+            from aiokafka import AIOKafkaConsumer
+
+            self._consumer = AIOKafkaConsumer(
+                **self._connection.options(),
+                enable_auto_commit=False,
+                auto_offset_reset="none",
+                isolation_level="read_committed" if self._committed_only else "read_uncommitted",
+                max_partition_fetch_bytes=FETCH_BYTES,
+            )
+            await self._consumer.start()
+        if self._directory is not None:
+            for task, topic in self._directory.stores():
+                if topic in self._changelogs.get(task, ()):
+                    store = self._open_store(self._directory.store(task, topic))
+                    self._on_disk.setdefault(task, {})[topic] = store.position
+                    store.close()
+        await self._learn_ends()
+        self._tell(now=True)
+        self._tasks = [asyncio.create_task(self._run(), name="restore"), asyncio.create_task(self._keep_ends(), name="changelog ends")]
+        for each in self._tasks:
+            each.add_done_callback(self._ended)
+
+    async def stop(self) -> None:
+        """Closes everything it has."""
+        for each in self._tasks:
+            each.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        if self._consumer is not None:
+            await self._consumer.stop()
+        for task in list(self._copies):
+            self.leave(task)
+        for stores in self._kept.values():
+            _close(stores)
+        self._kept.clear()
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        if not task.cancelled() and (error := task.exception()) is not None:
+            self._failed(error)
+
+    # What is wanted
+
+    def follow(self, task: TaskId) -> None:
+        """Keeps a copy of `task` up to date."""
+        if task not in self._copies:
+            self._copies[task] = _Copy(self._take_stores(task))
+            self._woken.set()
+
+    def leave(self, task: TaskId) -> None:
+        """Its copy stays as it is."""
+        copy = self._copies.pop(task, None)
+        if copy is not None:
+            self._put_away(task, copy.stores)
+            if copy.done is not None and not copy.done.done():
+                copy.done.cancel()
+            self._woken.set()
+            self._tell(now=True)
+
+    async def open(self, task: TaskId) -> dict[str, StateStore]:
+        """Restores `task` to the end that its changelogs have now, and hands its stores over, to be brought back by `put_back`.
+
+        To be asked when nobody else writes to them any more. Cancelled by `leave`. Raises aiokafka's KafkaError.
+        """
+        copy = self._copies.get(task)
+        if copy is None:
+            copy = self._copies[task] = _Copy(self._take_stores(task))
+        copy.goals, copy.done = {}, asyncio.get_running_loop().create_future()
+        self._woken.set()
+        return await copy.done
+
+    def put_back(self, task: TaskId, stores: dict[str, StateStore]) -> None:
+        """`task` has stopped running."""
+        self._put_away(task, stores)
+        self._tell(now=True)
+
+    def _take_stores(self, task: TaskId) -> dict[str, StateStore]:
+        self._on_disk.pop(task, None)
+        kept = self._kept.pop(task, None)
+        if kept is not None:
+            return kept
+        return {topic: self._open_one(task, topic) for topic in self._changelogs[task]}
+
+    def _open_one(self, task: TaskId, topic: str) -> StateStore:
+        if self._directory is None:
+            from equipoise.member.stores import MemoryStore
+
+            return MemoryStore()
+        return self._open_store(self._directory.store(task, topic))
+
+    def _put_away(self, task: TaskId, stores: dict[str, StateStore]) -> None:
+        if all(store.lasting for store in stores.values()):
+            self._on_disk[task] = {topic: store.position for topic, store in stores.items()}
+            _close(stores)
+        else:
+            self._kept[task] = stores
+
+    def forget_kept(self, wanted: Iterable[TaskId]) -> None:
+        """Drops copies in memory that are none of `wanted`."""
+        for task in set(self._kept).difference(wanted):
+            _close(self._kept.pop(task))
+            self._tell(now=True)
+
+    # Reading
+
+    async def _run(self) -> None:
+        from aiokafka.errors import KafkaError, OffsetOutOfRangeError
+
+        while True:
+            self._woken.clear()
+            try:
+                if not self._copies:
+                    await self._woken.wait()
+                    continue
+                await self._place()
+                served = self._served()
+                wait_s = self._throttle.wait_s()
+                if wait_s:
+                    await self._unless_woken(asyncio.sleep(wait_s))
+                elif served:
+                    most = self._throttle.most_records(MOST_RECORDS)
+                    begun_s = time.monotonic()
+                    batches = await self._unless_woken(self._consumer.getmany(*served, timeout_ms=500, max_records=most))
+                    await self._take(served, batches or {}, begun_s)
+                self._finish()
+            except OffsetOutOfRangeError as error:
+                self._begin_anew(error.args[0] if error.args else {})
+            except KafkaError as error:
+                _LOG.info("restoring waits: %r", error)
+                await asyncio.sleep(RETRY_S)
+
+    async def _unless_woken(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
+        """Its result; None, and it is cancelled, when somebody wants something else first."""
+        task = asyncio.ensure_future(coroutine)
+        woken = asyncio.ensure_future(self._woken.wait())
+        try:
+            await asyncio.wait((task, woken), return_when=asyncio.FIRST_COMPLETED)
+            return await task if task.done() else None
+        finally:
+            for each in (task, woken):
+                each.cancel()
+            await asyncio.gather(task, woken, return_exceptions=True)
+
+    async def _place(self) -> None:
+        """New copies are held against their changelogs, tasks to run get their goals, and the consumer gets what there is to read."""
+        for task, copy in list(self._copies.items()):
+            if copy.goals == {} and copy.done is not None:
+                ends = await self._consumer.end_offsets(self._partitions(task))
+                copy.goals = {tp.topic: end for tp, end in ends.items()}
+                self._ends.update(ends)
+            if not copy.placed:
+                await self._hold_against(task, copy)
+        partitions = {tp: store for task, copy in self._copies.items() for tp, store in self._partitions(task, copy).items()}
+        if self._assigned != partitions.keys():
+            self._assigned = frozenset(partitions)
+            self._consumer.assign(sorted(partitions))
+            for tp, store in partitions.items():
+                self._consumer.seek(tp, store.position)
+
+    async def _hold_against(self, task: TaskId, copy: _Copy) -> None:
+        """A store that its changelog can no longer continue begins anew."""
+        partitions = self._partitions(task, copy)
+        begins = await self._consumer.beginning_offsets(list(partitions))
+        for look in range(SHRUNK_LOOKS):
+            ends = await self._consumer.end_offsets(list(partitions))
+            shrunk = [tp for tp, store in partitions.items() if store.position > ends[tp]]
+            if not shrunk or look == SHRUNK_LOOKS - 1:
+                break
+            await asyncio.sleep(RETRY_S)
+        self._ends.update(ends)
+        for tp, store in partitions.items():
+            if store.position < begins[tp] or tp in shrunk:
+                if store.position:
+                    _LOG.warning("%s/%d has %d to %d; the copy at %d begins anew", *tp, begins[tp], ends[tp], store.position)
+                    store.wipe()
+                store.apply([], position=begins[tp])
+        copy.placed = True
+
+    def _begin_anew(self, partitions: Iterable[Any]) -> None:
+        """What the consumer wanted to read next is gone: it was away longer than the changelog keeps."""
+        for task, copy in self._copies.items():
+            if copy.placed and not set(self._partitions(task)).isdisjoint(partitions):
+                copy.placed = False
+        self._assigned = frozenset()
+
+    def _partitions(self, task: TaskId, copy: _Copy | None = None) -> dict[Any, StateStore]:
+        from aiokafka import TopicPartition
+
+        stores: Mapping[str, Any] = dict.fromkeys(self._changelogs[task]) if copy is None else copy.stores
+        return {TopicPartition(topic, task.partition): store for topic, store in stores.items()}
+
+    def _served(self) -> dict[Any, tuple[TaskId, StateStore]]:
+        opening = [task for task, copy in self._copies.items() if copy.goals is not None]
+        return {
+            tp: (task, store) for task in opening or self._copies for tp, store in self._partitions(task, self._copies[task]).items()
+        }  # fmt: skip
+
+    async def _take(self, served: dict[Any, tuple[TaskId, StateStore]], batches: dict[Any, list[Any]], begun_s: float) -> None:
+        records = size_bytes = 0
+        behind = False
+        for tp, (task, store) in served.items():
+            if task not in self._copies:
+                continue  # left while it was read
+            batch = batches.get(tp, [])
+            position = await self._consumer.position(tp)  # behind the markers of transactions, too
+            end = self._consumer.last_stable_offset(tp) if self._committed_only else self._consumer.highwater(tp)
+            if end is not None:
+                self._ends[tp] = max(end, position)
+            if not batch and position <= store.position:
+                continue
+            was_behind = self._ends.get(tp, position) - store.position > self._ready_lag_records
+            bulk = self._ends.get(tp, position) - position > BULK_LAG
+            changes, token = self._changes(batch, store.token)
+            store.apply(changes, position=position, token=token, bulk=bulk)
+            records += len(batch)
+            size_bytes += sum(map(_size, batch)) if batch else 0
+            behind = behind or (was_behind and self._ends[tp] - position <= self._ready_lag_records)
+        self._throttle.taken(records, size_bytes)
+        if records >= MOST_RECORDS // 10:  # what trickles in says nothing about speed
+            self._bulk_records += records
+            self._busy_s += time.monotonic() - begun_s
+        if records:
+            self._tell(now=behind)
+
+    def _changes(self, batch: list[Any], token: int) -> tuple[list[Change], int]:
+        for record in batch:
+            if record.key is None:
+                raise InputError(f"changelog {record.topic}/{record.partition}, offset {record.offset}: a record without a key; it is no changelog")
+        if self._committed_only:
+            return [(record.key, record.value) for record in batch], token
+        changes: list[Change] = []
+        for record in batch:
+            its = token_of(record.headers) if record.headers else token
+            if its >= token:
+                token = its
+                changes.append((record.key, record.value))
+            else:
+                self.dropped_records += 1
+        return changes, token
+
+    def _finish(self) -> None:
+        """Tasks whose goals are reached are handed over."""
+        for task, copy in list(self._copies.items()):
+            if copy.goals and copy.placed and copy.done is not None and all(copy.stores[topic].position >= end for topic, end in copy.goals.items()):
+                for store in copy.stores.values():
+                    store.apply([], position=store.position)  # ends a bulk
+                del self._copies[task]
+                if copy.done.done():
+                    self._put_away(task, copy.stores)
+                else:
+                    copy.done.set_result(copy.stores)
+                self._woken.set()
+                self._tell(now=True)
+
+    # Lags
+
+    async def _keep_ends(self) -> None:
+        from aiokafka.errors import KafkaError
+
+        while True:
+            await asyncio.sleep(self._ends_every_s)
+            try:
+                await self._learn_ends()
+            except KafkaError as error:
+                _LOG.info("the ends of changelogs are not known: %r", error)
+            self._tell(now=True)
+
+    async def _learn_ends(self) -> None:
+        tasks = {*self._copies, *self._kept, *self._on_disk}
+        if tasks:
+            self._ends.update(await self._consumer.end_offsets([tp for task in tasks for tp in self._partitions(task)]))
+
+    def _tell(self, *, now: bool) -> None:
+        if not now and time.monotonic() < self._told_s + TELL_EVERY_S:
+            return
+        self._told_s = time.monotonic()
+        positions = {task: {topic: store.position for topic, store in copy.stores.items()} for task, copy in self._copies.items()}
+        positions |= {task: {topic: store.position for topic, store in stores.items()} for task, stores in self._kept.items()}
+        positions |= self._on_disk
+        self.lags = {task: self._lag(task, at) for task, at in positions.items()}
+        self._progressed()
+
+    def _lag(self, task: TaskId, at: dict[str, int]) -> Lag:
+        lag = 0
+        for tp in self._partitions(task):
+            if tp not in self._ends:
+                return LagSentinel.UNKNOWN
+            lag += max(0, self._ends[tp] - at.get(tp.topic, 0))
+        return max(1, lag) if task in self._copies and self._copies[task].goals is not None else lag
+
+
+def _size(record: Any) -> int:
+    return int(max(record.serialized_key_size, 0) + max(record.serialized_value_size, 0))
+
+
+def _close(stores: dict[str, StateStore]) -> None:
+    for store in stores.values():
+        store.close()

@@ -1,0 +1,216 @@
+"""The restorer on a real broker: copies follow, tasks to run come first and whole, limits are kept, a changelog that begins anew is seen."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise.member.directory import StateDirectory
+from equipoise.member.restorer import Restorer
+from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
+from equipoise.member.throttle import Throttle
+from equipoise.member.tokens import token_header
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import admin_client
+from events.tasks import TaskId
+
+TASKS = (TaskId(0, 0), TaskId(0, 1))
+PATIENCE_S = 60.0
+
+
+async def make_topic(bootstrap: str, topic: str, partitions: int = 2) -> None:
+    from aiokafka.admin import NewTopic
+
+    async with admin_client(Connection(bootstrap=bootstrap)) as admin:
+        answer = await admin.create_topics([NewTopic(topic, partitions, 1)])
+        assert [error[1] for error in answer.topic_errors] == [0]
+
+
+@contextlib.asynccontextmanager
+async def producing(bootstrap: str, **options: Any) -> AsyncIterator[Any]:
+    from aiokafka import AIOKafkaProducer
+
+    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=5, **options)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def fill(producer: Any, topic: str, partition: int, records: int, *, keys: int = 10**9, token: int = 0) -> None:
+    headers = [token_header("g", TaskId(0, partition), token)] if token else None
+    sent = None
+    for number in range(records):
+        value = b"%d" % number + bytes(130)
+        sent = await producer.send(topic, value, key=b"%015d" % (number % keys), partition=partition, headers=headers)
+    assert sent is not None
+    await sent
+
+
+@contextlib.asynccontextmanager
+async def restoring(
+    bootstrap: str,
+    topic: str,
+    open_store: OpenStore,
+    directory: StateDirectory | None = None,
+    *,
+    committed_only: bool = False,
+    throttle: Throttle | None = None,
+) -> AsyncIterator[Restorer]:
+    failures: list[BaseException] = []
+    restorer = Restorer(
+        Connection(bootstrap=bootstrap), dict.fromkeys(TASKS, (topic,)), open_store, directory,
+        committed_only=committed_only, throttle=throttle or Throttle(), ready_lag_records=100, ends_every_s=0.2,
+        progressed=lambda: None, failed=failures.append,
+    )  # fmt: skip
+    await restorer.start()
+    try:
+        yield restorer
+    finally:
+        await restorer.stop()
+    assert failures == []
+
+
+def records_behind(restorer: Restorer) -> int:
+    lag = restorer.lags.get(TASKS[0])
+    return lag if isinstance(lag, int) else -1
+
+
+async def until(condition: Any) -> None:
+    async with asyncio.timeout(PATIENCE_S):
+        while not condition():  # noqa: ASYNC110  # what is waited for happens on other threads and machines
+            await asyncio.sleep(0.02)
+
+
+@pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
+async def test_a_copy_follows_and_is_handed_over_whole(bootstrap: str, prefix: str, tmp_path: Path, open_store: OpenStore) -> None:
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    async with producing(bootstrap) as producer, contextlib.AsyncExitStack() as stack:
+        await fill(producer, topic, 0, 3_000, keys=500)
+        directory = stack.enter_context(StateDirectory(tmp_path, "g", "m")) if open_store is RocksStore else None
+        async with restoring(bootstrap, topic, open_store, directory) as restorer:
+            assert restorer.lags == {}
+            restorer.follow(TASKS[0])
+            await until(lambda: restorer.lags.get(TASKS[0]) == 0)
+            await fill(producer, topic, 0, 20, keys=500)
+            await until(lambda: restorer.lags.get(TASKS[0]) == 0)
+            await fill(producer, topic, 0, 700, keys=500)
+            await fill(producer, topic, 1, 10)
+            stores, others = await asyncio.gather(restorer.open(TASKS[0]), restorer.open(TASKS[1]))
+            assert restorer.lags == {}
+            assert (stores[topic].position, others[topic].position) == (3_720, 10)
+            values = dict(stores[topic].items())
+            assert len(values) == 500
+            assert values[b"%015d" % 30].rstrip(b"\0") == b"530"
+            for task, each in zip(TASKS, (stores, others), strict=True):
+                restorer.put_back(task, each)
+            assert restorer.lags == {TASKS[0]: 0, TASKS[1]: 0}
+            await fill(producer, topic, 0, 5)
+            await until(lambda: restorer.lags.get(TASKS[0]) == 5)
+            restorer.forget_kept([TASKS[0]])
+            assert set(restorer.lags) == (set(TASKS) if open_store is RocksStore else {TASKS[0]})
+        if directory is not None:
+            async with restoring(bootstrap, topic, open_store, directory) as restorer:
+                assert restorer.lags == {TASKS[0]: 5, TASKS[1]: 0}  # as it was left on disk
+                restorer.follow(TASKS[0])
+                await until(lambda: restorer.lags.get(TASKS[0]) == 0)
+                restorer.leave(TASKS[0])
+                assert restorer.lags == {TASKS[0]: 0, TASKS[1]: 0}
+
+
+async def test_what_was_not_committed_is_not_restored(bootstrap: str, prefix: str) -> None:
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    async with producing(bootstrap, transactional_id=f"{prefix}/0_0") as producer:
+        for number, commit in enumerate((True, False, True)):
+            await producer.begin_transaction()
+            await (await producer.send(topic, b"%d" % number, key=b"k%d" % number, partition=0))
+            await (producer.commit_transaction() if commit else producer.abort_transaction())
+        await producer.begin_transaction()
+        await (await producer.send(topic, b"3", key=b"open", partition=0))
+        async with restoring(bootstrap, topic, MemoryStore, committed_only=True) as restorer:
+            stores = await restorer.open(TASKS[0])
+            assert list(stores[topic].items()) == [(b"k0", b"0"), (b"k2", b"2")]
+            assert stores[topic].position == 6  # three records, three markers
+            async with producing(bootstrap, transactional_id=f"{prefix}/0_0"):  # who starts fences the other and ends its transaction
+                restorer.put_back(TASKS[0], stores)
+                again = await restorer.open(TASKS[0])
+                assert list(again[topic].items()) == [(b"k0", b"0"), (b"k2", b"2")]
+                assert again[topic].position == 8
+
+
+async def test_records_of_a_former_owner_are_left_out(bootstrap: str, prefix: str) -> None:
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    async with producing(bootstrap) as producer:
+        for token, value in ((3, b"a"), (5, b"b"), (3, b"late"), (5, b"c"), (4, b"later")):
+            await producer.send_and_wait(topic, value, key=b"k%d" % token, partition=0, headers=[token_header("g/x", TASKS[0], token)])
+        async with restoring(bootstrap, topic, MemoryStore) as restorer:
+            stores = await restorer.open(TASKS[0])
+            assert list(stores[topic].items()) == [(b"k3", b"a"), (b"k5", b"c")]
+            assert (stores[topic].position, stores[topic].token, restorer.dropped_records) == (5, 5, 2)
+
+
+async def test_a_task_that_is_to_run_comes_before_copies(bootstrap: str, prefix: str) -> None:
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    async with producing(bootstrap) as producer:
+        await fill(producer, topic, 0, 3_000)
+        await fill(producer, topic, 1, 3_000)
+        async with restoring(bootstrap, topic, MemoryStore, throttle=Throttle(records_per_s=2_000)) as restorer:
+            restorer.follow(TASKS[0])
+            await until(lambda: 0 < records_behind(restorer) < 3_000)
+            opening = asyncio.ensure_future(restorer.open(TASKS[1]))
+            await asyncio.sleep(0)
+            before = records_behind(restorer)
+            await opening
+            restorer._tell(now=True)
+            after = records_behind(restorer)
+            assert before - after <= 400  # what was under way, no more: 3,000 of the other one were read meanwhile
+
+
+@pytest.mark.parametrize("limit", [{"records_per_s": 3_000.0}, {"bytes_per_s": 450_000.0}])
+async def test_a_limit_is_kept(bootstrap: str, prefix: str, limit: Any) -> None:
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    async with producing(bootstrap) as producer:
+        await fill(producer, topic, 0, 9_000)
+    async with restoring(bootstrap, topic, MemoryStore, throttle=Throttle(**limit)) as restorer:
+        begun_s = time.monotonic()
+        await restorer.open(TASKS[0])
+        took_s = time.monotonic() - begun_s
+    size = 9_000 if "records_per_s" in limit else 9_000 * (15 + 130 + 4)  # about: numbers have up to four digits
+    assert size / took_s <= 1.1 * next(iter(limit.values()))  # from below only: a busy machine may be slower, never faster
+
+
+async def test_a_changelog_that_is_gone_or_cut_begins_anew(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    from aiokafka import TopicPartition
+    from aiokafka.admin import RecordsToDelete
+
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    with StateDirectory(tmp_path, "g", "m") as directory:
+        async with producing(bootstrap) as producer:
+            await fill(producer, topic, 0, 10)
+            ahead = RocksStore(directory.store(TASKS[0], topic))
+            ahead.apply([(b"of another", b"life")], position=500)
+            ahead.close()
+            async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
+                stores = await restorer.open(TASKS[0])
+                assert (stores[topic].position, len(list(stores[topic].items()))) == (10, 10)
+                restorer.put_back(TASKS[0], stores)
+            await fill(producer, topic, 0, 20)
+        async with admin_client(Connection(bootstrap=bootstrap)) as admin:
+            await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=25)})
+        async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
+            stores = await restorer.open(TASKS[0])
+            assert (stores[topic].position, len(list(stores[topic].items()))) == (30, 5)
+            restorer.put_back(TASKS[0], stores)
