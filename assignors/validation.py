@@ -146,11 +146,12 @@ class _Judge:
         now = {task: name for name, part in self.plan.members.items() for task in (*part.active, *part.revoke) if task in self.tasks}
         revoked = {task for part in self.plan.members.values() for task in part.revoke}
         wanted = {task for task, member in self.target.items() if task in now and now[task] != member}
+        given_back = {movement.task for movement in self.plan.movements if movement.source == movement.destination}
         named = [movement.task for movement in self.plan.movements]
         if len(named) != len(frozenset(named)):
             yield "a task has two movements"
         yield from _named("no movement brings to its target", wanted.difference(named))
-        yield from _named("a movement is not wanted by the target:", frozenset(named).difference(wanted))
+        yield from _named("a movement is not wanted by the target:", frozenset(named).difference(wanted, given_back))
         for movement in self.plan.movements:
             yield from self._movement(movement, now, movement.task in revoked)
         gone = {task for task in revoked if task in self.tasks and self.eligible_members[task.subtopology]}
@@ -164,7 +165,10 @@ class _Judge:
         task, name = movement.task, f"movement of {movement.task}"
         if movement.source != now.get(task):
             yield f"{name}: {movement.source} does not run it"
-        if movement.destination != self.target.get(task):
+        if movement.destination == movement.source:
+            if movement.state is not MovementState.REVOKING:
+                yield f"{name}: {movement.state.value} to {movement.destination}, which has it"
+        elif movement.destination != self.target.get(task):
             yield f"{name}: to {movement.destination}, the target is {self.target.get(task)}"
         if revoked != (movement.state is MovementState.REVOKING):
             yield f"{name}: {movement.state.value}, but its source is {'' if revoked else 'not '}told to revoke it"
