@@ -31,7 +31,7 @@ from events.tasks import TaskId
 from statemachine.context import Context
 from statemachine.deadlines import NO_TASK, Timer
 from statemachine.rejections import Rejected
-from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, Growth, MemberState, ghost_key, known_lag
+from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, ghost_key, known_lag
 
 NONCE_MEMORY_MS = 3_600_000
 """How long a join nonce is remembered: far longer than any producer retries (Kafka's delivery.timeout.ms defaults to 120 s)."""

@@ -16,7 +16,7 @@ from equipoise.testing import Group, stateful, stateless
 from events.errors import FieldError
 from tests.unit.assignors.build import in_flight, member, movements, problem, tasks, text
 
-STRICT = {"options": {"strict": True}}
+STRICT: dict[str, Any] = {"options": {"strict": True}}
 
 
 def plan(question: AssignmentProblem) -> Plan:
