@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from assignors.problem import AssignmentProblem, Assignor, Plan
     from equipoise.demo import run_demo
+    from equipoise.member import Member, MemoryStore, RocksStore, StateStore, SupersededError, TaskContext
     from events.errors import EquipoiseError
     from events.log import Log, open_log
     from events.records import DecisionRecord, Record
@@ -41,10 +42,16 @@ _PLACES = {
     "GroupMachine": "statemachine.machine",
     "GroupView": "replay.show",
     "Log": "events.log",
+    "Member": "equipoise.member",
+    "MemoryStore": "equipoise.member",
     "Plan": "assignors.problem",
     "Record": "events.records",
+    "RocksStore": "equipoise.member",
     "Simulation": "replay.simulate",
     "SimulationResult": "replay.simulate",
+    "StateStore": "equipoise.member",
+    "SupersededError": "equipoise.member",
+    "TaskContext": "equipoise.member",
     "TaskId": "events.tasks",
     "Timeline": "replay.timeline",
     "Verdict": "replay.verify",
@@ -71,10 +78,16 @@ __all__ = [
     "GroupMachine",
     "GroupView",
     "Log",
+    "Member",
+    "MemoryStore",
     "Plan",
     "Record",
+    "RocksStore",
     "Simulation",
     "SimulationResult",
+    "StateStore",
+    "SupersededError",
+    "TaskContext",
     "TaskId",
     "Timeline",
     "Verdict",

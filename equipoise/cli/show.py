@@ -87,7 +87,7 @@ def tasks_table(tasks: Iterable[TaskRow]) -> Table:
     rows = [
         (
             str(task.task),
-            f"{task.owner or 'nobody'}{', being learned' if task.is_learned else ''}",
+            task.owner or "nobody",
             _owner_lag(task),
             "" if task.destination is None else f"{task.movement} -> {task.destination}",
             _copies(task.warmups),
@@ -112,9 +112,7 @@ def _copies(copies: Iterable[CopyRow]) -> str:
     for copy in copies:
         lag = "not reported" if copy.lag is None else lag_text(copy.lag)
         best = "" if copy.best_lag_records is None else f", {copy.best_lag_records:,}"
-        words = (("learner", copy.is_learner), ("caught up", copy.caught_up), ("ready", copy.is_ready))
-        marks = "".join(f", {word}" for word, holds in words if holds)
-        texts.append(f"{copy.member_id} ({lag}{best}{marks})")
+        texts.append(f"{copy.member_id} ({lag}{best}{', caught up' if copy.caught_up else ''})")
     return " ".join(texts)
 
 

@@ -1,1 +1,24 @@
-"""The member client: what an application embeds to be led."""
+"""The member client: what an application embeds to be led.
+
+============  =====================================================================================
+`client`      `Member`, the door
+`options`     what may be set of it
+`host`        the thread that hosts a MemberSession and makes the process do what it decided
+`link`        facts out, decisions in
+`runner`      one task under one grant: opened, processed, committed, let go
+`context`     what a handler works with
+`restorer`    copies brought up to date from their changelogs
+`stores`      where state is kept
+`directory`   whose it is, and where it lies
+============  =====================================================================================
+"""
+
+from __future__ import annotations
+
+from equipoise.member.client import Member
+from equipoise.member.context import State, TaskContext
+from equipoise.member.host import SupersededError
+from equipoise.member.options import MemberOptions
+from equipoise.member.stores import Change, MemoryStore, RocksStore, StateStore
+
+__all__ = ["Change", "Member", "MemberOptions", "MemoryStore", "RocksStore", "State", "StateStore", "SupersededError", "TaskContext"]

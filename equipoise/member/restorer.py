@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -30,6 +31,8 @@ MOST_RECORDS = 10_000
 """One take. More at once is hardly faster, and it is the grain of the throttle and of what a crash takes back."""
 BULK_LAG = 20_000
 """Records behind from which a copy is filled in bulk."""
+NOWHERE = Path("/nowhere")
+"""The folder of a store of a member without a state directory; whoever looks at it needs one."""
 TELL_EVERY_S = 0.1
 RETRY_S = 0.5
 FETCH_BYTES = 4 * 2**20
@@ -86,6 +89,7 @@ class Restorer:
         self._copies: dict[TaskId, _Copy] = {}
         self._kept: dict[TaskId, dict[str, StateStore]] = {}
         """In memory, of no use now."""
+        self._handed_over: dict[TaskId, dict[str, StateStore]] = {}
         self._on_disk: dict[TaskId, dict[str, int]] = {}
         """Closed: changelog topic -> position."""
         self._ends: dict[Any, int] = {}
@@ -166,9 +170,9 @@ class Restorer:
             self._tell(now=True)
 
     async def open(self, task: TaskId) -> dict[str, StateStore]:
-        """Restores `task` to the end that its changelogs have now, and hands its stores over, to be brought back by `put_back`.
+        """Restores `task` to the end that its changelogs have now, and hands its stores over until `put_back`, which also cancels this.
 
-        To be asked when nobody else writes to them any more. Cancelled by `leave`. Raises aiokafka's KafkaError.
+        To be asked when nobody else writes to the changelogs any more.
         """
         copy = self._copies.get(task)
         if copy is None:
@@ -177,10 +181,14 @@ class Restorer:
         self._woken.set()
         return await copy.done
 
-    def put_back(self, task: TaskId, stores: dict[str, StateStore]) -> None:
-        """`task` has stopped running."""
-        self._put_away(task, stores)
-        self._tell(now=True)
+    def put_back(self, task: TaskId) -> None:
+        """`task` has stopped, or is not to run after all: its copy stays as it is."""
+        stores = self._handed_over.pop(task, None)
+        if stores is None:
+            self.leave(task)
+        else:
+            self._put_away(task, stores)
+            self._tell(now=True)
 
     def _take_stores(self, task: TaskId) -> dict[str, StateStore]:
         self._on_disk.pop(task, None)
@@ -190,11 +198,7 @@ class Restorer:
         return {topic: self._open_one(task, topic) for topic in self._changelogs[task]}
 
     def _open_one(self, task: TaskId, topic: str) -> StateStore:
-        if self._directory is None:
-            from equipoise.member.stores import MemoryStore
-
-            return MemoryStore()
-        return self._open_store(self._directory.store(task, topic))
+        return self._open_store(NOWHERE if self._directory is None else self._directory.store(task, topic))
 
     def _put_away(self, task: TaskId, stores: dict[str, StateStore]) -> None:
         if all(store.lasting for store in stores.values()):
@@ -356,6 +360,7 @@ class Restorer:
                 if copy.done.done():
                     self._put_away(task, copy.stores)
                 else:
+                    self._handed_over[task] = copy.stores
                     copy.done.set_result(copy.stores)
                 self._woken.set()
                 self._tell(now=True)

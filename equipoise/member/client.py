@@ -1,0 +1,154 @@
+"""`Member`: what an application embeds to be one member of a group that equipoise leads.
+
+::
+
+    async def count(record, context):
+        total = int(context.state.get(record.key) or b"0") + 1
+        context.state.put(record.key, b"%d" % total)
+        context.send("counts", b"%d" % total, key=record.key)
+
+    async with Member("orders", "m1", count, topology, connection=Connection(bootstrap="127.0.0.1:9092"),
+                      guarantee="exactly_once", state_directory="state") as member:
+        await member.wait()
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+from typing import Any, Self
+
+from equipoise.member.host import Host, StandbyCallback
+from equipoise.member.options import MemberOptions
+from equipoise.member.runner import Callback, Handler
+from events.errors import InputError
+from events.facts import TopologyDeclared
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import partition_count
+from events.tasks import Lag, TaskId
+
+
+class Member:
+    """One member of `group`, for as long as the context is entered; `member_id` is for one process at a time, the same one after each restart.
+
+    `handler(record, context)` gets each source record (aiokafka's ConsumerRecord) of the tasks granted here, in their order within a partition. It
+    may be a coroutine. What it writes to `context.state` and sends takes effect at the next commit, together. If it raises, the member stops
+    everything, says that it leaves, and `wait` raises that.
+
+    `topology`: the tasks of this build of the application; a build with other tasks has a higher epoch (PROTOCOL D1).
+
+    `on_assigned(context)` is called when a task has been restored, before its first record; `on_revoked(context)` when it has stopped here, given
+    up or taken; `on_standby(task)` when a copy of it begins to be kept here.
+
+    `options`: the fields of `MemberOptions`. The connection is to the brokers that have the log's topics and the application's alike.
+
+    Entering raises InputError for a setting, topic or state directory that cannot be used, and when no broker or log is there.
+    """
+
+    def __init__(
+        self,
+        group: str,
+        member_id: str,
+        handler: Handler,
+        topology: TopologyDeclared,
+        *,
+        connection: Connection | None = None,
+        on_assigned: Callback | None = None,
+        on_standby: StandbyCallback | None = None,
+        on_revoked: Callback | None = None,
+        **options: Any,
+    ) -> None:
+        self.group = group
+        self.member_id = member_id
+        self._handler = handler
+        self._topology = topology
+        self._connection = Connection() if connection is None else connection
+        self._callbacks = {"on_assigned": on_assigned, "on_standby": on_standby, "on_revoked": on_revoked}
+        known = MemberOptions.__annotations__
+        for name in options:
+            if name not in known:
+                raise InputError(f"Member: no such option {name!r}; there are: {', '.join(sorted(known))}")
+        self._options = MemberOptions(**options)
+        self._host: Host | None = None
+
+    async def __aenter__(self) -> Self:
+        await self._check_topics()
+        host = Host(
+            connection=self._connection,
+            group=self.group,
+            member_id=self.member_id,
+            topology=self._topology,
+            handler=self._handler,
+            options=self._options,
+            **self._callbacks,  # type: ignore[arg-type]  # each under its own name
+        )
+        await host.begin()
+        self._host = host
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        host = self._running_host()
+        host.close()
+        await host.end()
+        if error is None:
+            await host.over
+
+    async def wait(self) -> None:
+        """Until the member has ended: released after `leave`, closed, or by an error, which this raises.
+
+        SupersededError: another process has joined with its id. Else what the handler or a callback raised, or an EquipoiseError.
+        """
+        await asyncio.shield(self._running_host().over)
+
+    async def leave(self) -> None:
+        """Asks to leave, goes on running its tasks until they run elsewhere, and returns when it was released."""
+        self._running_host().leave()
+        await self.wait()
+
+    def cancel_leave(self) -> None:
+        """Stays after all. Too late when it was released already."""
+        self._running_host().cancel_leave()
+
+    def close(self) -> None:
+        """Stops everything at once, in order, and says so: `wait` returns when that is done. Leaving the context does it too."""
+        self._running_host().close()
+
+    # For people and metrics
+
+    @property
+    def incarnation(self) -> int:
+        return self._running_host().session.incarnation
+
+    @property
+    def running(self) -> dict[TaskId, int]:
+        """Task it may process at this moment -> fencing token."""
+        return self._running_host().running
+
+    @property
+    def lags(self) -> dict[TaskId, Lag]:
+        """Copies it has, but of what runs -> records behind."""
+        return dict(self._running_host().lags)
+
+    @property
+    def fenced_writes(self) -> int:
+        """Commits that Kafka refused because somebody else had begun the task (exactly_once)."""
+        return self._running_host().fenced_writes
+
+    # Inside
+
+    def _running_host(self) -> Host:
+        if self._host is None:
+            raise InputError("Member: enter it first: async with Member(...) as member")
+        return self._host
+
+    async def _check_topics(self) -> None:
+        for part in self._topology.subtopologies:
+            place = f"topology, sub-topology {part.subtopology}"
+            if not part.source_topics:
+                raise InputError(f"{place}: name the topics it reads in source_topics")
+            if part.stateful and not part.changelog_topics:
+                raise InputError(f"{place}: it is stateful; name the topics of its state in changelog_topics")
+            for topic in (*part.source_topics, *(part.changelog_topics if part.stateful else ())):
+                count = await partition_count(self._connection, topic)
+                if count < part.partitions:
+                    raise InputError(f"{place}: it has {part.partitions} partitions and topic {topic} has {count}; make it with as many")

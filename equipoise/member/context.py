@@ -1,0 +1,123 @@
+"""What a handler works with: its task's state, and where its output goes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping
+
+import attrs
+import msgpack
+
+from equipoise.member.stores import Change, StateStore
+from events.errors import InputError
+from events.tasks import TaskId
+
+SOURCES_KEY = b"\x00equipoise.sources"
+"""Key of the changelog record that ends each commit with the guarantee at_least_once: how far into its sources the state before it goes. So a new
+owner begins where the state ends, even when a paused former owner has committed other offsets meanwhile."""
+
+
+@attrs.frozen
+class Output:
+    """One record to send."""
+
+    topic: str
+    value: bytes | None
+    key: bytes | None
+    partition: int | None
+    headers: tuple[tuple[str, bytes], ...]
+
+
+class State:
+    """The keys and values of one changelog: its store, and over it what was written since the last commit."""
+
+    def __init__(self, store: StateStore) -> None:
+        self.store = store
+        self._written: dict[bytes, bytes | None] = {}
+
+    def get(self, key: bytes) -> bytes | None:
+        """The value of `key`; None when there is none."""
+        return self._written[key] if key in self._written else self.store.get(key)
+
+    def put(self, key: bytes, value: bytes) -> None:
+        """Sets `key`, from here on and, once it is committed, for ever."""
+        if key.__class__ is not bytes or value.__class__ is not bytes or key == SOURCES_KEY:
+            raise InputError(f"put({key!r:.40}, {value!r:.40}): state has bytes as keys and values")
+        self._written[key] = value
+
+    def delete(self, key: bytes) -> None:
+        """Removes `key`."""
+        self._written[key] = None
+
+    def items(self) -> Iterator[tuple[bytes, bytes]]:
+        """Every key with its value, in rising order of the keys."""
+        written = sorted(self._written.items(), reverse=True)
+        for key, value in self.store.items():
+            while written and written[-1][0] < key:
+                yield from _there(*written.pop())
+            if written and written[-1][0] == key:
+                yield from _there(*written.pop())
+            elif key != SOURCES_KEY:
+                yield key, value
+        while written:
+            yield from _there(*written.pop())
+
+    def written(self) -> list[Change]:
+        """What is to be committed, each key once."""
+        return list(self._written.items())
+
+    def committed(self) -> None:
+        self._written.clear()
+
+
+def _there(key: bytes, value: bytes | None) -> Iterator[tuple[bytes, bytes]]:
+    if value is not None:
+        yield key, value
+
+
+class TaskContext:
+    """One grant of one task. What is written and sent takes effect together, at the next commit."""
+
+    def __init__(self, task: TaskId, token: int, states: Mapping[str, State]) -> None:
+        self.task = task
+        self.token = token
+        """Fencing token: of two writers of a task, the one with the larger token is the later one (PROTOCOL M6)."""
+        self.states = states
+        """Changelog topic -> state."""
+        self.outputs: list[Output] = []
+
+    @property
+    def state(self) -> State:
+        """The state of a task with one changelog. Raises InputError when it has none, or several: then say which, in `states`."""
+        if len(self.states) != 1:
+            raise InputError(f"task {self.task} has {len(self.states)} changelogs; use context.states[topic]")
+        return next(iter(self.states.values()))
+
+    def send(
+        self,
+        topic: str,
+        value: bytes | None,
+        *,
+        key: bytes | None = None,
+        partition: int | None = None,
+        headers: Iterable[tuple[str, bytes]] = (),
+    ) -> None:
+        """A record for `topic`; without `partition`, as Kafka's clients choose by the key."""
+        if value is None and key is None:
+            raise InputError(f"send to {topic}: a record needs a key or a value")
+        self.outputs.append(Output(topic, value, key, partition, tuple(headers)))
+
+
+def pack_sources(positions: Mapping[tuple[str, int], int]) -> bytes:
+    """(topic, partition) -> offset of the next record, as the value under SOURCES_KEY."""
+    packed: bytes = msgpack.packb([[topic, partition, offset] for (topic, partition), offset in sorted(positions.items())])
+    return packed
+
+
+def read_sources(states: Mapping[str, State]) -> dict[tuple[str, int], int]:
+    """How far into its sources the state of a task surely goes; what is not named is not known."""
+    known: dict[tuple[str, int], int] = {}
+    for index, state in enumerate(states.values()):
+        value = state.store.get(SOURCES_KEY)
+        said = {} if value is None else {(topic, partition): offset for topic, partition, offset in msgpack.unpackb(value)}
+        known = said if index == 0 else {tp: min(known[tp], said[tp]) for tp in known.keys() & said.keys()}
+    return known

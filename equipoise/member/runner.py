@@ -1,0 +1,331 @@
+"""Runs one task under one grant, in the application's event loop: opens it, processes record by record, commits, and lets go.
+
+Opening, with exactly_once: a producer with the transactional id ``group/task`` starts, which fences the former owner and ends what it had begun;
+then the changelog is read to its end as it is now, committed records only; then the source is read from the group's committed offset. With
+at_least_once there is nothing to fence, and the changelog says where the source goes on.
+
+Each commit sends everything since the last one: outputs and changelog records, each with the fencing token, and the source's offset. Only what was
+acknowledged goes to the store, which so is never ahead of its changelog.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import logging
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Protocol
+
+import attrs
+
+from equipoise.member.context import SOURCES_KEY, State, TaskContext, pack_sources, read_sources
+from equipoise.member.link import abandon_producer, stop_consumer, stop_producer
+from equipoise.member.options import MemberOptions
+from equipoise.member.stores import Change, StateStore
+from equipoise.member.tokens import token_header
+from events.log.kafka.connection import Connection
+from events.tasks import TaskId
+
+_LOG = logging.getLogger(__name__)
+RETRY_S = 0.5
+TRANSACTION_TIMEOUT_MS = 60_000
+"""Kafka ends a transaction that nobody ended after this long. One is open only while a commit is under way."""
+
+Handler = Callable[[Any, TaskContext], Awaitable[None] | None]
+"""Gets each record (aiokafka's ConsumerRecord) and the task's context."""
+Callback = Callable[[TaskContext], Awaitable[None] | None]
+
+
+class Permit(Protocol):
+    """What a runner asks of its member, from the application's thread."""
+
+    def refusal(self, task: TaskId) -> str | None:
+        """Why `task` may not be processed at this moment; None: it may."""
+
+    async def take_stores(self, task: TaskId) -> Mapping[str, StateStore]:
+        """Its stores, restored to the changelogs' end of now."""
+
+    async def put_stores_back(self, task: TaskId) -> None:
+        """It has stopped, or was never to have them."""
+
+    def restored(self, task: TaskId) -> None:
+        """It has its stores, and may process."""
+
+    async def still_granted(self, task: TaskId, token: int) -> bool:
+        """Whether, by a reading of the decisions that begins now, the grant holds."""
+
+    def fenced(self, task: TaskId) -> None:
+        """Kafka refused a write: somebody else has begun this task after us."""
+
+    def ended(self, task: TaskId, error: BaseException | None) -> None:
+        """Nothing of this task runs here any more. `error`: of the application's code."""
+
+
+class _Refused(Exception):
+    """The member may not process this task at this moment."""
+
+
+class _Overtaken(Exception):
+    """With at_least_once: somebody else has written to the changelog while this task ran here."""
+
+
+@attrs.frozen
+class _Written:
+    """What a commit wrote to one changelog, from offset `first` up to before `end`."""
+
+    changes: list[Change]
+    first: int
+    end: int
+
+
+class TaskRunner:
+    """One grant. `start` and `stop` are for the application's loop."""
+
+    def __init__(
+        self,
+        permit: Permit,
+        connection: Connection,
+        group: str,
+        task: TaskId,
+        token: int,
+        *,
+        sources: tuple[str, ...],
+        stateful: bool,
+        options: MemberOptions,
+        handler: Handler,
+        on_assigned: Callback | None,
+        on_revoked: Callback | None,
+    ) -> None:
+        self.task = task
+        self.token = token
+        self._permit = permit
+        self._connection = connection
+        self._group = group
+        self._sources = sources
+        self._stateful = stateful
+        self._options = options
+        self._handler = handler
+        self._on_assigned = on_assigned
+        self._on_revoked = on_revoked
+        self._header = token_header(group, task, token)
+        self._stopping = asyncio.Event()
+        self._aborted = False
+        self._letting_go = False
+        """Nothing is processed any more, and nothing is there to abort."""
+        self._job: asyncio.Task[None] | None = None
+        self._producer: Any = None
+        self._consumer: Any = None
+        self._context: TaskContext | None = None
+        self._positions: dict[Any, int] = {}
+        """Source partition -> offset of the next record to process."""
+        self._uncommitted = 0
+        self._commit_at_s = 0.0
+
+    def start(self) -> None:
+        self._job = asyncio.ensure_future(self._run())
+
+    def stop(self, *, abort: bool) -> None:
+        """Ends it: after the record at hand and a commit; with `abort` at once, and nothing more is written."""
+        self._stopping.set()
+        if abort and not self._aborted and not self._letting_go and self._job is not None:
+            self._aborted = True
+            self._job.cancel()
+
+    # From the grant to its end
+
+    async def _run(self) -> None:
+        error: BaseException | None = None
+        try:
+            await self._live()
+        except asyncio.CancelledError:
+            self._aborted = True
+        except Exception as raised:  # noqa: BLE001  # the application's code may raise anything; the member ends with it
+            error, self._aborted = raised, True
+        self._letting_go = True
+        await self._let_go()
+        if self._context is not None and self._on_revoked is not None:
+            error = await self._tell_revoked(self._on_revoked, self._context) or error
+        self._permit.ended(self.task, error)
+
+    async def _live(self) -> None:
+        from aiokafka.errors import KafkaError, ProducerFenced
+
+        while not self._stopping.is_set():
+            try:
+                await self._open()
+                await self._process()
+                return
+            except _Refused as refused:
+                _LOG.info("task %s: %s", self.task, refused)
+                self._aborted = True
+                return
+            except (ProducerFenced, _Overtaken) as error:
+                self._permit.fenced(self.task)
+                _LOG.warning("task %s, token %d: another owner has begun: %r", self.task, self.token, error)
+            except KafkaError as error:
+                _LOG.warning("task %s begins anew: %r", self.task, error)
+            self._aborted = True
+            await self._let_go()
+            self._aborted = False
+            await asyncio.sleep(RETRY_S)
+            # Whoever begins anew fences whoever has begun meanwhile; so it must be sure that nobody has.
+            if self._stopping.is_set() or not await self._permit.still_granted(self.task, self.token):
+                return
+
+    async def _open(self) -> None:
+        from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+        transaction: dict[str, Any] = {"enable_idempotence": True}
+        if self._options.transactional:
+            transaction = {"transactional_id": f"{self._group}/{self.task}", "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
+        timeout_ms = self._options.request_timeout_ms
+        self._producer = AIOKafkaProducer(**self._connection.options(), **transaction, request_timeout_ms=timeout_ms)
+        self._consumer = AIOKafkaConsumer(
+            **self._connection.options(), group_id=self._group, enable_auto_commit=False, auto_offset_reset=self._options.auto_offset_reset,
+            isolation_level="read_committed" if self._options.transactional else "read_uncommitted", request_timeout_ms=timeout_ms,
+        )  # fmt: skip
+        reading = asyncio.ensure_future(self._consumer.start())
+        try:
+            await self._producer.start()
+            stores = await self._permit.take_stores(self.task) if self._stateful else {}
+        finally:
+            await asyncio.gather(reading, return_exceptions=True)
+        await reading
+        states = {topic: State(store) for topic, store in stores.items()}
+        partitions = [TopicPartition(topic, self.task.partition) for topic in self._sources]
+        self._consumer.assign(partitions)
+        known = {} if self._options.transactional else read_sources(states)
+        for tp in partitions:
+            position = known.get((tp.topic, tp.partition))
+            if position is None:
+                position = await self._consumer.committed(tp)
+            if position is None:
+                place = self._consumer.beginning_offsets if self._options.auto_offset_reset == "earliest" else self._consumer.end_offsets
+                position = (await place([tp]))[tp]
+            self._consumer.seek(tp, position)
+            self._positions[tp] = position
+        self._permit.restored(self.task)
+        self._may_go_on()
+        begun, self._context = self._context is None, TaskContext(self.task, self.token, states)
+        self._uncommitted, self._commit_at_s = 0, time.monotonic() + self._options.commit_interval_ms / 1_000
+        if begun and self._on_assigned is not None:
+            await _call(self._on_assigned, self._context)
+
+    async def _process(self) -> None:
+        while not self._stopping.is_set():
+            for tp, records in (await self._next_batch()).items():
+                for record in records:
+                    if self._stopping.is_set() or not self._may_go_on():
+                        break
+                    await _call(self._handler, record, self._context)
+                    self._positions[tp] = record.offset + 1
+                    self._uncommitted += 1
+                    if self._uncommitted >= self._options.most_uncommitted_records or time.monotonic() >= self._commit_at_s:
+                        await self._commit()
+            if time.monotonic() >= self._commit_at_s:
+                await self._commit()
+            if not self._may_go_on():
+                break
+        await self._commit()
+
+    async def _next_batch(self) -> dict[Any, list[Any]]:
+        wait_s = max(0.0, self._commit_at_s - time.monotonic()) if self._uncommitted else 1.0
+        reading = asyncio.ensure_future(self._consumer.getmany(timeout_ms=int(wait_s * 1_000), max_records=self._options.most_uncommitted_records))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((reading, stopping), return_when=asyncio.FIRST_COMPLETED)
+            batch: dict[Any, list[Any]] = await reading if reading.done() else {}
+            return batch
+        finally:
+            for each in (reading, stopping):
+                each.cancel()
+            await asyncio.gather(reading, stopping, return_exceptions=True)
+
+    def _may_go_on(self) -> bool:
+        """To be asked before each record, and before each commit. False: the task is to be closed, in order. Raises _Refused."""
+        refusal = self._permit.refusal(self.task)
+        if refusal is not None and refusal != "closing":
+            raise _Refused(refusal)
+        return refusal is None
+
+    # Committing
+
+    async def _commit(self) -> None:
+        self._commit_at_s = time.monotonic() + self._options.commit_interval_ms / 1_000
+        if not self._uncommitted:
+            return
+        self._may_go_on()  # what it is to close it still commits
+        await (self._commit_transaction() if self._options.transactional else self._commit_plainly())
+        self._uncommitted = 0
+
+    async def _commit_transaction(self) -> None:
+        await self._producer.begin_transaction()
+        written = await self._send({})
+        await self._producer.send_offsets_to_transaction(dict(self._positions), self._group)
+        await self._producer.commit_transaction()
+        self._to_stores(written)
+
+    async def _commit_plainly(self) -> None:
+        assert self._context is not None, "a task that processes was opened"
+        sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self._positions.items()})
+        written = await self._send(dict.fromkeys(self._context.states, (SOURCES_KEY, sources)))
+        for topic, each in written.items():
+            position = self._context.states[topic].store.position
+            if each.first != position or each.end != position + len(each.changes):
+                raise _Overtaken(f"{topic}/{self.task.partition} at {position}: wrote {len(each.changes)} records to {each.first}..{each.end - 1}")
+        self._to_stores(written)
+        await self._consumer.commit(dict(self._positions))
+
+    async def _send(self, last: dict[str, Change]) -> dict[str, _Written]:
+        """Outputs and changelog records, and `last` in each changelog. Returns when all is acknowledged, with what changelogs got."""
+        context = self._context
+        assert context is not None, "a task that processes was opened"
+        sent = [
+            await self._producer.send(each.topic, each.value, key=each.key, partition=each.partition, headers=[*each.headers, self._header])
+            for each in context.outputs
+        ]
+        logged: dict[str, tuple[list[Change], list[asyncio.Future[Any]]]] = {}
+        for topic, state in context.states.items():
+            changes = state.written() + ([last[topic]] if topic in last else [])
+            if changes:
+                place = {"partition": self.task.partition, "headers": [self._header]}
+                futures = [await self._producer.send(topic, value, key=key, **place) for key, value in changes]
+                logged[topic] = changes, futures
+                sent += futures
+        await asyncio.gather(*sent)
+        return {topic: _Written(changes, futures[0].result().offset, futures[-1].result().offset + 1) for topic, (changes, futures) in logged.items()}
+
+    def _to_stores(self, written: Mapping[str, _Written]) -> None:
+        context = self._context
+        assert context is not None, "a task that processes was opened"
+        for topic, each in written.items():
+            state = context.states[topic]
+            state.store.apply(each.changes, position=each.end, token=self.token)
+            state.committed()
+        context.outputs.clear()
+
+    # Letting go
+
+    async def _let_go(self) -> None:
+        producer, self._producer = self._producer, None
+        consumer, self._consumer = self._consumer, None
+        if producer is not None:
+            await (abandon_producer(producer) if self._aborted else stop_producer(producer))
+        if self._stateful:
+            await self._permit.put_stores_back(self.task)
+        if consumer is not None:
+            await stop_consumer(consumer)
+
+    async def _tell_revoked(self, on_revoked: Callback, context: TaskContext) -> BaseException | None:
+        try:
+            await _call(on_revoked, context)
+        except Exception as error:  # noqa: BLE001  # the application's code may raise anything
+            return error
+        return None
+
+
+async def _call(function: Callable[..., Awaitable[None] | None], *arguments: Any) -> None:
+    result = function(*arguments)
+    if inspect.isawaitable(result):
+        await result

@@ -1,0 +1,242 @@
+"""One process of members on a real broker, led by the real machine: restored, processed, handed over, left, by both guarantees."""
+
+from __future__ import annotations
+
+import asyncio
+import collections
+import contextlib
+import time
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from assignors import registry
+from equipoise.member import Member, SupersededError, TaskContext
+from equipoise.member.tokens import read_token
+from events.decisions import MemberExpired
+from events.errors import InputError
+from events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from events.knobs import Knobs
+from events.log.kafka.connection import Connection
+from tests.live.leader import leading
+from tests.live.test_restorer import make_topic, producing, until
+
+PARTITIONS = 3
+SHORT = {"session_timeout_ms": 12_000, "lease_margin_ms": 2_000, "heartbeat_interval_ms": 500, "ready_lag_records": 50}
+BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+
+
+class Application:
+    """Counts per key, with a changelog; its topics and its recount are its own."""
+
+    def __init__(self, bootstrap: str, prefix: str) -> None:
+        self.bootstrap, self.prefix = bootstrap, prefix
+        self.source, self.changelog, self.counts = (f"{prefix}-{what}" for what in ("orders", "log", "counts"))
+        part = Subtopology(subtopology=0, partitions=PARTITIONS, stateful=True, source_topics=(self.source,), changelog_topics=(self.changelog,))
+        self.topology = TopologyDeclared(epoch=0, subtopologies=(part,))
+        assignor = registry.latest("high_availability")
+        self.config = GroupConfigured(
+            assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver,
+            knobs=Knobs(acceptable_recovery_lag=50, initial_delay_ms=500, probing_interval_ms=1_000, max_warmups=4, max_warmups_per_member=4),
+        )  # fmt: skip
+        self.sent: collections.Counter[bytes] = collections.Counter()
+
+    async def make_topics(self) -> None:
+        for topic in (self.source, self.changelog, self.counts):
+            await make_topic(self.bootstrap, topic, PARTITIONS)
+
+    async def order(self, records: int) -> None:
+        async with producing(self.bootstrap) as producer:
+            for number in range(records):
+                key = b"customer-%d" % (number % 20)
+                await producer.send(self.source, b"%d" % number, key=key)
+                self.sent[key] += 1
+
+    async def count(self, record: Any, context: TaskContext) -> None:
+        total = int(context.state.get(record.key) or b"0") + 1
+        context.state.put(record.key, b"%d" % total)
+        context.send(self.counts, b"%d" % total, key=record.key)
+
+    def member(self, member_id: str, state: Path | None, guarantee: str, **options: Any) -> Member:
+        return Member(
+            self.prefix, member_id, options.pop("handler", self.count), self.topology, connection=Connection(bootstrap=self.bootstrap),
+            prefix=self.prefix, guarantee=guarantee, state_directory=state, **{**SHORT, **options},
+        )  # fmt: skip
+
+    async def counted(self) -> dict[bytes, list[tuple[int, int]]]:
+        """Key -> (count, fencing token) of each committed output, in order."""
+        from aiokafka import AIOKafkaConsumer, TopicPartition
+
+        found: dict[bytes, list[tuple[int, int]]] = collections.defaultdict(list)
+        consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap, isolation_level="read_committed", enable_auto_commit=False)
+        await consumer.start()
+        try:
+            partitions = [TopicPartition(self.counts, partition) for partition in range(PARTITIONS)]
+            consumer.assign(partitions)
+            ends = await consumer.end_offsets(partitions)
+            await consumer.seek_to_beginning(*partitions)
+            while any([await consumer.position(tp) < end for tp, end in ends.items()]):
+                for records in (await consumer.getmany(timeout_ms=500)).values():
+                    for record in records:
+                        said = read_token(record.headers)
+                        assert said is not None
+                        found[record.key].append((int(record.value), said[2]))
+        finally:
+            await consumer.stop()
+        return found
+
+    async def until_counted(self, *, exactly: bool) -> dict[bytes, list[tuple[int, int]]]:
+        async with asyncio.timeout(120):
+            while True:
+                counted = await self.counted()
+                last = {key: max(count for count, _ in each) for key, each in counted.items()}
+                if all(last.get(key, 0) >= count for key, count in self.sent.items()):
+                    break
+                await asyncio.sleep(0.3)
+        if exactly:
+            assert {key: [count for count, _ in each] for key, each in counted.items()} == {key: [*range(1, n + 1)] for key, n in self.sent.items()}
+        return counted
+
+
+@BOTH
+async def test_members_count_and_hand_over(bootstrap: str, prefix: str, tmp_path: Path, guarantee: str) -> None:
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    calls: list[str] = []
+    callbacks = {
+        "on_assigned": lambda context: calls.append(f"assigned {context.task}"),
+        "on_revoked": lambda context: calls.append(f"revoked {context.task}"),
+        "on_standby": lambda task: calls.append(f"standby {task}"),
+    }
+    async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
+        await application.order(300)
+        async with application.member("m1", tmp_path, guarantee, **callbacks) as first:
+            await until(lambda: len(first.running) == PARTITIONS)
+            await application.until_counted(exactly=True)
+            assert sorted(calls) == ["assigned 0_0", "assigned 0_1", "assigned 0_2"]
+            async with application.member("m2", tmp_path, guarantee, **callbacks) as second:
+                await until(lambda: len(second.running) == 1)
+                assert len(first.running) == PARTITIONS - 1
+                (moved,) = second.running
+                assert f"standby {moved}" in calls
+                assert f"revoked {moved}" in calls
+                await application.order(200)
+                await application.until_counted(exactly=True)
+                await first.leave()
+                assert first.running == {}
+                await until(lambda: len(second.running) == PARTITIONS)
+                await application.order(100)
+                await application.until_counted(exactly=True)
+        assert leader.decided(MemberExpired) == []
+        assert leader.machine.state.members == {}
+        committed = await _committed(application)
+        assert sum(committed.values()) == 600
+
+
+async def _committed(application: Application) -> dict[int, int]:
+    """What a lag tool sees under the application's group id."""
+    from events.log.kafka.opening import admin_client
+
+    async with admin_client(Connection(bootstrap=application.bootstrap)) as admin:
+        offsets = await admin.list_consumer_group_offsets(application.prefix)
+    return {tp.partition: each.offset for tp, each in offsets.items() if tp.topic == application.source}
+
+
+async def test_a_handler_that_blocks_expires_nobody(bootstrap: str, prefix: str) -> None:
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+
+    async def block(record: Any, context: TaskContext) -> None:
+        if record.value == b"7":
+            time.sleep(SHORT["session_timeout_ms"] / 1_000 + 3)  # noqa: ASYNC251  # that is the point
+        await application.count(record, context)
+
+    async with _leader_apart(application), application.member("m1", None, "at_least_once", handler=block) as member:
+        incarnation = member.incarnation
+        await application.order(30)
+        await application.until_counted(exactly=True)
+        assert member.incarnation == incarnation
+
+
+@contextlib.asynccontextmanager
+async def _leader_apart(application: Application) -> Any:
+    """A leader that goes on while this loop is blocked."""
+    from equipoise.member.threads import LoopThread
+
+    thread = LoopThread("leader")
+    begun, end = asyncio.Event(), asyncio.Event()
+
+    async def lead() -> None:
+        async with leading(application.bootstrap, application.prefix, application.prefix, application.config, application.topology):
+            begun.set()
+            await end.wait()
+
+    running = thread.start(lead())
+    try:
+        await asyncio.wrap_future(thread.start(begun.wait()))
+        yield
+    finally:
+        thread.loop.call_soon_threadsafe(end.set)
+        await asyncio.wrap_future(running)
+        await thread.stop()
+
+
+async def test_what_a_handler_raises_ends_the_member(bootstrap: str, prefix: str) -> None:
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+
+    def refuse(record: Any, context: TaskContext) -> None:
+        raise RuntimeError(f"cannot read {record.value!r}")
+
+    async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
+        await application.order(1)
+        with pytest.raises(RuntimeError, match="cannot read b'0'"):
+            async with application.member("m1", None, "exactly_once", handler=refuse) as member:
+                await member.wait()
+        await until(lambda: not leader.machine.state.members)  # it said that it left
+        assert leader.decided(MemberExpired) == []
+        assert await application.counted() == {}
+
+
+async def test_a_second_process_with_the_same_id(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
+        await application.order(50)
+        async with contextlib.AsyncExitStack() as stack:
+            first = await stack.enter_async_context(contextlib.aclosing(_entered(application.member("m1", tmp_path / "a", "exactly_once"))))
+            member = await anext(first)
+            await until(lambda: len(member.running) == PARTITIONS)
+            with pytest.raises(InputError, match="a live process has"):
+                async with application.member("m1", tmp_path / "a", "exactly_once"):
+                    pass
+            async with application.member("m1", tmp_path / "b", "exactly_once") as second:
+                with pytest.raises(SupersededError):
+                    await member.wait()
+                assert [each.cause for each in leader.decided(MemberExpired)] == ["superseded"]
+                assert leader.decided(MemberExpired)[0].hold_ms == SHORT["session_timeout_ms"]
+                await until(lambda: len(second.running) == PARTITIONS)
+                await application.order(50)
+                await application.until_counted(exactly=True)
+
+
+async def _entered(member: Member) -> Any:
+    with contextlib.suppress(SupersededError):
+        async with member:
+            yield member
+
+
+async def test_tasks_run_on_while_nobody_leads(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    async with contextlib.AsyncExitStack() as stack:
+        async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
+            member = await stack.enter_async_context(application.member("m1", tmp_path, "exactly_once"))
+            await until(lambda: len(member.running) == PARTITIONS)
+            incarnation = member.incarnation
+        await asyncio.sleep(SHORT["session_timeout_ms"] / 1_000 + 1)  # facts are appended and decisions can be read: nothing else is needed
+        await application.order(50)
+        await application.until_counted(exactly=True)
+        assert (member.incarnation, len(member.running)) == (incarnation, PARTITIONS)
+        assert leader.failure is None
