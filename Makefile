@@ -22,11 +22,10 @@ check: $(READY) ## style, types, doors
 	@$(BIN)/lint-imports --no-cache >.venv/doors.txt 2>&1 || { cat .venv/doors.txt >&2; exit 1; }
 	@echo "check: style, types and doors hold"
 
-java: # for the broker that the live tests start; as root on Debian it is installed, elsewhere the tests say what is missing
-	@if [ -z "$$KAFKA_BOOTSTRAP" ] && ! { command -v java && command -v mvn; } >/dev/null 2>&1 \
-	  && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
-	  echo "installing Java and Maven (once)" >&2; \
-	  apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq default-jre-headless maven >/dev/null; \
+java: # for the broker that the live tests start, and Kafka's own classes; as root on Debian it is installed, elsewhere the tests say what is missing
+	@if ! { command -v javac && command -v java && command -v mvn; } >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+	  echo "installing a JDK and Maven (once)" >&2; \
+	  apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends default-jdk-headless maven >/dev/null; \
 	fi
 
 bench: $(READY) ## ratios that must not get worse
@@ -53,5 +52,5 @@ $(READY): pyproject.toml constraints.txt
 	if [ -z "$$python" ]; then echo "make: no Python 3.11 or later found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
 	echo "setting up .venv with $$python (once; about a minute)" >&2; \
 	"$$python" -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,kafka]'
 	@touch $@

@@ -39,10 +39,12 @@ class HighAvailability:
     version = 1
     solver = SOLVER
     guarantees = frozenset(Guarantee)
+    announced = False
+    """Whether only a member's own word makes its copy ready to take a task over, or its lag too."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself."""
-        situation = Situation(problem)
+        situation = Situation(problem, announced=self.announced)
         shares = Shares(situation)
 
         free = [task for task in situation.tasks if task not in situation.owner]

@@ -93,7 +93,8 @@ class MovementState(enum.Enum):
     WARMING = "warming"
     """Its destination restores; it holds a warm-up slot, unless the destination is a standby of the task."""
     REVOKING = "revoking"
-    """Its destination is caught up; the source has been told to give the task up."""
+    """Its destination is caught up; the source has been told to give the task up. To the source itself: it gives the task up and takes it again
+    (what `learner` calls being learned, under its option strict)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -133,6 +134,8 @@ class AssignmentProblem:
     blocked: frozenset[tuple[TaskId, str]] = frozenset()
     now_ms: int = 0
     revocations: Revocations = attrs.field(factory=Revocations)
+    follow_up: bool = False
+    """It is asked again because of what was decided (a hand-over is done, a slot came free, time is up), and nothing new has come from outside."""
 
 
 @attrs.frozen(kw_only=True)
@@ -181,6 +184,7 @@ REASONS: Mapping[str, str] = {
     "next_probing": "{destination} has {records} to restore; the next probing round looks again",
     "dealt_anew": "tasks without state are dealt anew in every round; this time it falls to {destination}",
     "dealt": "its topic is dealt by count, then by lag; it falls to {destination}",
+    "being_learned": "{source} gives it up while it is being learned, and takes it again",
     "blocked": "the last warm-up on {destination} stalled; back-off",
     "lost": "its member is gone and may come back for it; until then nobody runs it",
     "lost_for_good": "its member did not come back for it in time; {destination} has room",
@@ -279,6 +283,11 @@ class Assignor(Protocol):
     def guarantees(self) -> frozenset[Guarantee]: ...
     def assign(self, problem: AssignmentProblem) -> Plan:
         """Raises InputError on a problem it cannot take, never anything else but for a defect."""
+
+
+def check_knobs(assignor: Assignor, knobs: Knobs) -> None:
+    """Asks the assignor about an empty group. Raises InputError when it cannot take these knobs, whatever the group."""
+    assignor.assign(AssignmentProblem(tasks=(), members=(), knobs=knobs))
 
 
 class WrappedAssignor:

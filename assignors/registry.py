@@ -13,6 +13,7 @@ from assignors.cooperative import Cooperative
 from assignors.high_availability import HighAvailability
 from assignors.kafka_streams import KafkaStreams
 from assignors.lag_aware import LagAware
+from assignors.learner import Learner
 from assignors.problem import Assignor
 from events.errors import InputError
 
@@ -23,7 +24,7 @@ ENTRY_POINT_GROUP = "equipoise.assignors"
 def available() -> dict[tuple[str, int], Assignor]:
     """(name, version) -> assignor, in rising order. Raises InputError when two claim the same place, or one cannot be loaded."""
     found: dict[tuple[str, int], Assignor] = {}
-    for builtin in (Cooperative(), HighAvailability(), KafkaStreams(), LagAware()):
+    for builtin in (Cooperative(), HighAvailability(), KafkaStreams(), LagAware(), Learner()):
         found[builtin.name, builtin.version] = builtin
     for entry_point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value)):
         try:
@@ -45,7 +46,8 @@ def load(name: str, version: int) -> Assignor:
     """The assignor of that name and behaviour version. Raises InputError when this installation has none."""
     found = available().get((name, version))
     if found is None:
-        known = ", ".join(f"{known} version {number}" for known, number in available())
+        named = [key for key in available() if key[0] == name] or list(available())
+        known = ", ".join(f"{known} version {number}" for known, number in named)
         raise InputError(f"assignor: {name!r} version {version} is not installed; here are {known}")
     return found
 

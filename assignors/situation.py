@@ -38,10 +38,11 @@ class Situation:
     """Who there is, what there is to run, who runs it, and who has which copy.
 
     `owner`: task -> the member that owns it; tasks without an owner are absent. `in_flight`: movements decided earlier that still hold: their
-    destination lives, is eligible and does not own the task yet.
+    destination lives, is eligible and does not own the task yet. `announced`: a copy is ready to take over when its member says so, and by no lag.
     """
 
-    def __init__(self, problem: AssignmentProblem) -> None:
+    def __init__(self, problem: AssignmentProblem, *, announced: bool = False) -> None:
+        self._announced = announced
         self.knobs = problem.knobs
         self.tasks: dict[TaskId, Task] = {task.id: task for task in sorted(problem.tasks, key=lambda task: task.id)}
         self.members: dict[str, Member] = {member.id: member for member in sorted(problem.members, key=lambda member: member.id)}
@@ -119,8 +120,10 @@ class Situation:
         return member in self.blocked.get(task, ())
 
     def is_ready(self, member: str, task: TaskId) -> bool:
-        """It could run the task at once: caught up, or there is nothing to catch up with."""
-        return not self.tasks[task].stateful or self.caught_up(member, task)
+        """It could take the task over at once: caught up, or there is nothing to catch up with."""
+        if not self.tasks[task].stateful:
+            return True
+        return task in self.members[member].ready if self._announced else self.caught_up(member, task)
 
     def caught_up(self, member: str, task: TaskId) -> bool:
         """Rank 0."""

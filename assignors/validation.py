@@ -146,11 +146,12 @@ class _Judge:
         now = {task: name for name, part in self.plan.members.items() for task in (*part.active, *part.revoke) if task in self.tasks}
         revoked = {task for part in self.plan.members.values() for task in part.revoke}
         wanted = {task for task, member in self.target.items() if task in now and now[task] != member}
+        given_back = {movement.task for movement in self.plan.movements if self._is_taken_again(movement)}
         named = [movement.task for movement in self.plan.movements]
         if len(named) != len(frozenset(named)):
             yield "a task has two movements"
         yield from _named("no movement brings to its target", wanted.difference(named))
-        yield from _named("a movement is not wanted by the target:", frozenset(named).difference(wanted))
+        yield from _named("a movement is not wanted by the target:", frozenset(named).difference(wanted, given_back))
         for movement in self.plan.movements:
             yield from self._movement(movement, now, movement.task in revoked)
         gone = {task for task in revoked if task in self.tasks and self.eligible_members[task.subtopology]}
@@ -164,7 +165,7 @@ class _Judge:
         task, name = movement.task, f"movement of {movement.task}"
         if movement.source != now.get(task):
             yield f"{name}: {movement.source} does not run it"
-        if movement.destination != self.target.get(task):
+        if movement.destination != self.target.get(task) and not self._is_taken_again(movement):
             yield f"{name}: to {movement.destination}, the target is {self.target.get(task)}"
         if revoked != (movement.state is MovementState.REVOKING):
             yield f"{name}: {movement.state.value}, but its source is {'' if revoked else 'not '}told to revoke it"
@@ -192,6 +193,12 @@ class _Judge:
                 yield f"{task} is left to nobody until {until_ms}, and it is {self.problem.now_ms} already"
             elif task not in self.plan.reasons:
                 yield f"{task} is left to nobody: no reason is given"
+
+    def _is_taken_again(self, movement: Movement) -> bool:
+        """Its owner gives it up and takes it again, because it is being learned; the target is its learner."""
+        reason = self.plan.reasons.get(movement.task)
+        is_learned = reason is not None and reason.code == "being_learned"
+        return movement.source == movement.destination and movement.state is MovementState.REVOKING and is_learned
 
     def always_owned(self) -> Iterator[str]:
         """2: every task has a target, and somebody runs it now or has been asked to give it up, whenever anybody may run it.

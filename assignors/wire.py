@@ -10,8 +10,8 @@ One object a line in, one a line out, keys in a fixed order. What is wrong with 
 
 Only `tasks` and `members` are required, in each task `id` and `stateful`, in each member `id`. `version` left out: the highest installed. A member
 may also have `warmup`, `ready`, `home`, `subtopologies`, `drained` and `restore_records_per_s`, the problem `in_flight` (objects like the plan's
-movements), `blocked` (pairs [task, member]), `now_ms` and `revocations` (what the last plan said there), a task `written_records_per_s` and
-`lost_since_ms`.
+movements), `blocked` (pairs [task, member]), `now_ms`, `revocations` (what the last plan said there) and `follow_up`, a task
+`written_records_per_s` and `lost_since_ms`.
 
 A group of plain consumers has partitions of topics for tasks: then each task has a name, `topic` and `partition`, and the `lag` of the group on it (a
 number of records; "unknown", or left out, counts as 0), and a member may say to which `topics` it subscribes (left out: to all); see `topics`::
@@ -94,7 +94,7 @@ def _question(line: str | bytes) -> tuple[str, int | None, AssignmentProblem, Na
         raise InputError("$: nested too deep to be a problem") from None
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both of this kind
         raise InputError(f"$: not JSON ({error}); write one object a line") from None
-    optional = ("assignor", "version", "config", "in_flight", "blocked", "now_ms", "revocations")
+    optional = ("assignor", "version", "config", "in_flight", "blocked", "now_ms", "revocations", "follow_up")
     fields = _Object("$", content, required=("tasks", "members"), optional=optional)
     name = fields.get("assignor", _text, DEFAULT_ASSIGNOR)
     version = fields.get("version", _whole, None)
@@ -120,6 +120,7 @@ def _question(line: str | bytes) -> tuple[str, int | None, AssignmentProblem, Na
         blocked=frozenset(blocked),
         now_ms=fields.get("now_ms", _whole, 0),
         revocations=fields.get("revocations", _revocations, Revocations()),
+        follow_up=fields.get("follow_up", _flag, False),
     )
     return name, version, problem, naming
 

@@ -27,7 +27,7 @@ def available() -> bool:
 def classpath() -> str:
     """The driver's, built if the one that is there is not that of these sources. Raises InputError when it cannot be."""
     if not available():
-        raise InputError("java, javac and mvn: one of them is not installed; the Java rows need a JDK 17 and Maven")
+        raise InputError("java, javac and mvn: one of them is not installed; apt-get install -y default-jdk-headless maven")
     jars, classes = BUILT / "jars", BUILT / "classes"
     wanted = "".join((SOURCES / name).read_text() for name in ("pom.xml", f"{DRIVER}.java"))
     built = BUILT / "built.txt"

@@ -21,7 +21,7 @@ from assignors.problem import AssignmentProblem, Movement, MovementState
 from assignors.racks import rack_of, traffic_cost
 from assignors.ranking import acceptable_lag
 from events.decisions import AssignmentIssued, MemberExpired, Move
-from events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, Subtopology, TopologyDeclared
+from events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, Subtopology, TaskReady, TopologyDeclared
 from events.records import DecisionRecord, Record
 from events.tasks import Lag, LagSentinel, TaskId
 from replay.refold import Step
@@ -94,6 +94,8 @@ class MoveStory:
     source: str | None
     destination: str
     steps: list[MoveStep]
+    declared_ready_ms: int | None = None
+    """When the destination's member said that its copy is ready to take over; None: it has not, or there is no state."""
     candidates: tuple[Candidate, ...] = ()
     """As they stood when it was decided; only where one task is followed."""
 
@@ -165,6 +167,7 @@ class Chronicle:
         record = step.record
         event = record.event
         self._note_waiting(step, state)
+        self._note_declared(record, state)
         for decision in step.decisions:
             if isinstance(decision.decision, AssignmentIssued):
                 for move in decision.decision.moves:
@@ -246,6 +249,8 @@ class Chronicle:
             else:
                 story = MoveStory(task=task, source=source, destination=move.destination, steps=[], candidates=self._candidates(step, task))
             self.moves.append(story)
+            if move.state in ("warming", "revoking") and _is_ready(state, task, story.destination):
+                story.declared_ready_ms = step.record.append_ms  # said before anybody asked
         story.steps.append(told)
         if move.state in ("granted", "cancelled"):
             self.under_way.pop(task, None)
@@ -254,6 +259,13 @@ class Chronicle:
 
     def _candidates(self, step: Step, task: TaskId) -> tuple[Candidate, ...]:
         return () if self._only is None or step.asked is None else tuple(candidates(step.asked.problem, task))
+
+    def _note_declared(self, record: Record, state: GroupState) -> None:
+        if isinstance(record.event, TaskReady | LagReported):
+            for task in record.event.tasks if isinstance(record.event, TaskReady) else record.event.ready:
+                story = self.under_way.get(task)
+                if story is not None and story.destination == record.event.member_id and story.declared_ready_ms is None:
+                    story.declared_ready_ms = record.append_ms if _is_ready(state, task, story.destination) else None
 
     # Owners
 
@@ -417,6 +429,10 @@ def candidates(problem: AssignmentProblem, task: TaskId) -> list[Candidate]:
 def _part(state: GroupState, task: TaskId) -> Subtopology | None:
     topology = state.topology
     return None if topology is None else next((part for part in topology.subtopologies if part.subtopology == task.subtopology), None)
+
+
+def _is_ready(state: GroupState, task: TaskId, member_id: str) -> bool:
+    return member_id in state.members and task in state.members[member_id].ready
 
 
 def _position(state: GroupState, task: TaskId, member_id: str) -> int | None:

@@ -116,6 +116,7 @@ def move_document(move: MoveStory, now_ms: int) -> dict[str, Any]:
         "waited_ms": move.spent_ms("waiting", now_ms),
         "warmed_ms": move.spent_ms("warming", now_ms),
         "revoking_ms": move.spent_ms("revoking", now_ms),
+        "declared_ready_ms": move.declared_ready_ms,
         "restored_records": move.restored_records,
         "steps": [attrs.asdict(step) for step in move.steps],
     }

@@ -24,6 +24,10 @@ class CopyRow:
     """As its member last reported it; None: not yet."""
     best_lag_records: int | None = None
     caught_up: bool
+    is_learner: bool
+    """It is there to take the task over."""
+    is_ready: bool
+    """Its member has said that it could."""
 
     def document(self) -> dict[str, Any]:
         return {**attrs.asdict(self), "lag": lag_form(self.lag)}
@@ -42,6 +46,8 @@ class TaskRow:
     state: str
     destination: str | None
     movement: str | None
+    is_learned: bool
+    """Somebody restores a copy, or keeps one, in order to take it over."""
     warmups: tuple[CopyRow, ...]
     standbys: tuple[CopyRow, ...]
     token: int
@@ -57,6 +63,7 @@ class TaskRow:
             "state": self.state,
             "destination": self.destination,
             "movement": self.movement,
+            "is_learned": self.is_learned,
             "warmups": [copy.document() for copy in self.warmups],
             "standbys": [copy.document() for copy in self.standbys],
             "token": self.token,
@@ -205,6 +212,7 @@ def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow
         owner = state.owner.get(task)
         holder = None if owner is None else state.members[owner]
         movement = state.in_flight.get(task)
+        learners = state.learners(task)
         yield TaskRow(
             task=task,
             stateful=part.stateful,
@@ -214,14 +222,15 @@ def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow
             state="nobody" if holder is None else "revoking" if task in holder.revoking else "owned",
             destination=None if movement is None else movement.destination,
             movement=None if movement is None else movement.state.value,
-            warmups=tuple(_copy_row(state.members[name], task, acceptable[name]) for name in warmups.get(task, ())),
-            standbys=tuple(_copy_row(state.members[name], task, acceptable[name]) for name in standbys.get(task, ())),
+            is_learned=bool(learners),
+            warmups=tuple(_copy_row(state.members[name], task, acceptable[name], name in learners) for name in warmups.get(task, ())),
+            standbys=tuple(_copy_row(state.members[name], task, acceptable[name], name in learners) for name in standbys.get(task, ())),
             token=state.tokens.get(task, 0),
             hold_ms=state.holds.get(task, 0),
         )
 
 
-def _copy_row(member: MemberState, task: TaskId, acceptable: int) -> CopyRow:
+def _copy_row(member: MemberState, task: TaskId, acceptable: int, is_learner: bool) -> CopyRow:
     lag = member.lags.get(task)
     warmup = member.warmup.get(task)
     return CopyRow(
@@ -229,4 +238,6 @@ def _copy_row(member: MemberState, task: TaskId, acceptable: int) -> CopyRow:
         lag=lag,
         best_lag_records=None if warmup is None else warmup.best_lag,
         caught_up=member.is_caught_up(task, acceptable),
+        is_learner=is_learner,
+        is_ready=task in member.ready,
     )

@@ -14,6 +14,7 @@ from typing import Any
 import attrs
 
 from assignors import registry
+from assignors.problem import check_knobs
 from events.errors import InputError
 from events.facts import GroupConfigured
 from events.knobs import Knobs, Scalar
@@ -106,11 +107,13 @@ def override(knobs: Knobs, overrides: Mapping[str, Scalar]) -> Knobs:
 def configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupConfigured:
     """The recorded configuration, led by equipoise, with the simulation's assignor and knobs. The solver is this build's."""
     assignor = registry.latest(simulation.assignor or recorded.assignor)
+    knobs = override(recorded.knobs, simulation.overrides)
+    check_knobs(assignor, knobs)
     return GroupConfigured(
         assignor=assignor.name,
         behaviour_version=assignor.version,
         solver=assignor.solver,
-        knobs=override(recorded.knobs, simulation.overrides),
+        knobs=knobs,
     )
 
 

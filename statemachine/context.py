@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import attrs
 
 from assignors.problem import Revocations
 from events.decisions import Decision, MemberExpired, Move
-from events.facts import AssignmentObserved
+from events.facts import AssignmentObserved, GroupConfigured
 from events.tasks import TaskId
 from statemachine.deadlines import NO_TASK, Deadlines, Timer
 from statemachine.state import Ghost, GroupState, Lost, MemberState, ghost_key, known_lag
@@ -34,6 +36,8 @@ CAUSES = (
 """What begins a decision round; of several in one step the first of this list names it. All up to `wiped` are natural changes: they reset the
 probing interval (KIP-441)."""
 NATURAL = frozenset(CAUSES[: CAUSES.index("wiped") + 1])
+NEWS = NATURAL | {"ready"}
+"""What comes from outside, for which members of a Kafka group would join anew; a round without any only follows up on what was decided."""
 
 _PLACE = {"cancelled": 0, "granted": 1, "waiting": 2, "warming": 2, "revoking": 2}
 """In one step and for one task: what ends comes first, then who has it now, then where it goes next."""
@@ -42,9 +46,11 @@ _PLACE = {"cancelled": 0, "granted": 1, "waiting": 2, "warming": 2, "revoking": 
 class Context:
     """Collects the effects of one step on `state`."""
 
-    def __init__(self, state: GroupState, deadlines: Deadlines) -> None:
+    def __init__(self, state: GroupState, deadlines: Deadlines, refuses: Callable[[GroupConfigured], bool]) -> None:
         self.state = state
         self.deadlines = deadlines
+        self.refuses = refuses
+        """Whether the assignor that a configuration names cannot take its knobs."""
         self.emitted: list[Decision] = []
         self.causes: set[str] = set()
         self.moves: dict[tuple[TaskId, int], Move] = {}
@@ -105,8 +111,9 @@ class Context:
                 lag_records=known_lag(destination.lags.get(task)),
             )
         )
-        if self.state.waiting or not self.state.in_flight:
-            self.causes.add("handover")  # a slot came free and somebody waits for one, or all is done and the verdict is due
+        if self.state.waiting or not self.state.in_flight or movement.source == movement.destination:
+            # A slot came free and somebody waits for one, or all is done and the verdict is due, or who learns the task is to be said again.
+            self.causes.add("handover")
 
     def pass_on(self, task: TaskId) -> None:
         """The task was granted and taken back in one step: nobody was told, so its next owner, if the round names one, has it at once."""

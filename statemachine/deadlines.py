@@ -9,6 +9,7 @@ from __future__ import annotations
 import enum
 import heapq
 
+from assignors.problem import MovementState
 from events.tasks import TaskId
 from statemachine.state import GroupPhase, GroupState
 
@@ -58,7 +59,13 @@ def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
     if timer is Timer.DRAIN:
         return member.drain_deadline_ms
     warmup = member.warmup.get(key[1])
-    return None if warmup is None or warmup.caught_up else warmup.improved_ms + knobs.warmup_stall_ms
+    if warmup is None:
+        return None
+    movement = state.in_flight.get(key[1])
+    awaited = movement is not None and movement.state is MovementState.WARMING and movement.destination == key[0]
+    if warmup.caught_up and not awaited:
+        return None  # one that is caught up and awaited all the same has not said that it is ready, and its assignor wants that word
+    return warmup.improved_ms + knobs.warmup_stall_ms
 
 
 class Deadlines:

@@ -14,13 +14,13 @@ from events.decisions import MOST_MOVES, AssignmentIssued, AssignmentProposed, B
 from events.errors import GroupHalted
 from events.facts import Subtopology
 from events.tasks import TaskId
-from statemachine.context import CAUSES, NATURAL, Context
+from statemachine.context import CAUSES, NATURAL, NEWS, Context
 from statemachine.deadlines import NO_TASK, Timer
 from statemachine.state import GroupState, MemberState, Warmup, known_lag
 
 
-def build_problem(state: GroupState) -> AssignmentProblem:
-    """The frozen view of the state that an assignor decides on. Everything in rising order."""
+def build_problem(state: GroupState, *, follow_up: bool = False) -> AssignmentProblem:
+    """The frozen view of the state that an assignor decides on. Everything in rising order. `follow_up`: nothing new has begun the round."""
     tasks = state.tasks()
     homes: dict[str, set[TaskId]] = {}
     for task, home in state.homes.items():
@@ -33,6 +33,7 @@ def build_problem(state: GroupState) -> AssignmentProblem:
         blocked=frozenset(key for key, backoff in state.backoffs.items() if not backoff.over),
         now_ms=state.now_ms,
         revocations=state.revocations,
+        follow_up=follow_up,
     )
 
 
@@ -78,7 +79,7 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
     Raises GroupHalted when the plan does not hold: the last one stays in force (PROTOCOL L6).
     """
     state = context.state
-    problem = build_problem(state)
+    problem = build_problem(state, follow_up=context.causes.isdisjoint(NEWS))
     plan = _ask(state, assignor, problem, offset)
     passed_on = _apply(context, plan)
     _schedule(context, plan)
@@ -199,6 +200,7 @@ def _apply_movements(context: Context, plan: Plan) -> None:
         state.members[movement.destination].incoming.add(movement.task)
         if before.get(movement.task) != movement:
             context.note(_move(plan, movement))
+            context.deadlines.watch(Timer.STALL, (movement.destination, movement.task))
     for task in sorted(task for task in before if task not in state.in_flight):
         gone = before[task]
         context.note(Move(task=task, source=gone.source, destination=gone.destination, state="cancelled", reason="not_wanted"))

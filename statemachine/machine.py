@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Callable
 
 from assignors import registry
-from assignors.problem import Assignor
+from assignors.problem import Assignor, check_knobs
 from events.codec import kind_of
 from events.decisions import Checkpointed, Decision, EventRejected
 from events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
@@ -71,7 +71,7 @@ class GroupMachine:
         state = self.state
         event = record.event
         self._advance(record)
-        context = Context(state, self._deadlines)
+        context = Context(state, self._deadlines, lambda config: self._refuses(config, record.offset))
         for timer, key in self._deadlines.take_due():
             deadline_passed(context, timer, key)
         try:
@@ -114,6 +114,13 @@ class GroupMachine:
             problem = f"its decisions are pinned to solver {config.solver!r}, this build has {assignor.solver!r}; run the build that has that one"
             raise GroupHalted(group, offset, "solver_missing", problem)
         return assignor
+
+    def _refuses(self, config: GroupConfigured, offset: int) -> bool:
+        try:
+            check_knobs(self._find_assignor(config, offset), config.knobs)
+        except InputError:
+            return True
+        return False
 
     def _lead(self, context: Context, record: Record) -> None:
         if self.state.phase is not GroupPhase.LEADING:

@@ -14,6 +14,7 @@ REJECTIONS: dict[str, str] = {
     "external": "the group is led by something else; only AssignmentObserved changes what its members have",
     "leader_change": "led_by can only change while the group is empty; it has {0} members",
     "step_exceeds_margin": "max_step_ms {0} is over the smallest lease_margin_ms of the live members, {1}",
+    "knobs_refused": "its assignor cannot take these knobs; `equipoise assign` with the same config names the one",
     "topology_not_newer": "topology epoch {0} is not above the newest one, {1}",
     "join_repeated": "this join was seen before",
     "incarnation_repeated": "incarnation {0} is the one that is already a member",

@@ -288,6 +288,17 @@ class GroupState:
         known = self.topologies.get(member.topology_epoch)
         return frozenset() if known is None else frozenset(part.subtopology for part in known.subtopologies)
 
+    def learners(self, task: TaskId) -> tuple[str, ...]:
+        """Members with a copy that restores, or is kept up to date, in order to take the task over. While there are any the task is being learned;
+        whether one is ready is its member's word, `MemberState.ready`."""
+        movement = self.in_flight.get(task)
+        if movement is None:
+            return ()
+        if movement.source == movement.destination:  # given up and taken again: who learns it is not named by the movement
+            return tuple(name for name in sorted(self.members) if task in self.members[name].warmup)
+        destination = self.members[movement.destination]
+        return (movement.destination,) if task in destination.warmup or task in destination.standby else ()
+
     def member_phase(self, member: MemberState) -> MemberPhase:
         if member.revoking:
             return MemberPhase.UNREVOKED

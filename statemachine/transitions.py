@@ -31,7 +31,7 @@ from events.tasks import TaskId
 from statemachine.context import Context
 from statemachine.deadlines import NO_TASK, Timer
 from statemachine.rejections import Rejected
-from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, Growth, MemberState, ghost_key, known_lag
+from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, ghost_key, known_lag
 
 NONCE_MEMORY_MS = 3_600_000
 """How long a join nonce is remembered: far longer than any producer retries (Kafka's delivery.timeout.ms defaults to 120 s)."""
@@ -51,6 +51,8 @@ def group_configured(context: Context, fact: GroupConfigured) -> None:
     margins = [member.lease_margin_ms for member in state.members.values()]
     if margins and fact.knobs.max_step_ms > min(margins):
         raise Rejected("step_exceeds_margin", fact.knobs.max_step_ms, min(margins))
+    if context.refuses(fact):
+        raise Rejected("knobs_refused")
     state.config = fact
     if state.phase is GroupPhase.LEADING:
         _give_back_slots(context)
@@ -192,8 +194,7 @@ def lag_reported(context: Context, fact: LagReported) -> None:
         member.lags.update(fact.lags)
         for task in fact.forgotten:
             member.lags.pop(task, None)
-    if member.ready or fact.ready:
-        member.ready = frozenset(fact.ready)
+    before, member.ready = member.ready, frozenset(fact.ready)
     member.held = fact.held
     if shadowing:
         return
@@ -204,7 +205,7 @@ def lag_reported(context: Context, fact: LagReported) -> None:
         elif not member.released:
             _cancel_drain(context, member)
     if member.warmup or member.incoming:
-        _note_progress(context, member, had)
+        _note_progress(context, member, declared=member.ready - before, had=had)
 
 
 def task_ready(context: Context, fact: TaskReady) -> None:
@@ -213,8 +214,8 @@ def task_ready(context: Context, fact: TaskReady) -> None:
     for task in fact.tasks:
         if task not in member.warmup and task not in member.standby and task not in member.active:
             raise Rejected("not_a_copy", *task)
-    member.ready = member.ready | frozenset(fact.tasks)
-    _note_progress(context, member)
+    before, member.ready = member.ready, member.ready | frozenset(fact.tasks)
+    _note_progress(context, member, declared=member.ready - before)
 
 
 def tasks_revoked(context: Context, fact: TasksRevoked) -> None:
@@ -335,12 +336,15 @@ def _applied(context: Context, member: MemberState, epoch: int, held: tuple[Task
                 context.has_waited(task)
 
 
-def _note_progress(context: Context, member: MemberState, had: frozenset[TaskId] = frozenset()) -> None:
-    """A warm-up, or a standby that is to take over, may have come nearer, be caught up, or have lost what it had.
+def _note_progress(context: Context, member: MemberState, *, declared: frozenset[TaskId], had: frozenset[TaskId] = frozenset()) -> None:
+    """A warm-up, or a standby that is to take over, may have come nearer, be caught up, or have lost what it had. `declared`: ready since now.
 
     `had`: tasks on their way to the member of which it had a copy until this report. Who never had one, as an assignor may well decide, loses none.
     """
     state = context.state
+    for task in declared:
+        if (task in member.warmup or task in member.incoming) and not _is_handed_to(state, member, task):
+            context.causes.add("ready")
     acceptable = state.acceptable_lag(member)
     for task, warmup in sorted(member.warmup.items()):
         lag = known_lag(member.lags.get(task))
@@ -375,6 +379,11 @@ def _note_progress(context: Context, member: MemberState, had: frozenset[TaskId]
 
 def _has_copy(member: MemberState, task: TaskId) -> bool:
     return task in member.lags or task in member.ready
+
+
+def _is_handed_to(state: GroupState, member: MemberState, task: TaskId) -> bool:
+    movement = state.in_flight.get(task)
+    return movement is not None and movement.destination == member.member_id and movement.state.value == "revoking"
 
 
 def _cancel_drain(context: Context, member: MemberState) -> None:

@@ -222,6 +222,7 @@ class Truthful:
             number=self.number,
             assignment_epoch=self.epoch,
             held=tuple(sorted(self.active)),
+            ready=tuple(sorted(task for task in self.keeps if self.copies.get(task) == 0)),
             lags=lags,
             leaving=self.leaving,
         )

@@ -101,13 +101,15 @@ def moves_table(moves: tuple[MoveStory, ...] | list[MoveStory], now_ms: int) -> 
                 move.outcome,
                 _duration(move.spent_ms("waiting", now_ms)),
                 _duration(move.spent_ms("warming", now_ms)),
+                None if move.declared_ready_ms is None else clock_text(move.declared_ready_ms),
                 _duration(move.spent_ms("revoking", now_ms)),
                 move.restored_records,
                 first.lag_records,
                 why(move),
             )
         )
-    columns = ("decided", "offset", "generation", "move", "outcome", "waited", "warmed up", "handed over", "restored", "lag then", "why")
+    spent = ("waited", "warmed up", "said ready", "handed over")
+    columns = ("decided", "offset", "generation", "move", "outcome", *spent, "restored", "lag then", "why")
     return Table(columns=columns, rows=rows)
 
 

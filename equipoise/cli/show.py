@@ -87,7 +87,7 @@ def tasks_table(tasks: Iterable[TaskRow]) -> Table:
     rows = [
         (
             str(task.task),
-            task.owner or "nobody",
+            f"{task.owner or 'nobody'}{', being learned' if task.is_learned else ''}",
             _owner_lag(task),
             "" if task.destination is None else f"{task.movement} -> {task.destination}",
             _copies(task.warmups),
@@ -112,7 +112,9 @@ def _copies(copies: Iterable[CopyRow]) -> str:
     for copy in copies:
         lag = "not reported" if copy.lag is None else lag_text(copy.lag)
         best = "" if copy.best_lag_records is None else f", {copy.best_lag_records:,}"
-        texts.append(f"{copy.member_id} ({lag}{best}{', caught up' if copy.caught_up else ''})")
+        words = (("learner", copy.is_learner), ("caught up", copy.caught_up), ("ready", copy.is_ready))
+        marks = "".join(f", {word}" for word, holds in words if holds)
+        texts.append(f"{copy.member_id} ({lag}{best}{marks})")
     return " ".join(texts)
 
 

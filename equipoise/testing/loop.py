@@ -108,8 +108,8 @@ class Group:
 
     def decide(self) -> Plan:
         """Asks until nothing more can be handed over now. Returns the last plan."""
-        for _ in range(MOST_HAND_OVERS):
-            problem = self.problem()
+        for question in range(MOST_HAND_OVERS):
+            problem = attrs.evolve(self.problem(), follow_up=question > 0)
             plan = self.assignor.assign(problem)
             faults = plan_faults(problem, plan, self.assignor.guarantees)
             if faults:

@@ -120,8 +120,9 @@ def problems(
     if not simple:
         for task in every:
             destination = draw(st.sampled_from([None, None, None, *names]))
-            if destination is not None and destination != owner[task.id]:
-                state = draw(st.sampled_from([MovementState.WARMING, MovementState.REVOKING]))
+            if destination is not None:
+                states = [MovementState.REVOKING, MovementState.WARMING]
+                state = draw(st.sampled_from(states[: 1 + (destination != owner[task.id])]))  # to its owner: given up and taken again
                 in_flight.append(Movement(task=task.id, source=owner[task.id], destination=destination, state=state))
             blocked.update((task.id, name) for name in names if draw(st.integers(0, 20)) == 0)
     now_ms = draw(st.sampled_from([0, 1_000, 1_000_000]))

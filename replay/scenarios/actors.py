@@ -68,7 +68,13 @@ class Actor:
                 self.lags[task] = LagSentinel.ACTIVE
         for task in (*granted.standby, *granted.warmup):
             self.lags.setdefault(task, whole.get(task, DEFAULT_END_OFFSET))
-        self.ready = tuple(task for task in self.ready if task in granted.standby or task in granted.warmup)
+        self.declare()
+
+    def declare(self) -> None:
+        """What it has restored to the last record it declares ready; what it was told to drop it does not speak of."""
+        granted = self.granted
+        kept = () if granted is None else (*granted.standby, *granted.warmup)
+        self.ready = tuple(sorted(task for task in kept if task in self.ready or self.lags.get(task) == 0))
 
     def restore(self, records: int) -> None:
         """The copies it was told to keep come nearer by so many records each."""
@@ -79,6 +85,7 @@ class Actor:
             lag = self.lags.get(task)
             if isinstance(lag, int):
                 self.lags[task] = max(0, lag - records)
+        self.declare()
 
 
 DEFAULT_END_OFFSET = 100_000

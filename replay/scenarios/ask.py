@@ -61,6 +61,17 @@ def state_table(play: Play, said: Said) -> None:
         play.say(f"back-off: {task} on {member_id} until_ms={backoff.until_ms} times={backoff.times} {'over' if backoff.over else 'running'}")
 
 
+@directive("marks", "", "Who learns what: each task that is being learned, with its owner, its learners, and those of them that said they are ready.")
+def marks(play: Play, said: Said) -> None:
+    state = play.state
+    for task in state.tasks():
+        learners = [f"{name} isLearner{' isReady' if task in state.members[name].ready else ''}" for name in state.learners(task)]
+        if learners:
+            play.say(f"{task} {state.owner.get(task, 'nobody')} isLearned, {', '.join(learners)}")
+    if not any(map(state.learners, state.tasks())):
+        play.say("nothing is being learned")
+
+
 def _members(play: Play) -> list[MemberState]:
     return [play.state.members[name] for name in sorted(play.state.members)]
 

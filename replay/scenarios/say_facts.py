@@ -44,7 +44,7 @@ attrs.resolve_types(Knobs)
 KNOBS = {
     attribute.name: Argument(_knob_kind(attribute), f"knob `{attribute.name}`") for attribute in attrs.fields(Knobs) if attribute.name != "options"
 }
-KNOBS["options"] = Argument(OPTIONS, "what the assignor wants to be told; those not named are as they were")
+KNOBS["options"] = Argument(OPTIONS, "what the assignor wants to be told; those not named are as they were, another assignor begins with none")
 KNOBS |= {alias: Argument(KNOBS[name].kind, f"the same as `{name}`") for alias, name in _ALIASES.items()}
 CONFIG = {
     "assignor": Argument(TEXT, "name of the assignor"),
@@ -69,7 +69,8 @@ def _knobs(said: Said, base: Knobs) -> Knobs:
 
 def _config(said: Said, before: GroupConfigured) -> GroupConfigured:
     changes = said.given(*CONFIG)
-    config = attrs.evolve(before, knobs=_knobs(said, before.knobs), **changes)
+    base = before.knobs if changes.get("assignor", before.assignor) == before.assignor else attrs.evolve(before.knobs, options={})
+    config = attrs.evolve(before, knobs=_knobs(said, base), **changes)
     if "solver" not in changes and ("assignor" in changes or not before.solver):
         try:
             config = attrs.evolve(config, solver=registry.load(config.assignor, config.behaviour_version).solver)

@@ -45,6 +45,7 @@ def catch_up(play: Play, said: Said) -> None:
     else:
         wanted = () if actor.granted is None else (*actor.granted.standby, *actor.granted.warmup)
     actor.lags.update(dict.fromkeys(wanted, said.get("lag", 0)))
+    actor.declare()
     play.append(actor.report())
 
 

@@ -26,7 +26,7 @@ from types import TracebackType
 from typing import Self
 
 POM = Path(__file__).with_name("pom.xml")
-INSTALL = "apt-get install -y default-jre-headless maven"
+INSTALL = "apt-get install -y default-jdk-headless maven"
 MOST_START_S = 120.0
 _ENDS_WITH_ITS_STARTER = '"$@" </dev/null >&2 & child=$!; echo $child; cat >/dev/null; kill -9 $child 2>/dev/null; wait $child'
 _JAVA = ("-XX:TieredStopAtLevel=1", "-XX:+UseSerialGC", "-Xms64m", "-Xmx512m")

@@ -26,6 +26,7 @@ SUBJECTS: dict[str, Subject] = {
             )
         },
     ),
+    "learner": Subject(assignor=registry.latest("learner"), knobs={"options": st.sampled_from([{}, {"strict": False}, {"strict": True}])}),
 }
 """Assignors that are asked more than the usual: by name, with their own knobs."""
 

@@ -248,7 +248,6 @@ def test_a_group_with_both_kinds_of_tasks_comes_to_rest() -> None:
 # The published class
 
 
-@pytest.mark.skipif(not (kafka_java.BUILT / "built.txt").exists(), reason="the Java driver is not built: python -m bench.kafka_differential")
 def test_random_problems_have_the_answers_of_the_published_class() -> None:
     dice = random.Random(20)
     questions = [kafka_differential.problem(dice) for _ in range(60)]

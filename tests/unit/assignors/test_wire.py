@@ -149,7 +149,10 @@ def broken(path: str, value: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("question", "complaint"),
     [
-        (broken("moves", 1), "$.moves: unknown field; known are assignor, blocked, config, in_flight, members, now_ms, revocations, tasks, version"),
+        (
+            broken("moves", 1),
+            "$.moves: unknown field; known are assignor, blocked, config, follow_up, in_flight, members, now_ms, revocations, tasks, version",
+        ),
         (broken("tasks", {}), "$.tasks: {} is not an array"),
         (broken("assignor", "nobody"), f"$.assignor: 'nobody' is not installed; here are {INSTALLED}"),
         (broken("version", 99), "$.version: high_availability has no version 99 here; leave it out for the highest"),
