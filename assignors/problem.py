@@ -81,6 +81,8 @@ class Member:
     lags: Mapping[TaskId, Lag] = attrs.field(factory=dict)
     ready: frozenset[TaskId] = frozenset()
     home: frozenset[TaskId] = frozenset()
+    reported: tuple[TaskId, ...] | None = None
+    """What it says it runs, in its own order, for an assignor to which that matters: `active`, and what others own; None: `active`, rising."""
     restore_records_per_s: int = 0
     """Restore speed of all its copies together, as measured; 0: not measured."""
 
@@ -117,6 +119,11 @@ class Revocations:
     until_ms: int = 0
 
 
+Memory = Mapping[str, int | tuple[str, ...] | tuple[TaskId, ...]]
+"""What an assignor that reproduces one with a memory wants to be told again, by names of its own, in rising order: those that end in ``_tasks`` hold
+tasks, those that end in ``_members`` ids of members, all others whole numbers. Empty: it has decided nothing yet, or another leader did."""
+
+
 @attrs.frozen(kw_only=True)
 class AssignmentProblem:
     """Everything an assignor may look at.
@@ -124,7 +131,7 @@ class AssignmentProblem:
     `in_flight`: WARMING and REVOKING movements decided earlier. Their destinations are carried to the end (PROTOCOL D9): the machine has already
     dropped those whose reason is gone. A REVOKING one whose source has let go has source None, and its destination gets the task now.
     `blocked`: (task, member) pairs on which no new warm-up may begin (a stalled warm-up's back-off, PROTOCOL M7).
-    `now_ms`: group time (PROTOCOL L2). `revocations`: what the last plan said there.
+    `now_ms`: group time (PROTOCOL L2). `revocations`, `memory`: what the last plan said there.
     """
 
     tasks: tuple[Task, ...]
@@ -136,6 +143,7 @@ class AssignmentProblem:
     revocations: Revocations = attrs.field(factory=Revocations)
     follow_up: bool = False
     """It is asked again because of what was decided (a hand-over is done, a slot came free, time is up), and nothing new has come from outside."""
+    memory: Memory = attrs.field(factory=dict)
 
 
 @attrs.frozen(kw_only=True)
@@ -183,6 +191,9 @@ REASONS: Mapping[str, str] = {
     "stand_in": "{destination} stands in with {records} to restore, until the member whose turn it is has restored it",
     "next_probing": "{destination} has {records} to restore; the next probing round looks again",
     "dealt_anew": "tasks without state are dealt anew in every round; this time it falls to {destination}",
+    "fewest": "nobody runs it; {destination} has the fewest",
+    "given_up": "{source} has more than its share; the next round says who gets it",
+    "claimed_twice": "several say that they run it; all stop, and the next round says who gets it",
     "dealt": "its topic is dealt by count, then by lag; it falls to {destination}",
     "being_learned": "{source} gives it up while it is being learned, and takes it again",
     "blocked": "the last warm-up on {destination} stalled; back-off",
@@ -258,12 +269,16 @@ class Plan:
     """Lost tasks that nobody is given yet on purpose -> group time at which that ends, in rising order of tasks. The leader asks again by then."""
     revocations: Revocations = attrs.field(factory=Revocations)
     """To be handed over with the next problem."""
+    memory: Memory = attrs.field(factory=dict)
+    """The same."""
+    ask_again_ms: int | None = None
+    """Group time at which the assignor wants to be asked again, whatever else; None: it does not."""
 
     @property
     def scheduled_ms(self) -> int | None:
         """Group time at which the leader is to ask again though nothing else happens; None: it need not."""
-        back_off = [self.revocations.until_ms] if self.revocations.until_ms else []
-        return min([*self.lost_until_ms.values(), *back_off], default=None)
+        others = [until_ms for until_ms in (self.revocations.until_ms, self.ask_again_ms) if until_ms]
+        return min([*self.lost_until_ms.values(), *others], default=None)
 
 
 class Assignor(Protocol):

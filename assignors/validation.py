@@ -112,7 +112,8 @@ class _Judge:
                     yield f"{task} is active on {name} before {self.owner[task]} has given it up"
                 if task not in owned and not self.may_be_given(name, task):
                     yield f"{task} is granted to {name}, which is leaving or does not know it"
-            yield from _named(f"{name} is to revoke what it does not own", (task for task in part.revoke if task not in owned))
+            others = [task for task in part.revoke if self.owner.get(task, name) != name and task not in (member.reported or ())]
+            yield from _named(f"{name} is to revoke what it does not own", others)
             yield from _named(f"{name} is to keep and to revoke", frozenset(part.active).intersection(part.revoke))
             yield from _named(f"{name} owns and is told nothing of", owned.difference(part.active, part.revoke))
         goal: dict[TaskId, str] = {}
@@ -154,8 +155,6 @@ class _Judge:
         yield from _named("a movement is not wanted by the target:", frozenset(named).difference(wanted, given_back))
         for movement in self.plan.movements:
             yield from self._movement(movement, now, movement.task in revoked)
-        gone = {task for task in revoked if task in self.tasks and self.eligible_members[task.subtopology]}
-        yield from _named("revoked although nothing is to move:", gone.difference(named))
         if self.plan.cost.moves != len(wanted):
             yield f"cost.moves is {self.plan.cost.moves}; the target changes {len(wanted)} owners"
         if self.plan.cost.moves < self.plan.cost.moves_lower_bound:
@@ -209,6 +208,10 @@ class _Judge:
         told = {task for part in self.plan.members.values() for task in (*part.active, *part.revoke)}
         yield from _named("no target for", (task for task in runnable if task not in self.target))
         yield from _named("nobody is to run", (task for task in runnable if task not in told))
+        revoked = {task for part in self.plan.members.values() for task in part.revoke}
+        moved = {movement.task for movement in self.plan.movements}
+        gone = {task for task in revoked if task in self.tasks and self.eligible_members[task.subtopology]}
+        yield from _named("revoked although nothing is to move:", gone.difference(moved))
 
     def caught_up_first(self) -> Iterator[str]:
         """4: a stateful task is granted, or its owner asked to give it up, for a member that is caught up, if one is.

@@ -10,7 +10,7 @@ One object a line in, one a line out, keys in a fixed order. What is wrong with 
 
 Only `tasks` and `members` are required, in each task `id` and `stateful`, in each member `id`. `version` left out: the highest installed. A member
 may also have `warmup`, `ready`, `home`, `subtopologies`, `drained` and `restore_records_per_s`, the problem `in_flight` (objects like the plan's
-movements), `blocked` (pairs [task, member]), `now_ms`, `revocations` (what the last plan said there) and `follow_up`, a task
+movements), `blocked` (pairs [task, member]), `now_ms`, `revocations` and `memory` (what the last plan said there) and `follow_up`, a task
 `written_records_per_s` and `lost_since_ms`.
 
 A group of plain consumers has partitions of topics for tasks: then each task has a name, `topic` and `partition`, and the `lag` of the group on it (a
@@ -36,6 +36,7 @@ from assignors.problem import (
     AssignmentProblem,
     Member,
     MemberPlan,
+    Memory,
     Movement,
     MovementState,
     Partition,
@@ -94,7 +95,7 @@ def _question(line: str | bytes) -> tuple[str, int | None, AssignmentProblem, Na
         raise InputError("$: nested too deep to be a problem") from None
     except ValueError as error:  # JSONDecodeError and UnicodeDecodeError are both of this kind
         raise InputError(f"$: not JSON ({error}); write one object a line") from None
-    optional = ("assignor", "version", "config", "in_flight", "blocked", "now_ms", "revocations", "follow_up")
+    optional = ("assignor", "version", "config", "in_flight", "blocked", "now_ms", "revocations", "memory", "follow_up")
     fields = _Object("$", content, required=("tasks", "members"), optional=optional)
     name = fields.get("assignor", _text, DEFAULT_ASSIGNOR)
     version = fields.get("version", _whole, None)
@@ -121,6 +122,7 @@ def _question(line: str | bytes) -> tuple[str, int | None, AssignmentProblem, Na
         now_ms=fields.get("now_ms", _whole, 0),
         revocations=fields.get("revocations", _revocations, Revocations()),
         follow_up=fields.get("follow_up", _flag, False),
+        memory=fields.get("memory", lambda path, value: _memory(path, value, known), {}),
     )
     return name, version, problem, naming
 
@@ -425,6 +427,13 @@ def _member(path: str, value: object, known: _Known) -> Member:
             _refuse(at, f"has {len(content)} tags; {MOST_TAGS} at most")
         return {_short(at, key, MOST_TAG_KEY_CHARS): _short(_at(at, key), tag, MOST_TAG_VALUE_CHARS) for key, tag in content.items()}
 
+    def reported(at: str, content: object) -> tuple[TaskId, ...] | None:
+        if content is None:
+            return None
+        found = _list(at, content, _id) if naming is PLAIN else _list(at, content, lambda place, item: _known_id(place, item, known))
+        _unique(at, [naming.text(task) for task in found])
+        return found
+
     member = Member(
         id=_text(f"{path}.id", fields.content["id"]),
         capacity=fields.get("capacity", _positive, 1),
@@ -439,6 +448,7 @@ def _member(path: str, value: object, known: _Known) -> Member:
         lags=fields.get("lags", lags, {}),
         ready=frozenset(tasks("ready")),
         home=frozenset(tasks("home")),
+        reported=fields.get("reported", reported, None),
         restore_records_per_s=fields.get("restore_records_per_s", _speed, 0),
     )
     for key, held in (("standby", member.standby), ("warmup", member.warmup)):
@@ -475,6 +485,25 @@ def _revocations(path: str, value: object) -> Revocations:
     return Revocations(times=fields.get("times", _whole, 0), since_ms=since_ms, until_ms=fields.get("until_ms", _whole, 0))
 
 
+def _memory(path: str, value: object, known: _Known) -> Memory:
+    """Tasks in it may be gone from the problem, where they go by their own ids."""
+    if not isinstance(value, dict):
+        _refuse(path, f"{_shown(value)} is not an object")
+
+    def task(at: str, item: object) -> TaskId:
+        return _id(at, item) if known.naming is PLAIN else _known_id(at, item, known)
+
+    memory: dict[str, int | tuple[str, ...] | tuple[TaskId, ...]] = {}
+    for key, item in sorted(value.items()):
+        if key.endswith("_tasks"):
+            memory[key] = _list(_at(path, key), item, task)
+        elif key.endswith("_members"):
+            memory[key] = _list(_at(path, key), item, _text)
+        else:
+            memory[key] = _whole(_at(path, key), item)
+    return memory
+
+
 # Writing
 
 
@@ -503,7 +532,12 @@ def plan_json(plan: Plan, naming: Naming = PLAIN) -> dict[str, Any]:
         "imbalance_now": plan.imbalance_now,
         "lost_until_ms": {naming.text(task): until_ms for task, until_ms in plan.lost_until_ms.items()},
         "revocations": attrs.asdict(plan.revocations),
+        "memory": {key: value if isinstance(value, int) else [_memory_text(item, naming) for item in value] for key, value in plan.memory.items()},
     }
+
+
+def _memory_text(item: str | TaskId, naming: Naming) -> str:
+    return naming.text(item) if isinstance(item, TaskId) else item
 
 
 def _rack_cost_json(cost: PlanCost) -> dict[str, Any]:

@@ -24,18 +24,18 @@ def available() -> bool:
     return all(shutil.which(tool) for tool in ("java", "javac", "mvn"))
 
 
-def classpath() -> str:
+def classpath(sources: Path = SOURCES, driver: str = DRIVER, into: Path = BUILT) -> str:
     """The driver's, built if the one that is there is not that of these sources. Raises InputError when it cannot be."""
     if not available():
         raise InputError("java, javac and mvn: one of them is not installed; apt-get install -y default-jdk-headless maven")
-    jars, classes = BUILT / "jars", BUILT / "classes"
-    wanted = "".join((SOURCES / name).read_text() for name in ("pom.xml", f"{DRIVER}.java"))
-    built = BUILT / "built.txt"
+    jars, classes = into / "jars", into / "classes"
+    wanted = "".join((sources / name).read_text() for name in ("pom.xml", f"{driver}.java"))
+    built = into / "built.txt"
     if not built.exists() or built.read_text() != wanted:
-        shutil.rmtree(BUILT, ignore_errors=True)
+        shutil.rmtree(into, ignore_errors=True)
         classes.mkdir(parents=True)
-        _run("mvn", "-q", "-B", "-f", str(SOURCES / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={jars}")
-        _run("javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), str(SOURCES / f"{DRIVER}.java"))
+        _run("mvn", "-q", "-B", "-f", str(sources / "pom.xml"), "dependency:copy-dependencies", f"-DoutputDirectory={jars}")
+        _run("javac", "-nowarn", "-cp", f"{jars}/*", "-d", str(classes), str(sources / f"{driver}.java"))
         built.write_text(wanted)
     return f"{jars}/*:{classes}"
 

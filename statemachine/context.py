@@ -164,6 +164,7 @@ class Context:
             state.probing_deadline_ms = None
             state.scheduled_ms = None
             state.revocations = Revocations()
+            state.memory = {}
             state.lost.clear()  # who comes first comes to an empty group, and that has a delay of its own (PROTOCOL D2)
             state.waiting = 0
 

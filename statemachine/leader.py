@@ -34,6 +34,7 @@ def build_problem(state: GroupState, *, follow_up: bool = False) -> AssignmentPr
         now_ms=state.now_ms,
         revocations=state.revocations,
         follow_up=follow_up,
+        memory=state.memory,
     )
 
 
@@ -176,6 +177,7 @@ def _schedule(context: Context, plan: Plan) -> None:
             context.note(Move(task=task, source=state.homes.get(task), destination=None, state="waiting", reason=plan.reasons[task].code))
         lost.until_ms = until_ms
     state.revocations = plan.revocations
+    state.memory = plan.memory
     if plan.scheduled_ms != state.scheduled_ms:
         state.scheduled_ms = plan.scheduled_ms
         context.rescheduled = plan.scheduled_ms is not None

@@ -66,6 +66,12 @@ def _from_task_map(wire: Mapping[str, Any]) -> dict[TaskId, Any]:
     return {parse_task(text): value for text, value in wire.items()}
 
 
+def _memory_from_wire(key: str, value: int | list[str]) -> int | tuple[str, ...] | tuple[TaskId, ...]:
+    if isinstance(value, int):
+        return value
+    return tuple(map(parse_task, value)) if key.endswith("_tasks") else tuple(value)
+
+
 def _lag_to_wire(lag: Lag) -> int | str:
     return lag.value if isinstance(lag, LagSentinel) else lag
 
@@ -100,13 +106,14 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         dict(sorted(state.nonces.items())),
         [state.gathering_until_ms, state.probing_deadline_ms, state.scheduled_ms],
         [state.revocations.times, state.revocations.since_ms, state.revocations.until_ms],
+        {key: value if isinstance(value, int) else [str(item) for item in value] for key, value in sorted(state.memory.items())},
         None if state.verdict is None else list(state.verdict),
     ]
 
 
 def _state_from_wire(wire: list[Any]) -> GroupState:
     group, log_id, config, topologies, ends, racks, growth, numbers, members, owner, *rest = wire
-    tokens, holds, ghosts, homes, lost, in_flight, waiting, backoffs, nonces, timers, revocations, verdict = rest
+    tokens, holds, ghosts, homes, lost, in_flight, waiting, backoffs, nonces, timers, revocations, memory, verdict = rest
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
         group=group,
@@ -132,6 +139,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         probing_deadline_ms=timers[1],
         scheduled_ms=timers[2],
         revocations=Revocations(times=revocations[0], since_ms=revocations[1], until_ms=revocations[2]),
+        memory={key: _memory_from_wire(key, value) for key, value in memory.items()},
         verdict=None if verdict is None else tuple(verdict),
     )
     for member_id, incarnation, session_timeout_ms, last_heard_ms, tasks in ghosts:

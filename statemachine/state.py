@@ -11,7 +11,7 @@ import enum
 
 import attrs
 
-from assignors.problem import Movement, Revocations
+from assignors.problem import Memory, Movement, Revocations
 from assignors.ranking import lag_within
 from events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from events.knobs import Knobs
@@ -205,6 +205,7 @@ class GroupState:
     """Join nonce -> group time at which it may be forgotten (PROTOCOL M1)."""
 
     revocations: Revocations = attrs.field(factory=Revocations)
+    memory: Memory = attrs.field(factory=dict)
     """What the last plan wants to be told again."""
 
     gathering_until_ms: int | None = None

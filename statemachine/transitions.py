@@ -54,6 +54,8 @@ def group_configured(context: Context, fact: GroupConfigured) -> None:
     if context.refuses(fact):
         raise Rejected("knobs_refused")
     state.config = fact
+    if before is None or (before.assignor, before.behaviour_version) != (fact.assignor, fact.behaviour_version):
+        state.memory = {}  # another assignor's memory means nothing to this one
     if state.phase is GroupPhase.LEADING:
         _give_back_slots(context)
     for member_id in sorted(state.members):  # deadlines may have come nearer

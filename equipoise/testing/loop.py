@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from assignors import registry
-from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Plan, Revocations, Task
+from assignors.problem import AssignmentProblem, Assignor, Member, Memory, Movement, MovementState, Plan, Revocations, Task
 from assignors.validation import plan_faults
 from events.knobs import Knobs
 from events.tasks import Lag, LagSentinel, TaskId
@@ -69,6 +69,7 @@ class Group:
         self.in_flight: list[Movement] = []
         self.now_ms = 0
         self.revocations = Revocations()
+        self.memory: Memory = {}
         self.lost: dict[TaskId, tuple[int, str]] = {}
         """Tasks of members that died -> when, and whose they were."""
         self.owner_changes = 0
@@ -103,6 +104,7 @@ class Group:
             in_flight=tuple(self.in_flight),
             now_ms=self.now_ms,
             revocations=self.revocations,
+            memory=self.memory,
         )
         return self.adapted(question)
 
@@ -136,6 +138,7 @@ class Group:
                     self.new_copies += 1
             process.standby, process.warmup = set(part.standby), set(part.warmup)
         self.revocations = plan.revocations
+        self.memory = plan.memory
         revoked = {task for part in plan.members.values() for task in part.revoke}
         self.in_flight = [
             attrs.evolve(movement, source=None) if movement.task in revoked else movement
@@ -174,7 +177,7 @@ class Group:
             plan = self.round() if rounds else self.decide()
             if not plan.probing and plan.scheduled_ms is None:
                 return rounds
-            self.now_ms = max(self.now_ms, plan.revocations.until_ms, *plan.lost_until_ms.values(), 0)
+            self.now_ms = max(self.now_ms, plan.revocations.until_ms, plan.ask_again_ms or 0, *plan.lost_until_ms.values(), 0)
         raise AssertionError(f"still probing after {most_rounds} rounds: {plan.movements}")
 
     def join(self, name: str, capacity: int = 1, copies: dict[TaskId, Lag] | None = None) -> None:

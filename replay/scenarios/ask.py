@@ -10,7 +10,7 @@ from assignors import registry
 from assignors.ranking import rank as rank_of
 from events.errors import InputError, LogError
 from events.log import open_log
-from events.tasks import parse_task
+from events.tasks import TaskId, parse_task
 from replay.scenarios.builds import DEFECTS
 from replay.scenarios.play import Play
 from replay.scenarios.registry import Argument, Said, directive
@@ -57,6 +57,8 @@ def state_table(play: Play, said: Said) -> None:
         play.say(f"lost: {by_task_text({task: f'{lost.since_ms}..{lost.until_ms}' for task, lost in state.lost.items()})}")
     if state.revocations.since_ms is not None:
         play.say(f"revocations: times={state.revocations.times} since_ms={state.revocations.since_ms} until_ms={state.revocations.until_ms}")
+    if state.memory:
+        play.say(f"memory: {' '.join(f'{key}={_remembered(value)}' for key, value in state.memory.items())}")
     for (task, member_id), backoff in sorted(state.backoffs.items()):
         play.say(f"back-off: {task} on {member_id} until_ms={backoff.until_ms} times={backoff.times} {'over' if backoff.over else 'running'}")
 
@@ -70,6 +72,10 @@ def marks(play: Play, said: Said) -> None:
             play.say(f"{task} {state.owner.get(task, 'nobody')} isLearned, {', '.join(learners)}")
     if not any(map(state.learners, state.tasks())):
         play.say("nothing is being learned")
+
+
+def _remembered(value: int | tuple[str, ...] | tuple[TaskId, ...]) -> str:
+    return str(value) if isinstance(value, int) else f"({','.join(map(str, value))})"
 
 
 def _members(play: Play) -> list[MemberState]:

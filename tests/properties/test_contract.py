@@ -31,6 +31,7 @@ SUBJECTS: dict[str, Subject] = {
 """Assignors that are asked more than the usual: by name, with their own knobs."""
 
 LEFT_OUT: dict[str, dict[str, str]] = {
+    "kafka_connect": {"names_play_no_part": "in Connect who keeps more than others depends on hashes of their names; the baseline does the same"},
     "kafka_streams": {"names_play_no_part": "Kafka deals tasks out by the order of process ids, wherever they run; the baseline does the same"},
     "lag_aware": {
         "names_play_no_part": "copies play no part in it, so what is to be restored is left to chance; test_lag_aware holds its other costs",

@@ -64,7 +64,7 @@ def test_a_plan_names_everything_in_a_fixed_order():
         '"probing":true,'
         '"cost":{"moves":1,"moves_lower_bound":1,"restore_records":20000,"cross_rack":0,"imbalance":0,"optimal":true},'
         '"reasons":{"0_1":"m1 has more than its share; m2 has less"},'
-        '"unique":true,"imbalance_now":2,"lost_until_ms":{},"revocations":{"times":0,"since_ms":null,"until_ms":0}}'
+        '"unique":true,"imbalance_now":2,"lost_until_ms":{},"revocations":{"times":0,"since_ms":null,"until_ms":0},"memory":{}}'
     )
     assert assign_line(json.dumps(two_members()).encode()) == line
 
@@ -151,7 +151,7 @@ def broken(path: str, value: Any) -> dict[str, Any]:
     [
         (
             broken("moves", 1),
-            "$.moves: unknown field; known are assignor, blocked, config, follow_up, in_flight, members, now_ms, revocations, tasks, version",
+            "$.moves: unknown field; known are assignor, blocked, config, follow_up, in_flight, members, memory, now_ms, revocations, tasks, version",
         ),
         (broken("tasks", {}), "$.tasks: {} is not an array"),
         (broken("assignor", "nobody"), f"$.assignor: 'nobody' is not installed; here are {INSTALLED}"),

@@ -1,0 +1,14 @@
+"""The assignor `kafka_connect`: what Apache Kafka Connect 4 decides (``IncrementalCooperativeAssignor``: KIP-415), exactly.
+
+The baseline that `cooperative` is compared with, defects included. Ported from its behaviour, none of its code: held equal, round by round, with the
+class of the published jar (`bench/java/ConnectDriver.java`).
+
+::
+
+    a round of Connect's, and what its leader remembers        rounds
+    a problem of ours in Connect's terms, and back             assignor
+"""
+
+from assignors.kafka_connect.assignor import KafkaConnect
+
+__all__ = ["KafkaConnect"]

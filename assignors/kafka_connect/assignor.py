@@ -1,0 +1,214 @@
+"""A problem in Connect's terms, and Connect's answer as a plan.
+
+====================================  ================================================================================================
+here                                  in Kafka Connect
+====================================  ================================================================================================
+member, task                          worker, connector task; capacity, racks, state and lags play no part
+option `connectors`                   the sub-topology whose tasks are connectors, which are balanced apart from tasks; left out: none is
+option `scheduled_delay_ms`           scheduled.rebalance.max.delay.ms
+`reported`                            what the worker says it runs when it joins, in its own order; left out: `active`, rising
+`memory`                              what the leader keeps in its memory; empty: a new leader
+`memory` without `assigned_tasks`     a leader that has not seen the last generation through
+leaving                               gone already
+subtopologies                         no such thing; what a worker does not know it is not given
+in_flight, home, ready, warm-ups      no such thing
+====================================  ================================================================================================
+
+A round of Connect begins when all workers have stopped what they were to stop and have joined again. So while somebody still runs what it is to give
+up, the plan is the last one; unless members say themselves what they have (`reported`): then that is the round, whatever was asked of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Set
+
+import attrs
+
+from assignors import options
+from assignors.kafka_connect.rounds import Decided, Remembered, decide
+from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Memory, Plan, PlanCost, Reason
+from assignors.situation import Shares, Situation
+from events.errors import FieldError
+from events.tasks import TaskId
+
+CONNECTORS = "connectors"
+SCHEDULED_DELAY_MS = "scheduled_delay_ms"
+DEFAULT_DELAY_MS = 300_000
+
+
+class KafkaConnect:
+    """Apache Kafka Connect 4, for comparison. Pure: what Connect's leader keeps between rounds is `memory`, given back with each plan.
+
+    It promises nothing: work that is moved is nobody's until the next round, lost work waits, and who gets what depends on hashes of names.
+    """
+
+    name = "kafka_connect"
+    version = 1
+    solver = ""
+    guarantees: frozenset[Guarantee] = frozenset()
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound."""
+        connectors = options.whole(problem.knobs, CONNECTORS, 0) if CONNECTORS in problem.knobs.options else None
+        max_delay_ms = options.whole(problem.knobs, SCHEDULED_DELAY_MS, DEFAULT_DELAY_MS)
+        situation = Situation(problem)
+        awaited = _awaited(situation, problem.memory)
+        if awaited:
+            return _unchanged(situation, problem.memory, awaited)
+        reported = _reported(situation)
+        if not reported:
+            return _unchanged(situation, problem.memory, frozenset())
+        decided = decide(
+            configured=situation.tasks,
+            reported=reported,
+            connectors=connectors,
+            remembered=_remembered(problem.memory),
+            now_ms=problem.now_ms,
+            max_delay_ms=max_delay_ms,
+        )
+        return _plan(problem, situation, reported, decided)
+
+
+def _awaited(situation: Situation, memory: Memory) -> frozenset[TaskId]:
+    """What somebody still runs and was told to give up, or must because it is leaving; members that say what they have are not waited for."""
+    told = frozenset(_tasks(memory, "awaited_tasks"))
+    return frozenset(
+        task
+        for task, owner in situation.owner.items()
+        if situation.members[owner].leaving or (task in told and situation.members[owner].reported is None)
+    )
+
+
+def _reported(situation: Situation) -> dict[str, tuple[TaskId, ...]]:
+    """Worker -> what it says it runs. Raises FieldError when it leaves out what it owns."""
+    reported: dict[str, tuple[TaskId, ...]] = {}
+    for name, member in situation.members.items():
+        if member.leaving:
+            continue
+        reported[name] = tuple(task for task in sorted(member.active) if task in situation.tasks) if member.reported is None else member.reported
+        missing = sorted(frozenset(member.active) - frozenset(reported[name]) - (frozenset(member.active) - frozenset(situation.tasks)))
+        if missing:
+            raise FieldError(f"members[{name}].reported", f"{missing[0]} is active there; name it here too")
+    return reported
+
+
+# What is remembered
+
+
+def _tasks(memory: Memory, key: str) -> tuple[TaskId, ...]:
+    return tuple(value for value in _listed(memory, key) if isinstance(value, TaskId))
+
+
+def _listed(memory: Memory, key: str) -> Iterable[object]:
+    value = memory.get(key, ())
+    return value if isinstance(value, tuple) else ()
+
+
+def _number(memory: Memory, key: str) -> int:
+    value = memory.get(key, 0)
+    return value if isinstance(value, int) else 0
+
+
+def _remembered(memory: Memory) -> Remembered:
+    def members(key: str) -> tuple[str, ...]:
+        return tuple(value for value in _listed(memory, key) if isinstance(value, str))
+
+    return Remembered(
+        assigned=frozenset(_tasks(memory, "assigned_tasks")),
+        revoked=frozenset(_tasks(memory, "revoked_tasks")),
+        workers=frozenset(members("last_members")),
+        candidates=members("candidate_members"),
+        scheduled_ms=_number(memory, "scheduled_ms"),
+        delay_ms=_number(memory, "delay_ms"),
+        has_revoked=bool(_number(memory, "has_revoked")),
+        in_a_row=_number(memory, "in_a_row"),
+    )
+
+
+def _memory(remembered: Remembered, awaited: Iterable[TaskId]) -> Memory:
+    return {
+        "assigned_tasks": tuple(sorted(remembered.assigned)),
+        "awaited_tasks": tuple(sorted(awaited)),
+        "candidate_members": remembered.candidates,
+        "delay_ms": remembered.delay_ms,
+        "has_revoked": int(remembered.has_revoked),
+        "in_a_row": remembered.in_a_row,
+        "last_members": tuple(sorted(remembered.workers)),
+        "revoked_tasks": tuple(sorted(remembered.revoked)),
+        "scheduled_ms": remembered.scheduled_ms,
+    }
+
+
+# The plan
+
+
+def _unchanged(situation: Situation, memory: Memory, awaited: Set[TaskId]) -> Plan:
+    """Everybody keeps what it is not to give up, and nobody gets anything."""
+    members: dict[str, MemberPlan] = {}
+    for name, member in situation.members.items():
+        revoke = tuple(task for task in sorted(member.active) if task in awaited or task not in situation.tasks)
+        members[name] = MemberPlan(active=tuple(task for task in sorted(member.active) if task not in revoke), revoke=revoke)
+    codes = {task: "leaving" if situation.members[situation.owner[task]].leaving else "given_up" for task in awaited}
+    kept = {**memory, "awaited_tasks": tuple(sorted(awaited))} if memory or awaited else memory
+    return _answer(situation, members, codes, dict(sorted(kept.items())), {}, probing=bool(awaited))
+
+
+def _plan(problem: AssignmentProblem, situation: Situation, reported: Mapping[str, tuple[TaskId, ...]], decided: Decided) -> Plan:
+    members: dict[str, MemberPlan] = {}
+    codes: dict[TaskId, str] = {}
+    refused: set[TaskId] = set()
+    for name, member in situation.members.items():
+        if name not in reported:
+            members[name] = MemberPlan(revoke=tuple(sorted(member.active)))
+            continue
+        granted = [task for task in decided.granted[name] if situation.may_run(name, task)]
+        refused.update(task for task in decided.granted[name] if not situation.may_run(name, task))
+        gone = [task for task in member.active if task not in situation.tasks]
+        revoke = frozenset(decided.revoked[name]).union(gone)
+        kept = [task for task in reported[name] if task not in revoke and _may_hold(situation, name, task)]
+        members[name] = MemberPlan(active=(*kept, *granted), revoke=tuple(sorted(revoke)))
+        codes.update(dict.fromkeys(granted, "fewest"))
+    codes.update(dict.fromkeys(decided.surplus, "given_up"))
+    codes.update(dict.fromkeys(decided.twice, "claimed_twice"))
+    codes.update(dict.fromkeys(decided.waiting, "lost"))
+    remembered = attrs.evolve(decided.remembered, assigned=decided.remembered.assigned - refused)
+    awaited = [task for part in members.values() for task in part.revoke]
+    waiting = remembered.delay_ms > 0
+    lost_until_ms = {
+        task: remembered.scheduled_ms
+        for task in sorted(decided.waiting)
+        if waiting and task in situation.tasks and situation.tasks[task].lost_since_ms is not None
+    }
+    plan = _answer(situation, members, codes, _memory(remembered, awaited), lost_until_ms, probing=bool(awaited) or waiting)
+    return attrs.evolve(plan, ask_again_ms=remembered.scheduled_ms if waiting else None)
+
+
+def _may_hold(situation: Situation, name: str, task: TaskId) -> bool:
+    """Whether the plan may speak of it: of a task that no longer is, but that its leader does not know as deleted, it says nothing."""
+    return task in situation.tasks and (situation.owner.get(task) == name or situation.may_run(name, task))
+
+
+def _answer(
+    situation: Situation,
+    members: Mapping[str, MemberPlan],
+    codes: Mapping[TaskId, str],
+    memory: Memory,
+    lost_until_ms: Mapping[TaskId, int],
+    *,
+    probing: bool,
+) -> Plan:
+    """What nobody is given now has no target: Connect decides on it in a later round. Nor has what its owner does not know, and keeps."""
+    owner = {task: name for name, part in members.items() for task in part.active}
+    now = {**{task: name for name, part in members.items() for task in part.revoke if task in situation.owner}, **owner}
+    shares = Shares(situation)
+    return Plan(
+        members=members,
+        target={name: tuple(sorted(task for task in part.active if not situation.must_move(task))) for name, part in members.items()},
+        movements=(),
+        reasons={task: Reason(code=code) for task, code in sorted(codes.items()) if task in situation.tasks},
+        probing=probing,
+        cost=PlanCost(moves=0, moves_lower_bound=0, restore_records=0, cross_rack=0, imbalance=shares.imbalance(owner), optimal=not probing),
+        imbalance_now=shares.imbalance(now),
+        lost_until_ms=lost_until_ms,
+        memory=memory,
+    )
