@@ -6,29 +6,29 @@ import pytest
 
 from events.decisions import Checkpointed
 from events.knobs import Knobs
-from replay.cluster.join import JoinCost, join_cost
+from replay.cluster.change import ChangeCost, change_cost
 
 
 @pytest.fixture(scope="module")
-def seventh() -> JoinCost:
+def seventh() -> ChangeCost:
     """60 stateful tasks on 6 members, a seventh joins; knobs as they come, so 2 warm-ups."""
-    return join_cost(tasks=60, members=6)
+    return change_cost(tasks=60, members=6)
 
 
-def test_a_seventh_member_changes_eight_owners_and_not_one_more(seventh: JoinCost):
+def test_a_seventh_member_changes_eight_owners_and_not_one_more(seventh: ChangeCost):
     assert (seventh.moves, seventh.fewest, seventh.moved_more_than_once) == (8, 8, 0)
 
 
-def test_it_takes_at_most_five_probing_rounds(seventh: JoinCost):
+def test_it_takes_at_most_five_probing_rounds(seventh: ChangeCost):
     assert seventh.probing_rounds <= 5
 
 
-def test_nobodys_running_task_is_interrupted_before_its_destination_is_caught_up(seventh: JoinCost):
+def test_nobodys_running_task_is_interrupted_before_its_destination_is_caught_up(seventh: ChangeCost):
     assert seventh.interrupted == ()
     assert seventh.longest_silence_ms < 1_000
 
 
-def test_afterwards_a_hundred_thousand_facts_change_nothing(seventh: JoinCost):
+def test_afterwards_a_hundred_thousand_facts_change_nothing(seventh: ChangeCost):
     cluster = seventh.cluster
     generation, number, facts = cluster.machine.state.generation, cluster.machine.state.number, cluster.folded
     owners = cluster.world.owners(cluster.now_ms)
@@ -42,7 +42,20 @@ def test_afterwards_a_hundred_thousand_facts_change_nothing(seventh: JoinCost):
 
 @pytest.mark.parametrize(("tasks", "members", "joiners"), [(60, 6, 1), (24, 2, 2), (7, 3, 1)])
 def test_growth_interrupts_nobody_at_any_size(tasks: int, members: int, joiners: int):
-    cost = join_cost(tasks=tasks, members=members, joiners=joiners, knobs=Knobs(max_warmups=4, probing_interval_ms=60_000), seed=7)
+    cost = change_cost(tasks=tasks, members=members, joiners=joiners, knobs=Knobs(max_warmups=4, probing_interval_ms=60_000), seed=7)
     assert cost.moves == cost.fewest
     assert cost.interrupted == ()
     assert cost.longest_silence_ms < 1_000
+
+
+def test_a_member_that_is_replaced_hands_on_its_own_tasks_alone():
+    cost = change_cost(tasks=24, members=4, joiners=1, leavers=1, knobs=Knobs(probing_interval_ms=20_000))
+    assert (cost.changed, cost.fewest) == (6, 6)
+
+
+def test_kafkas_assignor_moves_most_tasks_one_probing_round_after_the_other():
+    """Tasks k with k mod 3 = k mod 4 stay: 6 of 18. Two warm-ups a round: 12 movements take 6 rounds, and the last one sees that all is done."""
+    cost = change_cost(tasks=18, members=3, assignor="kafka_streams", knobs=Knobs(probing_interval_ms=20_000))
+    assert (cost.changed, cost.fewest, cost.moves) == (12, 4, 12)
+    assert cost.looking_rounds == cost.probing_rounds == 7
+    assert cost.seconds > 6 * 20

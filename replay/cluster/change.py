@@ -1,6 +1,8 @@
-"""What a join costs: members lead a calm life, one more comes, and the cluster is watched until it has come to rest."""
+"""What a change of members costs: a group leads a calm life, some come and some go, and it is watched until it has come to rest."""
 
 from __future__ import annotations
+
+from collections.abc import Sequence
 
 import attrs
 
@@ -24,13 +26,16 @@ CHANGELOG = "changelog"
 
 
 @attrs.frozen(kw_only=True)
-class JoinCost:
-    """`moves`: changes of owner along the way; `fewest`: that balance needs. `rounds` by cause. `interrupted`: tasks whose owner was told to let go
-    before the destination was caught up. `longest_silence_ms`: that any task was processed by nobody. `seconds`: from the start of the new process
-    to the last round."""
+class ChangeCost:
+    """`changed`: tasks that have another owner in the end than before; `fewest`: how many balance needs. `moves`: changes of owner along the way.
 
-    moves: int
+    `rounds` by cause. `interrupted`: tasks whose owner was told to let go before the destination was caught up. `longest_silence_ms`: that any task
+    was processed by nobody. `seconds`: from the change to the last round.
+    """
+
+    changed: int
     fewest: int
+    moves: int
     moved_more_than_once: int
     rounds: dict[str, int]
     interrupted: tuple[TaskId, ...]
@@ -44,16 +49,35 @@ class JoinCost:
     def probing_rounds(self) -> int:
         return self.rounds.get("probing", 0)
 
+    @property
+    def looking_rounds(self) -> int:
+        """Rounds in which copies were looked at: because one was ready, or in the probing interval."""
+        return self.probing_rounds + self.rounds.get("ready", 0)
 
-def join_cost(
-    *, tasks: int, members: int, joiners: int = 1, knobs: Knobs | None = None, records: int = 100_000, records_per_s: int = 100, seed: int = 1
-) -> JoinCost:
-    """`joiners` cold members join `members` that run `tasks` stateful tasks of `records` records each, which grow by `records_per_s`.
 
-    Raises InvariantBroken(7) when the group does not come to rest within a day of simulated time.
+def change_cost(
+    *,
+    tasks: int,
+    members: int,
+    joiners: int = 1,
+    leavers: int = 0,
+    assignor: str = "high_availability",
+    ids: Sequence[str] | None = None,
+    knobs: Knobs | None = None,
+    records: int = 100_000,
+    records_per_s: int = 100,
+    seed: int = 1,
+) -> ChangeCost:
+    """`joiners` cold members join `members` that run `tasks` stateful tasks of `records` records each, which grow by `records_per_s`; at the same
+    moment the last `leavers` of these close without having announced it.
+
+    `ids`: of the members and then of the joiners; None: m0, m1, ... Raises InvariantBroken(7) when the group does not come to rest within a day of
+    simulated time.
     """
-    assignor = registry.latest("high_availability")
+    leader = registry.latest(assignor)
     given = Knobs() if knobs is None else knobs
+    width = len(str(members + joiners))
+    names = [f"m{index:0{width}}" for index in range(members + joiners)] if ids is None else list(ids)
     rounds: list[tuple[int, str, tuple[Move, ...]]] = []
 
     def watch(record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
@@ -62,7 +86,7 @@ def join_cost(
 
     cluster = SimulatedCluster(
         ClusterConfig(
-            configured=GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=given),
+            configured=GroupConfigured(assignor=leader.name, behaviour_version=leader.version, solver=leader.solver, knobs=given),
             topology=TopologyDeclared(
                 epoch=0, subtopologies=(Subtopology(subtopology=0, partitions=tasks, stateful=True, changelog_topics=(CHANGELOG,)),)
             ),
@@ -71,26 +95,30 @@ def join_cost(
         seed=seed,
         watcher=watch,
     )
+    restore = RestoreModel(records_per_s=max(1_000, records))
     cluster.start_worker()
-    width = len(str(members + joiners))
-    for index in range(members):
-        cluster.start_process(_member(index, width, records))
+    for name in names[:members]:
+        cluster.start_process(ProcessSettings(member_id=name, restore=restore))
     _rest(cluster)
     begun_ms = cluster.now_ms
     before = cluster.world.owners(begun_ms)
     rounds.clear()
     restored = len(cluster.world.restores)
-    for index in range(members, members + joiners):
-        cluster.start_process(_member(index, width, records))
+    for process in cluster.live_processes():
+        if process.member_id in names[members - leavers : members]:
+            process.close()
+    for name in names[members : members + joiners]:
+        cluster.start_process(ProcessSettings(member_id=name, restore=restore))
     cluster.run_for(2 * LOOK_EVERY_MS)
     _rest(cluster)
 
-    history = cluster.world.history(cluster.now_ms)
-    moved = [move.task for move in active_moves(history) if move.at_ms >= begun_ms]
+    moved = [move.task for move in active_moves(cluster.world.history(cluster.now_ms)) if move.at_ms >= begun_ms]
+    after = cluster.world.owners(cluster.now_ms)
     causes = [cause for _, cause, _ in rounds]
-    return JoinCost(
-        moves=len(moved),
+    return ChangeCost(
+        changed=sum(before[task] != owner for task, owner in after.items()),
         fewest=fewest_moves(before, {process.member_id: process.settings.capacity for process in cluster.live_processes()}),
+        moves=len(moved),
         moved_more_than_once=len({task for task in moved if moved.count(task) > 1}),
         rounds={cause: causes.count(cause) for cause in sorted(set(causes))},
         interrupted=tuple(
@@ -106,10 +134,6 @@ def join_cost(
         seconds=(rounds[-1][0] - begun_ms) / 1_000 if rounds else 0.0,
         cluster=cluster,
     )
-
-
-def _member(index: int, width: int, records: int) -> ProcessSettings:
-    return ProcessSettings(member_id=f"m{index:0{width}}", restore=RestoreModel(records_per_s=max(1_000, records)))
 
 
 def _rest(cluster: SimulatedCluster) -> None:

@@ -1,0 +1,91 @@
+"""How a group comes to its target after a change of members: `high_availability` beside `kafka_streams`, in the simulated cluster.
+
+The changes are those of Kafka's TaskAssignorConvergenceTest. Members have one thread, copies restore within a probing interval, the group may have two
+warm-ups; ids are UUIDs, drawn anew for each run, for Kafka deals tasks out in their order. Means over all runs.
+
+*Rounds* are those that look at copies: probing rounds, and those that a copy begins which is ready. Rounds that only pass a task on are not counted.
+"""
+
+from __future__ import annotations
+
+import random
+import statistics
+import uuid
+
+import attrs
+
+from events.knobs import Knobs
+from replay.cluster.change import ChangeCost, change_cost
+
+OURS, KAFKA = "high_availability", "kafka_streams"
+DRAWS = 3
+WARMUPS = 2
+PROBING_MS = 20_000
+"""Shorter than Kafka's ten minutes, for the sake of time: a restore takes a second here, so nothing else changes."""
+
+
+@attrs.frozen
+class Case:
+    """A group of `tasks` stateful tasks and what happens to it."""
+
+    tasks: int
+    members: int
+    standbys: int
+    event: str
+    joiners: int
+    leavers: int
+
+
+CASES = (
+    Case(60, 6, 0, "one joins", 1, 0),
+    Case(60, 6, 0, "one leaves", 0, 1),
+    Case(60, 6, 1, "one joins", 1, 0),
+    Case(120, 10, 0, "one joins", 1, 0),
+    Case(120, 10, 1, "one joins", 1, 0),
+    Case(120, 10, 1, "one leaves", 0, 1),
+    Case(120, 10, 0, "one replaced", 1, 1),
+)
+
+
+def ids(seed: int, count: int) -> list[str]:
+    """Process ids as Kafka makes them."""
+    dice = random.Random(seed)
+    return [str(uuid.UUID(int=dice.getrandbits(128), version=4)) for _ in range(count)]
+
+
+def measured(case: Case, assignor: str, draws: int = DRAWS) -> list[ChangeCost]:
+    """One run for each draw of ids."""
+    return [
+        change_cost(
+            tasks=case.tasks,
+            members=case.members,
+            joiners=case.joiners,
+            leavers=case.leavers,
+            assignor=assignor,
+            ids=ids(seed, case.members + case.joiners),
+            knobs=Knobs(num_standbys=case.standbys, max_warmups=WARMUPS, probing_interval_ms=PROBING_MS),
+            seed=seed,
+        )
+        for seed in range(1, draws + 1)
+    ]
+
+
+def rows_of(case: Case, draws: int = DRAWS) -> list[tuple[str, float, str]]:
+    """Rows for `python -m bench`."""
+    ours, kafka = measured(case, OURS, draws), measured(case, KAFKA, draws)
+    fewest = statistics.mean(each.fewest for each in ours)
+    group = f"{case.tasks} tasks, {case.members} members, {case.standbys} standbys, {case.event}"
+    compared = (
+        ("owners changed", [each.changed for each in ours], [each.changed for each in kafka], f"fewest {fewest:g}"),
+        ("rounds", [each.looking_rounds for each in ours], [each.looking_rounds for each in kafka], f"goal {-(-fewest // WARMUPS) + 1:g}"),
+        ("changes of owner on the way", [each.moves for each in ours], [each.moves for each in kafka], f"fewest {fewest:g}"),
+    )
+    return [
+        (f"{group}: {what}", round(statistics.mean(mine), 1), f"{goal}; {KAFKA} {statistics.mean(theirs):.1f}")
+        for what, mine, theirs, goal in compared
+    ]
+
+
+def run() -> list[tuple[str, float, str]]:
+    """Rows for `python -m bench`."""
+    return [row for case in CASES for row in rows_of(case)]
