@@ -1,7 +1,7 @@
 """How a group comes to its target after a change of members: `high_availability` beside `kafka_streams`, in the simulated cluster.
 
-The changes are those of Kafka's TaskAssignorConvergenceTest. Members have one thread, copies restore within a probing interval, the group may have two
-warm-ups; ids are UUIDs, drawn anew for each run, for Kafka deals tasks out in their order. Means over all runs.
+The changes are those of Kafka's TaskAssignorConvergenceTest. Members have one thread, copies restore within a probing interval, the group may have
+two warm-ups; ids are UUIDs, drawn anew for each run, for Kafka deals tasks out in their order. Means over all runs.
 
 *Rounds* are those that look at copies: probing rounds, and those that a copy begins which is ready. Rounds that only pass a task on are not counted.
 """

@@ -47,6 +47,8 @@ class Table:
 def _cell(value: str | float | None) -> str:
     if value is None:
         return ""
+    if isinstance(value, float) and 0 < abs(value) < 0.05:
+        return f"{value:.1g}"
     return f"{value:,.1f}" if isinstance(value, float) else f"{value:,}" if isinstance(value, int) and not isinstance(value, bool) else str(value)
 
 
