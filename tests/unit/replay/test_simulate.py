@@ -244,3 +244,28 @@ def test_an_imported_group_is_led_by_us_from_the_first_fact(recorded: dict[str, 
     configured = [line for line in memory.lines if GroupConfigured.__name__ in line]
     assert len(configured) == 1
     assert "led_by='equipoise'" in configured[0]
+
+
+def as_kafka_closes(exogenous: Exogenous) -> Exogenous:
+    """Kafka Streams closes without a word unless it is asked to leave the group, as it was in B5 alone: its process is just gone."""
+    return attrs.evolve(
+        exogenous,
+        happenings=tuple(
+            attrs.evolve(each, how="killed") if isinstance(each, ProcessEnded) and each.how == "closed" else each for each in exogenous.happenings
+        ),
+    )
+
+
+def test_kafkas_assignor_decides_in_the_simulation_what_it_decided_when_it_was_recorded(recorded: dict[str, Exogenous]):
+    """A cold third instance (A1): the same stateful moves, copies and probing rounds. A bounce within the session timeout (B1): nothing moves."""
+    kafka = attrs.evolve(FITTED, assignor="kafka_streams")
+    for run, action in (("scale-out", "A1"), ("rolling", "B1")):
+        result = simulate(as_kafka_closes(recorded[f"{run}, at once"]), kafka)
+        cost, measured = next(
+            (cost.totals, measured["totals"])
+            for cost, measured in zip(result.windows, result.measured, strict=True)
+            if measured is not None and cost.label.startswith(action)
+        )
+        for same in ("stateful_active_moves", "standby_copies_begun", "probing_rebalances", "min_moves_for_balance"):
+            assert cost[same] == measured[same], f"{action}: {same}"
+        assert abs(cost["active_moves"] - measured["active_moves"]) <= 1
