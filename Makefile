@@ -22,8 +22,8 @@ check: $(READY) ## style, types, doors
 	@$(BIN)/lint-imports --no-cache >.venv/doors.txt 2>&1 || { cat .venv/doors.txt >&2; exit 1; }
 	@echo "check: style, types and doors hold"
 
-java: # for the broker that the live tests start, and Kafka's own classes; as root on Debian it is installed, elsewhere the tests say what is missing
-	@if ! { command -v javac && command -v java && command -v mvn; } >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
+java: # for the broker that the live tests start, and Kafka's own classes; as root on Debian they are installed, elsewhere tests say what is missing
+	@if ! { command -v javac && command -v mvn; } >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
 	  echo "installing a JDK and Maven (once)" >&2; \
 	  apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends default-jdk-headless maven >/dev/null; \
 	fi
