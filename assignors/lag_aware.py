@@ -19,6 +19,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from assignors import options
 from assignors.costs import cross_rack, restore_records
 from assignors.dealing import Topic, deal_all, deal_topic, fill_all, hand_out, loads_of, subscriptions, topics_of
 from assignors.hands import Dealt
@@ -26,10 +27,10 @@ from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement
 from assignors.situation import Situation
 from assignors.transport import SOLVER
 from events.errors import FieldError
-from events.knobs import Knobs
 from events.tasks import TaskId
 
 CROSS_TOPIC = "cross_topic"
+DEAL_ANEW = "deal_anew"
 
 
 def partition_lag(*, beginning: int | None, end: int | None, committed: int | None, auto_offset_reset: str = "latest") -> int:
@@ -48,7 +49,7 @@ def partition_lag(*, beginning: int | None, end: int | None, committed: int | No
 class LagAware:
     """KIP-169. Pure and without memory.
 
-    Options: `cross_topic` (default false).
+    Options, both false by default: `cross_topic`; `deal_anew`: what is even is dealt anew at every question, too, for a group that has stopped.
 
     It does not promise CAUGHT_UP_FIRST: who has a copy plays no part. It keeps no copies, so COPIES_CAPPED holds of itself. Its balance is that of
     each topic, and is reached when everybody has let go of what it was asked for.
@@ -63,20 +64,14 @@ class LagAware:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, asks for racks, or `cross_topic` is no boolean."""
         if problem.knobs.rack_aware_strategy != "none":
             raise FieldError("config.rack_aware_strategy", f"{self.name} version {self.version} places without regard to racks; use 'none'")
-        cross_topic = _cross_topic(problem.knobs)
+        cross_topic = options.flag(problem.knobs, CROSS_TOPIC)
+        deal_anew = options.flag(problem.knobs, DEAL_ANEW)
         situation = Situation(problem)
         topics = topics_of(situation, task_lags(situation))
         settled = {task: movement.destination for task, movement in situation.in_flight.items() if movement.state is MovementState.REVOKING}
         heading = {**situation.owner, **settled}
-        dealt = _deal_all(situation, topics, heading, settled) if cross_topic else _deal_each(situation, topics, heading, settled)
+        dealt = (_deal_all if cross_topic else _deal_each)(situation, topics, heading, settled, deal_anew=deal_anew)
         return _plan(situation, topics, {**heading, **dealt.owner}, unique=dealt.unique)
-
-
-def _cross_topic(knobs: Knobs) -> bool:
-    value = knobs.options.get(CROSS_TOPIC, False)
-    if not isinstance(value, bool):
-        raise FieldError(f"config.options.{CROSS_TOPIC}", f"{value!r} is neither true nor false")
-    return value
 
 
 def task_lags(situation: Situation) -> dict[TaskId, int]:
@@ -93,11 +88,13 @@ def task_lags(situation: Situation) -> dict[TaskId, int]:
 # What is dealt now
 
 
-def _deal_each(situation: Situation, topics: Iterable[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str]) -> Dealt:
+def _deal_each(
+    situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], *, deal_anew: bool
+) -> Dealt:
     owner: dict[TaskId, str] = {}
     unique = True
     for topic in topics:
-        if topic.is_even(heading):
+        if not deal_anew and topic.is_even(heading):
             continue
         if any(task in settled for task in topic.lags):
             staying = _staying([topic], heading)
@@ -109,8 +106,10 @@ def _deal_each(situation: Situation, topics: Iterable[Topic], heading: Mapping[T
     return Dealt(owner, unique)
 
 
-def _deal_all(situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str]) -> Dealt:
-    if all(topic.is_even(heading) for topic in topics) and _is_even_in_the_whole(topics, heading):
+def _deal_all(
+    situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], *, deal_anew: bool
+) -> Dealt:
+    if not deal_anew and all(topic.is_even(heading) for topic in topics) and _is_even_in_the_whole(topics, heading):
         return Dealt({})
     if settled:
         return Dealt(fill_all(topics, _staying(topics, heading)))

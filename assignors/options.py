@@ -6,6 +6,14 @@ from events.errors import FieldError
 from events.knobs import Knobs
 
 
+def flag(knobs: Knobs, name: str) -> bool:
+    """True or false, false if it is not there. Raises FieldError for anything else."""
+    value = knobs.options.get(name, False)
+    if not isinstance(value, bool):
+        raise FieldError(f"config.options.{name}", f"{value!r} is neither true nor false")
+    return value
+
+
 def whole(knobs: Knobs, name: str, default: int) -> int:
     """A whole number >= 0. Raises FieldError for anything else."""
     value = knobs.options.get(name, default)
