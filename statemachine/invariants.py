@@ -50,25 +50,30 @@ class Validator:
         answers = [each.decision for each in decisions]
         self._before = {answer.member_id: self._copies_of(answer.member_id) for answer in answers if isinstance(answer, MemberAssigned)}
         books.step(record, decisions)
-        if books.config is not self._config and books.config is not None:
-            self._config = books.config
-            self._guarantees = self._load(books.config.assignor, books.config.behaviour_version).guarantees
         if not books.shadowing:
             self._check_owned()
             self._check_released()
             for member_id in self._before:
                 self._check_copies(member_id)
-            if Guarantee.COPIES_CAPPED in self._guarantees:
+            if self._is_promised(Guarantee.COPIES_CAPPED):
                 self._check_caps()
         self._check_state(state)
         if self._whole_every and self.steps % self._whole_every == 0:
             self.check_whole(state)
 
+    def _is_promised(self, guarantee: Guarantee) -> bool:
+        """By the assignor that decides in this step: one that the step's own fact brings in has decided already (PROTOCOL D8)."""
+        config = self.books.config
+        if config is not self._config and config is not None:
+            self._config = config
+            self._guarantees = self._load(config.assignor, config.behaviour_version).guarantees
+        return guarantee in self._guarantees
+
     # 2
 
     def _check_owned(self) -> None:
         books = self.books
-        if not books.idle or not books.leading or Guarantee.ALWAYS_OWNED not in self._guarantees:
+        if not books.idle or not books.leading or not self._is_promised(Guarantee.ALWAYS_OWNED):
             return
         for task in sorted(books.idle):
             heading = books.heading.get(task)
@@ -110,7 +115,7 @@ class Validator:
     def _judge(self, move: Move) -> None:
         """Whoever gets a stateful task is caught up, if anybody is: judged when that is decided, not when it is carried out (PROTOCOL D3)."""
         books = self.books
-        if Guarantee.CAUGHT_UP_FIRST not in self._guarantees or move.state not in ("revoking", "granted") or not books.is_stateful(move.task):
+        if move.state not in ("revoking", "granted") or not books.is_stateful(move.task) or not self._is_promised(Guarantee.CAUGHT_UP_FIRST):
             return
         if move.destination is None:
             raise InvariantBroken(0, f"{move.task} is {move.state} and goes to nobody")
@@ -132,7 +137,7 @@ class Validator:
     def _check_caps(self) -> None:
         """Lower caps end no movement that is being handed over (PROTOCOL D8, D9): above its cap a number of copies may only fall."""
         books = self.books
-        knobs: Knobs = self._config.knobs  # type: ignore[union-attr]  # somebody was assigned to
+        knobs: Knobs = books.config.knobs  # type: ignore[union-attr]  # somebody was assigned to
         if books.warmups > max(knobs.max_warmups, self._warmups_before):
             raise InvariantBroken(5, f"{books.warmups} warm-ups, {self._warmups_before} before; the cap is {knobs.max_warmups}")
         for member_id, (_, warmup_before) in self._before.items():

@@ -18,8 +18,8 @@ PRINT_EVERY_SEEDS = 50
 
 
 def one(seed: int) -> tuple[int, int, int, str]:
-    """(seed, facts folded, simulated events, what was wrong or "")."""
-    outcome = run_storm(draw(seed))
+    """(seed, facts folded, simulated events, what was wrong or ""). In every other storm assignors change."""
+    outcome = run_storm(draw(seed, switching=seed % 2 == 1))
     return seed, outcome.facts, outcome.steps, "" if outcome.error is None else str(outcome)
 
 

@@ -6,7 +6,7 @@ faults the group settled: everything runs, the leader wants nothing more, and it
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from random import Random
 from typing import Any
 
@@ -15,7 +15,7 @@ import attrs
 from assignors import registry
 from events.errors import EquipoiseError, InvariantBroken
 from events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from events.knobs import Knobs
+from events.knobs import Knobs, Scalar
 from events.records import DecisionRecord, Record
 from replay.cluster import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, WorkerSettings, steady
 from replay.cluster.faults import Fault, plan, random_faults
@@ -39,6 +39,8 @@ class Setting:
     config: ClusterConfig
     members: tuple[ProcessSettings, ...]
     faults: tuple[Fault, ...]
+    changes: tuple[tuple[int, GroupConfigured], ...] = ()
+    """When the group is configured anew, and how (PROTOCOL D8)."""
 
 
 @attrs.define(kw_only=True)
@@ -58,8 +60,11 @@ class Outcome:
         return f"seed {self.setting.seed}: {self.facts} facts, {self.steps} steps{settled}" + (f": {self.error}" if self.error else "")
 
 
-def draw(seed: int, assignor: str = "high_availability") -> Setting:
-    """A group of 1 to 5 members with 1 to 12 stateful tasks, led by that assignor, and what befalls it."""
+def draw(seed: int, assignor: str = "high_availability", *, switching: bool = False) -> Setting:
+    """A group of 1 to 5 members with 1 to 12 stateful tasks, led by that assignor, and what befalls it.
+
+    `switching`: now and then another assignor leads, each time with other knobs, whatever is under way.
+    """
     random = Random(f"setting {seed}")
     stateful, stateless = random.randint(1, 12), random.choice((0, 0, 3))
     leader = registry.latest(assignor)
@@ -119,7 +124,33 @@ def draw(seed: int, assignor: str = "high_availability") -> Setting:
         every_ms=random.choice((4_000, 10_000)),
         session_timeout_ms=SESSION_MS,
     )
-    return Setting(seed=seed, config=config, members=members, faults=tuple(faults))
+    changes = tuple(_changes(seed, config.configured)) if switching else ()
+    return Setting(seed=seed, config=config, members=members, faults=tuple(faults), changes=changes)
+
+
+OPTIONS: dict[str, tuple[dict[str, Scalar], ...]] = {
+    "cooperative": ({}, {"scheduled_delay_ms": 20_000}, {"scheduled_delay_ms": 0}),
+    "lag_aware": ({}, {"cross_topic": True}),
+    "learner": ({}, {"strict": True}),
+}
+"""Assignor -> options that a storm gives it."""
+
+
+def _changes(seed: int, before: GroupConfigured) -> Iterator[tuple[int, GroupConfigured]]:
+    random = Random(f"changes {seed}")
+    names = sorted({name for name, _ in registry.available()})
+    at_ms = START_MS
+    while (at_ms := at_ms + random.randint(1, 30_000)) < START_MS + CALM_MS + STORM_MS:
+        leader = registry.latest(random.choice(names))
+        knobs = attrs.evolve(
+            before.knobs,
+            num_standbys=random.choice((0, 0, 1, 2)),
+            max_warmups=random.randint(1, 3),
+            max_warmups_per_member=random.randint(1, 3),
+            balance_factor=random.choice((1, 1, 2)),
+            options=random.choice(OPTIONS.get(leader.name, ({},))),
+        )
+        yield at_ms, GroupConfigured(assignor=leader.name, behaviour_version=leader.version, solver=leader.solver, knobs=knobs)
 
 
 Judge = Callable[[Record, list[DecisionRecord], GroupMachine], None]
@@ -145,6 +176,8 @@ def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **opti
         cluster.start_worker()
         for each in setting.members:
             cluster.start_process(each)
+        for at_ms, changed in setting.changes:
+            cluster.engine.at(at_ms, cluster.append, changed)
         heal_ms = START_MS + CALM_MS + STORM_MS
         plan(cluster, list(setting.faults), members=tuple(each.member_id for each in setting.members), heal_ms=heal_ms)
         cluster.run_until(heal_ms)

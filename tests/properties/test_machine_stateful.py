@@ -12,6 +12,8 @@ import hypothesis.strategies as st
 from hypothesis import note, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, precondition, rule
 
+from assignors import registry
+from assignors.problem import Guarantee
 from events.decisions import AssignmentIssued, Checkpointed, EventRejected
 from events.facts import (
     AssignmentObserved,
@@ -32,11 +34,14 @@ from statemachine.invariants import check_refold, settling_ms, unsettled
 from statemachine.machine import GroupMachine
 from statemachine.state import GroupPhase
 from tests.groups import HEARTBEAT_MS, Group, Truthful, all_but_time_and_leases, configured, joined, rejections, topology
+from tests.storms import OPTIONS
 
 MEMBERS = ("m1", "m2", "m3", "m4")
 LIARS = (*MEMBERS, "a stranger")
 STALL_MS = 20_000
 QUIET_CYCLES = 30
+CHOICES = [(name, options) for name, _ in registry.available() for options in OPTIONS.get(name, ({},))]
+"""Assignors, and what they are told."""
 
 member_ids = st.sampled_from(MEMBERS)
 steps_ms = st.one_of(st.integers(0, 1_500), st.sampled_from((-86_400_000, -5_000, -1, 40_000, 86_400_000)))
@@ -102,6 +107,7 @@ class Storm(RuleBasedStateMachine):
         self.epoch = 1
         self.stateful, self.stateless = 0, 0
         self.knobs: dict[str, Any] = {}
+        self.assignor = "high_availability"
 
     @initialize(
         stateful=st.integers(0, 5),
@@ -237,7 +243,16 @@ class Storm(RuleBasedStateMachine):
             "balance_factor": factor,
             "acceptable_recovery_lag": acceptable,
         }
-        self.group.fact(configured(**self.knobs))
+        self.group.fact(configured(self.assignor, **self.knobs))
+
+    @rule(choice=st.sampled_from(CHOICES))
+    def is_led_by_another_assignor(self, choice: tuple[str, dict[str, Any]]) -> None:
+        """From here on, with whatever is under way (PROTOCOL D8)."""
+        self.assignor, options = choice
+        self.knobs |= {"options": options}
+        shadowing = self.group.state.phase is GroupPhase.SHADOWING
+        answer = self.group.fact(configured(self.assignor, **self.knobs))
+        assert shadowing or rejections(answer) == []
 
     @precondition(lambda self: self.epoch < 6)
     @rule(stateful=st.integers(0, 5), stateless=st.integers(0, 3))
@@ -274,6 +289,8 @@ class Storm(RuleBasedStateMachine):
         if self.group.state.phase is GroupPhase.SHADOWING:
             return
         self._becomes_truthful()
+        if Guarantee.CONVERGES not in registry.latest(self.assignor).guarantees:
+            self.is_led_by_another_assignor(("high_availability", {}))
         self._settles()
         self._stays()
         check_refold(self.group.records, most_splits=3)

@@ -19,7 +19,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from events.codec import encode
-from events.facts import LagReported, MemberJoined
+from events.facts import GroupConfigured, LagReported, MemberJoined
 from events.records import DecisionRecord, Record
 from statemachine.invariants import Validator, check_refold
 from statemachine.machine import GroupMachine
@@ -40,11 +40,14 @@ class Kept:
         self.decisions += decisions
 
 
-def storm(seed: int, assignor: str = "high_availability") -> Kept:
+def storm(seed: int, assignor: str = "high_availability", *, switching: bool = False) -> Kept:
     """The log of a storm that passed."""
     kept = Kept()
     validator = Validator(whole_every=1)
-    outcome = run_storm(draw(seed, assignor), judges=[lambda record, decisions, machine: validator.check(record, decisions, machine.state), kept])
+    outcome = run_storm(
+        draw(seed, assignor, switching=switching),
+        judges=[lambda record, decisions, machine: validator.check(record, decisions, machine.state), kept],
+    )
     assert outcome.error is None, str(outcome)
     assert outcome.settled_ms is not None
     return kept
@@ -71,6 +74,15 @@ def test_any_storm_breaks_nothing_settles_and_refolds(seed: int):
 def test_a_group_under_kafkas_assignor_settles_too(seed: int):
     """It promises no such thing, and asks for probing rounds until everything is in its place."""
     check_refold(storm(seed, "kafka_streams").records, most_splits=3)
+
+
+@settings(max_examples=10)
+@given(st.integers(1_000_000, 2**31))
+def test_any_storm_in_which_assignors_change_does_so_too(seed: int):
+    """Any assignor after any other, whatever is in flight (PROTOCOL D8); it settles under whichever comes last."""
+    kept = storm(seed, switching=True)
+    assert sum(isinstance(record.event, GroupConfigured) for record in kept.records) > 3
+    check_refold(kept.records, most_splits=3)
 
 
 def backwards(event: Any) -> Any:
