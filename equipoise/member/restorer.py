@@ -225,6 +225,8 @@ class Restorer:
                     await self._woken.wait()
                     continue
                 await self._place()
+                if self._finish():
+                    continue
                 served = self._served()
                 wait_s = self._throttle.wait_s()
                 if wait_s:
@@ -234,7 +236,6 @@ class Restorer:
                     begun_s = time.monotonic()
                     batches = await self._unless_woken(self._consumer.getmany(*served, timeout_ms=500, max_records=most))
                     await self._take(served, batches or {}, begun_s)
-                self._finish()
             except OffsetOutOfRangeError as error:
                 self._begin_anew(error.args[0] if error.args else {})
             except KafkaError as error:
@@ -350,8 +351,9 @@ class Restorer:
                 self.dropped_records += 1
         return changes, token
 
-    def _finish(self) -> None:
-        """Tasks whose goals are reached are handed over."""
+    def _finish(self) -> bool:
+        """Tasks whose goals are reached are handed over. True: there were some."""
+        finished = False
         for task, copy in list(self._copies.items()):
             if copy.goals and copy.placed and copy.done is not None and all(copy.stores[topic].position >= end for topic, end in copy.goals.items()):
                 for store in copy.stores.values():
@@ -362,8 +364,9 @@ class Restorer:
                 else:
                     self._handed_over[task] = copy.stores
                     copy.done.set_result(copy.stores)
-                self._woken.set()
                 self._tell(now=True)
+                finished = True
+        return finished
 
     # Lags
 

@@ -143,7 +143,10 @@ class TaskRunner:
         except Exception as raised:  # noqa: BLE001  # the application's code may raise anything; the member ends with it
             error, self._aborted = raised, True
         self._letting_go = True
-        await self._let_go()
+        try:
+            await self._let_go()
+        except Exception as raised:  # noqa: BLE001  # of a store; whatever it is, the member must hear that this task has ended
+            error = error or raised
         if self._context is not None and self._on_revoked is not None:
             error = await self._tell_revoked(self._on_revoked, self._context) or error
         self._permit.ended(self.task, error)

@@ -1,0 +1,9 @@
+"""Orders, counted per customer: an application that equipoise leads, the producer of its input, and a recount that knows nothing of either.
+
+::
+
+    python -m examples.orders topics                         # makes orders, orders-state and orders-counts
+    python -m examples.orders count --member m1 --state state   # one member; start as many as you like
+    python -m examples.orders produce --orders 100000 --per-second 2000
+    python -m examples.orders recount                        # 1 when an order was lost, or counted twice
+"""

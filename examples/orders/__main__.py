@@ -1,0 +1,92 @@
+"""The command line of the example."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import click
+
+from events.errors import EquipoiseError
+from events.log.kafka.connection import connection_to
+from events.log.kafka.topics import DEFAULT_PREFIX
+from examples.orders.count import run_member
+from examples.orders.produce import make_topics, produce
+from examples.orders.recount import recount
+
+
+@click.group()
+@click.option("--bootstrap", default="127.0.0.1:9092", show_default=True, help="A broker: host:port. TLS and SASL: EQUIPOISE_... variables.")
+@click.option("--topic", default="orders", show_default=True)
+@click.pass_context
+def main(context: click.Context, bootstrap: str, topic: str) -> None:
+    """Orders, counted per customer, led by equipoise."""
+    logging.basicConfig(level=os.environ.get("LOG_LEVEL", "WARNING"), stream=sys.stderr, format="%(asctime)s %(name)s %(message)s")
+    context.obj = connection_to(bootstrap), topic
+
+
+@main.command()
+@click.option("--partitions", default=6, show_default=True)
+@click.pass_obj
+def topics(obj: Any, partitions: int) -> None:
+    """Makes the topics."""
+    connection, topic = obj
+    for name in asyncio.run(make_topics(connection, topic, partitions)):
+        click.echo(name)
+
+
+@main.command()
+@click.option("--member", "member_id", required=True, help="Its name: the same after each restart, and one process at a time.")
+@click.option("--group", default="orders", show_default=True)
+@click.option("--state", type=click.Path(path_type=Path), help="Folder for its state; without, it is kept in memory.")
+@click.option("--guarantee", type=click.Choice(["at_least_once", "exactly_once"]), default="exactly_once", show_default=True)
+@click.option("--prefix", default=DEFAULT_PREFIX, show_default=True, help="Of the log's topics.")
+@click.option("--session-timeout-ms", default=30_000, show_default=True)
+@click.option("--lease-margin-ms", default=3_000, show_default=True)
+@click.option("--heartbeat-interval-ms", default=3_000, show_default=True)
+@click.option("--commit-interval-ms", default=100, show_default=True)
+@click.option("--restore-records-per-s", type=float, help="Throttle.")
+@click.pass_obj
+def count(obj: Any, /, member_id: str, group: str, state: Path | None, **options: Any) -> None:
+    """Runs one member. SIGTERM: it leaves in order, its tasks first. SIGINT: it stops at once."""
+    connection, topic = obj
+    went = asyncio.run(run_member(connection, topic, group, member_id, state_directory=state, **options))
+    sys.exit(0 if went else 3)
+
+
+@main.command("produce")
+@click.option("--orders", default=10_000, show_default=True)
+@click.option("--per-second", default=1_000.0, show_default=True)
+@click.option("--customers", default=100, show_default=True)
+@click.option("--seed", default=1, show_default=True)
+@click.pass_obj
+def produce_(obj: Any, /, **options: Any) -> None:
+    """Sends orders."""
+    connection, topic = obj
+    click.echo(f"{asyncio.run(produce(connection, topic, **options))} orders sent")
+
+
+@main.command("recount")
+@click.option("--guarantee", type=click.Choice(["at_least_once", "exactly_once"]), default="exactly_once", show_default=True)
+@click.pass_obj
+def recount_(obj: Any, guarantee: str) -> None:
+    """Counts everything again. Ends with 1 when an order was lost or, with exactly_once, counted twice."""
+    connection, topic = obj
+    found = asyncio.run(recount(connection.options(), topic, exactly_once=guarantee == "exactly_once"))
+    click.echo(f"{found.orders} orders of {found.customers} customers, {found.counts} counts, {found.repeated} of them again, {found.overtaken} late")
+    for fault in found.faults[:20]:
+        click.echo(fault)
+    click.echo("it does not hold" if found.faults else "it holds")
+    sys.exit(1 if found.faults else 0)
+
+
+if __name__ == "__main__":
+    try:
+        main()
+    except EquipoiseError as error:
+        click.echo(f"Error: {error}", err=True)
+        sys.exit(error.exit_code)

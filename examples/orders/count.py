@@ -1,0 +1,50 @@
+"""The application: one member. For each order it adds to what is known of the customer, and says the new totals."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+from typing import Any
+
+from equipoise import Member, SupersededError, TaskContext
+from events.facts import Subtopology, TopologyDeclared
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import partition_count
+
+
+async def count(record: Any, context: TaskContext) -> None:
+    """One order: ``{"order": 17, "customer": "c3", "cents": 1250}``, keyed by customer."""
+    known = context.state.get(record.key)
+    totals = {"orders": 0, "cents": 0} if known is None else json.loads(known)
+    totals["orders"] += 1
+    totals["cents"] += json.loads(record.value)["cents"]
+    value = json.dumps(totals).encode()
+    context.state.put(record.key, value)
+    context.send(f"{record.topic}-counts", value, key=record.key)
+
+
+async def run_member(connection: Connection, topic: str, group: str, member_id: str, **options: Any) -> bool:
+    """Until it was told to go: SIGTERM leaves in order, its tasks first; SIGINT stops at once. False: another process has its id by now."""
+    partitions = await partition_count(connection, topic)
+    part = Subtopology(
+        subtopology=0, partitions=partitions, stateful=True, source_topics=(topic,), changelog_topics=(f"{topic}-state",),
+    )  # fmt: skip
+    topology = TopologyDeclared(epoch=0, subtopologies=(part,))
+    said = {
+        "on_assigned": lambda context: print(f"{member_id} runs {context.task}, token {context.token}", flush=True),
+        "on_revoked": lambda context: print(f"{member_id} has stopped {context.task}", flush=True),
+        "on_standby": lambda task: print(f"{member_id} keeps a copy of {task}", flush=True),
+    }
+    try:
+        async with Member(group, member_id, count, topology, connection=connection, **said, **options) as member:
+            loop = asyncio.get_running_loop()
+            leaving: list[asyncio.Task[None]] = []
+            loop.add_signal_handler(signal.SIGTERM, lambda: leaving.append(asyncio.ensure_future(member.leave())))
+            loop.add_signal_handler(signal.SIGINT, member.close)
+            await member.wait()
+    except SupersededError as error:
+        print(f"{error}", flush=True)
+        return False
+    print(f"{member_id} has gone; {member.fenced_writes} writes were fenced", flush=True)
+    return True

@@ -1,0 +1,48 @@
+"""The input: orders of random customers, numbered, at a given rate."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import random
+import time
+
+from events.log.kafka.connection import Connection
+
+STATE_SETTINGS = {"cleanup.policy": "compact"}
+BATCH_S = 0.05
+
+
+async def make_topics(connection: Connection, topic: str, partitions: int) -> list[str]:
+    """Makes the three topics that are not there yet, and gives their names."""
+    from aiokafka.admin import NewTopic
+
+    from events.log.kafka.opening import admin_client
+
+    settings: dict[str, dict[str, str]] = {topic: {}, f"{topic}-state": STATE_SETTINGS, f"{topic}-counts": {}}
+    async with admin_client(connection) as admin:
+        copies = min(3, len((await admin.describe_cluster())["brokers"]))
+        await admin.create_topics([NewTopic(name, partitions, copies, topic_configs=each) for name, each in settings.items()])
+    return list(settings)
+
+
+async def produce(connection: Connection, topic: str, *, orders: int, per_second: float, customers: int, seed: int) -> int:
+    """Sends `orders` orders; gives how many were acknowledged: all of them, or it raises."""
+    from aiokafka import AIOKafkaProducer
+
+    dice = random.Random(seed)
+    producer = AIOKafkaProducer(**connection.options(), enable_idempotence=True, linger_ms=5)
+    await producer.start()
+    try:
+        begun_s, sent = time.monotonic(), []
+        for number in range(orders):
+            customer = f"c{dice.randrange(customers)}"
+            value = {"order": number, "customer": customer, "cents": dice.randrange(1, 10_000)}
+            sent.append(await producer.send(topic, json.dumps(value).encode(), key=customer.encode()))
+            ahead_s = (number + 1) / per_second - (time.monotonic() - begun_s)
+            if ahead_s > BATCH_S:
+                await asyncio.sleep(ahead_s)
+        await asyncio.gather(*sent)
+        return len(sent)
+    finally:
+        await producer.stop()

@@ -1,0 +1,128 @@
+"""The sample application as processes: started, killed, stopped, followed by what they print."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+from assignors import registry
+from events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from events.knobs import Knobs
+from events.log.kafka.connection import Connection
+from examples.orders.produce import make_topics, produce
+from examples.orders.recount import Recount, recount
+
+SESSION_MS = 8_000
+LEASE_MARGIN_MS = 2_000
+LEASE_S = (SESSION_MS - LEASE_MARGIN_MS) / 1_000
+PATIENCE_S = 150.0
+
+
+class Orders:
+    """One deployment: topics, group and state folders of its own. Ends every process it has started."""
+
+    def __init__(self, bootstrap: str, prefix: str, folder: Path, guarantee: str, *, partitions: int = 4) -> None:
+        self.connection = Connection(bootstrap=bootstrap)
+        self.topic, self.group, self.prefix, self.guarantee = f"{prefix}-orders", f"{prefix}-orders", prefix, guarantee
+        self._folder = folder
+        self._partitions = partitions
+        self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self._numbers = itertools.count(1)
+        self._seeds = itertools.count(1)
+        part = Subtopology(
+            subtopology=0, partitions=partitions, stateful=True, source_topics=(self.topic,), changelog_topics=(f"{self.topic}-state",)
+        )  # fmt: skip
+        self.topology = TopologyDeclared(epoch=0, subtopologies=(part,))
+        assignor = registry.latest("high_availability")
+        self.config = GroupConfigured(
+            assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver,
+            knobs=Knobs(acceptable_recovery_lag=100, initial_delay_ms=500, num_standbys=1, probing_interval_ms=1_000, revocation_timeout_ms=20_000),
+        )  # fmt: skip
+
+    async def make_topics(self) -> None:
+        await make_topics(self.connection, self.topic, self._partitions)
+
+    async def produce(self, orders: int, *, per_second: float = 400.0) -> None:
+        await produce(self.connection, self.topic, orders=orders, per_second=per_second, customers=40, seed=next(self._seeds))
+
+    # Processes
+
+    def start(self, member_id: str, *, folder: str = "state") -> str:
+        """A process of `member_id`; gives its name here."""
+        name = f"{member_id}.{next(self._numbers)}"
+        options = {
+            "--member": member_id, "--group": self.group, "--state": str(self._folder / folder), "--guarantee": self.guarantee,
+            "--prefix": self.prefix, "--session-timeout-ms": str(SESSION_MS), "--lease-margin-ms": str(LEASE_MARGIN_MS),
+            "--heartbeat-interval-ms": "1000", "--commit-interval-ms": "50",
+        }  # fmt: skip
+        command = [sys.executable, "-m", "examples.orders", "--bootstrap", self.connection.bootstrap, "--topic", self.topic, "count"]
+        with open(self._folder / f"{name}.out", "wb") as out:
+            self._processes[name] = subprocess.Popen(
+                command + list(itertools.chain(*options.items())), stdout=out, stderr=out, env={**os.environ, "LOG_LEVEL": "INFO"}
+            )  # fmt: skip
+        return name
+
+    def said(self, name: str) -> str:
+        return (self._folder / f"{name}.out").read_text(errors="replace")
+
+    def signal(self, name: str, number: int) -> None:
+        self._processes[name].send_signal(number)
+
+    def kill(self, name: str) -> None:
+        """kill -9."""
+        process = self._processes.pop(name)
+        process.kill()
+        process.wait()
+
+    async def gone(self, name: str) -> int:
+        """Waits for its end and gives its exit code."""
+        process = self._processes[name]
+        async with asyncio.timeout(PATIENCE_S):
+            while process.poll() is None:  # noqa: ASYNC110  # another process
+                await asyncio.sleep(0.1)
+        del self._processes[name]
+        return process.returncode
+
+    async def until_said(self, name: str, text: str, times: int = 1) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while self.said(name).count(text) < times:
+                assert self._processes[name].poll() is None, self.said(name)
+                await asyncio.sleep(0.1)
+
+    # Judgement
+
+    async def until_counted(self) -> Recount:
+        """Waits until every order was counted, then judges by the recount."""
+        exactly_once = self.guarantee == "exactly_once"
+        async with asyncio.timeout(PATIENCE_S):
+            while True:
+                found = await recount(self.connection.options(), self.topic, exactly_once=exactly_once)
+                if not any("orders were counted, there are " in fault for fault in found.faults):
+                    return found
+                await asyncio.sleep(1)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        for name, process in list(self._processes.items()):
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+            self.kill(name)
+        if error is not None:
+            for out in sorted(self._folder.glob("*.out")):
+                print(f"--- {out.name}\n{out.read_text(errors='replace')[-3_000:]}")
+
+
+def expired(leader: Any, member_id: str) -> list[str]:
+    """Why incarnations of a member were put out, in order."""
+    from events.decisions import MemberExpired
+
+    return [each.cause for each in leader.decided(MemberExpired) if each.member_id == member_id]
