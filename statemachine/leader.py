@@ -263,7 +263,9 @@ def _note_verdict(context: Context, plan: Plan) -> None:
     if not state.members or not plan.members:
         verdict = "empty"
     elif not plan.movements:
-        verdict = "blocked" if plan.lost_until_ms else "balanced"
+        verdict = "blocked" if plan.lost_until_ms or plan.ask_again_ms is not None else "balanced"
+        if plan.probing and any(part.revoke for part in plan.members.values()):
+            verdict = "moving"  # to whom, the next round says
     elif available:
         verdict = "moving"
     elif MovementState.WARMING in in_flight:

@@ -85,6 +85,13 @@ def test_any_storm_in_which_assignors_change_does_so_too(seed: int):
     check_refold(kept.records, most_splits=3)
 
 
+@pytest.mark.parametrize("seed", [3, 13, 1_027])
+@pytest.mark.parametrize("assignor", ["lag_aware", "kafka_connect"])
+def test_a_group_under_an_assignor_of_consumers_or_workers_settles_too(assignor: str, seed: int):
+    """`kafka_connect` promises no such thing; what it leaves undone it does when its delay is over."""
+    check_refold(storm(seed, assignor).records, most_splits=3)
+
+
 def backwards(event: Any) -> Any:
     """The same fact with its mappings built in another order."""
     if isinstance(event, LagReported | MemberJoined):

@@ -90,10 +90,25 @@ def test_ties_go_by_utf_16_unit_and_topics_come_in_the_order_of_a_java_map():
         ({"beginning": None, "end": 100, "committed": None, "auto_offset_reset": "earliest"}, 100),
         ({"beginning": 10, "end": None, "committed": None, "auto_offset_reset": "earliest"}, 0),
         ({"beginning": None, "end": None, "committed": 7}, 0),
+        ({"beginning": 1111, "end": 9999, "committed": 5555}, 4444),
+        ({"beginning": 1111, "end": 9999, "committed": None, "auto_offset_reset": "earliest"}, 8888),
     ],
 )
 def test_the_lag_of_a_partition(offsets: dict[str, Any], lag: int):
     assert partition_lag(**offsets) == lag
+
+
+def test_the_cases_of_the_java_assignors_own_tests():
+    lags = {"topic1": [100_000, 100_000, 500, 1], "topic2": [900_000, 100_000]}
+    assert consumers(lags, {"m1": ["topic1", "topic2"], "m2": ["topic1"]}) == {
+        "m1": ["topic1-0", "topic1-2", "topic2-0", "topic2-1"],
+        "m2": ["topic1-1", "topic1-3"],
+    }
+    idle = consumers({"t": [0] * 7}, {"m1": ["t"], "m2": ["t"]})
+    assert sorted(map(len, idle.values())) == [3, 4]
+    skewed = consumers({"t": [360, 359, 230, 444, 255, 253, 455_000, 424_000, 7, 40]}, {name: ["t"] for name in ("m1", "m2", "m3")})
+    assert sorted(map(len, skewed.values())) == [3, 3, 4]
+    assert "t-6" not in max(skewed.values(), key=len), "the most partitions are not with the most lag"
 
 
 # Subscriptions
