@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 from assignors.problem import StageCost
 from assignors.situation import Situation
+from assignors.standby_goal import StandbyGoal
 from assignors.target import Target
 from events.tasks import TaskId
 
@@ -36,13 +37,21 @@ def rack_cost(situation: Situation, now: Mapping[TaskId, str], target: Mapping[T
     return racks.total(target) + sum(racks.move_cost(task) for task, owner in target.items() if task in now and now[task] != owner)
 
 
-def rack_stages(situation: Situation, now: Mapping[TaskId, str], target: Target) -> tuple[StageCost, ...]:
+def rack_stages(situation: Situation, now: Mapping[TaskId, str], target: Target, standbys: StandbyGoal | None) -> tuple[StageCost, ...]:
     """Each stage with its cost and a bound of it; nothing where racks make no difference.
 
     The bound of the first stage is that of the solver when it proved its target optimal: of all targets that are as balanced. Otherwise every task
     costs at least what it costs where it costs least.
     """
-    if not situation.racks.counts:
-        return ()
-    cost = rack_cost(situation, now, target.owner)
-    return (StageCost(name="active", cost=cost, lower_bound=cost if target.optimal else situation.racks.least()),)
+    racks, stages = situation.racks, []
+    if racks.counts:
+        cost = rack_cost(situation, now, target.owner)
+        stages.append(StageCost(name="active", cost=cost, lower_bound=cost if target.optimal else racks.least()))
+    if racks.copies_count and standbys is not None:
+        stages.append(standbys.stage)
+    return tuple(stages)
+
+
+def rack_lower_bound(stages: tuple[StageCost, ...], standbys: StandbyGoal | None) -> int:
+    """Of all stages together: each one's, were it alone."""
+    return sum(standbys.least if stage.name == "standby" and standbys is not None else stage.lower_bound for stage in stages)

@@ -21,7 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from assignors.bounds import moves_lower_bound
-from assignors.costs import cross_rack, rack_stages, restore_records
+from assignors.costs import cross_rack, rack_lower_bound, rack_stages, restore_records
 from assignors.movements import Movements, Slots, get_movements, keep_ready
 from assignors.plans import by_member, member_plans
 from assignors.problem import AssignmentProblem, Guarantee, MovementState, Plan, PlanCost, Reason
@@ -153,8 +153,8 @@ def _plan(
     imbalance = shares.imbalance(target.owner)
     moves = sum(now[task] != owner for task, owner in target.owner.items() if task in now)
     bound = moves_lower_bound(situation, shares, candidates, settled, balanced=imbalance == 0)
-    stages = rack_stages(situation, now, target)
-    rack_bound = sum(stage.lower_bound for stage in stages)
+    stages = rack_stages(situation, now, target, standbys.goal)
+    rack_bound = rack_lower_bound(stages, standbys.goal)
     return Plan(
         members=member_plans(situation, now, movements.planned, standbys, movements.warmups | standbys.warmups | kept_ready),
         target=by_member(situation, target.owner),
@@ -171,7 +171,7 @@ def _plan(
             stages=stages,
             rack_cost_lower_bound=rack_bound,
         ),
-        unique=target.unique,
+        unique=target.unique and (standbys.goal is None or standbys.goal.unique),
         imbalance_now=shares.imbalance(now),
     )
 

@@ -22,6 +22,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 
@@ -32,6 +33,15 @@ from events.tasks import TaskId
 
 _DIRECT, _POOLED, _POOL, _PLACE = (role << 32 for role in range(1, 5))  # so that arcs between the same names draw different ties
 _RACK = 1 << 63
+
+PARTS_OF_A_SHARE = 8  # members that must take more than their share are even to within an eighth of a share, or one task
+MOST_STEPS = 64  # eight shares too many: beyond that evenness no longer matters
+
+
+def anywhere(task: TaskId, member: str) -> bool:
+    """For what may go to every member that has a place."""
+    return True
+
 
 Lane = int
 """Which of a member's nodes: OUTER, INNER, or that of one sub-topology and kind (see `_lane_of`)."""
@@ -98,16 +108,17 @@ class AssignmentNetwork:
         self._direct_wanted[member] = self._direct_wanted.get(member, 0) + 1
         self._arc(node, self._member(member, self._lane(task)), 1, cost, _DIRECT, task, member)
 
-    def pooled(self, task: TaskId, pool: Pool, cost: Sequence[int], near: Mapping[str, Sequence[int]] | None = None) -> None:
-        """The task may go to any member of the pool at `cost`, and to those in a rack of `near` at the cost that stands there."""
+    def pooled(self, task: TaskId, pool: Pool, cost: Sequence[int] | None, near: Mapping[str, Sequence[int]] | None = None) -> None:
+        """The task may go to any member of the pool at `cost` (None: it may not), and to those in a rack of `near` at the cost that stands there."""
         node = self._source(task)
         key = (pool, self._lane(task))
         if key not in self._pool_node:
             self._pool_node[key] = self._new_node()
             self._pool_tasks[key] = 0
         self._pool_tasks[key] += 1
-        self._pooled_arcs.append((len(self._tail), task, key))
-        self._arc(node, self._pool_node[key], 1, cost, _POOLED | self._pool_node[key], task, None)
+        if cost is not None:
+            self._pooled_arcs.append((len(self._tail), task, key))
+            self._arc(node, self._pool_node[key], 1, cost, _POOLED | self._pool_node[key], task, None)
         for rack, cheaper in near.items() if near else ():
             if rack in self._by_rack(pool):
                 part = (key, rack)
@@ -133,6 +144,34 @@ class AssignmentNetwork:
         self.place(member, lower, (0, *rest), lane=lane)
         self.place(member, upper - lower, (1, *rest), lane=lane)
         self.place(member, len(self._task_node), (2, *rest), lane=lane)
+
+    def room(
+        self, member: str, lower: int, upper: int, *, taken: int, wanted: int, level: int = 0, finer: tuple[int, int, int] | None = None
+    ) -> None:
+        """Places for up to `wanted` tasks beside those `taken`, even as far as can be: a place costs 0 up to the lower share, 1 up to the upper one,
+        and beyond that more with every part of a share. `level`: where that stands among the costs.
+
+        `finer`: another level, with a lower and an upper share that count there; beyond the upper one a place costs 2.
+        """
+        below = max(0, lower - taken)
+        within = max(0, upper - taken) - below
+        part = max(1, upper // PARTS_OF_A_SHARE)
+        first_step = max(0, taken - upper) // part
+        steps = min(-(-max(0, wanted - below - within) // part), MOST_STEPS)
+        segments = [(below, 0), (within, 1)]
+        segments += [(part if step < MOST_STEPS - 1 else wanted, 2 + min(first_step + step, MOST_STEPS)) for step in range(steps)]
+        cost = [0] * self._levels
+        for count, coarse in segments:
+            cost[level] = coarse
+            while count > 0:
+                some = count
+                if finer is not None:
+                    cost[finer[0]] = (taken >= finer[1]) + (taken >= finer[2])
+                    ends = [end - taken for end in finer[1:] if end > taken]
+                    some = min([count, *ends])
+                self.place(member, some, tuple(cost))
+                taken += some
+                count -= some
 
     def limit(self, member: str, kind: Kind, most: int) -> None:
         """A soft upper bound for a member's tasks of one sub-topology and kind; the second level of cost counts what is above."""
@@ -171,8 +210,13 @@ class AssignmentNetwork:
             )
         )
 
-    def assigned(self, flow: Flow) -> dict[TaskId, str]:
-        """Task -> member. What the flow sent through a pool is dealt by `deal`: first to the pool's racks, then to the members."""
+    def assigned(
+        self, flow: Flow, *, order: Callable[[TaskId], Any] | None = None, allowed: Callable[[TaskId, str], bool] = anywhere
+    ) -> dict[TaskId, str]:
+        """Task -> member. What the flow sent through a pool is dealt by `deal`, in `order`: first to the pool's racks, then to the members.
+
+        Tasks for which no member is `allowed` are absent.
+        """
         amount: list[int] = flow.amount.tolist()
         owner = {task: member for arc, task, member in self._direct_arcs if amount[arc]}
         pooled: dict[_Key | _Part, list[TaskId]] = {}
@@ -184,10 +228,10 @@ class AssignmentNetwork:
                 pooled.setdefault(part, []).append(task)
         for hub, arcs in self._rack_arcs.items():
             parts = {rack or "": (hub, rack) for _, rack in arcs}
-            for task, rack in deal(sorted(pooled.pop(hub, ())), {rack or "": amount[arc] for arc, rack in arcs}).items():
+            for task, rack in deal(sorted(pooled.pop(hub, ()), key=order), {rack or "": amount[arc] for arc, rack in arcs}).items():
                 pooled.setdefault(parts[rack], []).append(task)
         for place, tasks in pooled.items():
-            owner.update(deal(sorted(tasks), {member: amount[arc] for arc, member in self._pool_arcs[place]}))
+            owner.update(deal(sorted(tasks, key=order), {member: amount[arc] for arc, member in self._pool_arcs[place]}, allowed))
         return dict(sorted(owner.items()))
 
     def _lane(self, task: TaskId) -> Lane:
@@ -278,11 +322,6 @@ class AssignmentNetwork:
         """Of all that an arc joins, and of its role there: no two arcs that compete have the same."""
         parts = np.array(self._name, dtype=np.uint64).reshape(-1, 3)
         return mixed(parts[:, 0] ^ mixed(parts[:, 1] ^ mixed(parts[:, 2], 2), 1), 0)
-
-
-def anywhere(task: TaskId, member: str) -> bool:
-    """For what may go to every member that has a place."""
-    return True
 
 
 def deal(tasks: Sequence[TaskId], places: Mapping[str, int], allowed: Callable[[TaskId, str], bool] = anywhere) -> dict[TaskId, str]:

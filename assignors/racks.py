@@ -89,7 +89,10 @@ def traffic_cost(task: Task, member: Member, knobs: Knobs) -> int | None:
 
 
 class Racks:
-    """Where the members are, and what that costs. `counts`: traffic makes a difference for who runs what."""
+    """Where the members are, and what that costs.
+
+    `counts`: traffic makes a difference for who runs what; `copies_count`: for who keeps copies. `spreads`: sub-topologies are to be spread.
+    """
 
     def __init__(self, knobs: Knobs, tasks: Mapping[TaskId, Task], members: Mapping[str, Member]) -> None:
         self.knobs = knobs
@@ -99,13 +102,18 @@ class Racks:
         self._profiles: dict[_Remote, Traffic] = {}
         self._active: dict[TaskId, Traffic] = {}
         if knobs.rack_aware_strategy != "none":
-            self._active = self._differing({task.id: self._of_active(task) for task in tasks.values()})
+            self._active = self._differing({task.id: self._profile(*_run_by(task, knobs)) for task in tasks.values()})
+        self._standby: dict[TaskId, Traffic] = {}
+        if knobs.rack_aware_strategy != "none" and knobs.num_standbys:
+            copied = [task for task in tasks.values() if task.stateful]
+            self._standby = self._differing({task.id: self._profile((task.changelog, knobs.rack_traffic_cost)) for task in copied})
         self.counts = bool(self._active)
+        self.copies_count = bool(self._standby)
         self.spreads = self.counts and knobs.rack_aware_strategy == "balanced_min_cost"
 
-    def _of_active(self, task: Task) -> Traffic:
+    def _profile(self, *priced: _Priced) -> Traffic:
         """One `Traffic` for all tasks whose partitions have the same racks and weights: most of a group share a few."""
-        key = _remote_costs(_run_by(task, self.knobs))
+        key = _remote_costs(priced)
         found = self._profiles.get(key)
         if found is None:
             found = self._profiles[key] = _traffic(key, self._here)
@@ -114,11 +122,16 @@ class Racks:
     def _differing(self, traffic: dict[TaskId, Traffic]) -> dict[TaskId, Traffic]:
         """The same, or nothing if no task costs more in one rack than in another."""
         differs = any(len({each.at(rack) for rack in self._here}) > 1 for each in self._profiles.values())
+        self._profiles = {}
         return traffic if differs else {}
 
     def active(self, task: TaskId) -> Traffic:
         """What it costs to run the task; nothing when traffic does not count."""
         return self._active.get(task, NO_TRAFFIC)
+
+    def standby(self, task: TaskId) -> Traffic:
+        """What it costs to keep a copy of the task; nothing when that makes no difference."""
+        return self._standby.get(task, NO_TRAFFIC)
 
     def cost(self, task: TaskId, member: str) -> int:
         """What it costs that the member runs the task."""
@@ -137,3 +150,57 @@ class Racks:
     def least(self) -> int:
         """A lower bound of `total`: every task where it costs least, whatever that does to the balance."""
         return sum(traffic.least for traffic in self._active.values())
+
+    def least_of_copies(self, wanted: Mapping[TaskId, int]) -> int:
+        """A lower bound of what so many copies of each task cost, wherever the tasks run."""
+        return sum(traffic.least * wanted.get(task, 0) for task, traffic in self._standby.items())
+
+
+Values = tuple[str | None, ...]
+"""Where a member is, by each key that counts; None: not known."""
+
+
+class Places:
+    """Which members are apart: in different racks, or, where `rack_aware_tags` are given, different by these (KIP-708).
+
+    Members with the same rack and the same tags are in one place. `matter`: there are members that are apart.
+    """
+
+    def __init__(self, knobs: Knobs, members: Iterable[Member]) -> None:
+        self.of: dict[str, str] = {}
+        """Member -> its place, by a name that is short and says nothing."""
+        self.values: dict[str, Values] = {}
+        """Place -> where it is."""
+        self.rack: dict[str, str | None] = {}
+        names: dict[tuple[str | None, Values], str] = {}
+        known: list[tuple[Member, str | None, Values]] = []
+        for member in members:
+            rack = rack_of(member, knobs)
+            if knobs.rack_aware_tags:
+                values: Values = tuple(member.tags.get(key) for key in knobs.rack_aware_tags)
+            else:
+                values = (rack,) if knobs.rack_aware_strategy != "none" else ()
+            known.append((member, rack, values))
+        for rack, values in sorted({(rack, values) for _, rack, values in known}, key=_known_first):
+            name = names[rack, values] = f"{len(names):05}"
+            self.values[name], self.rack[name] = values, rack
+        self.of = {member.id: names[rack, values] for member, rack, values in known}
+        staying = {values for member, _, values in known if not member.leaving}
+        self.matter = any(len({values[index] for values in staying}) > 1 for index in range(len(next(iter(staying), ()))))
+
+    def alike(self, place: str, copies: Iterable[str]) -> int:
+        """What a copy here has in common with the other copies of its task, by their places: 1 for each of them and each key that is the same.
+
+        A place that is not known is taken to be the same, for nobody can say that it is not.
+        """
+        here = self.values[place]
+        common = 0
+        for other in copies:
+            for one, another in zip(here, self.values[other], strict=True):
+                common += one is None or one == another
+        return common
+
+
+def _known_first(item: tuple[str | None, Values]) -> tuple[tuple[bool, str], ...]:
+    rack, values = item
+    return tuple((value is None, value or "") for value in (rack, *values))

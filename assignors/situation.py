@@ -8,7 +8,7 @@ import attrs
 
 from assignors.pace import Pace
 from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Task
-from assignors.racks import Racks
+from assignors.racks import Places, Racks
 from assignors.ranking import Copy, copies, whole
 from events.errors import FieldError
 from events.tasks import TaskId
@@ -48,6 +48,7 @@ class Situation:
         self.members: dict[str, Member] = {member.id: member for member in sorted(problem.members, key=lambda member: member.id)}
         _check(problem, self.tasks, self.members)
         self.racks = Racks(self.knobs, self.tasks, self.members)
+        self.places = Places(self.knobs, self.members.values())
         self.blocked: dict[TaskId, list[str]] = {}
         """Task -> members on which no warm-up of it may begin."""
         for task_id, member_id in sorted(problem.blocked):

@@ -8,6 +8,8 @@ The KIP places one ("if count < num_standbys"); all of them are placed here, one
 * A member with more copies than its share (of (1 + n) x tasks, by capacity; the tasks it is to run count), or one that is leaving, passes them on
   without loss, and so does one with more than the least to one with less: the new copy restores as a warm-up, under the same caps; when it is
   caught up it becomes the standby, and the old one goes. A leaving member's copies count until then, or until it has left.
+
+Where racks or tags matter, where the copies are to be in the end comes from `standby_goal`.
 """
 
 from __future__ import annotations
@@ -19,7 +21,8 @@ import attrs
 
 from assignors.movements import Movements, Slots
 from assignors.network import deal
-from assignors.situation import Pool, Situation
+from assignors.situation import Pool, Share, Situation
+from assignors.standby_goal import StandbyGoal, Wish, standby_goal
 from events.tasks import TaskId
 
 
@@ -35,6 +38,8 @@ class Standbys:
     placed: frozenset[TaskId]
     unsettled: bool
     """A standby is still to be passed on."""
+    goal: StandbyGoal | None = None
+    """Where they are to be in the end, where it matters in which rack they are."""
 
 
 def assign_standbys(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements, slots: Slots) -> Standbys:
@@ -42,6 +47,8 @@ def assign_standbys(situation: Situation, now: Mapping[TaskId, str], target: Map
     if situation.knobs.num_standbys == 0:
         return Standbys(holders={}, warmups=frozenset(), placed=frozenset(), unsettled=False)
     board = _Board(situation, now, target, movements)
+    if situation.places.matter or situation.racks.copies_count:
+        return _Exchange(situation, now, target, movements, board.wanted).standbys(board, slots)
     board.keep()
     board.fill()
     warmups, unsettled = board.pass_on(slots)
@@ -51,6 +58,84 @@ def assign_standbys(situation: Situation, now: Mapping[TaskId, str], target: Map
         placed=frozenset(board.placed),
         unsettled=unsettled,
     )
+
+
+class _Exchange:
+    """Standbys where racks or tags matter: a goal for all of them, and copies passed on one by one until it is reached.
+
+    A copy that is missing is placed at once. One that is to be elsewhere is replaced as always: the new copy restores as a warm-up, and when it is
+    caught up the old one goes. A task on its way to a member that has a standby keeps it there, and the others are placed as for its new owner.
+    """
+
+    def __init__(
+        self, situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements, wanted: Mapping[TaskId, int]
+    ) -> None:
+        self.situation = situation
+        self.now = now
+        self.owner = {task: target.get(task, now[task]) for task in wanted}
+        self.swapped = {task: member for task, member in movements.standby_destinations.items() if task in wanted}
+        self.room = {task: max(0, count - (task in self.swapped)) for task, count in wanted.items()}
+        self.here: dict[TaskId, list[str]] = {task: [] for task in wanted}
+        self.begun: dict[TaskId, list[str]] = {task: [] for task in wanted}
+        for member in situation.members.values():
+            for task in sorted(member.standby):
+                useful = task in wanted and (member.leaving or situation.may_run(member.id, task))
+                if useful and member.id not in (self.now[task], self.swapped.get(task)):
+                    self.here[task].append(member.id)
+            for task in sorted(member.warmup):
+                if task in wanted and member.id not in (self.now[task], self.owner[task]) and situation.may_run(member.id, task):
+                    self.begun[task].append(member.id)
+
+    def standbys(self, board: _Board, slots: Slots) -> Standbys:
+        """`board`: loads and shares, before any standby is placed."""
+        shares = {member: Share(board.lower[member], board.upper[member]) for member in self.situation.members}
+        wishes = {
+            task: Wish(
+                copies=room,
+                owner=self.owner[task],
+                never=frozenset((self.now[task], self.owner[task])),
+                here=tuple(self.here[task]),
+                begun=tuple(self.begun[task]),
+            )
+            for task, room in self.room.items()
+        }
+        goal = standby_goal(self.situation, wishes, board.load, shares)
+        placed = {task for task, member in self.swapped.items() if task not in self.situation.members[member].standby}
+        holders: dict[TaskId, list[str]] = {}
+        exchanges: list[tuple[bool, int, TaskId, str, str]] = []
+        for task, room in self.room.items():
+            wished = goal.holders[task]
+            kept = [member for *_, member in sorted(self._worth(member, wished, task) for member in self.here[task])][:room]
+            missing = [member for member in wished if member not in kept]
+            while missing and len(kept) < room:
+                kept.append(missing.pop(0))
+                placed.add(task)
+            givers = [member for member in kept if member not in wished]
+            for giver, taker in zip(reversed(givers), missing, strict=False):
+                exchanges.append((taker not in self.begun[task], self.situation.records(taker, task), task, giver, taker))
+            holders[task] = kept
+        warmups: set[tuple[TaskId, str]] = set()
+        unsettled = False
+        for is_new, _, task, giver, taker in sorted(exchanges):
+            if self.situation.caught_up(taker, task):
+                holders[task][holders[task].index(giver)] = taker
+                continue
+            unsettled = True
+            if not (is_new and self.situation.is_blocked(task, taker)) and slots.take(taker):
+                warmups.add((task, taker))
+        for task, member in self.swapped.items():
+            holders[task].append(member)
+        return Standbys(
+            holders={task: tuple(sorted(members)) for task, members in holders.items()},
+            warmups=frozenset(warmups),
+            placed=frozenset(placed),
+            unsettled=unsettled,
+            goal=goal,
+        )
+
+    def _worth(self, member: str, wished: tuple[str, ...], task: TaskId) -> tuple[bool, bool, int, str]:
+        """Most first: what is to stay; then members that stay, with the least to restore."""
+        return member not in wished, self.situation.members[member].leaving, self.situation.records(member, task), member
 
 
 class _Board:

@@ -16,9 +16,6 @@ from assignors.ranking import whole
 from assignors.situation import Pool, Shares, Situation, pool_of
 from events.tasks import TaskId
 
-PARTS_OF_A_SHARE = 8  # members that must take more than their share are even to within an eighth of a share, or one task
-MOST_STEPS = 64  # eight shares too many: beyond that evenness no longer matters
-
 
 @attrs.frozen(kw_only=True)
 class Candidates:
@@ -183,15 +180,8 @@ def constrained_balanced_assignment(
         if fresh is not None:
             network.pooled(task, fresh, (0, 1, whole(situation.tasks[task])))
     for member, wanted in network.wanted().items():
-        below = max(0, shares.stateful[member].lower - load[member])
-        within = max(0, shares.stateful[member].upper - load[member]) - below
-        part = max(1, shares.stateful[member].upper // PARTS_OF_A_SHARE)
-        first_step = max(0, load[member] - shares.stateful[member].upper) // part
-        network.place(member, below, (0, 0, 0))
-        network.place(member, within, (1, 0, 0))
-        parts = min(-(-max(0, wanted - below - within) // part), MOST_STEPS)
-        for step in range(parts):
-            network.place(member, part if step < MOST_STEPS - 1 else wanted, (2 + min(first_step + step, MOST_STEPS), 0, 0))
+        share = shares.stateful[member]
+        network.room(member, share.lower, share.upper, taken=load[member], wanted=wanted)
     return network.assigned(network.solve())
 
 

@@ -48,6 +48,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     104: (1, decisions.AssignmentProposed),
     105: (1, decisions.EventRejected),
     106: (1, decisions.Checkpointed),
+    107: (1, decisions.MemberWarned),
 }
 """Type code -> (schema version written, class). A code is never used again for another class; a version is never changed, only followed."""
 

@@ -149,6 +149,25 @@ class EventRejected:
     """What the text needs, in the order its template names them."""
 
 
+WARNINGS = ("rack_tag_differs", "rack_tag_missing", "rack_not_in_tags")
+"""rack_tag_differs: its tag `rack` says another rack than `rack`; the tag is taken. rack_tag_missing: it has a rack and not the tag that is asked
+for; its rack is taken. rack_not_in_tags: it has a rack, and the tags asked for are others; they say how copies are spread, the rack what traffic
+costs."""
+
+
+@attrs.frozen(kw_only=True)
+class MemberWarned:
+    """What this incarnation says of itself does not fit the group's configuration, and is decided on all the same (KIP-925, 4.D.III)."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    code: str = attrs.field(validator=fields.one_of(*WARNINGS))
+    said: str = attrs.field(validator=fields.text())
+    """Its rack."""
+    tag: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
+    """Its tag `rack`; None: it has none."""
+
+
 @attrs.frozen(kw_only=True)
 class Checkpointed:
     """The state after this fact has this hash, so that `verify` may start here (PROTOCOL L7)."""
@@ -157,4 +176,4 @@ class Checkpointed:
     seq: int = attrs.field(validator=fields.integer())
 
 
-Decision = MemberExpired | BalanceEvaluated | AssignmentIssued | MemberAssigned | AssignmentProposed | EventRejected | Checkpointed
+Decision = MemberExpired | BalanceEvaluated | AssignmentIssued | MemberAssigned | AssignmentProposed | EventRejected | Checkpointed | MemberWarned

@@ -6,7 +6,7 @@ import datetime as dt
 from collections.abc import Iterable, Mapping
 
 from assignors.problem import REASONS, records_text, traffic_text
-from events.decisions import Move
+from events.decisions import MemberWarned, Move
 from events.tasks import Lag, LagSentinel
 
 MOST_NAMED = 10
@@ -37,6 +37,7 @@ CAUSES: Mapping[str, str] = {
     "overdue": "a leaving member's drain timeout passed",
     "topology": "a new topology was declared",
     "configured": "the configuration changed",
+    "racks": "replicas were seen in other racks",
     "wiped": "a member lost a copy",
     "ready": "a copy was caught up",
     "handover": "a task was given up",
@@ -71,6 +72,18 @@ def reason_text(
 def move_text(move: Move) -> str:
     """One movement's step in one clause, with its numbers."""
     return reason_text(move.reason, source=move.source, destination=move.destination, lag_records=move.lag_records)
+
+
+WARNING_TEXTS: Mapping[str, str] = {
+    "rack_tag_differs": "its rack is {said} and its tag rack says {tag}: the tag is taken",
+    "rack_tag_missing": "it has no tag rack, which rack_aware_tags asks for: its rack {said} is taken",
+    "rack_not_in_tags": "its rack {said} is not among rack_aware_tags: copies are spread by the tags, traffic is counted by the rack",
+}
+
+
+def warning_text(warning: MemberWarned) -> str:
+    """The warning as a clause without a full stop."""
+    return WARNING_TEXTS[warning.code].format(said=warning.said, tag=warning.tag)
 
 
 def cause_text(cause: str) -> str:

@@ -25,6 +25,7 @@ CAUSES = (
     "scheduled",
     "topology",
     "configured",
+    "racks",
     "wiped",
     "ready",
     "handover",

@@ -30,6 +30,7 @@ from events.fields import INT64_MAX
 from events.tasks import TaskId
 from statemachine.context import Context
 from statemachine.deadlines import NO_TASK, Timer
+from statemachine.doubts import warn_of_racks
 from statemachine.rejections import Rejected
 from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, ghost_key, known_lag
 
@@ -56,6 +57,9 @@ def group_configured(context: Context, fact: GroupConfigured) -> None:
     state.config = fact
     if before is None or (before.assignor, before.behaviour_version) != (fact.assignor, fact.behaviour_version):
         state.memory = {}  # another assignor's memory means nothing to this one
+    if before is None or before.knobs.rack_aware_tags != fact.knobs.rack_aware_tags:
+        for member_id in sorted(state.members):
+            warn_of_racks(context, state.members[member_id])
     if state.phase is GroupPhase.LEADING:
         _give_back_slots(context)
     for member_id in sorted(state.members):  # deadlines may have come nearer
@@ -115,7 +119,10 @@ def partitions_observed(context: Context, fact: PartitionsObserved) -> None:
         _note_growth(context.state.growth.setdefault(topic, {}), known, ends, context.state.now_ms)
         known.update(ends)
     for topic, racks in fact.racks.items():
-        context.state.racks.setdefault(topic, {}).update(racks)
+        known_racks = context.state.racks.setdefault(topic, {})
+        if context.state.knobs.rack_aware_strategy != "none" and any(known_racks.get(partition) != where for partition, where in racks.items()):
+            context.causes.add("racks")
+        known_racks.update(racks)
 
 
 def _note_growth(growth: dict[int, Growth], known: dict[int, int], ends: dict[int, int], now_ms: int) -> None:
@@ -165,6 +172,7 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
         restore_records_per_s=speed,
     )
     state.members[fact.member_id] = member
+    warn_of_racks(context, member)
     context.deadlines.watch(Timer.SESSION, (fact.member_id, NO_TASK))
     if first and state.knobs.initial_delay_ms and state.phase is not GroupPhase.SHADOWING:
         state.gathering_until_ms = state.now_ms + state.knobs.initial_delay_ms

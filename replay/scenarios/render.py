@@ -16,11 +16,13 @@ from events.decisions import (
     EventRejected,
     MemberAssigned,
     MemberExpired,
+    MemberWarned,
     Move,
 )
 from events.facts import Fact
 from events.tasks import Lag, LagSentinel, TaskId
 from replay.scenarios.words import tasks_text
+from replay.wording import warning_text
 from statemachine.rejections import rejection_text
 from statemachine.state import GroupState, MemberState
 
@@ -91,6 +93,8 @@ def decision_lines(decision: Decision, shown: Shown) -> list[str]:
     if isinstance(decision, MemberExpired):
         hold = f" hold_ms={decision.hold_ms}" if decision.hold_ms else ""
         return [f"-> MemberExpired {member_text(decision.member_id, decision.incarnation)} {decision.cause} silent_ms={decision.silent_ms}{hold}"]
+    if isinstance(decision, MemberWarned):
+        return [f"-> MemberWarned {member_text(decision.member_id, decision.incarnation)} {warning_text(decision)}"]
     if isinstance(decision, EventRejected):
         return [f"-> EventRejected {decision.code}: {rejection_text(decision)}"]
     if isinstance(decision, BalanceEvaluated):

@@ -7,6 +7,8 @@ What a target costs is counted here anew, from the KIP's `getCost`, not by the a
 from __future__ import annotations
 
 import itertools
+import operator
+from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
@@ -22,11 +24,12 @@ from assignors.validation import plan_faults
 from equipoise.testing import CONTRACT, Check, Group, Subject, problems, stateful, stateless
 from equipoise.testing.contract import renamed
 from events.knobs import Knobs
-from events.tasks import TaskId
+from events.tasks import LagSentinel, TaskId
 from tests.properties.test_assignors import imbalance, may_go_without_a_move
 
 ASSIGNOR = HighAvailability()
 RACKS = ("a", "b", "c")
+TAGS = ("cluster", "rack", "zone")
 
 
 # Every check of the contract, for groups with racks
@@ -48,14 +51,24 @@ def somewhere(problem: AssignmentProblem) -> AssignmentProblem:
             )
             for task in problem.tasks
         ),
-        members=tuple(attrs.evolve(member, rack=(*RACKS, None)[stable_hash(member.id) % 4]) for member in problem.members),
+        members=tuple(
+            attrs.evolve(
+                member,
+                rack=(*RACKS, None)[stable_hash(member.id) % 4],
+                tags={key: f"{key}{stable_hash(key + member.id) % 3}" for key in TAGS if stable_hash(member.id + key) % 5},
+            )
+            for member in problem.members
+        ),
     )
 
 
 KNOBS: dict[str, st.SearchStrategy[Any]] = {
-    "rack_aware_strategy": st.sampled_from(["min_cost", "balanced_min_cost"]),
+    "rack_aware_strategy": st.sampled_from(["min_cost", "balanced_min_cost", "none"]),
     "rack_traffic_cost": st.sampled_from([10, 10, 1]),
     "rack_non_overlap_cost": st.sampled_from([1, 1, 0, 15]),
+    "rack_standby_strategy": st.sampled_from(["balance", "greedy"]),
+    "rack_standbys_apart": st.integers(0, 2),
+    "rack_aware_tags": st.sampled_from([(), (), ("zone",), ("cluster", "zone"), ("rack",)]),
 }
 NOT_WITH_RACKS = {
     "names_play_no_part": "a member's rack hangs on its name here; asked below, with racks that do not",
@@ -65,7 +78,7 @@ NOT_WITH_RACKS = {
 
 @pytest.mark.parametrize("check", [check for check in CONTRACT if check.__name__ not in NOT_WITH_RACKS], ids=lambda check: check.__name__)
 def test_contract(check: Check):
-    check(Subject(assignor=ASSIGNOR, adapted=somewhere, knobs=KNOBS))
+    check(Subject(assignor=ASSIGNOR, adapted=somewhere, knobs=KNOBS, settings=settings(max_examples=60)))
 
 
 # Any racks at all
@@ -89,12 +102,22 @@ def with_racks(draw: st.DrawFn, problem: AssignmentProblem) -> AssignmentProblem
             )
             for task in problem.tasks
         ),
-        members=tuple(attrs.evolve(member, rack=draw(st.sampled_from((*RACKS, *RACKS, None)))) for member in problem.members),
+        members=tuple(
+            attrs.evolve(
+                member,
+                rack=draw(st.sampled_from((*RACKS, *RACKS, None))),
+                tags={key: draw(st.sampled_from(["x", "y"])) for key in TAGS if key != "rack" and draw(st.booleans())},
+            )
+            for member in problem.members
+        ),
         knobs=attrs.evolve(
             problem.knobs,
             rack_aware_strategy=draw(st.sampled_from(["min_cost", "balanced_min_cost"])),
             rack_traffic_cost=draw(st.sampled_from([10, 10, 1, 0])),
             rack_non_overlap_cost=draw(st.sampled_from([1, 1, 0, 10, 15])),
+            rack_standby_strategy=draw(st.sampled_from(["balance", "greedy"])),
+            rack_standbys_apart=draw(st.integers(0, 2)),
+            rack_aware_tags=draw(st.sampled_from([(), (), ("zone",), ("cluster", "zone")])),
         ),
     )
 
@@ -110,7 +133,7 @@ def makes_no_difference(problem: AssignmentProblem) -> bool:
     return all(len({traffic(problem.knobs, task, member) for member in staying}) < 2 for task in problem.tasks)
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(problems().flatmap(with_racks))
 def test_every_plan_keeps_its_promises_and_is_proven(problem: AssignmentProblem):
     plan = ASSIGNOR.assign(problem)
@@ -119,12 +142,12 @@ def test_every_plan_keeps_its_promises_and_is_proven(problem: AssignmentProblem)
     assert plan.cost.moves_lower_bound <= plan.cost.moves
     assert all(stage.lower_bound <= stage.cost for stage in plan.cost.stages)
     assert plan.cost.rack_cost_lower_bound <= plan.cost.rack_cost
-    assert plan.cost.stages[:1] == () or plan.cost.stages[0].lower_bound == plan.cost.stages[0].cost
+    assert all(stage.lower_bound == stage.cost for stage in plan.cost.stages if stage.name == "active")
     if plan.cost.optimal:
         assert plan.cost.rack_cost_lower_bound == plan.cost.rack_cost
 
 
-@settings(max_examples=200)
+@settings(max_examples=100)
 @given(problems().flatmap(with_racks))
 def test_racks_that_make_no_difference_change_nothing(problem: AssignmentProblem):
     """KIP-925, 5: used only when at least one partition has different costs."""
@@ -140,7 +163,9 @@ def test_racks_that_make_no_difference_change_nothing(problem: AssignmentProblem
 def test_the_cost_of_a_plan_is_the_same_under_other_names(problem: AssignmentProblem, order: list[int]):
     names = {f"m{index}": f"m{order[index]}" for index in range(6)}
     one, other = ASSIGNOR.assign(renamed(problem, names)).cost, ASSIGNOR.assign(problem).cost
-    assert (one.imbalance, one.rack_cost_lower_bound, one.stages) == (other.imbalance, other.rack_cost_lower_bound, other.stages)
+    assert (one.imbalance, one.rack_cost_lower_bound) == (other.imbalance, other.rack_cost_lower_bound)
+    exact = [stage.name for stage in one.stages if stage.name == "active" or problem.knobs.num_standbys == 1]  # beyond one, copy by copy
+    assert [stage for stage in one.stages if stage.name in exact] == [stage for stage in other.stages if stage.name in exact]
     if not one.stages:
         assert one == attrs.evolve(other, cross_rack=one.cross_rack)
 
@@ -173,7 +198,7 @@ def crowding(problem: AssignmentProblem, owner: Mapping[TaskId, str]) -> int:
     return over
 
 
-@settings(max_examples=300)
+@settings(max_examples=150)
 @given(problems(most_tasks=6, most_members=3, simple=True).flatmap(with_racks))
 def test_no_target_is_more_balanced_and_none_as_balanced_costs_less(problem: AssignmentProblem):
     cold = [task.id for task in problem.tasks if not may_go_without_a_move(problem, task)]
@@ -200,10 +225,77 @@ def test_no_target_is_more_balanced_and_none_as_balanced_costs_less(problem: Ass
     assert plan.cost.stages[0].cost == plan.cost.stages[0].lower_bound == best[2]
 
 
-# Groups that obey
+# The best standbys, by trying all
 
 
 @settings(max_examples=100)
+@given(problems(most_tasks=5, most_members=4, simple=True).flatmap(with_racks))
+def test_no_standbys_are_further_apart_and_none_as_far_and_as_even_cost_less(problem: AssignmentProblem):
+    """One standby each, of a group in which nothing moves, whatever copies it has."""
+    knobs = attrs.evolve(problem.knobs, num_standbys=1, rack_standby_strategy="greedy", balance_factor=1)
+    tasks = {task.id: task for task in problem.tasks if task.stateful}
+    everywhere = attrs.evolve(problem, knobs=knobs, tasks=tuple(attrs.evolve(task, source=()) for task in tasks.values()))
+    everywhere = attrs.evolve(
+        everywhere,
+        members=tuple(
+            attrs.evolve(member, active=tuple(task for task in member.active if task in tasks), ready=frozenset(), home=frozenset(), lags={})
+            for member in everywhere.members
+        ),
+    )
+    owners = {task: name for name, part in ASSIGNOR.assign(everywhere).target.items() for task in part}
+    members = {member.id: member for member in everywhere.members}
+    settled = attrs.evolve(
+        everywhere,
+        members=tuple(
+            attrs.evolve(
+                member,
+                active=tuple(sorted(task for task, name in owners.items() if name == member.id)),
+                standby=tuple(task for task in member.standby if owners[task] != member.id),
+                warmup=(),
+                lags=dict.fromkeys((task for task, name in owners.items() if name == member.id), LagSentinel.ACTIVE),
+            )
+            for member in everywhere.members
+        ),
+    )
+    plan = ASSIGNOR.assign(settled)
+    if plan.movements or len(members) < 2 or not tasks or not any(stage.name == "standby" for stage in plan.cost.stages):
+        return
+    keys = knobs.rack_aware_tags
+    held = {task: [member.id for member in settled.members if task in member.standby] for task in tasks}
+    capacity = sum(member.capacity for member in members.values())
+    copies = 2 * len(tasks)
+
+    def alike(one: Member, other: Member) -> int:
+        pairs = [(one.tags.get(key), other.tags.get(key)) for key in keys] or [(one.rack, other.rack)]
+        return sum(value is None or value == another for value, another in pairs)
+
+    def worth(choice: tuple[str, ...]) -> tuple[int, int, int]:
+        common = cost = 0
+        load = Counter(owners.values())
+        for (task, owner), name in zip(owners.items(), choice, strict=True):
+            load[name] += 1
+            common += alike(members[name], members[owner])
+            away = [part for part in tasks[task].changelog if part.racks and members[name].rack not in part.racks]
+            cost += sum(knobs.rack_traffic_cost * part.weight for part in away)
+            cost += knobs.rack_non_overlap_cost if held[task] and name not in held[task] else 0
+        uneven = 0
+        for name, member in members.items():
+            lower, upper = copies * member.capacity // capacity, -(-copies * member.capacity // capacity)
+            part = max(1, upper // 8)
+            for place in range(Counter(owners.values())[name], load[name]):
+                uneven += 0 if place < lower else 1 if place < upper else 2 + (place - upper) // part
+        return common, uneven, cost
+
+    best = min(worth(choice) for choice in itertools.product(members, repeat=len(tasks)) if all(map(operator.ne, choice, owners.values())))
+    stage = next(stage for stage in plan.cost.stages if stage.name == "standby")
+    assert stage.lower_bound <= stage.cost
+    assert stage.cost == best[2] or stage.cost > stage.lower_bound
+
+
+# Groups that obey
+
+
+@settings(max_examples=50)
 @given(st.data())
 def test_a_group_moves_once_for_its_racks_and_stays(data: st.DataObject):
     """A balanced group whose traffic could be less moves, and comes to rest; then nothing moves any more, and traffic is the least there is."""
@@ -228,4 +320,4 @@ def test_a_group_moves_once_for_its_racks_and_stays(data: st.DataObject):
     assert not rest.movements
     assert not rest.probing
     assert rest.cost.moves == rest.imbalance_now == 0
-    assert all(stage.cost == stage.lower_bound for stage in rest.cost.stages[:1])
+    assert all(stage.cost == stage.lower_bound for stage in rest.cost.stages if stage.name == "active")

@@ -1,0 +1,197 @@
+"""Where standbys should be in the end, when it matters in which rack they are (KIP-925, 4.C; KIP-708).
+
+One copy of every task after another: each round is a transportation problem of its own, solved exactly like the target's, given the rounds before it.
+Costs of a copy, each outweighing all that follow:
+
+1. what it has in common with the copies before it, the active one first: as many places (racks, or values of tags) as there are;
+2. unevenness: loads of all copies, active ones included, against the shares by capacity;
+3. rack cost: `rack_traffic_cost` for each remote changelog partition, and `rack_non_overlap_cost` where it is not yet;
+4. changes; then a warm-up that stalled there; then unevenness of the copies so far, so that a round leaves the next ones what they need; then
+   records to restore; then a tie-break drawn from the ids.
+
+With `rack_standby_strategy` `balance` the first holds for the first `rack_standbys_apart` copies alone, so the others go where they cost least. Where
+no strategy is set, the tags are all that is asked for, and all copies keep to them (KIP-708).
+
+A copy stays unless another place is better at one of these, so a group whose standbys are as good as can be is left alone.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+
+import attrs
+
+from assignors.network import AssignmentNetwork
+from assignors.problem import StageCost
+from assignors.ranking import whole
+from assignors.situation import Pool, Share, Situation
+from assignors.transport import stable_hash
+from events.tasks import TaskId
+
+MOST_PLACES = 16
+"""Places that a task is offered in one round: all of them up to this number; of more, the best, and of equals others for each task. It bounds the
+arcs, as a tag may be different on every member. With more places than this a plan is not said to be optimal, unless it costs what its bound says."""
+LEVELS = 7
+UNEVENNESS, UNEVENNESS_SO_FAR = 1, 5  # their places among the levels
+
+
+@attrs.frozen(kw_only=True)
+class Wish:
+    """A task whose standbys are to be placed.
+
+    `copies`: how many. `owner`: who is to run it. `never`: members that cannot have one. `here`: members that have one. `begun`: members where one is
+    being restored; that it goes there has been decided, and costs nothing more.
+    """
+
+    copies: int
+    owner: str
+    never: frozenset[str]
+    here: tuple[str, ...]
+    begun: tuple[str, ...]
+
+
+@attrs.frozen(kw_only=True)
+class StandbyGoal:
+    """`holders`: task -> who is to have its standbys, the first one first. `unique`: as of a plan."""
+
+    holders: Mapping[TaskId, tuple[str, ...]]
+    stage: StageCost
+    least: int
+    """A lower bound of the cost wherever the tasks run."""
+    unique: bool
+
+
+def standby_goal(situation: Situation, wishes: Mapping[TaskId, Wish], load: Mapping[str, int], shares: Mapping[str, Share]) -> StandbyGoal:
+    """`load`: member -> stateful tasks it is to run. `shares`: fewest and most copies of any kind that each member is to have."""
+    goal = _Goal(situation, wishes, dict(load), shares)
+    rounds = max((wish.copies for wish in wishes.values()), default=0)
+    for number in range(rounds):
+        goal.round(number)
+    return goal.result()
+
+
+class _Goal:
+    def __init__(self, situation: Situation, wishes: Mapping[TaskId, Wish], load: dict[str, int], shares: Mapping[str, Share]) -> None:
+        self.situation = situation
+        self.wishes = wishes
+        self.load = load
+        self.shares = shares
+        self.places = situation.places
+        self.holders: dict[TaskId, list[str]] = {task: [] for task in wishes}
+        self.exact = True
+        self.unique = True
+        self.rounds = 0
+        self.cost = 0
+        self._members_of: dict[Pool, dict[str, list[str]]] = {}
+
+    def round(self, number: int) -> None:
+        """One more copy of each task that has fewer than `number` + 1."""
+        open_tasks = [task for task, wish in self.wishes.items() if len(self.holders[task]) <= number < wish.copies]
+        if not open_tasks:
+            return
+        self.rounds += 1
+        knobs = self.situation.knobs
+        apart = knobs.rack_aware_strategy == "none" or knobs.rack_standby_strategy == "greedy" or number < knobs.rack_standbys_apart
+        network = AssignmentNetwork(self.situation.tasks, levels=LEVELS, racks=self.places.of)
+        placed = [task for task in open_tasks if self._add(network, task, self._alike(task, number, apart=apart))]
+        members = self.situation.members
+        so_far = sum(self.load.values()) + len(open_tasks)
+        capacity = sum(each.capacity for each in members.values() if not each.leaving)
+        for member, wanted in network.wanted().items():
+            share, part = self.shares[member], so_far * members[member].capacity
+            finer = (UNEVENNESS_SO_FAR, part // capacity, -(-part // capacity))
+            network.room(member, share.lower, share.upper, taken=self.load[member], wanted=wanted, level=UNEVENNESS, finer=finer)
+        flow = network.solve()
+        self.exact &= flow.optimal
+        self.unique &= flow.unique
+        owner = self.wishes
+        taken = network.assigned(flow, order=lambda task: (owner[task].owner, task), allowed=self._may_have)
+        for task in placed:
+            self.exact &= task in taken
+            holder = taken.get(task) or self._any(task)
+            if holder is not None:
+                self._take(task, holder)
+
+    def _alike(self, task: TaskId, number: int, *, apart: bool) -> Callable[[str], int]:
+        """Place -> what a copy there has in common with the others; nothing counts when they need not be `apart`."""
+        copies = [self.places.of[member] for member in (self.wishes[task].owner, *self.holders[task])] if apart and self.places.matter else []
+        return lambda place: self.places.alike(place, copies)
+
+    def _add(self, network: AssignmentNetwork, task: TaskId, alike: Callable[[str], int]) -> bool:
+        """One task's arcs; False: nobody may have a copy."""
+        situation, wish = self.situation, self.wishes[task]
+        traffic = situation.racks.standby(task)
+        any_arc = False
+        for member in dict.fromkeys((*wish.here, *wish.begun, *situation.copies[task])):
+            if not situation.may_run(member, task) or not self._may_have(task, member):
+                continue
+            stays = member in wish.here
+            cost = self._cost(task, member)
+            dislike = 1 if not stays and situation.is_blocked(task, member) else 0
+            records = 0 if situation.caught_up(member, task) else situation.records(member, task)
+            network.direct(task, member, (alike(self.places.of[member]), 0, cost, 0 if stays else 1, dislike, 0, records))
+            any_arc = True
+        pool = situation.unblocked(task)
+        move_cost = self._move_cost(task)
+        near: dict[str, Sequence[int]] = {}
+        for place, common in self._offered(task, pool, alike):
+            cost = traffic.at(self.places.rack[place]) + move_cost
+            near[place] = (common, 0, cost, 1, 0, 0, whole(situation.tasks[task]))
+        if near:
+            network.pooled(task, pool, None, near)
+        return any_arc or bool(near)
+
+    def _offered(self, task: TaskId, pool: Pool, alike: Callable[[str], int]) -> list[tuple[str, int]]:
+        """Places where somebody may have a copy, and what it would have in common there."""
+        taken: dict[str, int] = {}
+        for member in {*self.wishes[task].never, *self.holders[task]}:
+            if member in pool:
+                taken[self.places.of[member]] = taken.get(self.places.of[member], 0) + 1
+        free = [(place, alike(place)) for place, members in self._by_place(pool).items() if len(members) > taken.get(place, 0)]
+        if len(free) <= MOST_PLACES:
+            return free
+        self.exact = False
+        traffic = self.situation.racks.standby(task)
+        turn = stable_hash(str(task)) % len(free)
+        free = free[turn:] + free[:turn]
+        free.sort(key=lambda item: (item[1], traffic.at(self.places.rack[item[0]])))
+        return free[:MOST_PLACES]
+
+    def _by_place(self, pool: Pool) -> dict[str, list[str]]:
+        found = self._members_of.get(pool)
+        if found is None:
+            found = self._members_of[pool] = {}
+            for member in pool.members:
+                found.setdefault(self.places.of[member], []).append(member)
+        return found
+
+    def _may_have(self, task: TaskId, member: str) -> bool:
+        return member not in self.wishes[task].never and member not in self.holders[task]
+
+    def _any(self, task: TaskId) -> str | None:
+        """For what no place was found by the rule: the least loaded member that may have it."""
+        found = [member for member in self.situation.eligible(task).members if self._may_have(task, member)]
+        return min(found, key=lambda member: (self.load[member] / self.situation.members[member].capacity, member), default=None)
+
+    def _move_cost(self, task: TaskId) -> int:
+        """What a new copy costs beside its traffic: something as long as it replaces one that could stay."""
+        stays = any(self.situation.may_run(member, task) and self._may_have(task, member) for member in self.wishes[task].here)
+        return self.situation.knobs.rack_non_overlap_cost if stays and self.situation.racks.copies_count else 0
+
+    def _cost(self, task: TaskId, member: str) -> int:
+        racks, wish = self.situation.racks, self.wishes[task]
+        return racks.standby(task).at(racks.of[member]) + (0 if member in wish.here or member in wish.begun else self._move_cost(task))
+
+    def _take(self, task: TaskId, member: str) -> None:
+        self.cost += self._cost(task, member)
+        self.holders[task].append(member)
+        self.load[member] += 1
+
+    def result(self) -> StandbyGoal:
+        least = self.situation.racks.least_of_copies({task: len(members) for task, members in self.holders.items()})
+        return StandbyGoal(
+            holders={task: tuple(members) for task, members in self.holders.items()},
+            stage=StageCost(name="standby", cost=self.cost, lower_bound=self.cost if self.exact and self.rounds <= 1 else least),
+            least=least,
+            unique=self.unique,
+        )

@@ -1,0 +1,25 @@
+"""What members say that does not fit together, and is decided on all the same: warnings, which change nothing."""
+
+from __future__ import annotations
+
+from assignors.racks import RACK_TAG
+from events.decisions import MemberWarned
+from statemachine.context import Context
+from statemachine.state import MemberState
+
+
+def warn_of_racks(context: Context, member: MemberState) -> None:
+    """Where tags are asked for they win over a member's `rack`; if the two do not agree the operator is told (KIP-925, 4.D.III)."""
+    asked = context.state.knobs.rack_aware_tags
+    if not asked or member.rack is None:
+        return
+    tag = member.tags.get(RACK_TAG)
+    if RACK_TAG not in asked:
+        code = "rack_not_in_tags"
+    elif tag is None:
+        code = "rack_tag_missing"
+    elif tag != member.rack:
+        code = "rack_tag_differs"
+    else:
+        return
+    context.emitted.append(MemberWarned(member_id=member.member_id, incarnation=member.incarnation, code=code, said=member.rack, tag=tag))
