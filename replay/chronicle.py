@@ -69,6 +69,10 @@ class Candidate:
     """What its traffic would cost there; None: the group is not rack-aware, or the racks are not known."""
 
 
+WAITS = ("slot_full", "carried", "warming", "next_probing")
+"""Reasons that say what a movement waits for, or that it goes on; not why it was begun."""
+
+
 @attrs.frozen(kw_only=True)
 class MoveStep:
     """One step of a movement. `state`: of `events.decisions.MOVE_STATES`, or ``observed`` in a group that something else leads."""
@@ -98,6 +102,8 @@ class MoveStory:
     """When the destination's member said that its copy is ready to take over; None: it has not, or there is no state."""
     candidates: tuple[Candidate, ...] = ()
     """As they stood when it was decided; only where one task is followed."""
+    wanted_because: str | None = None
+    """Why, if the plan said so when it only waited."""
 
     @property
     def outcome(self) -> str:
@@ -114,8 +120,8 @@ class MoveStory:
 
     @property
     def reason(self) -> str:
-        """Why it was begun: the first reason that says more than that it waits or goes on."""
-        return next((step.reason for step in self.steps if step.reason not in ("slot_full", "carried", "warming")), self.steps[0].reason)
+        """Why it was begun: what the plan said, or the first reason that says more than that it waits or goes on."""
+        return self.wanted_because or next((step.reason for step in self.steps if step.reason not in WAITS), self.steps[0].reason)
 
     def spent_ms(self, state: str, now_ms: int) -> int:
         """Wall time in `state`, up to `now_ms` for the state it is still in."""
@@ -223,6 +229,7 @@ class Chronicle:
             destination=movement.destination,
             steps=[first],
             candidates=self._candidates(step, movement.task),
+            wanted_because=None if reason is None else reason.because,
         )
 
     def _note_move(self, step: Step, state: GroupState, decided: DecisionRecord, issued: AssignmentIssued, move: Move) -> None:

@@ -349,7 +349,8 @@ class _Explaining:
         )
         if movement.state is MovementState.REVOKING or movement.source is None:
             return f"equipoise would give it to {movement.destination} now{why}."
-        how = "warm it up there first" if movement.state is MovementState.WARMING else "wait for a warm-up slot first"
+        copied = movement.state is MovementState.WARMING or (reason is not None and reason.code == "next_probing")
+        how = "warm it up there first" if copied else "wait for a warm-up slot first"
         return f"equipoise would move it to {movement.destination}, and {how}{why}."
 
     def _waits_for_slot(self, movement: Movement) -> list[str]:
@@ -367,7 +368,11 @@ class _Explaining:
                 f"{len(self.slots)} of max_warmups = {state.knobs.max_warmups} are taken."
             )
         ]
-        if reason is not None and reason.code == "blocked":
+        if reason is not None and reason.code == "next_probing":
+            text = reason_text(reason.code, destination=movement.destination, lag_records=reason.lag_records)
+            due_ms = state.probing_deadline_ms
+            said = [f"It is to move to {movement.destination}: {text}{'' if due_ms is None else f', in {span_text(due_ms - state.now_ms)}'}."]
+        elif reason is not None and reason.code == "blocked":
             said = [f"It is to move to {movement.destination}, but {reason_text('blocked', destination=movement.destination)}."]
         elif self.slots:
             soonest = min(self.slots, key=lambda slot: (slot.expected_ms is None, slot.expected_ms or 0, slot.lag_records or 0, slot.task))

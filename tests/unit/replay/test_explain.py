@@ -6,11 +6,12 @@ import itertools
 import json
 from pathlib import Path
 
+import attrs
 import pytest
 
 from events.decisions import AssignmentIssued, MemberExpired
 from events.errors import InputError
-from events.facts import AssignmentObserved, MemberJoined
+from events.facts import AssignmentObserved, Fact, LagReported, MemberJoined, PartitionsObserved, ProbingTick
 from events.log import open_log
 from events.records import DecisionRecord, Record
 from events.tasks import TaskId
@@ -141,6 +142,24 @@ def test_a_hold_is_explained() -> None:
     entries = decided((1_000, configured(initial_delay_ms=0)), (1_001, TOPOLOGY), (1_002, joins[0]), (1_500, joins[1]))
     text = " ".join(explain(entries, task("1_0")).what_next)
     assert "taken by force, so m1 waits 8.0 s" in text
+
+
+def test_under_kafkas_assignor_a_task_waits_for_the_probing_round_and_moves_because_of_its_turn() -> None:
+    kafka = attrs.evolve(configured(initial_delay_ms=0), assignor="kafka_streams", solver="")
+    ends = PartitionsObserved(end_offsets={"store": dict.fromkeys(range(12), 50_000)})
+    joins = [MemberJoined(member_id=name, incarnation=1, join_nonce=name, session_timeout_ms=90_000) for name in ("m1", "m2")]
+    topology = attrs.evolve(TOPOLOGY, subtopologies=TOPOLOGY.subtopologies[:1])
+    waits: list[tuple[int, Fact]] = [(1_000, kafka), (1_001, topology), (1_002, ends), (1_003, joins[0]), (1_500, joins[1])]
+    text = " ".join(explain(decided(*waits), task("0_1")).what_next)
+    assert "It is to move to m2: m2 has 50,000 records to restore; the next probing round looks again, in 1 min 00 s." in text
+    text = " ".join(explain(decided(*waits), task("0_5")).what_next)
+    assert "for a warm-up slot" in text
+
+    ready = LagReported("m2", 1, 1, assignment_epoch=1, lags={task("0_1"): 0, task("0_3"): 0})
+    ticks: list[tuple[int, Fact]] = [(1_600 + 1_000 * second, ProbingTick()) for second in range(61)]
+    let_go = LagReported("m1", 1, 1, assignment_epoch=2, lags={})
+    text = " ".join(explain(decided(*waits, (1_600, ready), *ticks, (63_000, let_go)), task("0_1")).why_here)
+    assert "Why m2: in the order of ids it is the turn of m2, wherever it runs now" in text
 
 
 @pytest.fixture(scope="module")
