@@ -10,9 +10,9 @@ import pytest
 from assignors import registry
 from assignors.kafka_streams.graph import Graph
 from assignors.kafka_streams.java import Heap, member_hash, member_key, task_hash
+from assignors.plan_json import reason_texts
 from assignors.problem import AssignmentProblem, Plan, Reason
 from assignors.validation import plan_faults
-from assignors.wire import reason_texts
 from bench import kafka_differential, kafka_java
 from equipoise.testing import Group, stateful, stateless
 from events.errors import FieldError

@@ -9,11 +9,11 @@ import attrs
 import pytest
 
 from assignors.high_availability import HighAvailability
+from assignors.plan_json import reason_texts
 from assignors.problem import AssignmentProblem, Member, Partition, Plan, Reason, StageCost, Task
 from assignors.racks import RACK_TAG, Racks, Traffic, rack_of, traffic_cost
 from assignors.situation import Shares, Situation
 from assignors.validation import plan_faults
-from assignors.wire import reason_texts
 from events.errors import FieldError
 from events.facts import MemberJoined
 from events.knobs import Knobs
