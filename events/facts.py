@@ -119,7 +119,11 @@ class Load:
     disk: float = attrs.field(default=0.0, validator=fields.number())
     records_per_s: float = attrs.field(default=0.0, validator=fields.number())
     restored_records_per_s: float = attrs.field(default=0.0, validator=fields.number())
-    """Restore speed measured lately; 0: not measured."""
+    """Restore speed of all its copies together, measured lately while there was something to restore; 0: not measured."""
+    tasks: dict[TaskId, int] = attrs.field(
+        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
+    )
+    """Task it runs -> records it processes of it a second. By this the load of the host is told apart by tasks; may be left out."""
 
 
 @attrs.frozen

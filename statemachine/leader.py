@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Reason, Task
+from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
 from assignors.validation import plan_faults
 from events.decisions import MOST_MOVES, AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
 from events.errors import GroupHalted
@@ -40,6 +40,7 @@ def build_problem(state: GroupState, *, follow_up: bool = False) -> AssignmentPr
 
 def _task(state: GroupState, task: TaskId, part: Subtopology) -> Task:
     lost = state.lost.get(task)
+    load = state.loads.get(task)
     return Task(
         id=task,
         stateful=part.stateful,
@@ -48,6 +49,7 @@ def _task(state: GroupState, task: TaskId, part: Subtopology) -> Task:
         changelog=_partitions(state, part.changelog_topics, task.partition),
         written_records_per_s=state.written_records_per_s(task, part),
         lost_since_ms=lost.since_ms if lost is not None else None,
+        load=None if load is None else TaskLoad(cpu=load.cpu, memory=load.memory, disk=load.disk, records_per_s=load.records_per_s),
     )
 
 
@@ -85,7 +87,7 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
     passed_on = _apply(context, plan)
     _schedule(context, plan)
     natural = bool(context.causes & NATURAL)
-    if not plan.probing:
+    if not plan.probing and not plan.watching:
         state.probing_deadline_ms = None
     elif natural or state.probing_deadline_ms is None:
         state.probing_deadline_ms = state.now_ms + state.knobs.probing_interval_ms

@@ -123,6 +123,17 @@ class Growth:
     records_per_s: int = 0
 
 
+@attrs.frozen
+class MeasuredLoad:
+    """A task's part of its hosts' load, averaged (`statemachine.loads`): cpu, memory, disk in millionths of a thread's part of a host."""
+
+    measured_ms: int
+    cpu: int
+    memory: int
+    disk: int
+    records_per_s: int
+
+
 @attrs.define
 class Backoff:
     """A warm-up that stalled `times` times: no new one of this task on this member before `until_ms`; `over` once that has passed."""
@@ -172,6 +183,7 @@ class GroupState:
     racks: dict[str, dict[int, tuple[str, ...]]] = attrs.field(factory=dict)
     growth: dict[str, dict[int, Growth]] = attrs.field(factory=dict)
     """Topic -> partition -> how fast it grows, from its last two end offsets."""
+    loads: dict[TaskId, MeasuredLoad] = attrs.field(factory=dict)
 
     now_ms: int = 0
     """Group time (PROTOCOL L2)."""

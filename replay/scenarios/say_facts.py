@@ -256,6 +256,8 @@ EPOCH = Argument(WHOLE, "the assignment epoch it has applied; default: the one i
     forgotten=Argument(TASKS, "copies that are gone, in a delta"),
     leaving=Argument(YES_NO, "it wants to leave"),
     restores_per_s=Argument(WHOLE, "restore speed it measured, in records per second"),
+    cpu_percent=Argument(WHOLE, "how busy its processors are; with this or `processes=` all that it says of its load is said anew"),
+    processes=Argument(ENDS, "records it processes a second, by task"),
     **TIME,
 )
 def report(play: Play, said: Said) -> None:
@@ -269,6 +271,10 @@ def report(play: Play, said: Said) -> None:
         actor.leaving = said.get("leaving", actor.leaving)
         if said.has("restores_per_s"):
             actor.load = Load(restored_records_per_s=said.get("restores_per_s", 0))
+        if said.has("cpu_percent") or said.has("processes"):
+            speed = 0.0 if actor.load is None else actor.load.restored_records_per_s
+            busy = said.get("cpu_percent", 0) / 100
+            actor.load = play.make(said, Load, cpu=busy, restored_records_per_s=speed, tasks=dict(said.get("processes", {})))
         lags = said.get("lags", actor.lags)
         rest: dict[str, object] = said.given("number")
         if said.has("base"):

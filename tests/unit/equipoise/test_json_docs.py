@@ -157,7 +157,7 @@ def write_log(path: Path, entries: Any = None) -> None:
 
 NOT_MET: dict[str, set[tuple[str, str]]] = {
     "show": {("member", "rack")},
-    "explain": {("candidate", "rack"), ("candidate", "traffic_cost")},
+    "explain": {("candidate", "rack"), ("candidate", "traffic_cost"), ("candidate", "load_share"), ("candidate", "task_share")},
     "timeline": {("lifeline", "rack")},
     "scenario": {("file", "disagreements")},
 }
