@@ -210,6 +210,7 @@ REASONS: Mapping[str, str] = {
     "dealt": "its topic is dealt by count, then by lag; it falls to {destination}",
     "being_learned": "{source} gives it up while it is being learned, and takes it again",
     "blocked": "the last warm-up on {destination} stalled; back-off",
+    "eager": "{destination} is eager: it gives up everything, then gets all that it is to have together",
     "lost": "its member is gone and may come back for it; until then nobody runs it",
     "lost_for_good": "its member did not come back for it in time; {destination} has room",
     "lost_work_waits": "lost work waits for its member; until then nothing else moves for balance",

@@ -108,6 +108,8 @@ class MemberJoined:
     """An earlier incarnation of this member that is proven dead, for instance by the state directory's lock (PROTOCOL M5)."""
     lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
     """Copies found on disk."""
+    eager: bool = attrs.field(default=False, validator=fields.boolean)
+    """It cannot take tasks or give some up beside others: before any change of what it runs it gives up everything (KIP-415, protocol `eager`)."""
 
 
 @attrs.frozen(kw_only=True)

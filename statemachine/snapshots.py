@@ -164,7 +164,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
 
 def _member_to_wire(member: MemberState) -> list[Any]:
     return [
-        [member.member_id, member.incarnation, member.capacity, member.rack, dict(sorted(member.tags.items()))],
+        [member.member_id, member.incarnation, member.capacity, member.rack, dict(sorted(member.tags.items())), member.eager],
         [member.session_timeout_ms, member.lease_margin_ms, member.topology_epoch, member.last_heard_ms],
         {str(task): _lag_to_wire(member.lags[task]) for task in sorted(member.lags)},
         [member.issued_epoch, member.applied_epoch, member.report_number],
@@ -174,19 +174,21 @@ def _member_to_wire(member: MemberState) -> list[Any]:
         [member.leaving, member.drain_deadline_ms, member.drained, member.released],
         _task_map(member.active),
         {str(task): list(member.revoking[task]) for task in sorted(member.revoking)},
+        _task_map(member.regains),
         _tasks(member.standby),
         {str(task): [w.best_lag, w.improved_ms, w.caught_up] for task, w in sorted(member.warmup.items())},
     ]
 
 
 def _member_from_wire(wire: list[Any]) -> MemberState:
-    who, session, lags, epochs, held, ready, speed, leave, active, revoking, standby, warmup = wire
+    who, session, lags, epochs, held, ready, speed, leave, active, revoking, regains, standby, warmup = wire
     return MemberState(
         member_id=who[0],
         incarnation=who[1],
         capacity=who[2],
         rack=who[3],
         tags=who[4],
+        eager=who[5],
         session_timeout_ms=session[0],
         lease_margin_ms=session[1],
         topology_epoch=session[2],
@@ -204,6 +206,7 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         released=leave[3],
         active=_from_task_map(active),
         revoking={parse_task(text): (epoch, since_ms) for text, (epoch, since_ms) in revoking.items()},
+        regains=_from_task_map(regains),
         standby=set(map(parse_task, standby)),
         warmup={parse_task(text): Warmup(best_lag=w[0], improved_ms=w[1], caught_up=w[2]) for text, w in warmup.items()},
     )

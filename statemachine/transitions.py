@@ -171,6 +171,7 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
         topology_epoch=fact.topology_epoch,
         last_heard_ms=state.now_ms,
         lags=dict(fact.lags),
+        eager=fact.eager,
         restore_records_per_s=speed,
     )
     state.members[fact.member_id] = member

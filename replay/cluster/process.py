@@ -28,6 +28,7 @@ class ProcessSettings:
     capacity: int = attrs.field(default=1, validator=fields.integer(1))
     rack: str | None = None
     tags: Mapping[str, str] = attrs.field(factory=dict)
+    eager: bool = False
     session_timeout_ms: int = attrs.field(default=10_000, validator=fields.integer(1))
     lease_margin_ms: int = attrs.field(default=2_000, validator=fields.integer())
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
@@ -229,6 +230,7 @@ class Process(Endpoint):
                 capacity=given.capacity,
                 rack=given.rack,
                 tags=given.tags,
+                eager=given.eager,
                 session_timeout_ms=given.session_timeout_ms,
                 lease_margin_ms=given.lease_margin_ms,
                 topology_epoch=given.topology_epoch,

@@ -215,6 +215,7 @@ def partitions(play: Play, said: Said) -> None:
     nonce=Argument(TEXT, "join nonce; default: a new one"),
     ended=Argument(WHOLE, "the incarnation it proves dead (PROTOCOL M5)"),
     lags=Argument(LAGS, "copies found on disk"),
+    eager=Argument(YES_NO, "yes: it gives up everything before any change of what it runs"),
     **TIME,
 )
 def join(play: Play, said: Said) -> None:
@@ -233,7 +234,7 @@ def join(play: Play, said: Said) -> None:
             join_nonce=said.get("nonce", "") or play.next_nonce(),
             ended_incarnation=said.find("ended"),
             lags=said.get("lags", {}),
-            **said.given("capacity", "rack", "tags"),
+            **said.given("capacity", "rack", "tags", "eager"),
         )
         play.append(fact)
 
