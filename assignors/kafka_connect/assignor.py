@@ -86,7 +86,7 @@ def _reported(situation: Situation) -> dict[str, tuple[TaskId, ...]]:
         if member.leaving:
             continue
         reported[name] = tuple(task for task in sorted(member.active) if task in situation.tasks) if member.reported is None else member.reported
-        missing = sorted(frozenset(member.active) - frozenset(reported[name]) - (frozenset(member.active) - frozenset(situation.tasks)))
+        missing = [task for task in sorted(member.active) if task in situation.tasks and task not in reported[name]]
         if missing:
             raise FieldError(f"members[{name}].reported", f"{missing[0]} is active there; name it here too")
     return reported
