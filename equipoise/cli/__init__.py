@@ -15,10 +15,12 @@ COMMANDS = {
     "demo": "equipoise.cli.demo:demo",
     "import": "equipoise.cli.import_:import_",
     "simulate": "equipoise.cli.simulate:simulate",
+    "compare": "equipoise.cli.compare:compare",
     "verify": "equipoise.cli.verify:verify",
     "explain": "equipoise.cli.explain:explain",
     "show": "equipoise.cli.show:show",
     "timeline": "equipoise.cli.timeline:timeline",
+    "scale-down": "equipoise.cli.scale_down:scale_down",
     "assign": "equipoise.cli.assign:assign",
     "scenario": "equipoise.cli.scenario:scenario",
 }
