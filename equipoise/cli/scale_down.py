@@ -70,7 +70,7 @@ def scale_down(screen: Screen, log: Log, percent: int, at_offset: int | None, gr
 def scale_down_parts(found: ScaleDown, group: str) -> list[str | Table]:
     """Whom to ask, and what it costs."""
     racked = found.racks.keys() != {""}
-    rows = [(each.member, *([each.rack] if racked else []), each.active, each.records) for each in found.asked]
+    rows: list[list[str | int]] = [[each.member, *([each.rack] if racked else []), each.active, each.records] for each in found.asked]
     columns = ("ask", *(["rack"] if racked else []), "active tasks", "records to restore for it")
     already = f"; leaving already: {', '.join(found.leaving)}" if found.leaving else ""
     staying = f"{click.style(group, bold=True)}  {counted(found.keep, 'member')} stay{'s' if found.keep == 1 else ''}"
