@@ -11,7 +11,7 @@ from assignors import registry
 from events.tasks import Lag, TaskId
 from replay.refold import Entry, Refold
 from replay.wording import lag_form
-from statemachine.machine import Load
+from statemachine.machine import GroupMachine, Load
 from statemachine.state import GroupState, MemberState
 
 
@@ -147,7 +147,12 @@ def show(entries: Iterable[Entry], *, group: str | None = None, at_offset: int |
 
 def view(refold: Refold) -> GroupView:
     """The state as it is now."""
-    state = refold.machine.state
+    return view_of(refold.machine, differs_at=refold.differs_at)
+
+
+def view_of(machine: GroupMachine, *, differs_at: int | None = None) -> GroupView:
+    """What a machine knows, live or refolded."""
+    state = machine.state
     config = state.config
     verdict, available, planned, before, after = state.verdict or (None, 0, 0, 0, 0)
     return GroupView(
@@ -161,7 +166,7 @@ def view(refold: Refold) -> GroupView:
         generation=state.generation,
         decisions=state.number,
         now_ms=state.now_ms,
-        next_deadline_ms=refold.machine.next_deadline_ms,
+        next_deadline_ms=machine.next_deadline_ms,
         verdict=verdict,
         available_movements=available,
         planned_movements=planned,
@@ -170,7 +175,7 @@ def view(refold: Refold) -> GroupView:
         waiting_movements=state.waiting,
         members=tuple(_member_row(state, state.members[member_id]) for member_id in sorted(state.members)),
         tasks=tuple(task_rows(state)),
-        differs_at=refold.differs_at,
+        differs_at=differs_at,
     )
 
 

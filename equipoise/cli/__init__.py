@@ -15,14 +15,17 @@ COMMANDS = {
     "demo": "equipoise.cli.demo:demo",
     "import": "equipoise.cli.import_:import_",
     "simulate": "equipoise.cli.simulate:simulate",
-    "compare": "equipoise.cli.compare:compare",
     "verify": "equipoise.cli.verify:verify",
     "explain": "equipoise.cli.explain:explain",
     "show": "equipoise.cli.show:show",
     "timeline": "equipoise.cli.timeline:timeline",
-    "scale-down": "equipoise.cli.scale_down:scale_down",
     "assign": "equipoise.cli.assign:assign",
     "scenario": "equipoise.cli.scenario:scenario",
+    "worker": "equipoise.cli.worker:worker",
+    "groups": "equipoise.cli.groups:groups",
+    "status": "equipoise.cli.groups:status",
+    "tail": "equipoise.cli.tail:tail",
+    "archive": "equipoise.cli.archive:archive",
 }
 """Command -> ``module:attribute``, in the order `equipoise --help` lists them."""
 
@@ -34,7 +37,8 @@ main = Front(
     A stateful task that moves to a member without its state stops for minutes. equipoise moves state first and work second, writes every decision to
     a log, and answers from that log: what was decided, why, and what would have been decided otherwise.
 
-    Start with `equipoise demo`. A LOG is a path or URL: group.db or sqlite:///... (SQLite), group.jsonl (JSON Lines).
+    Start with `equipoise demo`. A LOG is a path or URL: group.db or sqlite:///... (SQLite), group.jsonl (JSON Lines),
+    kafka://host:port[/prefix] (Kafka).
     """,
     epilog="`equipoise COMMAND --help` shows examples. Exit codes: 0 it holds or is done, 1 the answer is no, 2 bad input or usage.",
 )

@@ -56,9 +56,15 @@ OFFSET = click.IntRange(min=0)
 """A fact's offset."""
 
 
-def read(screen: Screen, log: Log, label: str) -> Iterator[Record | DecisionRecord]:
-    """Every record of `log` in stored order, under a progress bar."""
-    return screen.track(log.read(), label, log.count())
+def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iterator[Record | DecisionRecord]:
+    """Every record of `log` in stored order, under a progress bar. Of a log with several partitions, and a `group`: those in its partition."""
+    records = log.read()
+    if group is not None and log.location.startswith("kafka://"):
+        from events.log.kafka.log import KafkaLog
+
+        assert isinstance(log, KafkaLog), "the only form of log at such a location"
+        records = log.read_beside(group)
+    return screen.track(records, label, log.count())
 
 
 @contextlib.contextmanager
@@ -109,7 +115,7 @@ def with_settings(knobs: Knobs, settings: Iterable[str]) -> Knobs:
         if not equals:
             raise InputError(f"--set {setting}: write it as name=value")
         if name.startswith("options."):
-            options[name.removeprefix("options.")] = scalar(text)
+            options[name.removeprefix("options.")] = _scalar(text)
         else:
             changes[name] = _knob(name, text)
     try:
@@ -134,8 +140,7 @@ def _knob(name: str, text: str) -> Any:
         raise InputError(f"--set {name}: {text!r} is not a whole number") from None
 
 
-def scalar(text: str) -> int | float | str | bool:
-    """A number, true, false, or else text."""
+def _scalar(text: str) -> int | float | str | bool:
     try:
         value = json.loads(text)
     except ValueError:

@@ -36,7 +36,7 @@ def show(screen: Screen, log: Log, at_offset: int | None, group: str | None) -> 
     """
     from replay.show import show  # loads the solver
 
-    view = show(read(screen, log, "folding"), group=group, at_offset=at_offset)
+    view = show(read(screen, log, "folding", group), group=group, at_offset=at_offset)
     screen.answer(view.document(), *view_parts(view))
 
 

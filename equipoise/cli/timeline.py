@@ -46,7 +46,7 @@ def timeline(
     """
     from replay.timeline import build_timeline, render_page, render_picture, timeline_document
 
-    built = build_timeline(read(screen, log, "folding"), group=group, until_offset=until_offset)
+    built = build_timeline(read(screen, log, "folding", group), group=group, until_offset=until_offset)
     for option, path, render in (("--html", html_path, render_page), ("--svg", svg_path, render_picture)):
         if path is not None:
             try:

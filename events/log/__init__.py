@@ -95,7 +95,8 @@ class Log(Protocol):
 
 
 def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure: bool = False) -> Log:
-    """Open the log at `location`: ``group.db`` or ``sqlite:///group.db`` (``sqlite:////absolute.db``), ``group.jsonl``.
+    """Open the log at `location`: ``group.db`` or ``sqlite:///group.db`` (``sqlite:////absolute.db``), ``group.jsonl``,
+    ``kafka://host:port[/prefix]`` (to read).
 
     `mode`: "r" to read; "w" for a new one, in place of a log that is there (anything else there is left alone); "a" to go on with one, or begin it.
     `check_structure`: have the store check its own pages and indexes first, and its seal at the end of each reading, where it has them.
@@ -105,10 +106,16 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
     text = fspath(location)
     if mode not in ("r", "w", "a"):
         raise InputError(f'mode {mode!r}: use "r" to read, "w" for a new log, "a" to append')
+    if text.startswith("kafka://"):
+        from events.log.kafka.log import READ_ONLY, KafkaLog
+
+        if mode != "r":
+            raise InputError(f"{text}: {READ_ONLY}")
+        return KafkaLog(text)
     if text.startswith("sqlite:///"):
         return SqliteLog(Path(text.removeprefix("sqlite:///")), mode, check_structure=check_structure)
     if "://" in text or text.endswith("/") or Path(text).is_dir():
-        raise InputError(f"{text}: this build reads and writes SQLite (group.db, sqlite:///group.db) and JSON Lines (group.jsonl)")
+        raise InputError(f"{text}: this build reads SQLite (group.db, sqlite:///group.db), JSON Lines (group.jsonl) and kafka://host:port[/prefix]")
     if text.endswith(".db"):
         return SqliteLog(Path(text), mode, check_structure=check_structure)
     if text.endswith(".jsonl"):

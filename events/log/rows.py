@@ -13,11 +13,12 @@ import attrs
 from events import codec
 from events.decisions import Decision
 from events.errors import DamagedError, GapError, RepeatError, UnknownEventError, UnknownKindError, UnsoundError
-from events.facts import LogOpened
+from events.facts import LogOpened, Undecodable
 from events.fields import INT64_MAX, MOST_TEXT_CHARS
 from events.records import DecisionRecord, Record
 
 LOG_OPENED = codec.kind_of(LogOpened)
+UNDECODABLE = codec.kind_of(Undecodable)
 _CHECKSUMS = 2**32
 
 
@@ -32,6 +33,11 @@ class FactRow:
     version: int
     payload: bytes
     checksum: int
+
+    @property
+    def belongs_to_no_group(self) -> bool:
+        """It holds the place of a record in Kafka that names no group: folded by nobody, given out by no reading."""
+        return self.group == "" and self.kind == UNDECODABLE
 
 
 @attrs.frozen(slots=True)
@@ -109,7 +115,7 @@ class Order:
             raise GapError(self.position, f"is missing; the next record has offset {row.offset}. Restore the log from a copy")
         if row.offset < self.position:
             raise RepeatError(row.offset, f"came again where offset {self.position} was due; restore the log from a copy")
-        if (row.offset == 0) != (row.kind == LOG_OPENED) or (row.offset == 0) != (row.group == ""):
+        if (row.offset == 0) != (row.kind == LOG_OPENED) or (row.group == "") != (row.offset == 0 or row.belongs_to_no_group):
             raise DamagedError(row.offset, "LogOpened, which belongs to no group, must be the first record and no other")
         if row.offset == 0:
             self.log_id = cast(LogOpened, _decode(row)).log_id

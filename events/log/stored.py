@@ -11,7 +11,7 @@ from typing import Literal, Self, cast
 from events import codec
 from events.errors import DamagedError, GapError, InputError, LogError
 from events.facts import Fact
-from events.log.rows import LOG_OPENED, DecisionRow, FactRow, Order, Row, is_count, is_group
+from events.log.rows import LOG_OPENED, UNDECODABLE, DecisionRow, FactRow, Order, Row, is_count, is_group
 from events.records import DecisionRecord, Record
 
 Mode = Literal["r", "w", "a"]
@@ -90,6 +90,8 @@ class StoredLog(abc.ABC):
             for row in self._rows(from_offset):
                 any_row = True
                 order.take(row)
+                if isinstance(row, FactRow) and row.belongs_to_no_group:
+                    continue
                 if group is None or row.group == group or row.group == "":
                     yield order.record(row)
         except MissingRowError as error:
@@ -140,7 +142,7 @@ class StoredLog(abc.ABC):
             raise InputError(f"append_ms: {append_ms!r:.80} is not a number of milliseconds from 0")
         if position == 0 and (kind != LOG_OPENED or group != ""):
             raise InputError(f'{self.location}: the first record of a log is LogOpened, of group ""; append that first')
-        if position > 0 and (kind == LOG_OPENED or not is_group(group)):
+        if position > 0 and (kind == LOG_OPENED or not (is_group(group) or (group == "" and kind == UNDECODABLE))):
             raise InputError(f"{self.location}: {codec.kind_name(kind)} of group {group!r:.80}: after LogOpened, records are facts of a named group")
         if kind >= codec.FIRST_DECISION_KIND:
             raise InputError(f"{self.location}: {codec.kind_name(kind)} is a decision; append it with append_decisions")

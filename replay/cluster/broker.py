@@ -12,6 +12,7 @@ from events.facts import Fact
 from events.records import DecisionRecord, Record
 from replay.cluster.engine import Engine
 from replay.cluster.network import Network, Producer
+from statemachine.partition import StoredCheckpoint
 
 T = TypeVar("T")
 MOST_RECORDS_A_FETCH = 500
@@ -34,15 +35,6 @@ class Topic(Generic[T]):
     def __init__(self) -> None:
         self.records: list[T] = []
         self.parked: list[Fetch] = []
-
-
-@attrs.frozen(kw_only=True)
-class StoredCheckpoint:
-    """What `equipoise.checkpoints` holds for the group (PROTOCOL L7)."""
-
-    offset: int
-    number: int
-    state: bytes
 
 
 MakeRecord = Callable[[str, int, int, Fact], Record]

@@ -25,10 +25,11 @@ from replay.cluster.engine import Engine
 from replay.cluster.network import Network, NetworkSettings
 from replay.cluster.process import Exit, Process, ProcessSettings, SessionFactory
 from replay.cluster.restore import Disk
-from replay.cluster.worker import MachineFactory, Worker, WorkerSettings, real_machine
+from replay.cluster.worker import Worker, WorkerSettings
 from replay.cluster.world import EndOffsets, PartitionKey, World
 from statemachine.machine import GroupMachine
 from statemachine.member import MemberSession
+from statemachine.partition import MachineFactory, real_machine
 
 
 class Sink(Protocol):

@@ -6,21 +6,18 @@ the last checkpoint and compares (PROTOCOL L5).
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import attrs
 
 from events import fields
-from events.decisions import Checkpointed
-from events.errors import GroupHalted
-from events.facts import Fact, PartitionsObserved, ProbingTick
+from events.facts import Fact, ProbingTick
 from events.records import DecisionRecord, Record
-from replay.cluster.broker import Broker, StoredCheckpoint
+from replay.cluster.broker import Broker
 from replay.cluster.engine import Engine
 from replay.cluster.network import Endpoint, Network, Producer
 from replay.cluster.reader import Reader
 from replay.cluster.world import World
 from statemachine.machine import GroupMachine
+from statemachine.partition import Folded, GroupLead, MachineFactory, PartitionLead, real_machine
 
 
 @attrs.frozen(kw_only=True)
@@ -32,19 +29,6 @@ class WorkerSettings:
     observe_ms: int = attrs.field(default=10_000, validator=fields.integer(1))
     """Between two PartitionsObserved."""
     fetch_wait_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
-
-
-MachineFactory = Callable[[bytes | None], GroupMachine]
-"""From checkpoint bytes, or None for the log's start, to a machine."""
-
-
-Folded = Callable[[Record, list[DecisionRecord], GroupMachine], None]
-"""Called after each fact that was folded, while taking over too."""
-
-
-def real_machine(checkpoint: bytes | None) -> GroupMachine:
-    """The machine that every path steps."""
-    return GroupMachine() if checkpoint is None else GroupMachine.restore(checkpoint)
 
 
 class Worker(Endpoint):
@@ -64,9 +48,7 @@ class Worker(Endpoint):
     ) -> None:
         super().__init__(name, engine, network)
         self.settings = settings
-        self.machine: GroupMachine | None = None
-        self.taken_over = 0
-        """Decisions recomputed on taking over and found to be those published."""
+        self._lead: PartitionLead | None = None
         self._broker = broker
         self._world = world
         self._machine_factory = machine_factory
@@ -74,13 +56,21 @@ class Worker(Endpoint):
         self._decisions = Producer(self, broker, broker.decisions, self._published)
         self._facts = Producer(self, broker, broker.facts, self._told)
         self._reader = Reader(self, broker, broker.facts, wait_ms=settings.fetch_wait_ms, arrived=self._facts_arrived)
-        self._checkpoints: list[StoredCheckpoint] = []
-        """Taken, but what was decided up to them is not all acknowledged (PROTOCOL L7)."""
-        self._tick_at_ms: int | None = None
         self._tick_armed = False
-        self._ticks_under_way = 0
         self._observing = False
-        self._observed: dict[str, dict[int, int]] = {}
+
+    @property
+    def machine(self) -> GroupMachine | None:
+        """None until the group was taken over."""
+        return None if self._lead is None else self._group(self._lead).machine
+
+    @property
+    def taken_over(self) -> int:
+        """Decisions recomputed on taking over and found to be those published."""
+        return 0 if self._lead is None else self._group(self._lead).confirmed
+
+    def _group(self, lead: PartitionLead) -> GroupLead:
+        return lead.group(self._broker.group)
 
     # Taking over
 
@@ -100,52 +90,47 @@ class Worker(Endpoint):
             self.after(self.network.settings.resend_after_ms, self._take_over)
             return
         broker = self._broker
-        stored = broker.checkpoints[-1] if broker.checkpoints else None
-        machine = self._machine_factory(None if stored is None else stored.state)
-        missing: list[DecisionRecord] = []
-        for record in broker.facts.records[machine.state.last_offset + 1 :]:
-            decisions = self._step(machine, record)
-            for decision in decisions:
-                if decision.number > len(broker.published):
-                    missing.append(decision)
-                elif broker.published[decision.number - 1] != decision:
-                    raise GroupHalted(
-                        broker.group, record.offset, "published_differs", f"decision {decision.number} is published and differs from the one computed"
-                    )
-                else:
-                    self.taken_over += 1
-        self.machine = machine
-        self._store_checkpoints(len(broker.published))
+        lead = PartitionLead(machine_factory=self._machine_factory, identity=lambda decision: decision, folded=self._folded)
+        if broker.checkpoints:
+            lead.restore(broker.checkpoints[-1])
+            lead.position = broker.checkpoints[-1].offset + 1
+        group = self._group(lead)
+        for decision in broker.published:
+            lead.take_published(broker.group, decision.number, decision)
+        missing = [decision for record in broker.facts.records[lead.position :] for decision in self._fold(lead, record)]
+        self._lead = lead
+        self._store_checkpoints(group.last_published)
         for decision in missing:
             self._decisions.send(decision)
-        self._reader.begin(machine.state.last_offset + 1)
+        self._reader.begin(lead.position)
         self._observe(first=True)
-        self._plan_tick()
+        lead.plan_ticks(self.engine.now_ms)
+        self._arm_tick()
 
     # Folding
 
-    def _step(self, machine: GroupMachine, record: Record) -> list[DecisionRecord]:
-        decisions = machine.step(record)
-        self._folded(record, decisions, machine)
-        if decisions and any(isinstance(decision.decision, Checkpointed) for decision in decisions):
-            self._checkpoints.append(StoredCheckpoint(offset=record.offset, number=machine.state.number, state=machine.snapshot()))
-        return decisions
+    def _fold(self, lead: PartitionLead, record: Record) -> list[DecisionRecord]:
+        """One fact; what it caused and is not published. A halt of the one group there is ends the run."""
+        group = self._group(lead)
+        missing = lead.fold(record, self.engine.now_ms)
+        if group.halted is not None:
+            raise group.halted
+        return missing
 
     def _facts_arrived(self, records: list[Record], first: int, reached_end: bool, sent_ms: int) -> None:
-        machine = self.machine
-        assert machine is not None, "facts are read once the group was taken over"
+        lead = self._lead
+        assert lead is not None, "facts are read once the group was taken over"
         for record in records:
-            if record.offset <= machine.state.last_offset:
+            if record.offset < lead.position:
                 continue
-            if record.offset > machine.state.last_offset + 1:
-                self._reader.seek(machine.state.last_offset + 1)  # the stream skipped some: they are read first
+            if record.offset > lead.position:
+                self._reader.seek(lead.position)  # the stream skipped some: they are read first
                 break
-            for decision in self._step(machine, record):
+            for decision in self._fold(lead, record):
                 self._decisions.send(decision)
-            if self._ticks_under_way and isinstance(record.event, ProbingTick):
-                self._ticks_under_way = 0
         if records:
-            self._plan_tick()
+            lead.plan_ticks(self.engine.now_ms)
+            self._arm_tick()
             self._observe()
 
     def _published(self, decision: DecisionRecord, sent_ms: int) -> None:
@@ -153,35 +138,29 @@ class Worker(Endpoint):
 
     def _store_checkpoints(self, number: int) -> None:
         """Every decision up to `number` is acknowledged."""
-        while self._checkpoints and self._checkpoints[0].number <= number:
-            self._broker.store_checkpoint(self._checkpoints.pop(0))
+        if self._lead is not None:
+            for checkpoint in self._lead.acknowledged(self._broker.group, number):
+                self._broker.store_checkpoint(checkpoint)
+                self._lead.stored(checkpoint)
 
     # Ticks and end offsets
 
-    def _plan_tick(self) -> None:
-        """A tick is due when a deadline is, or when a group with members had no record for max_step_ms (PROTOCOL L3)."""
-        machine = self.machine
-        if machine is None or not machine.state.members:
-            self._tick_at_ms = None
+    def _arm_tick(self) -> None:
+        """Look again when a tick is due, if that is not arranged already."""
+        if self._lead is None or self._tick_armed:
             return
-        wait_ms = machine.state.knobs.max_step_ms
-        deadline_ms = machine.next_deadline_ms
-        if deadline_ms is not None:
-            wait_ms = min(wait_ms, deadline_ms - machine.state.now_ms)
-        self._tick_at_ms = self.engine.now_ms + max(1, wait_ms)
-        if not self._tick_armed:
+        tick_at_ms = self._group(self._lead).tick_at_ms
+        if tick_at_ms is not None:
             self._tick_armed = True
-            self.after(self._tick_at_ms - self.engine.now_ms, self._tick)
+            self.after(tick_at_ms - self.engine.now_ms, self._tick)
 
     def _tick(self) -> None:
         self._tick_armed = False
-        if self._tick_at_ms is None:
-            return
-        if self.engine.now_ms < self._tick_at_ms:
-            self._tick_armed = True
-            self.after(self._tick_at_ms - self.engine.now_ms, self._tick)
-        elif not self._ticks_under_way:
-            self._ticks_under_way = 1
+        assert self._lead is not None, "ticks are for a group that was taken over"
+        tick_at_ms = self._group(self._lead).tick_at_ms
+        if tick_at_ms is not None and self.engine.now_ms < tick_at_ms:
+            self._arm_tick()
+        for _ in self._lead.ticks_due(self.engine.now_ms):
             self._facts.send(ProbingTick())
 
     def _told(self, fact: Fact, sent_ms: int) -> None:
@@ -189,20 +168,18 @@ class Worker(Endpoint):
 
     def _observe(self, *, first: bool = False) -> None:
         """End offsets that have changed, at most every `observe_ms`, while the group has members (PROTOCOL D6)."""
-        machine = self.machine
-        assert machine is not None, "end offsets are observed once the group was taken over"
-        if self._observing or not (machine.state.members or first):
+        assert self._lead is not None, "end offsets are observed once the group was taken over"
+        group = self._group(self._lead)
+        if self._observing or not (group.machine.state.members or first):
             return
         self._observing = True
         self.after(self.settings.observe_ms, self._observed_long_ago)
-        changed: dict[str, dict[int, int]] = {}
+        ends: dict[str, dict[int, int]] = {}
         for (topic, partition), growth in self._world.growth.items():
-            records = growth.at(self.engine.now_ms)
-            if self._observed.setdefault(topic, {}).get(partition) != records:
-                self._observed[topic][partition] = records
-                changed.setdefault(topic, {})[partition] = records
-        if changed:
-            self._facts.send(PartitionsObserved(end_offsets=changed))
+            ends.setdefault(topic, {})[partition] = growth.at(self.engine.now_ms)
+        observed = self._lead.observe(group.name, ends)
+        if observed is not None:
+            self._facts.send(observed)
 
     def _observed_long_ago(self) -> None:
         self._observing = False

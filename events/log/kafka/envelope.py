@@ -25,7 +25,6 @@ from events.facts import Fact, Undecodable
 from events.log.rows import LOG_OPENED, DecisionRow, FactRow, is_group
 from events.records import DecisionRecord, Record
 
-_UNDECODABLE = codec.kind_of(Undecodable)
 _FACT_FIELDS = 3
 _DECISION_FIELDS = 9
 _pack = msgpack.Packer(autoreset=True).pack

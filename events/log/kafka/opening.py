@@ -17,7 +17,7 @@ from events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
 
 _WAIT_S = 0.2
 _ALREADY_EXISTS = 36  # Kafka's error TOPIC_ALREADY_EXISTS
-_APPEND_TIME = 1  # timestamp_type of a record: LogAppendTime
+APPEND_TIME = 1  # timestamp_type of a record: LogAppendTime
 
 
 class NotThereError(InputError):
@@ -224,7 +224,7 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
 
 def check_append_time(record: Any) -> None:
     """Raises InputError when a record of the facts has another time than the broker's (PROTOCOL L2)."""
-    if record.timestamp_type != _APPEND_TIME:
+    if record.timestamp_type != APPEND_TIME:
         raise InputError(
             f"topic {record.topic}/{record.partition}, offset {record.offset}: its time is its sender's; set message.timestamp.type=LogAppendTime"
         )

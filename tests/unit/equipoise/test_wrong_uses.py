@@ -68,7 +68,7 @@ WRONG = [
     ("verify {f}/dir", "SQLite (group.db"),
     ("show {f}/dir.db", "SQLite (group.db"),
     ("verify {f}/group.txt", "Name it .db (SQLite) or .jsonl (JSON Lines)"),
-    ("verify kafka://host:9092", "this build reads and writes SQLite"),
+    ("verify kafka://127.0.0.1:1", "no broker answers at 127.0.0.1:1"),
     ("verify {f}/text.db", "text.db"),
     ("timeline {f}/noise.db", "noise.db"),
     ("verify {f}/noise.jsonl", "offset 0: "),

@@ -342,9 +342,9 @@ def test_a_damaged_log_is_not_appended_to_past_the_damage(tmp_path: Path, at: in
 @pytest.mark.parametrize(
     ("location", "says"),
     [
-        ("archive/", "this build reads and writes SQLite"),
-        ("kafka://localhost:9092/equipoise", "this build reads and writes SQLite"),
-        ("http://x/group.db", "this build reads and writes SQLite"),
+        ("archive/", "this build reads SQLite"),
+        ("kafka://127.0.0.1:1/equipoise", "no broker answers at 127.0.0.1:1"),
+        ("http://x/group.db", "this build reads SQLite"),
         ("group.parquet", "which form is this"),
         ("nothing.db", "there is no such log"),
         ("nothing.jsonl", "there is no such log"),
@@ -365,7 +365,7 @@ def test_a_new_log_needs_its_folder(path: Path) -> None:
 
 
 def test_a_folder_is_no_log(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="this build reads and writes"):
+    with pytest.raises(InputError, match="this build reads"):
         open_log(tmp_path)
 
 

@@ -1,0 +1,113 @@
+"""`equipoise groups` and `equipoise status`: the groups of a log in Kafka as they are now, folded here; no worker need answer."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.screen import Screen, Table
+from equipoise.cli.settings import settings_options
+from equipoise.cli.show import view_parts
+from equipoise.live import LiveSettings
+from events.errors import InputError
+from replay.wording import groups_text
+
+if TYPE_CHECKING:
+    from equipoise.worker.follower import Follower
+    from statemachine.partition import GroupLead
+
+EXIT_HALTED = 1
+
+
+@command("groups", short_help="The groups of a log in Kafka.")
+@settings_options(LiveSettings)
+def groups(screen: Screen, settings: LiveSettings) -> int:
+    """Lists every group: its members, tasks and verdict, and whether it stands still. Exit code 1: at least one is halted.
+
+    \b
+    Examples:
+      equipoise groups
+      equipoise groups --json | jq '.groups[] | select(.halted)'
+    """
+
+    async def look() -> list[dict[str, object]]:
+        follower = _follower(settings)
+        await follower.catch_up()
+        return [_row(partition, lead) for partition, lead in follower.groups()]
+
+    rows = asyncio.run(look())
+    columns = ("group", "partition", "phase", "members", "tasks", "owned", "moving", "generation", "verdict", "offset")
+    table = Table(columns=columns, rows=[[row[column] for column in columns] for row in rows])  # type: ignore[misc] # texts and numbers
+    halted = [str(row["halted"]) for row in rows if row["halted"]]
+    screen.answer({"groups": rows}, table if rows else "no group yet", *halted)
+    return EXIT_HALTED if halted else 0
+
+
+def _row(partition: int, lead: GroupLead) -> dict[str, object]:
+    state = lead.machine.state
+    return {
+        "group": lead.name,
+        "partition": partition,
+        "phase": "halted" if lead.halted is not None else state.phase.value,
+        "members": len(state.members),
+        "tasks": len(state.tasks()),
+        "owned": len(state.owner),
+        "moving": len(state.in_flight),
+        "generation": state.generation,
+        "verdict": None if state.verdict is None else state.verdict[0],
+        "offset": state.last_offset,
+        "halted": None if lead.halted is None else str(lead.halted),
+    }
+
+
+@command("status", short_help="One group of a log in Kafka as it is now; --watch keeps it before you.")
+@settings_options(LiveSettings)
+@click.option("--group", required=True, metavar="GROUP", help="Which group.")
+@click.option("--watch", is_flag=True, help="Show it anew whenever it has changed, until interrupted.")
+def status(screen: Screen, settings: LiveSettings, group: str, watch: bool) -> int:
+    """Shows a group's members and tasks: who runs what, what moves where, and what that waits for. Exit code 1: the group is halted.
+
+    \b
+    Examples:
+      equipoise status --group orders
+      equipoise status --group orders --watch
+    """
+    if watch and screen.json:
+        raise InputError("--watch: shows tables; leave out --json, or ask again and again")
+    return asyncio.run(_status(screen, settings, group, watch=watch))
+
+
+async def _status(screen: Screen, settings: LiveSettings, group: str, *, watch: bool) -> int:
+    from replay.show import view_of
+
+    follower = _follower(settings, group)
+    shown = -1
+    while True:
+        await follower.catch_up()
+        found = next(follower.groups(), None)
+        if found is None:
+            everybody = _follower(settings)
+            await everybody.catch_up()
+            raise InputError(f"--group: the log holds no fact of group {group!r}; {groups_text({each.name for _, each in everybody.groups()})}")
+        partition, lead = found
+        if lead.machine.state.last_offset != shown or not watch:
+            shown = lead.machine.state.last_offset
+            view = view_of(lead.machine)
+            halted = None if lead.halted is None else str(lead.halted)
+            if watch:
+                click.clear()
+            screen.answer({"partition": partition, "halted": halted, "state": view.document()}, *view_parts(view), *([halted] if halted else []))
+        if not watch:
+            return EXIT_HALTED if lead.halted is not None else 0
+        await asyncio.sleep(0.5)
+
+
+def _follower(settings: LiveSettings, group: str | None = None) -> Follower:
+    from equipoise.worker.follower import Follower
+
+    return Follower(settings, settings.topics, group)
+
+

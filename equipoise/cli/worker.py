@@ -1,0 +1,48 @@
+"""`equipoise worker`: leads the groups of a log in Kafka."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import signal
+import sys
+
+from equipoise.cli.command import command
+from equipoise.cli.screen import Screen
+from equipoise.cli.settings import settings_options
+from equipoise.worker.settings import WorkerSettings
+
+
+@command("worker", json=False, short_help="Lead the groups of a log in Kafka, until stopped.")
+@settings_options(WorkerSettings, table="worker")
+def worker(screen: Screen, settings: WorkerSettings) -> None:
+    """Leads every group of the log's partitions that fall to this process: reads their facts, decides, and writes the decisions. Several processes
+    share the partitions; when one ends, the others take over what it led and go on with the same decisions.
+
+    Topics that are not there are made; those with settings that the log's promises do not hold with are refused. SIGTERM and SIGINT end it within
+    5 seconds. What it does is told on stderr, and over HTTP: /health /ready /metrics /groups /groups/NAME.
+
+    \b
+    Examples:
+      equipoise worker --bootstrap 127.0.0.1:9092
+      equipoise worker --settings worker.toml --http-port 0
+      EQUIPOISE_SECURITY_PROTOCOL=SASL_SSL EQUIPOISE_SASL_USERNAME=u EQUIPOISE_SASL_PASSWORD=p equipoise worker
+    """
+    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.getLogger("equipoise").setLevel(settings.log_level)
+    for noisy in ("faust", "mode", "aiokafka"):
+        logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger("equipoise").level))
+    asyncio.run(_lead(screen, settings))
+
+
+async def _lead(screen: Screen, settings: WorkerSettings) -> None:
+    from equipoise.worker.app import Worker  # loads Faust
+
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for which in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(which, stop.set)
+    async with Worker(settings) as running:
+        screen.remark(f"leading log {running.log_id}; http://{settings.http_host}:{running.http_port}")
+        await stop.wait()
+        screen.remark("stopping")

@@ -1,0 +1,260 @@
+"""The worker: a Faust app that says which partitions are ours and when there is something to read. `host` does the rest.
+
+::
+
+    async with Worker(settings) as worker:
+        ...                                    # in a process of its own: `equipoise worker`
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import shutil
+import tempfile
+from collections.abc import Iterable, Iterator
+from types import TracebackType
+from typing import Any, Self
+
+from equipoise.worker.host import PartitionHost
+from equipoise.worker.http import Server
+from equipoise.worker.metrics import Counts, GroupCollector
+from equipoise.worker.observer import Observer, in_parts, topics_of
+from equipoise.worker.settings import WorkerSettings
+from events.errors import InputError
+from events.facts import LogOpened
+from events.log.kafka.connection import MISSING
+from events.log.kafka.opening import ensure_topics, open_partitions
+from statemachine.partition import GroupLead
+
+_LOG = logging.getLogger(__name__)
+_PARTING_S = 2.0
+"""For last checkpoints, when a partition goes."""
+_STOP_FAUST_S = 2.0
+_WATCH_S = 0.5
+_AGAIN_S = 2.0
+
+
+class Worker:
+    """Leads until it is stopped. One process may have several; a group is led by the one that has its partition."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self.settings = settings
+        self.counts = Counts()
+        self.http_port = 0
+        self._opened: LogOpened | None = None
+        self._hosts: dict[int, PartitionHost] = {}
+        self._assigned = False
+        self._app: Any = None
+        self._server: Server | None = None
+        self._observer = Observer(settings)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._folder = ""
+        self._problem = ""
+        self.counts.registry.register(GroupCollector(lambda: (lead for _, lead in self.groups()), self._positions))
+
+    # Life
+
+    async def start(self) -> None:
+        """Returns when it is running; it leads once Faust has given it partitions. Raises InputError for wrong settings of its own or of topics."""
+        try:
+            import faust  # noqa: F401 here, so that what is missing is said before anything is begun
+        except ImportError:
+            raise InputError(MISSING) from None
+        settings = self.settings
+        await ensure_topics(settings, settings.topics, partitions=settings.partitions, replication=settings.replication)
+        self._opened = await open_partitions(settings, settings.topics)
+        self._folder = tempfile.mkdtemp(prefix="equipoise-worker-")
+        try:
+            self._server = Server(self, settings.http_host, settings.http_port)
+            self.http_port = await self._server.start()
+            await self._start_faust()
+        except BaseException:
+            await self.stop()
+            raise
+        self._tasks = [asyncio.create_task(self._observe_on()), asyncio.create_task(self._watch())]
+        _LOG.info("leading log %s of %s/%s; http://%s:%d", self.log_id, settings.bootstrap, settings.prefix, settings.http_host, self.http_port)
+
+    async def stop(self) -> None:
+        """Ends within 5 s: last checkpoints, the partitions given back, the ports closed."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._tasks = []
+        await self._drop(list(self._hosts))
+        await self._stop_faust()
+        with contextlib.suppress(Exception):
+            await asyncio.wait_for(self._observer.close(), 0.5)
+        if self._server is not None:
+            await self._server.stop()
+            self._server = None
+        if self._folder:
+            shutil.rmtree(self._folder, ignore_errors=True)
+
+    async def __aenter__(self) -> Self:
+        await self.start()
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self.stop()
+
+    # What it tells
+
+    @property
+    def log_id(self) -> str:
+        return "" if self._opened is None else self._opened.log_id
+
+    def groups(self) -> Iterator[tuple[int, GroupLead]]:
+        """Partition and lead of every group led here, by name."""
+        leads = [(host.partition, lead) for host in self._hosts.values() for lead in host.lead.groups.values()]
+        yield from sorted(leads, key=lambda pair: pair[1].name)
+
+    def unhealthy(self) -> str:
+        """Why it does not do its work; "" when it does."""
+        return self._problem
+
+    def unready(self) -> str:
+        """Why not every partition that is ours is led; "" when each is."""
+        if self._problem or not self._assigned:
+            return self._problem or "no partitions were assigned yet"
+        waiting = [host for _, host in sorted(self._hosts.items()) if not host.leading]
+        return ", ".join(f"partition {host.partition} is being taken over{host.problem and ': ' + host.problem}" for host in waiting)
+
+    def _positions(self) -> Iterable[tuple[int, int, bool]]:
+        return [(host.partition, host.lead.position, host.leading) for _, host in sorted(self._hosts.items())]
+
+    # Faust
+
+    async def _start_faust(self) -> None:
+        import faust
+
+        settings = self.settings
+        app = faust.App(
+            f"{settings.prefix}.worker",
+            broker=[f"kafka://{address.strip()}" for address in settings.bootstrap.split(",")],
+            broker_credentials=_credentials(settings),
+            broker_session_timeout=settings.worker_session_timeout_ms / 1000,
+            broker_heartbeat_interval=settings.worker_session_timeout_ms / 5000,
+            broker_commit_interval=1.0,
+            consumer_auto_offset_reset="earliest",
+            stream_wait_empty=False,  # what was not acknowledged must not hold a rebalance up
+            store="memory://",
+            datadir=self._folder,
+            autodiscover=False,
+            topic_allow_declare=False,
+            topic_disable_leader=True,
+            web_enabled=False,
+            loop=asyncio.get_running_loop(),
+        )
+        topic = app.topic(settings.topics.facts, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", allow_empty=True)
+
+        async def trigger(stream: Any) -> None:
+            async for event in stream.events():
+                message = event.message
+                host = self._hosts.get(message.partition)
+                if host is not None:
+                    append_ms = round(message.timestamp * 1000)
+                    await host.deliver(message.offset, message.key, message.value, append_ms, message.timestamp_type)
+
+        async def assigned(app: Any, assigned: Iterable[Any], **_: Any) -> None:
+            await self._drop(list(self._hosts))
+            self._take([place.partition for place in assigned if place.topic == settings.topics.facts])
+
+        async def revoked(app: Any, revoked: Iterable[Any], **_: Any) -> None:
+            await self._drop([place.partition for place in revoked if place.topic == settings.topics.facts])
+
+        app.agent(topic, name=f"{settings.prefix}.facts")(trigger)
+        app.on_partitions_assigned.connect(assigned, weak=False)
+        app.on_partitions_revoked.connect(revoked, weak=False)
+        app.finalize()
+        self._app = app
+        await app.start()
+
+    async def _stop_faust(self) -> None:
+        app, self._app = self._app, None
+        self._assigned = False
+        if app is not None:
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(app.stop(), _STOP_FAUST_S)
+
+    async def _watch(self) -> None:
+        """Faust that has ended by itself is started anew."""
+        while True:
+            await asyncio.sleep(_WATCH_S)
+            if self._app is not None and not (self._app.crashed or self._app.should_stop):
+                continue
+            self._problem = "Faust has ended and is started anew"
+            _LOG.error("%s%s", self._problem, "" if self._app is None else f": {self._app.crash_reason!r}")
+            await self._drop(list(self._hosts))
+            await self._stop_faust()
+            try:
+                await self._start_faust()
+                self._problem = ""
+            except Exception as error:  # noqa: BLE001 a broker that is away, most likely: try again until it is back
+                _LOG.warning("Faust does not start: %s", error)
+                await asyncio.sleep(_AGAIN_S)
+
+    def _take(self, partitions: Iterable[int]) -> None:
+        assert self._opened is not None, "the log is opened before Faust starts"
+        self._assigned = True
+        for partition in sorted(partitions):
+            if partition < self._opened.partitions:  # those that were added later hold no group (PROTOCOL L1)
+                host = self._hosts[partition] = PartitionHost(self.settings, self._opened, partition, self.counts)
+                host.start()
+
+    async def _drop(self, partitions: Iterable[int]) -> None:
+        hosts = [self._hosts.pop(partition) for partition in partitions if partition in self._hosts]
+        await asyncio.gather(*(_part(host) for host in hosts))
+
+    # End offsets
+
+    async def _observe_on(self) -> None:
+        while True:
+            await asyncio.sleep(self.settings.observe_interval_ms / 1000)
+            try:
+                await self._observe()
+            except Exception as error:  # noqa: BLE001 the brokers are away: the next look asks again, over new connections
+                _LOG.warning("end offsets cannot be read: %s", error)
+                with contextlib.suppress(Exception):
+                    await self._observer.close()
+
+    async def _observe(self) -> None:
+        """What has changed, for each group with members (PROTOCOL D6)."""
+        hosts = [host for host in self._hosts.values() if host.leading]
+        wanted = [(host, lead) for host in hosts for lead in host.lead.groups.values() if lead.halted is None and lead.machine.state.members]
+        topics = {lead.name: topics_of(lead.machine.state.topologies.values()) for _, lead in wanted}
+        ends, racks = await self._observer.look(set().union(*topics.values()))
+        for host, lead in wanted:
+            mine = topics[lead.name]
+            if not host.leading or host.lead.groups.get(lead.name) is not lead:
+                continue
+            observed = host.lead.observe(
+                lead.name, {topic: ends[topic] for topic in mine & set(ends)}, {topic: racks[topic] for topic in mine & set(racks)}
+            )
+            for part in in_parts(observed) if observed is not None else ():
+                await host.append(lead.name, part)
+
+
+async def _part(host: PartitionHost) -> None:
+    try:
+        await asyncio.wait_for(host.stop(checkpoint=True), _PARTING_S)
+    except TimeoutError:
+        await host.stop()
+
+
+def _credentials(settings: WorkerSettings) -> Any:
+    import faust
+    from faust.types.auth import AuthProtocol, SASLMechanism
+
+    context = settings.ssl_context
+    if settings.security_protocol.startswith("SASL"):
+        credentials = faust.SASLCredentials(
+            username=settings.sasl_username,
+            password=settings.sasl_password,
+            ssl_context=context,
+            mechanism=SASLMechanism(settings.sasl_mechanism),
+        )
+        credentials.protocol = AuthProtocol(settings.security_protocol)
+        return credentials
+    return None if context is None else faust.SSLCredentials(context)

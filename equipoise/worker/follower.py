@@ -1,0 +1,49 @@
+"""The groups of a log as they are now, folded by whoever asks: `equipoise groups`, `status` and the like need no worker to answer them."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import Iterator
+
+from equipoise.worker.reading import PartitionReading, next_fact
+from events.log.kafka.connection import Connection
+from events.log.kafka.envelope import partition_of
+from events.log.kafka.opening import read_opening
+from events.log.kafka.topics import Topics
+from statemachine.partition import GroupLead, PartitionLead
+
+
+class Follower:
+    """Reads and never writes. `group`: only the partition of this one is read.
+
+    What it holds is what the leader knows, as far as the log was read; a group whose published decisions are not the recomputed ones is shown halted.
+    """
+
+    def __init__(self, connection: Connection, topics: Topics, group: str | None = None) -> None:
+        self._connection, self._topics, self._group = connection, topics, group
+        self._leads: dict[PartitionReading, PartitionLead] = {}
+        self.log_id = ""
+
+    async def catch_up(self) -> None:
+        """Read to the end. Raises InputError when there is no log."""
+        if not self.log_id:
+            opened = await read_opening(self._connection, self._topics)
+            self.log_id = opened.log_id
+            partitions = range(opened.partitions) if self._group is None else [partition_of(self._group, opened.partitions)]
+            for partition in partitions:
+                reading = PartitionReading(self._connection, self._topics, opened, partition)
+                self._leads[reading] = (await reading.begin()).lead
+        for reading, lead in self._leads.items():
+            async with contextlib.aclosing(reading.facts(lead.position)) as records:
+                async for record in records:
+                    fact = next_fact(lead, record.key, record.value, record.offset, record.timestamp)
+                    if fact is not None:
+                        lead.fold(fact, time.monotonic_ns() // 1_000_000)
+
+    def groups(self) -> Iterator[tuple[int, GroupLead]]:
+        """Partition and lead of every group, by name."""
+        found = [(reading.partition, lead) for reading, leads in self._leads.items() for lead in leads.groups.values()]
+        for partition, lead in sorted(found, key=lambda pair: pair[1].name):
+            if self._group in (None, lead.name):
+                yield partition, lead

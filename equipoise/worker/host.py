@@ -1,0 +1,346 @@
+"""One partition of the log on this worker: what `statemachine.partition.PartitionLead` says, done with a real Kafka.
+
+It lives in rounds. A round takes the partition over (checkpoints, published decisions, facts to the end), and then leads it until something
+fails; whatever that was, the next round begins anew from what the log says. Faust's stream is a trigger: the next fact is folded as it comes, a
+later one makes the host read what is between by itself, an earlier one is dropped.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import time
+from collections import deque
+from typing import Any
+
+from equipoise.worker.checkpoints import Index, checkpoint_records, index_record
+from equipoise.worker.metrics import Counts
+from equipoise.worker.reading import PartitionReading, next_fact
+from equipoise.worker.settings import WorkerSettings
+from events.errors import EquipoiseError
+from events.facts import Fact, LogOpened, ProbingTick
+from events.log.kafka.envelope import group_key, pack_decision, pack_fact
+from events.log.kafka.opening import APPEND_TIME
+from events.records import DecisionRecord, Record
+from statemachine.machine import GroupMachine
+from statemachine.partition import PartitionLead
+
+_LOG = logging.getLogger(__name__)
+_AGAIN_S = (0.2, 1.0, 3.0, 10.0)
+"""Waits before the next round, after one, two, ... rounds that failed one after the other."""
+_TICK_S = 0.02
+_LOOK_AFTER_S = 3.0
+"""A tick of ours that was not read for this long: Faust's stream stands still, so the host reads by itself."""
+_LOOK_ANYWAY_S = 5.0
+"""With groups that nobody is in there are no ticks, and the stream may stand still all the same."""
+_FACTS_A_TURN = 100
+"""Facts folded before others have a turn."""
+_MARK_EVERY = 500
+
+
+class SendFailedError(Exception):
+    """A send failed for good: what comes behind it must not be sent (PROTOCOL L4)."""
+
+
+class PartitionHost:
+    """Leads one partition from `start` to `stop`."""
+
+    def __init__(self, settings: WorkerSettings, opened: LogOpened, partition: int, counts: Counts) -> None:
+        self.partition = partition
+        self.lead = PartitionLead()
+        """Of the present round."""
+        self.leading = False
+        """The partition is taken over: every decision up to the end that was found is published."""
+        self.problem = ""
+        """Why the last round ended, while the next one has not taken over."""
+        self._settings = settings
+        self._topics = settings.topics
+        self._reading = PartitionReading(settings, settings.topics, opened, partition)
+        self._opened = opened
+        self._counts = counts
+        self._task: asyncio.Task[None] | None = None
+        self._lock = asyncio.Lock()
+        self._producer: Any = None
+        self._failed: asyncio.Future[None] | None = None
+        self._seen = -1
+        """The last offset that the stream has shown."""
+        self._behind = False
+        self._slots: dict[str, int] = {}
+        self._marks: deque[tuple[int, int]] = deque()
+        """(fact, offset of the first decision that it or a later one caused), rising."""
+        self._unmarked = _MARK_EVERY
+        self._said_halted: set[str] = set()
+        self._rejected_from = 0
+        self._swept_at = 0
+        self._ticked_s: float | None = None
+        """When the first tick was sent that has not come by."""
+        self._looked_s = time.monotonic()
+        """When the stream showed something last, or the host looked by itself."""
+
+    # From outside
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._rounds(), name=f"partition {self.partition}")
+
+    async def stop(self, *, checkpoint: bool = False) -> None:
+        """Ends. `checkpoint`: with a checkpoint of every group, so that the next worker has little to read."""
+        if checkpoint and self.leading:
+            with contextlib.suppress(Exception):
+                async with self._lock:
+                    await self._producer.flush()
+                    await self._sweep()
+                    await self._write_index()
+                    await self._producer.flush()
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        self.leading = False
+
+    async def deliver(self, offset: int, key: bytes | None, value: bytes | None, append_ms: int, timestamp_type: int | None) -> None:
+        """The stream shows a fact."""
+        self._seen = max(self._seen, offset)
+        self._looked_s = time.monotonic()
+        if not self.leading or offset < self.lead.position:
+            return
+        if offset > self.lead.position or timestamp_type != APPEND_TIME or self._lock.locked():
+            self._behind = True  # the host reads it by itself, and says so if its time is not the broker's
+            return
+        async with self._lock:
+            try:
+                await self._take(key, value, offset, append_ms)
+            except Exception as error:  # noqa: BLE001 the agent must go on; the round ends with it
+                self._fail(error)
+
+    async def append(self, group: str, fact: Fact) -> None:
+        """Append a fact of this worker's: a tick, an observation."""
+        await self._send(self._topics.facts, group_key(group), pack_fact(fact))
+
+    # Rounds
+
+    async def _rounds(self) -> None:
+        failures = 0
+        while True:
+            began_s = time.monotonic()
+            try:
+                await self._round()
+            except asyncio.CancelledError:
+                raise
+            except Exception as error:  # noqa: BLE001 whatever ended the round, the next begins from the log
+                self.problem = f"{error.__class__.__name__}: {error}"
+                known = isinstance(error, SendFailedError | EquipoiseError)
+                _LOG.warning("partition %d is taken anew: %s", self.partition, self.problem, exc_info=None if known else error)
+                self._counts.takeovers_failed.inc()
+            finally:
+                self.leading = False
+            failures = failures + 1 if time.monotonic() - began_s < 60 else 1
+            await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S)) - 1])
+
+    async def _round(self) -> None:
+        from aiokafka import AIOKafkaProducer
+
+        self._failed = asyncio.get_running_loop().create_future()
+        self._failed.add_done_callback(lambda future: future.exception())  # looked at, whoever else does
+        self._producer = AIOKafkaProducer(**self._settings.options(), enable_idempotence=True, acks="all")
+        try:
+            await self._producer.start()
+            async with self._lock:
+                await self._take_over()
+            await self._lead_on(self._failed)
+        finally:
+            self.leading = False
+            with contextlib.suppress(Exception):
+                await asyncio.wait_for(self._producer.stop(), 3.0)
+
+    def _fail(self, error: BaseException) -> None:
+        self.leading = False
+        if self._failed is not None and not self._failed.done():
+            self._failed.set_exception(error)
+
+    # Taking over
+
+    async def _take_over(self) -> None:
+        """Last checkpoints, published decisions, facts to the end; what is missing is published (PROTOCOL L5)."""
+        began_s = time.monotonic()
+        self._marks.clear()
+        self._unmarked = _MARK_EVERY
+        self._said_halted.clear()
+        begun = await self._reading.begin(folded=self._count, published=self._mark)
+        self.lead = lead = begun.lead
+        self._slots = dict(begun.found.slots)
+        self._rejected_from = begun.found.index.position
+        await self._read_on()
+        for group in lead.groups.values():
+            await self._store(lead, group.name, group.last_published)
+        lead.plan_ticks(_now_ms())
+        self._say_halted()
+        self._swept_at = lead.position
+        self._ticked_s = None
+        self.problem = ""
+        self.leading = True
+        confirmed = sum(group.confirmed for group in lead.groups.values())
+        self._counts.takeover_seconds.observe(time.monotonic() - began_s)
+        told = (self.partition, lead.position, len(lead.groups), confirmed, time.monotonic() - began_s)
+        _LOG.info("partition %d taken over at offset %d: %d groups, %d published decisions found to be the recomputed ones, %.2f s", *told)
+
+    async def _read_on(self) -> None:
+        """Facts from the position to the end, by our own consumer."""
+        async with contextlib.aclosing(self._reading.facts(self.lead.position)) as records:
+            async for record in records:
+                await self._take(record.key, record.value, record.offset, record.timestamp)
+                if record.offset % _FACTS_A_TURN == 0:
+                    await asyncio.sleep(0)
+
+    # Leading
+
+    async def _lead_on(self, failed: asyncio.Future[None]) -> None:
+        """Until something fails: ticks, gaps, checkpoints of all groups from time to time."""
+        while True:
+            if self._seen >= self.lead.position or self._behind or self._stands_still():
+                self._behind = False
+                async with self._lock:
+                    if self._seen >= self.lead.position or self._stands_still():  # else it was folded while we waited for the lock
+                        await self._read_on()
+                        self._ticked_s, self._looked_s = None, time.monotonic()
+            due = self.lead.ticks_due(_now_ms())
+            for group in due:
+                self._ticked_s = self._ticked_s or time.monotonic()
+                await self.append(group, ProbingTick())
+                self._counts.ticks.inc()
+            if self.lead.position - self._swept_at >= self._settings.checkpoint_facts:
+                async with self._lock:
+                    await self._sweep()
+                    await self._write_index()
+            await asyncio.wait({failed}, timeout=_TICK_S)
+            if failed.done():
+                failed.result()
+
+    def _stands_still(self) -> bool:
+        """A tick of ours has not come by for long, or nothing at all has."""
+        now_s = time.monotonic()
+        return (self._ticked_s is not None and now_s - self._ticked_s > _LOOK_AFTER_S) or now_s - self._looked_s > _LOOK_ANYWAY_S
+
+    async def _take(self, key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> None:
+        """Fold the next fact and publish what it causes."""
+        lead = self.lead
+        record = next_fact(lead, key, value, offset, append_ms)
+        if record is None:
+            self._say_halted()
+            return
+        if not record.group and offset >= max(1, self._rejected_from):
+            await self._reject(key, value, record)
+        began_s = time.perf_counter()
+        decisions = lead.fold(record, _now_ms())
+        self._counts.fold_seconds.observe(time.perf_counter() - began_s)
+        if self._ticked_s is not None and isinstance(record.event, ProbingTick):
+            self._ticked_s = None
+        for decision in decisions:
+            await self._publish(decision)
+        group = lead.groups.get(record.group)
+        if group is not None:
+            if group.halted is not None:
+                self._say_halted()
+            if group.waiting and group.waiting[0].number <= group.last_published:  # nothing that it waits for is under way
+                await self._store(lead, group.name, group.last_published)
+
+    def _say_halted(self) -> None:
+        """Once for each group that has halted."""
+        for name, group in self.lead.groups.items():
+            if group.halted is not None and name not in self._said_halted:
+                self._said_halted.add(name)
+                _LOG.error("partition %d: %s", self.partition, group.halted)
+
+    def _count(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+        self._counts.folded(record, decisions, live=self.leading)
+
+    async def _reject(self, key: bytes | None, value: bytes | None, record: Record) -> None:
+        """What belongs to no group, with the reason and where it came from."""
+        why = {"code": record.event.code, "topic": self._topics.facts, "partition": self.partition, "offset": record.offset}  # type: ignore[union-attr]
+        headers = [("equipoise", json.dumps(why).encode())]
+        self._counts.rejected.inc()
+        await self._send(self._topics.rejected, key, value, partition=0, headers=headers)
+
+    # Publishing
+
+    async def _publish(self, decision: DecisionRecord) -> None:
+        future = await self._send(self._topics.decisions, group_key(decision.group), pack_decision(decision))
+        lead = self.lead
+        future.add_done_callback(lambda done: self._published(lead, decision, done))
+
+    def _published(self, lead: PartitionLead, decision: DecisionRecord, done: asyncio.Future[Any]) -> None:
+        if done.cancelled() or done.exception() is not None or lead is not self.lead:
+            return  # `_send` has seen to it
+        self._mark(decision.caused_by, done.result().offset)
+        group = lead.groups[decision.group]
+        if group.waiting and group.waiting[0].number <= decision.number:
+            task = asyncio.ensure_future(self._store(lead, decision.group, decision.number))
+            task.add_done_callback(lambda stored: None if stored.cancelled() or stored.exception() is None else self._fail(stored.exception()))  # type: ignore[arg-type]
+        else:
+            group.last_published = max(group.last_published, decision.number)
+
+    async def _send(
+        self, topic: str, key: bytes | None, value: bytes | None, *, partition: int | None = None, headers: Any = None
+    ) -> asyncio.Future[Any]:
+        """Send in order; the first failure ends the round."""
+        place = self.partition if partition is None else partition
+        failed = self._failed
+        if failed is not None and failed.done():
+            raise SendFailedError(f"to {topic}: not sent, because an earlier one failed")
+        try:
+            future: asyncio.Future[Any] = await self._producer.send(topic, value, key=key, partition=place, headers=headers)
+        except asyncio.CancelledError:
+            raise
+        except Exception as error:
+            raise SendFailedError(f"to {topic}: {error.__class__.__name__} {error}") from error
+
+        def look(done: asyncio.Future[Any]) -> None:
+            error = asyncio.CancelledError() if done.cancelled() else done.exception()
+            if error is not None and failed is self._failed:
+                self._fail(SendFailedError(f"to {topic}: {error.__class__.__name__} {error}"))
+
+        future.add_done_callback(look)
+        return future
+
+    # Checkpoints
+
+    async def _store(self, lead: PartitionLead, group: str, number: int) -> None:
+        """Every decision of the group up to `number` stands in the log."""
+        if lead is not self.lead:
+            return  # of an earlier round
+        for checkpoint in lead.acknowledged(group, number):
+            self._slots[group] = 1 - self._slots.get(group, 1)
+            for key, value in checkpoint_records(self._opened.log_id, checkpoint, self._slots[group]):
+                await self._send(self._topics.checkpoints, key, value)
+            lead.stored(checkpoint)  # in the producer's hands, and so before any index that is sent from now on
+            self._counts.checkpoints.inc()
+
+    async def _sweep(self) -> None:
+        """A checkpoint of every group that has moved on since its last."""
+        lead = self.lead
+        self._swept_at = lead.position
+        for name, group in sorted(lead.groups.items()):
+            if group.halted is None and group.machine.state.last_offset > group.checkpoint_offset:
+                lead.take_checkpoint(name)
+                await self._store(lead, name, group.last_published)
+                await asyncio.sleep(0)
+
+    async def _write_index(self) -> None:
+        recovery = self.lead.recovery_offset
+        while len(self._marks) > 1 and self._marks[1][0] < recovery:
+            self._marks.popleft()
+        decisions = self._marks[0][1] if self._marks and self._marks[0][0] < recovery else 0
+        rests_on = {name: group.checkpoint_offset for name, group in self.lead.groups.items() if group.checkpoint_offset >= 0}
+        index = Index(position=self.lead.position, recovery_offset=recovery, decisions_offset=decisions, checkpoints=rests_on)
+        await self._send(self._topics.checkpoints, *index_record(self._opened.log_id, index))
+
+    def _mark(self, caused_by: int, offset: int) -> None:
+        """Now and then, where a decision stands: all that later facts cause stands behind it."""
+        self._unmarked += 1
+        if self._unmarked >= _MARK_EVERY and (not self._marks or caused_by > self._marks[-1][0]):
+            self._marks.append((caused_by, offset))
+            self._unmarked = 0
+
+
+def _now_ms() -> int:
+    return time.monotonic_ns() // 1_000_000

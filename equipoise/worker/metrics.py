@@ -1,0 +1,91 @@
+"""Metrics of a worker, by the naming conventions of Prometheus: base units, `_total` for counters, one meaning for one name.
+
+What is counted as it happens is in `Counts`; what is a state (members, tasks, imbalance, ...) is read off the machines at each scrape, so a group
+that went to another worker is no longer told here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+
+from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
+from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from events.records import DecisionRecord, Record
+from replay.show import task_rows
+from statemachine.partition import GroupLead
+
+_FOLD_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
+_TAKEOVER_S = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+
+
+class Counts:
+    """Counters and histograms of one worker, in a registry of their own."""
+
+    def __init__(self) -> None:
+        self.registry = registry = CollectorRegistry()
+        self.facts = Counter("equipoise_facts", "Facts folded, by kind; those folded anew on taking over apart.", ["kind", "anew"], registry=registry)
+        self.decisions = Counter("equipoise_decisions", "Decisions computed live, by kind.", ["kind"], registry=registry)
+        self.fold_seconds = Histogram("equipoise_fold_seconds", "Time to fold one fact and decide.", buckets=_FOLD_S, registry=registry)
+        self.takeover_seconds = Histogram("equipoise_takeover_seconds", "Time to take a partition over.", buckets=_TAKEOVER_S, registry=registry)
+        self.takeovers_failed = Counter("equipoise_takeovers_failed", "Times that leading a partition ended and began anew.", registry=registry)
+        self.ticks = Counter("equipoise_ticks", "Ticks sent.", registry=registry)
+        self.checkpoints = Counter("equipoise_checkpoints", "Checkpoints stored.", registry=registry)
+        self.rejected = Counter("equipoise_rejected_records", "Records that belong to no group, put into the rejected topic.", registry=registry)
+
+    def folded(self, record: Record, decisions: Iterable[DecisionRecord], *, live: bool) -> None:
+        """One fact and what it caused."""
+        self.facts.labels(record.event.__class__.__name__, "false" if live else "true").inc()
+        if live:
+            for decision in decisions:
+                self.decisions.labels(decision.decision.__class__.__name__).inc()
+
+    def text(self) -> bytes:
+        """What a scrape is answered with."""
+        return generate_latest(self.registry)
+
+
+class GroupCollector(Collector):
+    """States of the groups, read when asked. `groups` gives those that this worker leads now."""
+
+    def __init__(self, groups: Callable[[], Iterable[GroupLead]], positions: Callable[[], Iterable[tuple[int, int, bool]]]) -> None:
+        self._groups = groups
+        self._positions = positions
+
+    def collect(self) -> Iterator[Metric]:
+        members = GaugeMetricFamily("equipoise_members", "Live members, by state.", labels=["group", "state"])
+        tasks = GaugeMetricFamily(
+            "equipoise_tasks",
+            "Tasks, by state: owned, revoking (its owner gives it up), nobody (nobody runs it).",
+            labels=["group", "state"],
+        )
+        movements = GaugeMetricFamily("equipoise_movements", "Movements, by state; waiting: without a slot.", labels=["group", "state"])
+        imbalance = GaugeMetricFamily("equipoise_imbalance_tasks", "Tasks over the upper share plus tasks under the lower share.", labels=["group"])
+        lag = GaugeMetricFamily("equipoise_warmup_lag_records", "Records that warm-ups have still to restore, in all.", labels=["group"])
+        halted = GaugeMetricFamily("equipoise_group_halted", "1: the group stands still (docs/operations.md).", labels=["group"])
+        generation = GaugeMetricFamily("equipoise_generation", "Number of the last decision round.", labels=["group"])
+        for group in self._groups():
+            state = group.machine.state
+            halted.add_metric([group.name], float(group.halted is not None))
+            for value, metric in ((state.generation, generation), (0 if state.verdict is None else state.verdict[3], imbalance)):
+                metric.add_metric([group.name], value)
+            _add(members, group.name, [state.member_phase(member).value for member in state.members.values()], ("STABLE",))
+            rows = list(task_rows(state))
+            _add(tasks, group.name, [row.state for row in rows], ("owned", "revoking", "nobody"))
+            moving = [movement.state.value for movement in state.in_flight.values()] + ["waiting"] * state.waiting
+            _add(movements, group.name, moving, ("waiting", "warming", "revoking"))
+            behind = sum(copy.lag for row in rows for copy in row.warmups if isinstance(copy.lag, int))
+            lag.add_metric([group.name], behind)
+        yield from (members, tasks, movements, imbalance, lag, halted, generation)
+        position = GaugeMetricFamily("equipoise_partition_position", "Offset of the next fact of each partition led here.", labels=["partition"])
+        leading = GaugeMetricFamily("equipoise_partition_leading", "1: taken over and led; 0: still being taken over.", labels=["partition"])
+        for partition, offset, leads in self._positions():
+            position.add_metric([str(partition)], offset)
+            leading.add_metric([str(partition)], float(leads))
+        yield from (position, leading)
+
+
+def _add(metric: GaugeMetricFamily, group: str, states: list[str], always: tuple[str, ...]) -> None:
+    for state in sorted({*states, *always}):
+        metric.add_metric([group, state], states.count(state))

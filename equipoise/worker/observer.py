@@ -1,0 +1,80 @@
+"""End offsets and racks of the groups' topics, as facts (PROTOCOL D6)."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterable, Iterator, Mapping
+from typing import Any
+
+from events.facts import PartitionsObserved, TopologyDeclared
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import admin_client, reader
+
+MOST_PARTITIONS = 20_000
+"""Partitions in one fact: well under Kafka's largest message, whatever the racks are called."""
+
+
+def topics_of(topologies: Iterable[TopologyDeclared]) -> set[str]:
+    """Every topic that the tasks read or log to."""
+    return {topic for topology in topologies for part in topology.subtopologies for topic in (*part.source_topics, *part.changelog_topics)}
+
+
+class Observer:
+    """Asks the brokers."""
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._stack = contextlib.AsyncExitStack()
+        self._admin: Any = None
+        self._consumer: Any = None
+
+    async def close(self) -> None:
+        """Let go of the connections; the next question makes new ones."""
+        stack, self._stack = self._stack, contextlib.AsyncExitStack()
+        self._admin = self._consumer = None
+        await stack.aclose()
+
+    async def look(self, topics: set[str]) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, tuple[str, ...]]]]:
+        """End offsets and racks by topic and partition. A topic that is not there is left out. Raises what the client raises."""
+        if not topics:
+            return {}, {}
+        from aiokafka import TopicPartition
+
+        if self._admin is None:
+            self._admin = await self._stack.enter_async_context(admin_client(self._connection))
+            self._consumer = await self._stack.enter_async_context(reader(self._connection))
+        rack_of = {broker["node_id"]: broker["rack"] for broker in (await self._admin.describe_cluster())["brokers"]}
+        described = [each for each in await self._admin.describe_topics(sorted(topics)) if not each["error_code"]]
+        places = [TopicPartition(each["topic"], part["partition"]) for each in described for part in each["partitions"] if part["leader"] >= 0]
+        ends: dict[str, dict[int, int]] = {}
+        for place, end in (await self._consumer.end_offsets(places) if places else {}).items():
+            ends.setdefault(place.topic, {})[place.partition] = end
+        racks: dict[str, dict[int, tuple[str, ...]]] = {}
+        for each in described:
+            for part in each["partitions"]:
+                named = tuple(sorted({rack_of[node] for node in part["replicas"] if rack_of.get(node)}))
+                if named:
+                    racks.setdefault(each["topic"], {})[part["partition"]] = named
+        return ends, racks
+
+
+def in_parts(observed: PartitionsObserved, most: int = MOST_PARTITIONS) -> Iterator[PartitionsObserved]:
+    """The same in facts of at most `most` partitions each."""
+    for ends in _pieces(observed.end_offsets, most):
+        yield PartitionsObserved(end_offsets=ends)
+    for racks in _pieces(observed.racks, most):
+        yield PartitionsObserved(racks=racks)
+
+
+def _pieces(values: Mapping[str, Mapping[int, Any]], most: int) -> Iterator[dict[str, dict[int, Any]]]:
+    piece: dict[str, dict[int, Any]] = {}
+    room = most
+    for topic, of_topic in values.items():
+        for partition, value in of_topic.items():
+            if not room:
+                yield piece
+                piece, room = {}, most
+            piece.setdefault(topic, {})[partition] = value
+            room -= 1
+    if piece:
+        yield piece

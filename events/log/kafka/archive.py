@@ -1,0 +1,105 @@
+"""A log in Kafka copied into a file, record by record: resumable, and no record twice.
+
+A fact is copied together with all that it caused, so only once it is *settled*: a decision of a later fact stands in the topic, which workers write
+in order (PROTOCOL L4). What is younger than the last decision waits for the next run, or for the next round when following.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+
+import attrs
+
+from events.errors import InputError, LogError
+from events.facts import LogOpened
+from events.log import Log
+from events.log.kafka.envelope import StoredDecision, decision_record
+from events.log.kafka.log import KafkaLog
+from events.log.rows import FactRow
+
+_FACTS_A_TRANSACTION = 1_000
+
+
+@attrs.frozen(kw_only=True)
+class Archived:
+    """What one run has copied."""
+
+    facts: int
+    decisions: int
+    position: int
+    """Offset of the next fact to copy."""
+    waiting: int
+    """Facts that are there and not settled yet."""
+
+
+def archive(source: KafkaLog, target: Log, *, advance: Callable[[int], None] = lambda records: None) -> Archived:
+    """Copies what is settled in `source` and not yet in `target`, which is open for appending.
+
+    Killed at any moment, it goes on where its last transaction ended. Raises InputError when `target` holds another log, or `source` has several
+    partitions and none is named; LogError when decisions came so late (of a group that had been halted) that they have no place any more.
+    """
+    partition = source.only_partition()
+    begin = target.position()
+    _must_be_the_same(source, target)
+    facts = decisions = 0
+    batch: list[_Settled] = []
+    settled = _Settling()
+    for each in settled.over(source.rows(partition, begin)):
+        batch.append(each)
+        if len(batch) >= _FACTS_A_TRANSACTION:
+            facts, decisions = facts + len(batch), decisions + _write(target, batch)
+            advance(len(batch))
+            batch.clear()
+    facts, decisions = facts + len(batch), decisions + _write(target, batch)
+    advance(len(batch))
+    return Archived(facts=facts, decisions=decisions, position=target.position(), waiting=len(settled.pending))
+
+
+@attrs.frozen
+class _Settled:
+    fact: FactRow
+    decisions: list[StoredDecision]
+
+
+class _Settling:
+    """Facts with their decisions, once nothing can be missing."""
+
+    def __init__(self) -> None:
+        self.pending: list[_Settled] = []
+        self._numbers: dict[str, int] = {}
+
+    def over(self, rows: Iterator[FactRow | StoredDecision]) -> Iterator[_Settled]:
+        for row in rows:
+            if isinstance(row, FactRow):
+                self.pending.append(_Settled(row, []))
+                continue
+            decision = row.row
+            if decision.number <= self._numbers.get(decision.group, 0):
+                continue  # a second copy
+            self._numbers[decision.group] = decision.number
+            if not self.pending or decision.caused_by < self.pending[0].fact.offset:
+                problem = f"its decision {decision.number} of group {decision.group!r} came after later ones: the group had been halted"
+                raise LogError(decision.caused_by, f"{problem}; make the archive anew")
+            first = self.pending[0].fact.offset
+            self.pending[decision.caused_by - first].decisions.append(row)
+            yield from self.pending[: decision.caused_by - first]
+            del self.pending[: decision.caused_by - first]
+
+
+def _must_be_the_same(source: KafkaLog, target: Log) -> None:
+    first = next(iter(target.read()), None)
+    if first is not None and getattr(first, "event", None) != source.opened:
+        named = first.event.log_id if isinstance(getattr(first, "event", None), LogOpened) else "?"  # type: ignore[union-attr] # just looked at
+        raise InputError(f"{target.location}: holds log {named!r}, and {source.location} is {source.opened.log_id!r}; name another file")
+
+
+def _write(target: Log, batch: list[_Settled]) -> int:
+    decisions = 0
+    if batch:
+        with target.transaction():
+            for settled in batch:
+                fact = settled.fact
+                target.append_payload(fact.group, fact.append_ms, fact.kind, fact.version, fact.payload)
+                target.append_decisions(map(decision_record, settled.decisions))
+                decisions += len(settled.decisions)
+    return decisions

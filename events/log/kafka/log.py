@@ -1,0 +1,299 @@
+"""A log in Kafka, read like any other: ``kafka://host:port[,host:port][/prefix][?partition=N]``.
+
+Facts and decisions are in two topics; here they come merged, each fact with the decisions it caused behind it, as an embedded log stores them.
+What differs from an embedded log:
+
+- Decisions may stand twice, when one worker took over from another; both copies are given out, so that `verify` can compare them.
+- Decisions of a group that was halted for a while may stand far behind their facts, and are given out late.
+- Partitions are read one after the other, each from its LogOpened on. A group is in one of them.
+- What belongs to no group (the worker puts it into ``<prefix>.rejected``) is not given out.
+- It is written by its worker and its members alone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+from collections.abc import Coroutine, Generator, Iterable, Iterator
+from types import TracebackType
+from typing import Any, Never, Self, TypeVar
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import attrs
+
+from events.errors import DamagedError, GapError, InputError
+from events.facts import Fact
+from events.log.kafka.connection import MISSING, Connection, connection_to
+from events.log.kafka.envelope import StoredDecision, decision_record, fact_record, fact_row, partition_of, stored_decision
+from events.log.kafka.opening import check_append_time, reaching, read_opening, reader
+from events.log.kafka.topics import DEFAULT_PREFIX, Topics
+from events.log.rows import FactRow, Order, is_count
+from events.records import DecisionRecord, Record
+
+T = TypeVar("T")
+SCHEME = "kafka://"
+_MOST_A_FETCH = 5_000
+_MARK_EVERY = 1_000
+
+
+@attrs.frozen
+class Place:
+    """What a location says."""
+
+    connection: Connection
+    topics: Topics
+    partition: int | None
+
+    @classmethod
+    def parse(cls, location: str) -> Place:
+        """Raises InputError."""
+        parts = urlsplit(location)
+        query = parse_qs(parts.query, keep_blank_values=True)
+        path = unquote(parts.path.strip("/"))
+        if not parts.netloc or "@" in parts.netloc or parts.fragment or set(query) - {"partition"}:
+            raise InputError(f"{location}: write kafka://host:port[,host:port][/prefix][?partition=N]; users and passwords stand in the environment")
+        partition = query.get("partition", [""])[-1]
+        if partition and not (partition.isascii() and partition.isdigit()):
+            raise InputError(f"{location}: partition={partition} is no number of a partition")
+        return cls(connection_to(parts.netloc), Topics(path or DEFAULT_PREFIX), int(partition) if partition else None)
+
+
+class Loop:
+    """An event loop in a thread of its own, so that a log can be read from anywhere, inside another loop too."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="equipoise-kafka-log", daemon=True)
+        self._thread.start()
+
+    def run(self, work: Coroutine[Any, Any, T]) -> T:
+        """The result of `work`."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        try:
+            return future.result()
+        except BaseException:
+            future.cancel()
+            raise
+
+    def close(self) -> None:
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join()
+        self._loop.close()
+
+
+class KafkaLog:
+    """See the module. `events.log.Log` says what its methods promise."""
+
+    def __init__(self, location: str) -> None:
+        self.location = location
+        self._place = Place.parse(location)
+        with reaching(self._place.connection):
+            pass  # without the extra, say so before anything is begun
+        self._loop = Loop()
+        self._closed = False
+        self._marks: dict[int, list[tuple[int, int]]] = {}
+        """Partition -> (fact, offset of a decision it caused), rising: where to begin to read decisions, as earlier readings have found."""
+        try:
+            self.opened = self._loop.run(read_opening(self._place.connection, self._place.topics))
+            if self._place.partition is not None and self._place.partition >= self.opened.partitions:
+                raise InputError(f"{location}: groups are spread over partitions 0 to {self.opened.partitions - 1}")
+        except BaseException:
+            self.close()
+            raise
+
+    # ------------------------------------------------------------------------------------------------------------ reading
+
+    def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Record | DecisionRecord]:
+        """Records in order, from the fact `from_offset` on. See `events.log.Log.read`."""
+        self._must_be_open()
+        if not is_count(from_offset):
+            raise InputError(f"{self.location}: {from_offset!r} is no offset; offsets are whole numbers from 0")
+        partitions = self._partitions(group)
+        if from_offset and len(partitions) > 1:
+            raise InputError(f"{self.location}: offsets count in each of its {len(partitions)} partitions; name one with ?partition=N, or a group")
+        return self._read(partitions, from_offset, group)
+
+    def read_beside(self, group: str) -> Iterator[Record | DecisionRecord]:
+        """Everything in the partition that holds `group`: offsets then count in one partition only."""
+        self._must_be_open()
+        return self._read(self._partitions(group), 0, None)
+
+    def _read(self, partitions: list[int], from_offset: int, group: str | None) -> Iterator[Record | DecisionRecord]:
+        """LogOpened comes once, whatever stands at the beginning of each partition."""
+        for partition in partitions:
+            for row in self.rows(partition, from_offset):
+                if isinstance(row, StoredDecision):
+                    if group is None or row.row.group == group:
+                        yield decision_record(row)
+                elif (row.group == "" and row.offset == 0 and partition == partitions[0]) or (row.group and group in (None, row.group)):
+                    yield fact_record(row)
+
+    def rows(self, partition: int, from_offset: int = 0) -> Iterator[FactRow | StoredDecision]:
+        """Facts as other logs store them and decisions as they stand in the topic, merged, all that is there now; those that belong to no group too.
+
+        Raises GapError, RepeatError, DamagedError.
+        """
+        topics = self._place.topics
+        # The decisions' end first: every decision before it was caused by a fact before the facts' end that is asked for after it.
+        ends = {topic: self._loop.run(self._end(topic, partition)) for topic in (topics.decisions, topics.facts)}
+        if from_offset > ends[topics.facts]:
+            raise InputError(f"{self.location}: its next fact gets {ends[topics.facts]}; {from_offset} is beyond that")
+        order = Order(from_offset, self.opened.log_id)
+        numbers: dict[str, int] = {}
+        with (
+            contextlib.closing(self._records(topics.facts, partition, from_offset, ends[topics.facts])) as facts,
+            contextlib.closing(self._decisions(partition, from_offset, ends[topics.decisions])) as decisions,
+        ):
+            head = next(decisions, None)
+            for fact in facts:
+                row = _fact(fact)
+                order.take(row)
+                yield row
+                while head is not None and head.row.caused_by <= row.offset:
+                    self._check_number(numbers, head, from_offset)
+                    yield head
+                    head = next(decisions, None)
+            if head is not None:
+                raise GapError(order.position, f"is missing: decision {head.row.number} was caused by offset {head.row.caused_by}")
+
+    def _check_number(self, numbers: dict[str, int], stored: StoredDecision, from_offset: int) -> None:
+        """Numbers are dense; a lower one is a second copy (PROTOCOL L4)."""
+        row = stored.row
+        if stored.log_id != self.opened.log_id:
+            raise DamagedError(row.caused_by, f"its decision {row.number} is of log {stored.log_id!r:.80}, and this is {self.opened.log_id!r}")
+        last = numbers.get(row.group, row.number - 1 if from_offset else 0)
+        if row.number > last + 1:
+            raise GapError(row.caused_by, f"decision {last + 1} of group {row.group!r} is missing; number {row.number} came")
+        numbers[row.group] = max(last, row.number)
+
+    def _decisions(self, partition: int, from_offset: int, end: int) -> Generator[StoredDecision, None, None]:
+        """Those caused by `from_offset` and later facts."""
+        marks = self._marks.setdefault(partition, [(-1, 0)])
+        start = next(offset for caused_by, offset in reversed(marks) if caused_by < from_offset)
+        for record in self._records(self._place.topics.decisions, partition, start, end):
+            stored = stored_decision(record.key, record.value, f"{record.topic}/{record.partition}@{record.offset}")
+            if record.offset >= marks[-1][1] + _MARK_EVERY and stored.row.caused_by > marks[-1][0]:
+                marks.append((stored.row.caused_by, record.offset))
+            if stored.row.caused_by >= from_offset:
+                yield stored
+
+    def _records(self, topic: str, partition: int, start: int, end: int) -> Generator[Any, None, None]:
+        """The client's records [start, end) of one partition."""
+        if start >= end:
+            return
+        context = reader(self._place.connection, max_poll_records=_MOST_A_FETCH, fetch_max_wait_ms=100)
+        consumer = self._loop.run(context.__aenter__())
+        try:
+            begin = self._loop.run(_seek(consumer, topic, partition, start))
+            if begin > start:
+                raise GapError(start, f"topic {topic}/{partition} begins at offset {begin}; what was before has gone by its retention")
+            position = start
+            while position < end:
+                with reaching(self._place.connection):
+                    batch = self._loop.run(_some(consumer))
+                for record in batch:
+                    if record.offset >= end:
+                        return
+                    yield record
+                    position = record.offset + 1
+        finally:
+            self._loop.run(context.__aexit__(None, None, None))
+
+    async def _end(self, topic: str, partition: int) -> int:
+        from aiokafka import TopicPartition
+
+        tp = TopicPartition(topic, partition)
+        async with reader(self._place.connection) as consumer:
+            with reaching(self._place.connection):
+                return int((await consumer.end_offsets([tp]))[tp])
+
+    def _partitions(self, group: str | None) -> list[int]:
+        if self._place.partition is not None:
+            return [self._place.partition]
+        return list(range(self.opened.partitions)) if group is None else [partition_of(group, self.opened.partitions)]
+
+    def count(self) -> int:
+        """How many records there are, facts and decisions, without decoding them."""
+        self._must_be_open()
+        topics = self._place.topics
+        return sum(self._loop.run(self._end(topic, partition)) for topic in (topics.facts, topics.decisions) for partition in self._partitions(None))
+
+    def position(self) -> int:
+        """The offset that the next fact gets."""
+        self._must_be_open()
+        return self._loop.run(self._end(self._place.topics.facts, self.only_partition()))
+
+    def only_partition(self) -> int:
+        """The partition it is a log of. Raises InputError when it has several and none is named."""
+        partitions = self._partitions(None)
+        if len(partitions) > 1:
+            raise InputError(f"{self.location}: each of its {len(partitions)} partitions has its own offsets; name one with ?partition=N")
+        return partitions[0]
+
+    # ---------------------------------------------------------------------------------------------------------- appending
+
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+        """Refused, as all appending is."""
+        self._refuse()
+
+    def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
+        """Refused."""
+        self._refuse()
+
+    def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
+        """Refused."""
+        self._refuse()
+
+    def transaction(self) -> contextlib.AbstractContextManager[None]:
+        """Refused."""
+        self._refuse()
+
+    def _refuse(self) -> Never:
+        raise InputError(f"{self.location}: {READ_ONLY}")
+
+    # ------------------------------------------------------------------------------------------------------------ closing
+
+    def close(self) -> None:
+        """Let go of the connection. A second close does nothing."""
+        if not self._closed:
+            self._closed = True
+            self._loop.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise InputError(f"{self.location}: is closed; open it again")
+
+
+READ_ONLY = "a log in Kafka is written by its worker and its members; write to a file, as group.db"
+__all__ = ["MISSING", "READ_ONLY", "SCHEME", "KafkaLog", "Loop", "Place"]
+
+
+def _fact(record: Any) -> FactRow:
+    try:
+        check_append_time(record)
+    except InputError as error:
+        raise DamagedError(record.offset, str(error)) from None
+    return fact_row(record.key, record.value, record.offset, record.timestamp)
+
+
+async def _seek(consumer: Any, topic: str, partition: int, start: int) -> int:
+    """Places the consumer; returns where the partition begins."""
+    from aiokafka import TopicPartition
+
+    tp = TopicPartition(topic, partition)
+    consumer.assign([tp])
+    begin = int((await consumer.beginning_offsets([tp]))[tp])
+    consumer.seek(tp, max(begin, start))
+    return begin
+
+
+async def _some(consumer: Any) -> list[Any]:
+    """The next records of the one partition it reads; they are known to be there."""
+    return [record for records in (await consumer.getmany(timeout_ms=10_000)).values() for record in records]

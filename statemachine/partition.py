@@ -1,0 +1,298 @@
+"""What a worker does with one partition of the facts, sans-IO and without a clock: every group in it is folded, led and taken over here.
+
+A host (the deployed worker, or a worker of the simulated cluster) hands in checkpoints, published decisions, facts in order and acknowledgements,
+and gets back what to publish, which checkpoints to store, and for which groups a tick is due.
+
+::
+
+    lead = PartitionLead()
+    lead.restore(checkpoint) ...                  # the last of each group (PROTOCOL L7)
+    lead.take_published(group, number, ...) ...   # what stands in the decisions topic
+    for fact in order:
+        publish(lead.fold(fact, now_ms))          # only what is not published; what is, is compared (PROTOCOL L5)
+    for checkpoint in lead.acknowledged(group, number):   # when the broker has the decisions up to `number`
+        store(checkpoint)
+        lead.stored(checkpoint)
+
+A group that halts stands still alone (PROTOCOL L6): its facts are passed over, the others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from typing import TypeVar
+
+import attrs
+
+from events import codec
+from events.decisions import Checkpointed
+from events.errors import GapError, GroupHalted, RepeatError
+from events.facts import LogOpened, PartitionsObserved, ProbingTick
+from events.records import DecisionRecord, Record
+from statemachine.machine import GroupMachine
+
+V = TypeVar("V")
+
+MachineFactory = Callable[[bytes | None], GroupMachine]
+"""From checkpoint bytes, or None for the log's start, to a machine."""
+
+Folded = Callable[[Record, list[DecisionRecord], GroupMachine], None]
+"""Called after each fact that was folded, with all it caused, and the machine that has just folded it."""
+
+Ends = Mapping[str, Mapping[int, int]]
+"""Topic -> partition -> end offset."""
+Racks = Mapping[str, Mapping[int, tuple[str, ...]]]
+"""Topic -> partition -> racks of its replicas."""
+
+
+def real_machine(checkpoint: bytes | None) -> GroupMachine:
+    """The machine that every path steps."""
+    return GroupMachine() if checkpoint is None else GroupMachine.restore(checkpoint)
+
+
+@attrs.frozen(kw_only=True)
+class StoredCheckpoint:
+    """A group's state behind the fact at `offset`, when `number` decisions had been made (PROTOCOL L7)."""
+
+    group: str
+    offset: int
+    number: int
+    state: bytes
+
+
+class GroupLead:
+    """One group of the partition."""
+
+    def __init__(self, name: str, machine: GroupMachine) -> None:
+        self.name = name
+        self.machine = machine
+        self.halted: GroupHalted | None = None
+        """Why it stands still; None while it goes on."""
+        self.published: dict[int, Hashable] = {}
+        """Published and not yet recomputed: number -> identity."""
+        self.last_published = 0
+        """Highest number of a decision that stands in the log."""
+        self.confirmed = 0
+        """Decisions recomputed and found to be those published."""
+        self.checkpoint_offset = -1
+        """Fact of the last checkpoint that was stored or restored; -1: none."""
+        self.from_offset = 0
+        """First fact of the group that was folded here without a checkpoint before it."""
+        self.tick_at_ms: int | None = None
+        """On the host's clock; None while the group is empty."""
+        self.tick_under_way = False
+        self.waiting: list[StoredCheckpoint] = []
+        """Taken, but what was decided up to them is not all acknowledged."""
+        self.observed_ends: dict[str, dict[int, int]] = {}
+        self.observed_racks: dict[str, dict[int, tuple[str, ...]]] = {}
+
+    @property
+    def recovery_offset(self) -> int:
+        """The first fact that a worker needs which takes this group over."""
+        return self.from_offset if self.checkpoint_offset < 0 else self.checkpoint_offset + 1
+
+
+class PartitionLead:
+    """All groups of one partition.
+
+    `position`: offset of the next fact. `opened`: the log's first record, when the facts are read from behind it. `identity`: what two copies of one
+    decision have in common and no other decision has.
+    """
+
+    def __init__(
+        self,
+        position: int = 0,
+        *,
+        opened: Record | None = None,
+        machine_factory: MachineFactory = real_machine,
+        identity: Callable[[DecisionRecord], Hashable] = codec.checksum_of,
+        folded: Folded = lambda record, decisions, machine: None,
+    ) -> None:
+        self.position = position
+        self.groups: dict[str, GroupLead] = {}
+        self._opened = opened
+        self._make_machine = machine_factory
+        self._identity = identity
+        self._folded = folded
+
+    # Taking over
+
+    def restore(self, checkpoint: StoredCheckpoint) -> None:
+        """Begin with this group's state. Raises InputError for bytes that are no checkpoint; a group that this build cannot lead is halted."""
+        try:
+            machine = self._make_machine(checkpoint.state)
+        except GroupHalted as halted:
+            group = self.groups[checkpoint.group] = GroupLead(checkpoint.group, GroupMachine())
+            group.halted = halted
+        else:
+            group = self.groups[checkpoint.group] = GroupLead(checkpoint.group, machine)
+        group.checkpoint_offset = checkpoint.offset
+        group.last_published = checkpoint.number
+
+    def take_published(self, group_name: str, number: int, identity: Hashable) -> None:
+        """A decision that stands in the log. To be handed in before the fact that caused it is folded."""
+        group = self.group(group_name)
+        group.last_published = max(group.last_published, number)
+        if number <= group.machine.state.number or group.halted is not None:
+            return
+        if group.published.setdefault(number, identity) != identity:
+            self._halt(group, self.position, "published_differs", f"decision {number} is published twice, and the copies differ")
+
+    def group(self, name: str) -> GroupLead:
+        """The lead of a group, which begins here if it was not known."""
+        group = self.groups.get(name)
+        if group is None:
+            machine = self._make_machine(None)
+            if self._opened is not None:
+                machine.step(self._opened)
+            group = self.groups[name] = GroupLead(name, machine)
+            group.from_offset = self.position
+        return group
+
+    # Folding
+
+    def fold(self, record: Record, now_ms: int) -> list[DecisionRecord]:
+        """The next fact: what it causes and is not yet published, to be published in this order. `now_ms`: the host's monotonic clock.
+
+        Raises GapError and RepeatError when it is not the next one. A halt is no exception here: see `GroupLead.halted`.
+        """
+        self._take_place(record.offset)
+        if isinstance(record.event, LogOpened):
+            self._opened = record
+            for group in self.groups.values():
+                if group.machine.state.last_offset < record.offset:
+                    self._folded(record, group.machine.step(record), group.machine)
+            return []
+        if not record.group:
+            return []
+        group = self.group(record.group)
+        machine = group.machine
+        if group.halted is not None or record.offset <= machine.state.last_offset:
+            return []
+        try:
+            decisions = machine.step(record)
+        except Exception as error:  # noqa: BLE001 whatever it was, the machine is halted now, and so is the group: the others go on
+            group.halted = machine.halted or GroupHalted(group.name, record.offset, "defect", f"{error.__class__.__name__}: {error}")
+            group.tick_at_ms = None
+            return []
+        self._folded(record, decisions, machine)
+        missing = self._missing(group, record.offset, decisions)
+        if group.halted is None and any(isinstance(decision.decision, Checkpointed) for decision in decisions):
+            self.take_checkpoint(group.name)
+        if isinstance(record.event, ProbingTick):
+            group.tick_under_way = False
+        self._plan_tick(group, now_ms)
+        return missing
+
+    def pass_over(self, group_name: str, offset: int, code: str, problem: str) -> None:
+        """The next fact cannot be read by this build: its group halts, because another build may read it (PROTOCOL L6)."""
+        self._take_place(offset)
+        group = self.group(group_name)
+        if group.halted is None and offset > group.machine.state.last_offset:
+            self._halt(group, offset, code, problem)
+
+    def _take_place(self, offset: int) -> None:
+        if offset < self.position:
+            raise RepeatError(offset, f"was folded before; the next fact is {self.position}")
+        if offset > self.position:
+            raise GapError(self.position, f"is missing; the next record has offset {offset}")
+        self.position += 1
+
+    def _missing(self, group: GroupLead, offset: int, decisions: list[DecisionRecord]) -> list[DecisionRecord]:
+        """Those that are not published. What is published must be what was recomputed (PROTOCOL L5)."""
+        if not group.published:
+            return decisions
+        for index, decision in enumerate(decisions):
+            if not group.published:
+                return decisions[index:]
+            published = group.published.pop(decision.number, None)
+            if published is None:
+                self._halt(group, offset, "published_gap", f"decision {decision.number} is not published, and later ones are")
+                return []
+            if published != self._identity(decision):
+                problem = f"decision {decision.number} is published and differs from the one computed"
+                self._halt(group, offset, "published_differs", problem)
+                return []
+            group.confirmed += 1
+        return []
+
+    def _halt(self, group: GroupLead, offset: int, code: str, problem: str) -> None:
+        group.halted = group.machine.halted = GroupHalted(group.name, offset, code, problem)
+        group.tick_at_ms = None
+        group.waiting.clear()
+
+    # Checkpoints
+
+    def take_checkpoint(self, group_name: str) -> None:
+        """The group's state now, to be stored once what was decided up to it is acknowledged (PROTOCOL L7)."""
+        state = self.groups[group_name].machine.state
+        checkpoint = StoredCheckpoint(
+            group=group_name, offset=state.last_offset, number=state.number, state=self.groups[group_name].machine.snapshot()
+        )
+        self.groups[group_name].waiting.append(checkpoint)
+
+    def acknowledged(self, group_name: str, number: int) -> list[StoredCheckpoint]:
+        """Every decision of the group up to `number` stands in the log: what may be stored now. Say `stored` when it is."""
+        group = self.groups[group_name]
+        group.last_published = max(group.last_published, number)
+        ripe = [checkpoint for checkpoint in group.waiting if checkpoint.number <= group.last_published]
+        del group.waiting[: len(ripe)]
+        return ripe
+
+    def stored(self, checkpoint: StoredCheckpoint) -> None:
+        """Whoever takes over from now on finds this one."""
+        group = self.groups[checkpoint.group]
+        group.checkpoint_offset = max(group.checkpoint_offset, checkpoint.offset)
+
+    @property
+    def recovery_offset(self) -> int:
+        """The first fact that a worker needs which takes the partition over from the stored checkpoints."""
+        return min((group.recovery_offset for group in self.groups.values()), default=self.position)
+
+    # Ticks and end offsets
+
+    def _plan_tick(self, group: GroupLead, now_ms: int) -> None:
+        """A tick is due when a deadline is, or when a group with members had no record for max_step_ms (PROTOCOL L3)."""
+        state = group.machine.state
+        if not state.members:
+            group.tick_at_ms = None
+            return
+        wait_ms = state.knobs.max_step_ms
+        deadline_ms = group.machine.next_deadline_ms
+        if deadline_ms is not None:
+            wait_ms = min(wait_ms, deadline_ms - state.now_ms)
+        group.tick_at_ms = now_ms + max(1, wait_ms)
+
+    def plan_ticks(self, now_ms: int) -> None:
+        """Plan the tick of every group from now on; after taking over, when facts were folded that are long past."""
+        for group in self.groups.values():
+            if group.halted is None:
+                self._plan_tick(group, now_ms)
+
+    def ticks_due(self, now_ms: int) -> list[str]:
+        """Groups to send a ProbingTick for, now. Each is named once, until a tick of it was folded."""
+        due = [group for group in self.groups.values() if group.tick_at_ms is not None and group.tick_at_ms <= now_ms and not group.tick_under_way]
+        for group in due:
+            group.tick_under_way = True
+        return sorted(group.name for group in due)
+
+    def observe(self, group_name: str, ends: Ends, racks: Racks | None = None) -> PartitionsObserved | None:
+        """What has changed since the last call, as a fact; None: nothing has (PROTOCOL D6)."""
+        group = self.groups[group_name]
+        changed_ends = _changed(group.observed_ends, ends)
+        changed_racks = _changed(group.observed_racks, racks or {})
+        if not changed_ends and not changed_racks:
+            return None
+        return PartitionsObserved(end_offsets=changed_ends, racks=changed_racks)
+
+
+
+def _changed(known: dict[str, dict[int, V]], now: Mapping[str, Mapping[int, V]]) -> dict[str, dict[int, V]]:
+    """What `now` says and `known` does not; `known` knows it from here on."""
+    changed: dict[str, dict[int, V]] = {}
+    for topic, of_topic in now.items():
+        for partition, value in of_topic.items():
+            if known.setdefault(topic, {}).get(partition) != value:
+                known[topic][partition] = value
+                changed.setdefault(topic, {})[partition] = value
+    return changed

@@ -1,0 +1,211 @@
+"""Many members over a real broker in one process: the real `MemberSession`s, which restore in no time and process nothing.
+
+For tests of the worker, where thousands of members matter and their data does not. What they check is what every member must hold at every moment:
+no two of them may process one task.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import time
+from collections.abc import Iterable
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from events.facts import Fact, GroupConfigured, LagReported, Subtopology, TopologyDeclared
+from events.log.kafka.connection import Connection
+from events.log.kafka.envelope import decision_record, group_key, pack_fact, partition_of, stored_decision
+from events.log.kafka.opening import read_opening, reader
+from events.log.kafka.topics import Topics
+from events.tasks import TaskId
+from statemachine.member import MemberSession, MemberSettings, Reception
+
+_NONCES = itertools.count(1)
+
+
+def now_ms() -> int:
+    return time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+
+
+def topology(partitions: int, prefix: str = "", epoch: int = 1) -> TopologyDeclared:
+    """One stateful sub-topology."""
+    part = Subtopology(subtopology=0, partitions=partitions, stateful=True, source_topics=(f"{prefix}in",), changelog_topics=(f"{prefix}log",))
+    return TopologyDeclared(epoch=epoch, subtopologies=(part,))
+
+
+async def everything(connection: Connection, topic: str, partition: int = 0) -> list[Any]:
+    """All records of a topic's partition."""
+    place = TopicPartition(topic, partition)
+    found: list[Any] = []
+    async with reader(connection) as consumer:
+        consumer.assign([place])
+        end = (await consumer.end_offsets([place]))[place]
+        consumer.seek(place, (await consumer.beginning_offsets([place]))[place])
+        while await consumer.position(place) < end:
+            found += (await consumer.getmany(timeout_ms=500)).get(place, ())
+    return found
+
+
+class SwarmMember:
+    """One member: incarnation after incarnation, until it is stopped."""
+
+    def __init__(self, group: str, member_id: str, **settings: Any) -> None:
+        self.group = group
+        self.member_id = member_id
+        self.settings = settings
+        self.session: MemberSession | None = None
+        self.incarnations = 0
+        self.killed = False
+
+    def begin(self, last_number: int, sent_ms: int) -> Fact:
+        self.incarnations += 1
+        given = MemberSettings(
+            member_id=self.member_id,
+            incarnation=self.incarnations,
+            topology_epoch=1,
+            join_nonce=f"n{next(_NONCES)}",
+            stateful_subtopologies=frozenset({0}),
+            **{"heartbeat_interval_ms": 500, "session_timeout_ms": 20_000, "lease_margin_ms": 5_000, **self.settings},
+        )
+        self.session = MemberSession(given)
+        self.session.reader_placed(last_number=last_number, sent_ms=sent_ms)
+        return self.session.join(now_ms())
+
+    def work(self) -> list[Fact]:
+        """Close what is to be closed, restore what is to be restored, and say so."""
+        session, now = self.session, now_ms()
+        assert session is not None
+        for task in sorted(session.closing):
+            session.task_closed(task, now)
+        for task in sorted({*session.grants, *session.standby, *session.warmup}):
+            session.copy_progress(task, 0, now)
+        return session.poll(now)
+
+    def running(self) -> list[TaskId]:
+        if self.session is None or self.killed:
+            return []
+        return [task for task in self.session.grants if self.session.may_process(task, now_ms())]
+
+
+class Swarm:
+    """Members of any number of groups. `tick` as often as there is time; `owners` says who runs what."""
+
+    def __init__(self, connection: Connection, topics: Topics) -> None:
+        self.connection, self.topics = connection, topics
+        self.members: list[SwarmMember] = []
+        self.last_number: dict[str, int] = {}
+        self.sent = 0
+        self.read = 0
+        self.overlaps: list[str] = []
+        self._partitions = 0
+        self._task: asyncio.Task[None] | None = None
+        self._pending: list[asyncio.Future[Any]] = []
+
+    async def __aenter__(self) -> Swarm:
+        opened = await read_opening(self.connection, self.topics, timeout_s=60)
+        self._partitions = opened.partitions
+        self._producer = AIOKafkaProducer(**self.connection.options(), enable_idempotence=True)
+        self._consumer = AIOKafkaConsumer(**self.connection.options(), auto_offset_reset="earliest", enable_auto_commit=False, fetch_max_wait_ms=50)
+        await self._producer.start()
+        await self._consumer.start()
+        places = [TopicPartition(self.topics.decisions, partition) for partition in range(self._partitions)]
+        self._consumer.assign(places)
+        for place in places:
+            self._consumer.seek(place, 0)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        await self._producer.stop()
+        await self._consumer.stop()
+
+    async def configure(self, group: str, config: GroupConfigured, *facts: Fact) -> None:
+        for fact in (config, *facts):
+            await (await self.send(group, fact))
+
+    async def send(self, group: str, fact: Fact) -> asyncio.Future[Any]:
+        self.sent += 1
+        return await self._producer.send(
+            self.topics.facts, pack_fact(fact), key=group_key(group), partition=partition_of(group, self._partitions)
+        )
+
+    def add(self, group: str, names: Iterable[str], **settings: Any) -> list[SwarmMember]:
+        added = [SwarmMember(group, name, **settings) for name in names]
+        self.members += added
+        return added
+
+    def start(self) -> None:
+        self._task = asyncio.get_running_loop().create_task(self._run())
+
+    async def _run(self) -> None:
+        while True:
+            await self.tick()
+            await asyncio.sleep(0.01)
+
+    async def tick(self) -> None:
+        """Read what was decided, and let every member say what it has to say."""
+        sent_ms = now_ms()
+        batches = await self._consumer.getmany(timeout_ms=0, max_records=5_000)
+        by_group: dict[str, list[SwarmMember]] = {}
+        for member in self.members:
+            by_group.setdefault(member.group, []).append(member)
+        for records in batches.values():
+            for record in records:
+                self._receive(decision_record(stored_decision(record.key, record.value, "decisions")), by_group)
+        for member in self.members:
+            if member.killed:
+                continue
+            session = member.session
+            if session is None or (session.ended is not None and not session.stopping and not session.closing):
+                await self._say(member, member.begin(self.last_number.get(member.group, 0), sent_ms))
+                continue
+            session.fetch_completed(sent_ms=sent_ms, reached_end=not batches, now_ms=now_ms())
+            for fact in member.work():
+                await self._say(member, fact)
+
+    def _receive(self, decision: Any, by_group: dict[str, list[SwarmMember]]) -> None:
+        self.read += 1
+        if decision.number <= self.last_number.get(decision.group, 0):
+            return
+        assert decision.number == self.last_number.get(decision.group, 0) + 1, "the topic holds every decision in order"
+        self.last_number[decision.group] = decision.number
+        for member in by_group.get(decision.group, ()):
+            if member.session is not None and not member.killed:
+                assert member.session.receive(decision, now_ms()) is not Reception.GAP
+
+    async def _say(self, member: SwarmMember, fact: Fact) -> None:
+        sent_ms, session = now_ms(), member.session
+        number = fact.number if isinstance(fact, LagReported) else None
+        future = await self.send(member.group, fact)
+
+        def acknowledged(done: asyncio.Future[Any]) -> None:
+            if not done.cancelled() and done.exception() is None and session is not None:
+                session.heartbeat_acknowledged(sent_ms=sent_ms, now_ms=now_ms(), report_number=number)
+
+        future.add_done_callback(acknowledged)
+
+    def owners(self, group: str) -> dict[TaskId, str]:
+        """Task -> who processes it now. Two on one task is what must never be."""
+        owners: dict[TaskId, str] = {}
+        for member in self.members:
+            if member.group == group:
+                for task in member.running():
+                    if task in owners:
+                        self.overlaps.append(f"{group} {task}: {owners[task]} and {member.member_id}")
+                    owners[task] = member.member_id
+        return owners
+
+    async def until_all_run(self, group: str, tasks: int, members: Iterable[str], *, timeout_s: float = 90.0) -> dict[TaskId, str]:
+        """Waits until `tasks` tasks are run by exactly these members."""
+        wanted = set(members)
+        end = time.monotonic() + timeout_s
+        while time.monotonic() < end:
+            owners = self.owners(group)
+            if len(owners) == tasks and set(owners.values()) == wanted:
+                return owners
+            await asyncio.sleep(0.05)
+        raise AssertionError(f"{group}: {self.owners(group)} and not {tasks} tasks on {sorted(wanted)}")

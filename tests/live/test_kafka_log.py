@@ -1,0 +1,158 @@
+"""A log in Kafka is a log: every reader says of it what it says of its archive, and the archive has every record once."""
+
+from __future__ import annotations
+
+import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from click.testing import CliRunner, Result
+
+from equipoise.cli import main
+from equipoise.worker.app import Worker
+from equipoise.worker.settings import WorkerSettings
+from events.errors import InputError
+from events.facts import LogOpened, MemberLeft, Undecodable
+from events.log import open_log
+from events.log.kafka.envelope import pack_fact, pack_payload, partition_of
+from events.records import Record
+from tests.groups import configured
+from tests.live.swarm import Swarm, everything, topology
+from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
+
+
+def equipoise(*args: str) -> Result:
+    """In a thread of its own: a test's event loop runs in this one, and commands have their own."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(CliRunner().invoke, main, list(args), catch_exceptions=False).result()
+
+
+def document(*args: str) -> dict:
+    result = equipoise(*args, "--json")
+    assert result.exit_code == 0, result.output
+    return json.loads(result.stdout)
+
+
+async def live_for_a_while(settings: WorkerSettings, group: str) -> list[str]:
+    """Two members, a third, rubbish in between; returns what the rejected topic holds."""
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await swarm.configure(group, configured(initial_delay_ms=200, acceptable_recovery_lag=100, checkpoint_every_records=5), topology(6))
+        swarm.add(group, ["m1", "m2"])
+        swarm.start()
+        await swarm.until_all_run(group, 6, ["m1", "m2"])
+        producer = AIOKafkaProducer(**settings.options())
+        await producer.start()
+        partition = partition_of(group, settings.partitions)
+        facts = settings.topics.facts
+        await producer.send_and_wait(facts, b"no fact at all", partition=partition)
+        await producer.send_and_wait(facts, b"no fact at all", key=group.encode(), partition=partition)
+        await producer.send_and_wait(facts, pack_payload(11, 1, b"\x91\xa1m"), key=group.encode(), partition=partition)
+        await producer.send_and_wait(facts, pack_fact(LogOpened(log_id="another")), key=b"", partition=partition)
+        await producer.stop()
+        swarm.add(group, ["m3"])
+        await swarm.until_all_run(group, 6, ["m1", "m2", "m3"])
+        assert not swarm.overlaps
+    return [json.loads(dict(record.headers)["equipoise"])["code"] for record in await everything(settings, settings.topics.rejected)]
+
+
+async def test_every_reader_says_of_a_log_in_kafka_what_it_says_of_its_archive(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, partitions=2, http_port=0)
+    group = f"{prefix}g"
+    assert await live_for_a_while(settings, group) == ["no_group", "no_group"]
+    location = f"kafka://{bootstrap}/{prefix}"
+    verified = document("verify", location)
+    (of_group,) = verified["groups"]
+    assert (verified["verdict"], of_group["group"]) == ("identical", group)
+    assert of_group["checkpoints_identical"] > 0
+    assert of_group["not_yet_written"] == 0
+
+    partition = partition_of(group, 2)
+    with pytest.raises(InputError, match="name one with"):
+        open_log(location).position()
+    archived = tmp_path / "archive.db"
+    copied = document("archive", f"{location}?partition={partition}", "--to", str(archived))
+    assert copied["facts"] > 10
+    assert document("archive", f"{location}?partition={partition}", "--to", str(archived))["facts"] == 0
+    assert document("verify", str(archived))["verdict"] == "identical"
+    with open_log(location) as live, open_log(archived) as copy:
+        ours = list(copy.read())
+        theirs = [entry for entry in live.read(group=group) if not isinstance(entry, Record) or entry.offset < copied["next_offset"]]
+    assert ours == theirs[: len(ours)]
+    codes = [entry.event.code for entry in ours if isinstance(entry, Record) and isinstance(entry.event, Undecodable)]
+    assert codes == ["no_envelope", "misshapen"]
+    at = str(copied["next_offset"] - 1)
+    for command in (("show",), ("explain", "--task", "0_3")):
+        assert document(*command, location, "--at", at, "--group", group) == document(*command, str(archived), "--at", at, "--group", group)
+    assert document("timeline", location, "--group", group)
+    assert [row["group"] for row in document("groups", "--bootstrap", bootstrap, "--prefix", prefix)["groups"]] == [group]
+    status = document("status", "--bootstrap", bootstrap, "--prefix", prefix, "--group", group)
+    assert status["state"]["verdict"] == "balanced"
+    told = [json.loads(line) for line in equipoise("tail", location, "-n", "3", "--json").stdout.splitlines()]
+    assert [line["number"] for line in told] == [of_group["decisions_identical"] - 2 + i for i in range(3)]
+    with_facts = [json.loads(line) for line in equipoise("tail", location, "-n", "500", "--facts", "--json").stdout.splitlines()]
+    assert len(with_facts) == 1 + of_group["facts"] + of_group["decisions_identical"]  # the log's opening
+    listed = document("groups", "--bootstrap", bootstrap, "--prefix", prefix)
+    shown = {"status": [status], "archive": [copied], "groups": [listed], "tail": with_facts}
+    for name, documents in shown.items():
+        read = Reader(shapes_of(SECTIONS[name]))
+        for each in documents:
+            read.read(each)
+        assert set(read.never_met()) <= {("group", "halted"), ("", "halted")}
+
+
+async def test_an_archive_goes_on_where_it_was_cut_off(bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    from events.log.kafka import archive as archiving
+
+    settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0)
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", configured(initial_delay_ms=0), topology(4))
+        swarm.add("g", ["m1"])
+        swarm.start()
+        await swarm.until_all_run("g", 4, ["m1"])
+        for number in range(20):
+            await (await swarm.send("g", MemberLeft(member_id="nobody", incarnation=number)))
+        swarm.add("g", ["m2"])
+        await swarm.until_all_run("g", 4, ["m1", "m2"])
+    location, path = f"kafka://{bootstrap}/{prefix}", tmp_path / "archive.db"
+    monkeypatch.setattr(archiving, "_FACTS_A_TRANSACTION", 4)
+
+    class KilledError(Exception):
+        pass
+
+    left = 3
+
+    def advance(records: int) -> None:
+        nonlocal left
+        left -= 1
+        if left == 0:
+            raise KilledError
+
+    with open_log(location) as source:
+        with open_log(path, "a") as target, pytest.raises(KilledError):
+            archiving.archive(source, target, advance=advance)  # type: ignore[arg-type]
+        with open_log(path, "a") as target:
+            assert target.position() == 12
+            done = archiving.archive(source, target)  # type: ignore[arg-type]
+        with open_log(tmp_path / "at_once.db", "a") as target:
+            archiving.archive(source, target)  # type: ignore[arg-type]
+    with open_log(path) as one, open_log(tmp_path / "at_once.db") as other:
+        assert list(one.read()) == list(other.read())
+        assert one.position() == done.position > 20
+    assert document("verify", str(path))["verdict"] == "identical"
+    with open_log(tmp_path / "other.db", "w") as other:
+        other.append_fact("", 0, LogOpened(log_id="another"))
+    refused = equipoise("archive", location, "--to", str(tmp_path / "other.db"))
+    assert refused.exit_code == 2
+    assert "holds log 'another'" in refused.stderr
+
+
+async def test_a_log_in_kafka_is_read_only_and_must_be_there(bootstrap: str, prefix: str) -> None:
+    with pytest.raises(InputError, match="written by its worker"):
+        open_log(f"kafka://{bootstrap}/{prefix}", "a")
+    with pytest.raises(InputError, match="there is no log; start a worker"):
+        open_log(f"kafka://{bootstrap}/{prefix}")
+    for wrong in ("kafka://", f"kafka://u:p@{bootstrap}", f"kafka://{bootstrap}/x?part=1", f"kafka://{bootstrap}/x?partition=one", f"kafka://{bootstrap}/a/b"):
+        with pytest.raises(InputError):
+            open_log(wrong)

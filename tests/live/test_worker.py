@@ -1,0 +1,343 @@
+"""The deployed worker on a real broker: killed under load, decisions that differ, facts that Faust skips, sends that fail."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections import Counter
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import aiohttp
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from equipoise.worker.app import Worker
+from equipoise.worker.checkpoints import checkpoint_records
+from equipoise.worker.host import PartitionHost
+from equipoise.worker.metrics import Counts
+from equipoise.worker.settings import WorkerSettings
+from events.decisions import EventRejected
+from events.errors import InputError
+from events.facts import MemberLeft
+from events.log import open_log
+from events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_fact, pack_payload, stored_decision
+from events.log.kafka.opening import ensure_topics, open_partitions
+from events.records import DecisionRecord
+from replay.verify import Verdict, verify
+from statemachine.partition import StoredCheckpoint
+from tests.groups import configured
+from tests.live.swarm import Swarm, everything, topology
+
+MOST_S = 120.0
+CONFIG = configured(initial_delay_ms=200, acceptable_recovery_lag=100, checkpoint_every_records=20)
+
+
+async def until(condition: Any, what: str, timeout_s: float = MOST_S) -> None:
+    end = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < end, what
+        await asyncio.sleep(0.05)
+
+
+async def all_decisions(settings: WorkerSettings, partition: int = 0) -> list[bytes]:
+    return [record.value for record in await everything(settings, settings.topics.decisions, partition)]
+
+
+def verified(settings: WorkerSettings) -> Any:
+    with open_log(f"kafka://{settings.bootstrap}/{settings.prefix}") as log:
+        return verify(log.read())
+
+
+@pytest.fixture
+def settings(bootstrap: str, prefix: str) -> WorkerSettings:
+    return WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0, worker_session_timeout_ms=6_000, observe_interval_ms=1_000)
+
+
+# ------------------------------------------------------------------------------------------------------------ as a process
+
+
+class Process:
+    """`equipoise worker`, as it is deployed."""
+
+    def __init__(self, settings: WorkerSettings, log: Path) -> None:
+        arguments = ["--bootstrap", settings.bootstrap, "--prefix", settings.prefix, "--http-port", "0", "--worker-session-timeout-ms", "6000"]
+        arguments += ["--partitions", str(settings.partitions), "--checkpoint-facts", "1000"]
+        self._log = log.open("ab")
+        self.process = subprocess.Popen([sys.executable, "-m", "equipoise", "worker", *arguments], stderr=self._log)
+
+    def end(self, how: signal.Signals) -> float:
+        """Seconds it took."""
+        began_s = time.monotonic()
+        self.process.send_signal(how)
+        self.process.wait(60)
+        self._log.close()
+        return time.monotonic() - began_s
+
+
+@pytest.fixture
+def workers() -> Iterator[list[Process]]:
+    started: list[Process] = []
+    yield started
+    for each in started:
+        if each.process.poll() is None:
+            each.end(signal.SIGKILL)
+
+
+async def test_a_worker_killed_under_load_loses_nothing_and_repeats_itself_to_the_byte(
+    bootstrap: str, prefix: str, tmp_path: Path, workers: list[Process]
+) -> None:
+    settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, partitions=2)
+    await ensure_topics(settings, settings.topics, partitions=2)
+    logs = tmp_path / "workers.log"
+    workers += [Process(settings, logs), Process(settings, logs)]
+    groups = [f"g{number}" for number in range(6)]
+    async with Swarm(settings, settings.topics) as swarm:
+        for number, group in enumerate(groups):  # half of them have no checkpoints but those that the worker takes of all
+            config = CONFIG if number % 2 else configured(initial_delay_ms=200, acceptable_recovery_lag=100, checkpoint_every_records=0)
+            await swarm.configure(group, config, topology(6))
+            swarm.add(group, ["m1", "m2"], heartbeat_interval_ms=100)
+        swarm.start()
+        for group in groups:
+            await swarm.until_all_run(group, 6, ["m1", "m2"], timeout_s=MOST_S)
+        present = ["m1", "m2"]
+        for number in range(3, 6):
+            workers[-2].end(signal.SIGKILL)
+            workers.append(Process(settings, logs))
+            for group in groups:
+                swarm.add(group, [f"m{number}"], heartbeat_interval_ms=100)
+            present.append(f"m{number}")
+            for group in groups:
+                await swarm.until_all_run(group, 6, present, timeout_s=MOST_S)
+        assert not swarm.overlaps
+        sent = swarm.sent
+    end = time.monotonic() + MOST_S
+    for each in workers[-2:]:
+        while any(group.not_yet_written for group in (await asyncio.to_thread(verified, settings)).groups):  # the last one leads all of them
+            assert time.monotonic() < end, logs.read_text()[-2_000:]
+            await asyncio.sleep(0.5)
+        assert each.end(signal.SIGTERM) < 5.0
+        assert each.process.returncode == 0, logs.read_text()[-2_000:]
+    first: dict[tuple[str, int], bytes] = {}
+    copies: Counter[str] = Counter()
+    for partition in range(2):
+        for record in await everything(settings, settings.topics.decisions, partition):
+            name = record.key.decode(), decision_record(stored_decision(record.key, record.value, "here")).number
+            copies["again" if name in first else "first"] += 1
+            assert first.setdefault(name, record.value) == record.value
+    found = verified(settings)
+    assert found.verdict is Verdict.IDENTICAL, (found.problems, [group.divergence for group in found.groups if group.divergence])
+    assert [group.group for group in found.groups] == groups
+    assert all(not group.not_yet_written for group in found.groups)
+    assert sum(group.facts for group in found.groups) >= sent
+    confirmed = sum(int(number) for number in re.findall(r"(\d+) published decisions found to be the recomputed ones", logs.read_text()))
+    assert confirmed > 0, "whoever took over has compared"
+    print(f"{sent} facts sent, {copies['first']} decisions, {copies['again']} written again, {confirmed} recomputed, all alike")
+
+
+def test_wrong_settings_end_with_one_line_that_names_them(tmp_path: Path) -> None:
+    file = tmp_path / "worker.toml"
+    file.write_text("[worker]\nhttp_prot = 1\n")
+    for arguments, says in (
+        (["--settings", str(file)], f"{file}: [worker] http_prot: no such setting; did you mean http_port?"),
+        (["--http-port", "many"], "option http_port: 'many' is not a whole number"),
+        (["--bootstrap", "127.0.0.1:1"], "bootstrap: no broker answers at 127.0.0.1:1"),
+    ):
+        done = subprocess.run([sys.executable, "-m", "equipoise", "worker", *arguments], capture_output=True, text=True, check=False, timeout=120)
+        assert done.returncode == 2
+        assert says in done.stderr.splitlines()[-1]
+
+
+# ---------------------------------------------------------------------------------------------------------- in this process
+
+
+@contextlib.asynccontextmanager
+async def hosting(settings: WorkerSettings) -> AsyncIterator[PartitionHost]:
+    """One partition without Faust: what the stream shows is up to the test."""
+    await ensure_topics(settings, settings.topics)
+    opened = await open_partitions(settings, settings.topics)
+    host = PartitionHost(settings, opened, 0, Counts())
+    host.start()
+    try:
+        await until(lambda: host.leading, "the partition is taken over")
+        yield host
+    finally:
+        await host.stop()
+
+
+async def test_facts_that_the_stream_skips_are_read_first(settings: WorkerSettings) -> None:
+    async with hosting(settings) as host, Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", CONFIG, topology(4))
+        for number in range(5):
+            await (await swarm.send("g", MemberLeft(member_id="nobody", incarnation=number)))
+        last = await (await swarm.send("g", MemberLeft(member_id="nobody", incarnation=9)))
+        assert host.lead.position == 1
+        await host.deliver(last.offset, b"g", pack_fact(MemberLeft(member_id="nobody", incarnation=9)), last.timestamp, 1)
+        await until(lambda: host.lead.position == last.offset + 1, "the gap is read")
+        await host.deliver(last.offset, b"g", b"shown again", last.timestamp, 1)
+        assert host.lead.groups["g"].machine.state.number == 6
+    assert verified(settings).verdict is Verdict.IDENTICAL
+
+
+async def test_a_stream_that_stands_still_does_not_stop_the_group(settings: WorkerSettings) -> None:
+    async with hosting(settings), Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", CONFIG, topology(4))
+        swarm.add("g", ["m1"])
+        await swarm.tick()
+        swarm.start()  # nobody delivers anything: ticks that are not read make the host read by itself
+    async with hosting(settings), Swarm(settings, settings.topics) as swarm:
+        swarm.add("g", ["m2"])
+        swarm.start()
+        await swarm.until_all_run("g", 4, ["m2"])
+    assert verified(settings).verdict is Verdict.IDENTICAL
+
+
+async def test_the_first_send_that_fails_ends_the_round_and_the_next_one_sends_what_is_missing(
+    settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with hosting(settings) as host, Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", CONFIG, topology(4))
+        real = host._producer.send
+
+        async def failing(topic: str, value: bytes, **more: Any) -> Any:
+            if topic == settings.topics.decisions:
+                future = asyncio.get_running_loop().create_future()
+                future.set_exception(OSError("the broker did not answer"))
+                return future
+            return await real(topic, value, **more)
+
+        monkeypatch.setattr(host._producer, "send", failing)
+        offsets = [(await (await swarm.send("g", MemberLeft(member_id="nobody", incarnation=number)))).offset for number in range(4)]
+        host._seen = offsets[-1]
+        await until(lambda: host._counts.takeovers_failed._value.get() == 1, "the round ends")
+        await until(lambda: host.leading and host.lead.position > offsets[-1], "the next round reads on")
+    assert len(await all_decisions(settings)) == 4
+    found = verified(settings)
+    assert (found.verdict, found.groups[0].not_yet_written, found.groups[0].repeated) == (Verdict.IDENTICAL, 0, 0)
+
+
+async def test_a_published_decision_that_differs_halts_its_group_alone(settings: WorkerSettings) -> None:
+    await ensure_topics(settings, settings.topics)
+    opened = await open_partitions(settings, settings.topics)
+    async with Swarm(settings, settings.topics) as swarm:
+        for group in ("bad", "good"):
+            await swarm.configure(group, CONFIG, topology(4))
+        sent = await (await swarm.send("bad", MemberLeft(member_id="nobody", incarnation=1)))
+        lie = DecisionRecord(opened.log_id, "bad", 1, sent.offset, 0, 5, EventRejected(kind=11, code="unknown_member"))
+        producer = AIOKafkaProducer(**settings.options())
+        await producer.start()
+        await producer.send_and_wait(settings.topics.decisions, pack_decision(lie), key=group_key("bad"), partition=0)
+        await producer.stop()
+        async with Worker(settings) as worker:
+            await until(lambda: not worker.unready(), "it has taken over")
+            halted = {lead.name: (lead.halted.code, lead.halted.offset) for _, lead in worker.groups() if lead.halted is not None}
+            assert halted == {"bad": ("published_differs", sent.offset)}
+            swarm.last_number["bad"] = 1
+            swarm.add("good", ["m1"])
+            swarm.start()
+            await swarm.until_all_run("good", 4, ["m1"])
+    found = {group.group: group for group in verified(settings).groups}
+    assert (found["bad"].verdict, found["good"].verdict) == (Verdict.DIVERGENCE, Verdict.IDENTICAL)
+
+
+async def test_an_event_that_this_build_does_not_know_halts_its_group_alone(settings: WorkerSettings) -> None:
+    async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
+        for group in ("new", "old"):
+            await swarm.configure(group, CONFIG, topology(4))
+        producer = AIOKafkaProducer(**settings.options())
+        await producer.start()
+        await producer.send_and_wait(settings.topics.facts, pack_payload(77, 1, b"\x90"), key=group_key("new"), partition=0)
+        await producer.stop()
+        swarm.add("old", ["m1"])
+        swarm.start()
+        await swarm.until_all_run("old", 4, ["m1"])
+        halted = {lead.name: lead.halted.code for _, lead in worker.groups() if lead.halted is not None}
+        assert halted == {"new": "event_unknown"}
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{worker.http_port}") as http:
+            metrics = await (await http.get("/metrics")).text()
+            assert 'equipoise_group_halted{group="new"} 1.0' in metrics
+            assert 'equipoise_tasks{group="old",state="owned"} 4.0' in metrics
+            assert (await http.get("/ready")).status == 200
+
+
+async def test_checkpoints_only_save_reading(settings: WorkerSettings) -> None:
+    """A worker that begins at checkpoints, one that finds them damaged and one that finds none go on alike."""
+    async with hosting(settings) as host, Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", CONFIG, topology(4))
+        for number in range(60):
+            sent = await (await swarm.send("g", MemberLeft(member_id="nobody", incarnation=number)))
+        host._seen = sent.offset
+        await until(lambda: host.lead.position == sent.offset + 1, "all is folded")
+        whole = host.lead.groups["g"].machine.snapshot()
+        await host.stop(checkpoint=True)
+    kept = await everything(settings, settings.topics.checkpoints)
+    assert len(kept) >= 4
+    async with hosting(settings) as host:
+        assert host.lead.groups["g"].checkpoint_offset == sent.offset
+        assert host.lead.groups["g"].machine.snapshot() == whole
+        assert host._counts.fold_seconds._sum.get() == 0  # nothing was folded
+    log_id = verified(settings).log_id
+    damaged = StoredCheckpoint(group="g", offset=sent.offset, number=70, state=b"of another build")
+    for records in (list(checkpoint_records(log_id, damaged, 0)), [(record.key, None) for record in kept]):
+        producer = AIOKafkaProducer(**settings.options())
+        await producer.start()
+        for key, value in records:
+            await producer.send_and_wait(settings.topics.checkpoints, value, key=key, partition=0)
+        await producer.stop()
+        async with hosting(settings) as host:
+            lead = host.lead.groups["g"]
+            assert lead.machine.snapshot() == whole
+            assert lead.confirmed == lead.machine.state.number > 60
+    assert verified(settings).verdict is Verdict.IDENTICAL
+
+
+async def test_a_port_that_is_taken_and_a_topic_of_others_are_named(settings: WorkerSettings) -> None:
+    import attrs
+
+    async with Worker(settings) as worker:
+        with pytest.raises(InputError, match="http_port: cannot listen"):
+            await Worker(attrs.evolve(settings, http_port=worker.http_port)).start()
+    other = attrs.evolve(settings, prefix=f"{settings.prefix}o")
+    await ensure_topics(other, other.topics)
+    producer = AIOKafkaProducer(**settings.options())
+    await producer.start()
+    await producer.send_and_wait(other.topics.facts, b"of somebody else", partition=0)
+    await producer.stop()
+    with pytest.raises(InputError, match="does not begin with LogOpened"):
+        await Worker(other).start()
+
+
+async def test_end_offsets_of_the_groups_topics_become_facts(settings: WorkerSettings) -> None:
+    from aiokafka.admin import NewTopic
+
+    from events.log.kafka.opening import admin_client
+
+    async with admin_client(settings) as admin:
+        await admin.create_topics([NewTopic(f"{settings.prefix}log", 2, 1)])
+    producer = AIOKafkaProducer(**settings.options())
+    await producer.start()
+    for _ in range(3):
+        await producer.send_and_wait(f"{settings.prefix}log", b"x", partition=1)
+    await producer.stop()
+    async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", CONFIG, topology(2, prefix=settings.prefix))
+        swarm.add("g", ["m1"])
+        swarm.start()
+
+        def observed() -> dict[str, dict[int, int]]:
+            return next((lead.machine.state.end_offsets for _, lead in worker.groups()), {})
+
+        await until(lambda: observed() == {f"{settings.prefix}log": {0: 0, 1: 3}}, "end offsets are facts")
+        async with aiohttp.ClientSession(f"http://127.0.0.1:{worker.http_port}") as http:
+            shown = json.loads(await (await http.get("/groups/g")).text())
+            assert {task["task"]: task["end_offset"] for task in shown["state"]["tasks"]} == {"0_0": 0, "0_1": 3}
+            assert (await http.get("/groups/none")).status == 404
+
+
