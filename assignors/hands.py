@@ -15,13 +15,17 @@ import attrs
 import numpy as np
 
 from assignors.network import deal
-from assignors.transport import Hashes, Network, mixed, solve, stable_hash
+from assignors.transport import Hashes, Ints, Network, mixed, solve, stable_hash
 from events.tasks import TaskId
 
 Suit = tuple[int, int]
 """What tasks share that may stand for each other; the last number is their lag."""
 Shape = tuple[tuple[Suit, int], ...]
 """How many tasks of each suit a hand has."""
+
+
+MOST_PAIRS = 4_000_000
+"""Hands that differ times members: beyond that each member has the hand it was dealt, and keeps what it can of that. (2,000 members, seconds.)"""
 
 
 @attrs.frozen
@@ -45,7 +49,10 @@ def given(hands: Mapping[str, Sequence[TaskId]], suits: Mapping[TaskId, Suit], o
     for hand in hands.values():
         shape = _shape(suits[task] for task in hand)
         shapes[shape] = shapes.get(shape, 0) + 1
-    shape_of, unique = _matched(shapes, {suit: {name: len(own) for name, own in of.items()} for suit, of in held.items()}, sorted(hands))
+    if len(shapes) * len(hands) > MOST_PAIRS:
+        shape_of, unique = {name: _shape(suits[task] for task in hand) for name, hand in hands.items()}, True
+    else:
+        shape_of, unique = _matched(shapes, {suit: {name: len(own) for name, own in of.items()} for suit, of in held.items()}, sorted(hands))
     kept: dict[TaskId, str] = {}
     open_places: dict[Suit, dict[str, int]] = {}
     for name, shape in shape_of.items():
@@ -72,57 +79,60 @@ def _shape(suits: Iterable[Suit]) -> Shape:
 def _matched(shapes: Mapping[Shape, int], held: Mapping[Suit, Mapping[str, int]], members: Sequence[str]) -> tuple[dict[str, Shape], bool]:
     """Member -> the shape of its hand, and whether no other way keeps as much. `shapes`: how many hands have each; as many as members.
 
-    A flow: from each shape to the members that would keep something of it, or through a pool to any, and from each member one unit to the sink.
+    A flow: from each shape to the members that would keep more of it than of the worst, or through a pool to any, and from each member one unit to
+    the sink.
     """
     ordered = sorted(shapes)
-    first_member = 2 + len(ordered)  # 0 is the sink, 1 the pool
-    node = {name: first_member + index for index, name in enumerate(members)}
-    most = max(sum(count for _, count in shape) for shape in ordered)
-    arcs: list[tuple[int, int, int, int]] = []  # tail, head, capacity, cost
-    for index, shape in enumerate(ordered):
-        keeps: dict[str, int] = {}
-        for suit, count in shape:
-            for name, own in held.get(suit, {}).items():
-                keeps[name] = keeps.get(name, 0) + min(own, count)
-        arcs.extend((2 + index, node[name], 1, most - kept) for name, kept in sorted(keeps.items()))
-        arcs.append((2 + index, 1, shapes[shape], most))
-    arcs.extend((1, node[name], 1, 0) for name in members)
-    arcs.extend((node[name], 0, 1, 0) for name in members)
+    keeps = _keeps(ordered, held, members)
+    least = keeps.min(axis=0)
+    shape, member = np.nonzero(keeps > least)
+    first_member = 2 + len(ordered)  # 0 is the sink, 1 the pool, then the shapes
+    everyone = np.arange(len(members), dtype=np.int64) + first_member
+    kinds = np.arange(len(ordered), dtype=np.int64) + 2
+    counts = np.array([shapes[each] for each in ordered], dtype=np.int64)
+    most = int(keeps.max(initial=0))
+    ones, zeros = np.ones_like(everyone), np.zeros_like(everyone)
+    tail = np.concatenate((shape + 2, kinds, ones, everyone))
+    head = np.concatenate((member + first_member, np.ones_like(kinds), everyone, zeros))
     supply = np.zeros(first_member + len(members), dtype=np.int64)
-    supply[2:first_member] = [shapes[shape] for shape in ordered]
+    supply[2:first_member] = counts
     supply[0] = -len(members)
-    table = np.array(arcs, dtype=np.int64)
     flow = solve(
         Network(
             nodes=len(supply),
             supply=supply,
-            tail=table[:, 0].copy(),
-            head=table[:, 1].copy(),
-            capacity=table[:, 2].copy(),
-            costs=(table[:, 3].copy(),),
-            names=_names(arcs, members, first_member),
+            tail=tail,
+            head=head,
+            capacity=np.concatenate((np.ones_like(shape), counts, ones, ones)),
+            costs=(np.concatenate((most - keeps[shape, member], np.zeros_like(kinds), most - least, zeros)),),
+            names=_names(tail, head, members, first_member),
             most_costed=1,
         )
     )
-    shape_of: dict[str, Shape] = {}
-    pooled: list[Shape] = []
-    for (tail, head, _, _), amount in zip(arcs, flow.amount.tolist(), strict=True):
-        if amount and 2 <= tail < first_member:
-            if head == 1:
-                pooled.extend([ordered[tail - 2]] * amount)
-            else:
-                shape_of[members[head - first_member]] = ordered[tail - 2]
-    empty_handed = [name for name in members if name not in shape_of]
-    shape_of.update(zip(empty_handed, pooled, strict=True))
+    used = np.flatnonzero(flow.amount[: len(shape)])
+    shape_of = {members[member[arc]]: ordered[shape[arc]] for arc in used.tolist()}
+    through_pool = flow.amount[len(shape) : len(shape) + len(ordered)].tolist()
+    pooled = [each for each, amount in zip(ordered, through_pool, strict=True) for _ in range(amount)]
+    shape_of.update(zip([name for name in members if name not in shape_of], pooled, strict=True))
     return shape_of, flow.unique
 
 
-def _names(arcs: Sequence[tuple[int, int, int, int]], members: Sequence[str], first_member: int) -> Hashes:
+def _keeps(shapes: Sequence[Shape], held: Mapping[Suit, Mapping[str, int]], members: Sequence[str]) -> Ints:
+    """How much of each shape (row) each member (column) would keep."""
+    column = {name: index for index, name in enumerate(members)}
+    wanted: dict[Suit, list[tuple[int, int]]] = {}
+    for row, shape in enumerate(shapes):
+        for suit, count in shape:
+            wanted.setdefault(suit, []).append((row, count))
+    keeps = np.zeros((len(shapes), len(members)), dtype=np.int64)
+    for suit, own in held.items():
+        rows, counts = zip(*wanted[suit], strict=True)
+        columns = [column[name] for name in own]
+        keeps[np.ix_(rows, columns)] += np.minimum.outer(np.array(counts), np.array(list(own.values())))
+    return keeps
+
+
+def _names(tail: Ints, head: Ints, members: Sequence[str], first_member: int) -> Hashes:
     """A stable hash of what each arc joins."""
-    hashes = [stable_hash(name) for name in members]
-
-    def name(node: int) -> int:
-        return node if node < first_member else hashes[node - first_member]
-
-    parts = np.array([(name(tail), name(head)) for tail, head, _, _ in arcs], dtype=np.uint64)
-    return mixed(parts[:, 0] ^ mixed(parts[:, 1], 1), 0)
+    nodes = np.array([*range(first_member), *(stable_hash(name) for name in members)], dtype=np.uint64)
+    return mixed(nodes[tail] ^ mixed(nodes[head], 1), 0)

@@ -19,6 +19,7 @@ they are part of the same target, and stay as well.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Protocol
 
 from assignors.bounds import moves_lower_bound
 from assignors.costs import cross_rack, rack_lower_bound, rack_stages, restore_records
@@ -45,22 +46,65 @@ class HighAvailability:
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself."""
         situation = Situation(problem, announced=self.announced)
-        shares = Shares(situation)
+        return hand_over(situation, _Counts(situation))
 
-        free = [task for task in situation.tasks if task not in situation.owner]
-        candidates = _candidates(situation, free)
-        overdue = _overdue(situation)
-        settled = _settled(situation, candidates, overdue)
-        target = adopted_target(situation, shares, {**candidates, **overdue}, settled)
-        if overdue:
-            settled.update(_leave_now(situation, shares, overdue, target.owner))
-            target = adopted_target(situation, shares, candidates, settled)
-        now = _now(situation, shares, candidates, target.owner, free)
 
-        slots = Slots(situation)
-        movements = get_movements(situation, now, target.owner, slots)
-        standbys = assign_standbys(situation, now, target.owner, movements, slots)
-        return _plan(situation, shares, candidates, settled, target, now, movements, standbys, keep_ready(movements, slots))
+class Balance(Protocol):
+    """What is to be even, and by which moves: the part of `hand_over` that assignors do not share."""
+
+    def target(self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
+        """Who is to run what in the end. Tasks of `candidates` need an owner now; those of `settled` go where that says (PROTOCOL D9)."""
+
+    def owners_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> Mapping[TaskId, str]:
+        """Owners for tasks that need one now, of their candidates only, as balanced as that allows beside what is `running`."""
+
+    def imbalance(self, owner: Mapping[TaskId, str]) -> int:
+        """See `PlanCost.imbalance`."""
+
+    def moves_lower_bound(
+        self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], now: Mapping[TaskId, str], target: Mapping[TaskId, str]
+    ) -> int:
+        """Fewest changes of owner from now to any target as balanced as this one."""
+
+
+class _Counts:
+    """Even in numbers of tasks."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+        self._shares = Shares(situation)
+
+    def target(self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
+        return adopted_target(self._situation, self._shares, candidates, settled)
+
+    def owners_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> Mapping[TaskId, str]:
+        return constrained_balanced_assignment(self._situation, self._shares, candidates, running)
+
+    def imbalance(self, owner: Mapping[TaskId, str]) -> int:
+        return self._shares.imbalance(owner)
+
+    def moves_lower_bound(
+        self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], now: Mapping[TaskId, str], target: Mapping[TaskId, str]
+    ) -> int:
+        return moves_lower_bound(self._situation, self._shares, candidates, settled, balanced=self.imbalance(target) == 0)
+
+
+def hand_over(situation: Situation, balance: Balance) -> Plan:
+    """The plan that brings the group to the target of `balance` with state moved first: what all assignors of this kind share."""
+    free = [task for task in situation.tasks if task not in situation.owner]
+    candidates = _candidates(situation, free)
+    overdue = _overdue(situation)
+    settled = _settled(situation, candidates, overdue)
+    target = balance.target({**candidates, **overdue}, settled)
+    if overdue:
+        settled.update(_leave_now(balance, overdue, target.owner))
+        target = balance.target(candidates, settled)
+    now = _now(situation, balance, candidates, target.owner, free)
+
+    slots = Slots(situation)
+    movements = get_movements(situation, now, target.owner, slots)
+    standbys = assign_standbys(situation, now, target.owner, movements, slots)
+    return _plan(situation, balance, candidates, settled, target, now, movements, standbys, keep_ready(movements, slots))
 
 
 def _stands(situation: Situation, task: TaskId) -> bool:
@@ -100,12 +144,12 @@ def _overdue(situation: Situation) -> dict[TaskId, Candidates]:
     return overdue
 
 
-def _leave_now(situation: Situation, shares: Shares, overdue: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
+def _leave_now(balance: Balance, overdue: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
     """Overdue tasks -> where they go now: to their target if it is one of their candidates, otherwise to another of them."""
     straight = {task: target[task] for task, candidates in overdue.items() if target[task] in candidates}
     others = {task: candidates for task, candidates in overdue.items() if task not in straight}
     running = {task: member for task, member in target.items() if task not in others}
-    return {**straight, **constrained_balanced_assignment(situation, shares, others, running)}
+    return {**straight, **balance.owners_for_now(others, running)}
 
 
 def _settled(situation: Situation, candidates: Mapping[TaskId, Candidates], overdue: Mapping[TaskId, Candidates]) -> dict[TaskId, str]:
@@ -118,7 +162,7 @@ def _settled(situation: Situation, candidates: Mapping[TaskId, Candidates], over
 
 
 def _now(
-    situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str], free: list[TaskId]
+    situation: Situation, balance: Balance, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str], free: list[TaskId]
 ) -> dict[TaskId, str]:
     """Who runs what after this plan.
 
@@ -134,13 +178,13 @@ def _now(
             now[task] = target[task]
         else:
             waiting[task] = candidates[task]
-    now.update(constrained_balanced_assignment(situation, shares, waiting, now))
+    now.update(balance.owners_for_now(waiting, now))
     return dict(sorted(now.items()))
 
 
 def _plan(
     situation: Situation,
-    shares: Shares,
+    balance: Balance,
     candidates: Mapping[TaskId, Candidates],
     settled: Mapping[TaskId, str],
     target: Target,
@@ -150,9 +194,9 @@ def _plan(
     kept_ready: frozenset[tuple[TaskId, str]],
 ) -> Plan:
     """Everything sorted, everything named."""
-    imbalance = shares.imbalance(target.owner)
+    imbalance = balance.imbalance(target.owner)
     moves = sum(now[task] != owner for task, owner in target.owner.items() if task in now)
-    bound = moves_lower_bound(situation, shares, candidates, settled, balanced=imbalance == 0)
+    bound = balance.moves_lower_bound(candidates, settled, now, target.owner)
     stages = rack_stages(situation, now, target, standbys.goal)
     rack_bound = rack_lower_bound(stages, standbys.goal)
     return Plan(
@@ -172,7 +216,7 @@ def _plan(
             rack_cost_lower_bound=rack_bound,
         ),
         unique=target.unique and (standbys.goal is None or standbys.goal.unique),
-        imbalance_now=shares.imbalance(now),
+        imbalance_now=balance.imbalance(now),
     )
 
 

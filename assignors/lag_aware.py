@@ -184,7 +184,7 @@ def _member_plans(
 
 
 def _reasons(situation: Situation, target: Mapping[TaskId, str], lags: Mapping[TaskId, int]) -> dict[TaskId, Reason]:
-    """For each task that moves or is placed, with its lag, and for those that a leaving member gives up for nobody."""
+    """For each task that moves or is placed, with its lag, or that of its new owner if it has state; and for what who leaves gives up for nobody."""
     reasons: dict[TaskId, Reason] = {}
     for task, destination in sorted(target.items()):
         owner = situation.owner.get(task)
@@ -195,7 +195,8 @@ def _reasons(situation: Situation, target: Mapping[TaskId, str], lags: Mapping[T
             continue
         movement = situation.in_flight.get(task)
         carried = movement is not None and movement.state is MovementState.REVOKING
-        reasons[task] = Reason(code="carried" if carried else "dealt", lag_records=lags[task], because="leaving" if leaving else None)
+        behind = situation.lag(destination, task) if situation.tasks[task].stateful else lags[task]
+        reasons[task] = Reason(code="carried" if carried else "dealt", lag_records=behind, because="leaving" if leaving else None)
     return reasons
 
 

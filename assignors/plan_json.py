@@ -37,6 +37,7 @@ def plan_json(plan: Plan, naming: Naming = PLAIN) -> dict[str, Any]:
         "lost_until_ms": {naming.text(task): until_ms for task, until_ms in plan.lost_until_ms.items()},
         "revocations": attrs.asdict(plan.revocations),
         "memory": {key: value if isinstance(value, int) else [_memory_text(item, naming) for item in value] for key, value in plan.memory.items()},
+        **({} if plan.load is None else {"load": attrs.asdict(plan.load)}),
     }
 
 

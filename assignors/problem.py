@@ -39,6 +39,16 @@ class Partition:
 
 
 @attrs.frozen(kw_only=True)
+class TaskLoad:
+    """What a task asks of its host, measured: `cpu`, `memory`, `disk` in millionths of one thread's part of a host, `records_per_s` processed."""
+
+    cpu: int = 0
+    memory: int = 0
+    disk: int = 0
+    records_per_s: int = 0
+
+
+@attrs.frozen(kw_only=True)
 class Task:
     """A task to be placed. `end_offset`: records in its changelogs, which a member without a copy has to restore.
 
@@ -52,6 +62,8 @@ class Task:
     changelog: tuple[Partition, ...] = ()
     written_records_per_s: int = 0
     """Speed at which its changelogs grow; 0: they do not, or it was not measured."""
+    load: TaskLoad | None = None
+    """None: not measured."""
     lag: int | None = None
     lost_since_ms: int | None = None
     """Group time at which its owner left or died without having been asked to hand it over; None: it is not lost. Nobody owns a lost task."""
@@ -175,6 +187,7 @@ REASONS: Mapping[str, str] = {
     "balance": "{source} has more than its share; {destination} has less",
     "traffic": "{destination} is nearer to what it reads than {source}{traffic}",
     "traffic_room": "it makes room on {source} for a task that is nearer there{traffic}",
+    "load": "{source} carries more of the load than {destination}, by more than the task and what is worth a move",
     "leaving": "{source} is leaving",
     "unowned": "nobody ran it; {destination} is the best placed of the caught-up members",
     "unowned_stateless": "nobody ran it; {destination} has room, and it has no state to restore",
@@ -197,6 +210,7 @@ REASONS: Mapping[str, str] = {
     "dealt": "its topic is dealt by count, then by lag; it falls to {destination}",
     "being_learned": "{source} gives it up while it is being learned, and takes it again",
     "blocked": "the last warm-up on {destination} stalled; back-off",
+    "eager": "{destination} is eager: it gives up everything, then gets all that it is to have together",
     "lost": "its member is gone and may come back for it; until then nobody runs it",
     "lost_for_good": "its member did not come back for it in time; {destination} has room",
     "lost_work_waits": "lost work waits for its member; until then nothing else moves for balance",
@@ -249,6 +263,20 @@ class PlanCost:
 
 
 @attrs.frozen(kw_only=True)
+class LoadBalance:
+    """How full the fullest and the emptiest staying member are per thread, in millionths of a fair share: now, and at the target.
+
+    `bound`: what the two differ by at most once the group has come to rest, if every task may go everywhere.
+    """
+
+    highest_now: int = 0
+    lowest_now: int = 0
+    highest: int = 0
+    lowest: int = 0
+    bound: int = 0
+
+
+@attrs.frozen(kw_only=True)
 class Plan:
     """Target, what may happen now, and why. Mappings are keyed in rising order and name every live member."""
 
@@ -273,6 +301,10 @@ class Plan:
     """The same."""
     ask_again_ms: int | None = None
     """Group time at which the assignor wants to be asked again, whatever else; None: it does not."""
+    watching: bool = False
+    """It rests on what changes by itself: ask again at the next probing interval, though nothing is wanted now."""
+    load: LoadBalance | None = None
+    """For assignors that balance by load."""
 
     @property
     def scheduled_ms(self) -> int | None:

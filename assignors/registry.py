@@ -15,6 +15,7 @@ from assignors.kafka_connect import KafkaConnect
 from assignors.kafka_streams import KafkaStreams
 from assignors.lag_aware import LagAware
 from assignors.learner import Learner
+from assignors.load_balanced import LoadBalanced
 from assignors.problem import Assignor
 from events.errors import InputError
 
@@ -25,7 +26,7 @@ ENTRY_POINT_GROUP = "equipoise.assignors"
 def available() -> dict[tuple[str, int], Assignor]:
     """(name, version) -> assignor, in rising order. Raises InputError when two claim the same place, or one cannot be loaded."""
     found: dict[tuple[str, int], Assignor] = {}
-    for builtin in (Cooperative(), HighAvailability(), KafkaConnect(), KafkaStreams(), LagAware(), Learner()):
+    for builtin in (Cooperative(), HighAvailability(), KafkaConnect(), KafkaStreams(), LagAware(), Learner(), LoadBalanced()):
         found[builtin.name, builtin.version] = builtin
     for entry_point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value)):
         try:

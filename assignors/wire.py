@@ -33,7 +33,7 @@ import attrs
 from assignors import json_fields as read
 from assignors import registry
 from assignors.plan_json import plan_json
-from assignors.problem import AssignmentProblem, Member, Memory, Movement, MovementState, Partition, Revocations, Task
+from assignors.problem import AssignmentProblem, Member, Memory, Movement, MovementState, Partition, Revocations, Task, TaskLoad
 from assignors.racks import MOST_WEIGHT
 from assignors.topics import PLAIN, Naming, TopicTask, naming_of
 from assignors.validation import plan_faults
@@ -192,7 +192,7 @@ def _partition(path: str, value: object) -> Partition:
 
 
 def _task(path: str, value: object) -> Task:
-    optional = ("end_offset", "source", "changelog", "written_records_per_s", "lost_since_ms")
+    optional = ("end_offset", "source", "changelog", "written_records_per_s", "lost_since_ms", "load")
     fields = read.JsonObject(path, value, required=("id", "stateful"), optional=optional)
     return Task(
         id=_id(f"{path}.id", fields.content["id"]),
@@ -202,7 +202,13 @@ def _task(path: str, value: object) -> Task:
         changelog=fields.each("changelog", _partition),
         written_records_per_s=fields.get("written_records_per_s", read.speed, 0),
         lost_since_ms=None if fields.content.get("lost_since_ms") is None else fields.get("lost_since_ms", read.whole, 0),
+        load=None if fields.content.get("load") is None else fields.get("load", _load, None),
     )
+
+
+def _load(path: str, value: object) -> TaskLoad:
+    fields = read.JsonObject(path, value, required=(), optional=("cpu", "memory", "disk", "records_per_s"))
+    return TaskLoad(**{name: fields.get(name, read.whole, 0) for name in fields.content})
 
 
 def _plain_tasks(fields: read.JsonObject) -> tuple[tuple[Task, ...], Naming]:

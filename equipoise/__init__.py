@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from assignors.problem import AssignmentProblem, Assignor, Plan
+    from assignors.scale_down import ScaleDown, scale_down
     from equipoise.demo import run_demo
     from equipoise.member import Member, MemoryStore, RocksStore, StateStore, SupersededError, TaskContext
     from events.errors import EquipoiseError
@@ -47,6 +48,7 @@ _PLACES = {
     "Plan": "assignors.problem",
     "Record": "events.records",
     "RocksStore": "equipoise.member",
+    "ScaleDown": "assignors.scale_down",
     "Simulation": "replay.simulate",
     "SimulationResult": "replay.simulate",
     "StateStore": "equipoise.member",
@@ -64,6 +66,7 @@ _PLACES = {
     "read_exogenous": "replay.exogenous",
     "render_page": "replay.timeline",
     "run_demo": "equipoise.demo",
+    "scale_down": "assignors.scale_down",
     "show": "replay.show",
     "simulate": "replay.simulate",
     "verify": "replay.verify",
@@ -83,6 +86,7 @@ __all__ = [
     "Plan",
     "Record",
     "RocksStore",
+    "ScaleDown",
     "Simulation",
     "SimulationResult",
     "StateStore",
@@ -100,6 +104,7 @@ __all__ = [
     "read_exogenous",
     "render_page",
     "run_demo",
+    "scale_down",
     "show",
     "simulate",
     "verify",

@@ -31,7 +31,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     2: (1, facts.GroupConfigured),
     3: (1, facts.TopologyDeclared),
     4: (1, facts.PartitionsObserved),
-    5: (2, facts.MemberJoined),
+    5: (3, facts.MemberJoined),
     6: (1, facts.LagReported),
     7: (1, facts.TaskReady),
     8: (1, facts.TasksRevoked),

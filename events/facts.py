@@ -108,6 +108,8 @@ class MemberJoined:
     """An earlier incarnation of this member that is proven dead, for instance by the state directory's lock (PROTOCOL M5)."""
     lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
     """Copies found on disk."""
+    eager: bool = attrs.field(default=False, validator=fields.boolean)
+    """It cannot take tasks or give some up beside others: before any change of what it runs it gives up everything (KIP-415, protocol `eager`)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -119,7 +121,11 @@ class Load:
     disk: float = attrs.field(default=0.0, validator=fields.number())
     records_per_s: float = attrs.field(default=0.0, validator=fields.number())
     restored_records_per_s: float = attrs.field(default=0.0, validator=fields.number())
-    """Restore speed measured lately; 0: not measured."""
+    """Restore speed of all its copies together, measured lately while there was something to restore; 0: not measured."""
+    tasks: dict[TaskId, int] = attrs.field(
+        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
+    )
+    """Task it runs -> records it processes of it a second. By this the load of the host is told apart by tasks; may be left out."""
 
 
 @attrs.frozen

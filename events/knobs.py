@@ -84,6 +84,8 @@ class Knobs:
     """A warm-up that got no nearer for this long loses its slot; doubled at each repeat (PROTOCOL M7)."""
     drain_timeout_ms: int = attrs.field(default=600_000, validator=fields.integer())
     """A leaving member's tasks are moved by then, caught-up destination or not (PROTOCOL M7)."""
+    load_window_ms: int = attrs.field(default=60_000, validator=fields.integer(1))
+    """Reported loads are averaged over so much (`statemachine.loads`). A knob and no option of one assignor: the machine measures whoever decides."""
     checkpoint_every_records: int = attrs.field(default=10_000, validator=fields.integer(0))
     """Facts between two `Checkpointed` decisions; 0: none."""
 

@@ -13,6 +13,7 @@ import attrs
 
 from events import fields
 from events.errors import UnsoundError
+from events.tasks import Lag, TaskId
 
 MEMBER_JOINED = 5
 
@@ -32,15 +33,40 @@ class MemberJoinedV1:
     ended_incarnation: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
 
 
+@attrs.frozen(kw_only=True)
+class MemberJoinedV2:
+    """MemberJoined before members said whether they are eager (KIP-415)."""
+
+    member_id: str = attrs.field(validator=fields.text())
+    incarnation: int = attrs.field(validator=fields.integer())
+    capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
+    rack: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
+    tags: dict[str, str] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.text(), fields.text()))
+    session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
+    lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
+    topology_epoch: int = attrs.field(default=0, validator=fields.integer())
+    join_nonce: str = attrs.field(validator=fields.text())
+    ended_incarnation: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
+
+
 def _member_joined_2(wire: list[Any]) -> list[Any]:
     """No tags, between `rack` and `session_timeout_ms`; no copies, at the end."""
     return [*wire[:4], {}, *wire[4:], {}]
 
 
-PAST_SHAPES: Mapping[tuple[int, int], type] = {(MEMBER_JOINED, 1): MemberJoinedV1}
+def _member_joined_3(wire: list[Any]) -> list[Any]:
+    """Not eager, at the end."""
+    return [*wire, False]
+
+
+PAST_SHAPES: Mapping[tuple[int, int], type] = {(MEMBER_JOINED, 1): MemberJoinedV1, (MEMBER_JOINED, 2): MemberJoinedV2}
 """(kind, version) -> the class that version had. JSON Lines of that version are read with it."""
 
-STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {(MEMBER_JOINED, 1): _member_joined_2}
+STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
+    (MEMBER_JOINED, 1): _member_joined_2,
+    (MEMBER_JOINED, 2): _member_joined_3,
+}
 """(kind, version n) -> the step from wire form n to wire form n + 1."""
 
 

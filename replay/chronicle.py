@@ -17,6 +17,7 @@ from collections.abc import Iterable
 
 import attrs
 
+from assignors.load import weights
 from assignors.problem import AssignmentProblem, Movement, MovementState
 from assignors.racks import rack_of, traffic_cost
 from assignors.ranking import acceptable_lag
@@ -67,6 +68,10 @@ class Candidate:
     rack: str | None = None
     traffic_cost: int | None = None
     """What its traffic would cost there; None: the group is not rack-aware, or the racks are not known."""
+    load_share: int | None = None
+    """What it carries per thread, in millionths of a fair share of the load (`assignors.load`); None: its assignor does not go by load."""
+    task_share: int | None = None
+    """What the task itself carries, in the same unit; the same on every member."""
 
 
 WAITS = ("slot_full", "carried", "warming", "next_probing")
@@ -265,7 +270,9 @@ class Chronicle:
             self.under_way[task] = story
 
     def _candidates(self, step: Step, task: TaskId) -> tuple[Candidate, ...]:
-        return () if self._only is None or step.asked is None else tuple(candidates(step.asked.problem, task))
+        if self._only is None or step.asked is None:
+            return ()
+        return tuple(candidates(step.asked.problem, task, by_load=step.asked.plan.load is not None))
 
     def _note_declared(self, record: Record, state: GroupState) -> None:
         if isinstance(record.event, TaskReady | LagReported):
@@ -401,9 +408,10 @@ class Chronicle:
         self._open.clear()
 
 
-def candidates(problem: AssignmentProblem, task: TaskId) -> list[Candidate]:
-    """Every member as the assignor saw it when it was asked about `task`, by id."""
+def candidates(problem: AssignmentProblem, task: TaskId, *, by_load: bool = False) -> list[Candidate]:
+    """Every member as the assignor saw it when it was asked about `task`, by id. `by_load`: its assignor goes by what tasks carry."""
     found = []
+    weight = weights(problem.tasks, problem.members, problem.knobs) if by_load else {}
     tasks = {each.id: each for each in problem.tasks}
     known = tasks.get(task) if problem.knobs.rack_aware_strategy != "none" else None
     for member in problem.members:
@@ -428,6 +436,8 @@ def candidates(problem: AssignmentProblem, task: TaskId) -> list[Candidate]:
                 restore_records_per_s=member.restore_records_per_s,
                 rack=rack_of(member, problem.knobs),
                 traffic_cost=None if known is None else traffic_cost(known, member, problem.knobs),
+                load_share=sum(weight.get(each, 0) for each in member.active) // member.capacity if by_load else None,
+                task_share=weight.get(task),
             )
         )
     return found

@@ -94,6 +94,7 @@ class ProcessStarted:
     capacity: int
     rack: str | None
     tags: Mapping[str, str]
+    eager: bool
     session_timeout_ms: int
     lease_margin_ms: int
     state_kept: bool
@@ -391,6 +392,7 @@ def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: 
                     capacity=life.join.capacity,
                     rack=life.join.rack,
                     tags=life.join.tags,
+                    eager=life.join.eager,
                     session_timeout_ms=life.join.session_timeout_ms,
                     lease_margin_ms=life.join.lease_margin_ms,
                     state_kept=_state_kept(life, theirs[index - 1] if index else None, start, imported=imported),

@@ -12,13 +12,13 @@ from typing import Any
 import attrs
 
 from assignors import registry
-from assignors.problem import Movement, MovementState, Plan
+from assignors.problem import LoadBalance, Movement, MovementState, Plan
 from events.errors import InputError
 from events.tasks import TaskId
 from replay.chronicle import Candidate, Chronicle, Interval, MoveStory, candidates
 from replay.refold import Entry, Refold
 from replay.show import TaskRow, task_rows
-from replay.wording import cause_text, clock_text, counted, lag_form, lag_text, reason_text, span_text
+from replay.wording import cause_text, clock_text, counted, lag_form, lag_text, reason_text, share_text, span_text
 from statemachine import leader
 from statemachine.machine import Load
 from statemachine.state import GroupPhase, GroupState, MemberState, known_lag
@@ -155,9 +155,10 @@ class _Explaining:
         self.now_ms = refold.last_append_ms
         self.plan: Plan | None = None
         problem = leader.build_problem(self.state)
-        self.candidates_now = tuple(candidates(problem, row.task))
         if refold.assignor is not None and self.state.members and self.state.phase in (GroupPhase.LEADING, GroupPhase.SHADOWING):
             self.plan = refold.assignor.assign(problem)
+        by_load = self.plan is not None and self.plan.load is not None
+        self.candidates_now = tuple(candidates(problem, row.task, by_load=by_load))
         self.slots: tuple[SlotHolder, ...] = ()
 
     def explanation(self) -> Explanation:
@@ -212,6 +213,7 @@ class _Explaining:
         before = "" if said_already else f"; {move.source} had it until then"
         said.append(f"Why {owner}: {reason}{before}.")
         said += self._traffic_then(move)
+        said += _load_then(move)
         if len(move.steps) > 1:
             said.append(
                 f"It was decided at {clock_text(first.append_ms)} (offset {first.offset}) and took {span_text(last.append_ms - first.append_ms)}."
@@ -336,8 +338,20 @@ class _Explaining:
             if plan.imbalance_now == 0
             else f"{counted(plan.imbalance_now, 'task')} off balance, and {counted(plan.cost.imbalance, 'task')} when all is done"
         )
+        if plan.load is not None:
+            share, balance = f"{len(member.active)} tasks, and the load is its measure{self._load_now(owner)}", self._load_balance(plan.load)
         would = "equipoise would leave it there" if self.state.phase is GroupPhase.SHADOWING else "It stays where it is: the target has it there"
         return [f"{would}. {owner} has {share}; the group is {balance}."]
+
+    def _load_now(self, owner: str) -> str:
+        at = next((each for each in self.candidates_now if each.member_id == owner), None)
+        if at is None or at.load_share is None or at.task_share is None:
+            return ""
+        return f": {share_text(at.task_share)} of a fair share is {self.task}, {share_text(at.load_share)} per thread all that {owner} has"
+
+    def _load_balance(self, load: LoadBalance) -> str:
+        spread = f"between {share_text(load.lowest_now)} and {share_text(load.highest_now)}"
+        return f"{spread} of a fair share; once at rest, members differ by at most {share_text(load.bound)}"
 
     def _would_move(self, movement: Movement) -> str:
         assert self.plan is not None
@@ -444,6 +458,17 @@ class _Explaining:
     def _next_round(self) -> str:
         deadline_ms = self.state.probing_deadline_ms
         return "" if deadline_ms is None else f", in {span_text(max(0, deadline_ms - self.state.now_ms))} at the latest"
+
+
+def _load_then(move: MoveStory) -> list[str]:
+    """What the task and both ends of its move carried when that was decided, where loads decide."""
+    at = {each.member_id: each for each in move.candidates}
+    ends = [at[name] for name in dict.fromkeys((move.source, move.destination)) if name in at]
+    told = [f"{share_text(each.load_share)} on {each.member_id}" for each in ends if each.load_share is not None]
+    task = next((each.task_share for each in ends), None)
+    if not told or task is None:
+        return []
+    return [f"The load then, per thread and of a fair share: {', '.join(told)}; {share_text(task)} of that is {move.task}."]
 
 
 def expected_ms(member: MemberState, records: int) -> int | None:

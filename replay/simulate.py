@@ -17,7 +17,7 @@ from assignors import registry
 from assignors.problem import check_knobs
 from events.errors import InputError
 from events.facts import GroupConfigured
-from events.knobs import Knobs, Scalar
+from events.knobs import Knobs
 from replay.cluster import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, Sink, WorkerSettings
 from replay.cluster.measures import Costs, Life, Notes, WindowCost
 from replay.cluster.process import Process
@@ -39,7 +39,7 @@ class Simulation:
     """
 
     assignor: str | None = None
-    overrides: Mapping[str, Scalar] = attrs.field(factory=dict)
+    overrides: Mapping[str, Any] = attrs.field(factory=dict)
     seed: int = 0
     restore: RestoreModel = attrs.field(factory=RestoreModel)
     network: NetworkSettings = attrs.field(factory=NetworkSettings)
@@ -94,7 +94,7 @@ def _cost_json(cost: WindowCost) -> dict[str, Any]:
     return form
 
 
-def override(knobs: Knobs, overrides: Mapping[str, Scalar]) -> Knobs:
+def override(knobs: Knobs, overrides: Mapping[str, Any]) -> Knobs:
     """`knobs` with some replaced. Raises InputError for a name that is none, FieldError for a value that is unsound."""
     known = {field.name for field in attrs.fields(Knobs)}
     for name in overrides:
@@ -197,6 +197,7 @@ class _Run:
             capacity=happening.capacity,
             rack=happening.rack,
             tags=dict(happening.tags),
+            eager=happening.eager,
             session_timeout_ms=happening.session_timeout_ms,
             lease_margin_ms=happening.lease_margin_ms,
             heartbeat_interval_ms=min(simulation.heartbeat_interval_ms, max(1, happening.session_timeout_ms // 3)),
@@ -204,6 +205,7 @@ class _Run:
             restore=simulation.restore,
             start_ms=simulation.start_ms,
             close_ms=simulation.close_ms,
+            tells_load=True,
         )
         proven = before.incarnation if before is not None and happening.state_kept else None
         self.cluster.start_process(settings, state_kept=happening.state_kept, proven_dead=proven)

@@ -132,6 +132,11 @@ def span_text(ms: int) -> str:
     return f"{seconds // 3_600} h {seconds % 3_600 // 60:02} min"
 
 
+def share_text(millionths: int) -> str:
+    """A part of a fair share of the load (`assignors.load`), as in ``131 %``."""
+    return f"{millionths / 10_000:.0f} %"
+
+
 def counted(number: int, singular: str, plural: str | None = None) -> str:
     """``1 task``, ``2 tasks``, ``1,204 tasks``."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"

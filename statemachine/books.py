@@ -70,6 +70,7 @@ class Account:
     warmup: frozenset[TaskId] = frozenset()
     leaving: bool = False
     released: bool = False
+    eager: bool = False
     restore_records_per_s: int = 0
     """Measured last; before that what was known of others when it joined; 0: nothing."""
 
@@ -100,6 +101,8 @@ class Books:
         """Who was put out by force and has not been silent for its session timeout since."""
         self.heading: dict[TaskId, str] = {}
         """Tasks being handed over -> destination."""
+        self.regaining: dict[TaskId, str] = {}
+        """Tasks that an eager member is to get, or to get again, together with others -> that member."""
         self.idle: set[TaskId] = set()
         """Tasks of the topology that are nobody's active task."""
         self.lost: set[TaskId] = set()
@@ -190,6 +193,12 @@ class Books:
                     self.observed_ms[key] = self.now_ms
                 known[partition] = end
 
+    def gathers(self, member_id: str) -> bool:
+        """It is eager, and is still to give something up, or somebody else is for it: until then it is to get nothing."""
+        account = self.accounts[member_id]
+        coming = (task for going in (self.heading, self.regaining) for task, destination in going.items() if destination == member_id)
+        return account.eager and (bool(account.revoking) or any(task in self.owner for task in coming))
+
     # Writing down
 
     def step(self, record: Record, decisions: list[DecisionRecord]) -> None:
@@ -279,8 +288,10 @@ class Books:
             if self.part(task) is not None:
                 self.idle.add(task)
                 self.lost.add(task)
-        for task in [task for task, destination in self.heading.items() if destination == account.member_id]:
-            del self.heading[task]
+        self.lost.update(task for task, destination in self.regaining.items() if destination == account.member_id and task not in self.owner)
+        for going in (self.heading, self.regaining):
+            for task in [task for task, destination in going.items() if destination == account.member_id]:
+                del going[task]
         self._copies(account, frozenset(), frozenset())
         del self.accounts[account.member_id]
         self.leaving.discard(account.member_id)
@@ -358,6 +369,7 @@ class Books:
             topology_epoch=event.topology_epoch,
             last_heard_ms=self.now_ms,
             lags=dict(event.lags),
+            eager=event.eager,
             restore_records_per_s=speed,
         )
         self.touched.add(event.member_id)
@@ -454,9 +466,13 @@ class Books:
             raise InvariantBroken(2, f"{move.task} is left to nobody ({move.reason}), but its owner has neither left nor died")
         if move.state == "revoking":
             assert move.destination is not None
-            self.heading[move.task] = move.destination
+            (self.regaining if move.reason == "eager" else self.heading)[move.task] = move.destination
+        elif move.state == "cancelled" and move.source in (None, move.destination) and self.regaining.get(move.task) == move.destination:
+            del self.regaining[move.task]
         else:
             self.heading.pop(move.task, None)
+            if move.state == "granted":
+                self.regaining.pop(move.task, None)
 
     def _assigned(self, assigned: MemberAssigned, moves: dict[TaskId, Move]) -> None:
         """The complete set of one member replaces its last one."""

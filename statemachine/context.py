@@ -41,7 +41,8 @@ NEWS = NATURAL | {"ready"}
 """What comes from outside, for which members of a Kafka group would join anew; a round without any only follows up on what was decided."""
 
 _PLACE = {"cancelled": 0, "granted": 1, "waiting": 2, "warming": 2, "revoking": 2}
-"""In one step and for one task: what ends comes first, then who has it now, then where it goes next."""
+_REGAINED = 3
+"""In one step and for one task: what ends comes first, then who has it now, then where it goes next, then that an eager member gets it anew."""
 
 
 class Context:
@@ -70,6 +71,10 @@ class Context:
         """Of several moves of one state the last one counts."""
         self.moves[move.task, _PLACE[move.state]] = move
 
+    def note_regained(self, move: Move) -> None:
+        """An eager member gives the task up to get it anew, wherever it may go after that."""
+        self.moves[move.task, _REGAINED] = move
+
     def noted(self, task: TaskId, state: str) -> Move | None:
         """What was noted for the task in this state, or in one that excludes it."""
         return self.moves.get((task, _PLACE[state]))
@@ -89,46 +94,86 @@ class Context:
         del member.revoking[task]
         del self.state.owner[task]
         self.changed.add(member.member_id)
-        movement = self.state.in_flight.get(task)
-        if movement is None:
-            if self.state.has_task(task):
+        if task in member.regains:
+            pass
+        elif task in self.state.in_flight:
+            if member.leaving:
+                self.state.homes[task] = member.member_id
+            else:
+                self.state.homes.pop(task, None)
+            movement = self.state.in_flight[task]
+            self.arrive(task)
+            if self.state.waiting or not self.state.in_flight or movement.source == movement.destination:
+                # A slot came free and somebody waits for one, or all is done and the verdict is due, or who learns the task is to be said again.
                 self.causes.add("handover")
-            return
-        del self.state.in_flight[task]
-        destination = self.state.members[movement.destination]
-        destination.incoming.discard(task)
-        self.grant(destination, task)
-        if member.leaving:
-            self.state.homes[task] = member.member_id
+        elif self.state.has_task(task):
+            self.causes.add("handover")
+        if member.eager:
+            self.take_up(member)
+
+    def arrive(self, task: TaskId) -> None:
+        """Nobody owns the task any more, and the destination of its movement is to have it: at once, unless it is eager; see `take_up`."""
+        destination = self.state.members[self.state.in_flight[task].destination]
+        if destination.eager:
+            self.take_up(destination)
         else:
-            self.state.homes.pop(task, None)
-        self.note(
-            Move(
-                task=task,
-                source=movement.source,
-                destination=movement.destination,
-                state="granted",
-                reason="carried",
-                lag_records=known_lag(destination.lags.get(task)),
-            )
-        )
-        if self.state.waiting or not self.state.in_flight or movement.source == movement.destination:
-            # A slot came free and somebody waits for one, or all is done and the verdict is due, or who learns the task is to be said again.
+            self._take(destination, task)
+
+    def take_up(self, member: MemberState) -> None:
+        """An eager member gets all that it is to have together: when it has given up everything, and all that is on its way is free."""
+        owner = self.state.owner
+        arriving = [task for task in sorted(member.incoming) if self.state.in_flight[task].state.value == "revoking"]
+        if member.revoking or any(task in owner for task in arriving) or any(task in owner for task in member.regains):
+            return
+        for task in arriving:
+            self._take(member, task)
+        for task, was_its_own in sorted(member.regains.items()):
+            self.grant(member, task)
+            self.moves.pop((task, _REGAINED), None)
+            source = member.member_id if was_its_own else None
+            lag = known_lag(member.lags.get(task))
+            self.note(Move(task=task, source=source, destination=member.member_id, state="granted", reason="carried", lag_records=lag))
+        taken = bool(arriving or member.regains)
+        member.regains.clear()
+        if taken and (self.state.waiting or not self.state.in_flight):
             self.causes.add("handover")
 
+    def _take(self, destination: MemberState, task: TaskId) -> None:
+        movement = self.state.in_flight.pop(task)
+        destination.incoming.discard(task)
+        self.grant(destination, task)
+        lag = known_lag(destination.lags.get(task))
+        self.note(
+            Move(task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried", lag_records=lag)
+        )
+
     def pass_on(self, task: TaskId) -> None:
-        """The task was granted and taken back in one step: nobody was told, so its next owner, if the round names one, has it at once."""
+        """The task was granted and taken back in one step: nobody was told, so its next owner, if the round names one, has it at once.
+
+        An eager one has it with all the rest, when the round takes that up.
+        """
         movement = self.state.in_flight.get(task)
         granted = self.noted(task, "granted")
         if granted is None or movement is None or movement.state.value != "revoking":
             self._never_told(task, "not_wanted" if self.state.has_task(task) else "task_gone")
             return
-        del self.state.in_flight[task]
         destination = self.state.members[movement.destination]
+        del self.state.in_flight[task]
         destination.incoming.discard(task)
-        self.grant(destination, task)
         del self.moves[task, _PLACE["revoking"]]
+        if destination.eager:
+            self._never_told(task, "not_wanted")
+            destination.regains[task] = False
+            self.note_regained(attrs.evolve(granted, source=None, destination=movement.destination, state="revoking", reason="eager"))
+            return
+        self.grant(destination, task)
         self.note(attrs.evolve(granted, destination=movement.destination, lag_records=known_lag(destination.lags.get(task))))
+
+    def take_back(self, member: MemberState, task: TaskId) -> None:
+        """The task was granted to an eager member in this very step; it gets it with others, later."""
+        del member.active[task]
+        del self.state.owner[task]
+        self._never_told(task, "not_wanted")
 
     def _never_told(self, task: TaskId, reason: str) -> None:
         """The grant of this step with which a movement ended is taken back: what is told is that the movement was called off."""
@@ -181,16 +226,28 @@ class Context:
                 continue
             movement = state.in_flight.get(task)
             if movement is None or movement.state.value == "warming":
-                state.homes[task] = member.member_id
-                state.lost[task] = Lost(since_ms=state.now_ms)
+                self._lose(member, task)
+        for task, was_its_own in sorted(member.regains.items()):
+            if was_its_own:
+                self._lose(member, task)
         for task in sorted(member.incoming):
             self.cancel(task, "destination_gone")
         for task in [task for task, movement in state.in_flight.items() if movement.source == member.member_id]:
-            self._source_gone(task)
+            if task in state.in_flight:  # an eager member may have taken it with another one
+                self._source_gone(task)
         for key in [key for key in state.backoffs if key[1] == member.member_id]:
             del state.backoffs[key]
         del state.members[member.member_id]
         self.changed.discard(member.member_id)
+
+    def regains_no_more(self, member: MemberState, task: TaskId, reason: str) -> None:
+        """What an eager member was to get, or to get again, goes elsewhere, or comes to it otherwise."""
+        source = member.member_id if member.regains.pop(task) else None
+        self.note(Move(task=task, source=source, destination=member.member_id, state="cancelled", reason=reason))
+
+    def _lose(self, member: MemberState, task: TaskId) -> None:
+        self.state.homes[task] = member.member_id
+        self.state.lost[task] = Lost(since_ms=self.state.now_ms)
 
     def _haunt(self, member: MemberState, hold_ms: int) -> None:
         state = self.state
@@ -228,14 +285,12 @@ class Context:
     def _source_gone(self, task: TaskId) -> None:
         """The task is free now. A movement that was being handed over is finished; one that was warming ends, and ranks decide anew."""
         movement = self.state.in_flight[task]
-        destination = self.state.members[movement.destination]
-        if movement.state.value == "revoking":
-            del self.state.in_flight[task]
-            destination.incoming.discard(task)
-            self.grant(destination, task)
-            self.note(Move(task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried"))
-        else:
+        if movement.state.value != "revoking":
             self.cancel(task, "source_gone")
+            return
+        self.arrive(task)
+        if task in self.state.in_flight:
+            self.state.in_flight[task] = attrs.evolve(movement, source=None)
 
     def begin_drain(self, member: MemberState) -> None:
         """The member wants to leave: it gets nothing new, and its tasks go elsewhere by drain_timeout_ms (PROTOCOL M7)."""
@@ -244,6 +299,8 @@ class Context:
         self.deadlines.watch(Timer.DRAIN, (member.member_id, NO_TASK))
         for task in sorted(member.incoming):
             self.cancel(task, "destination_leaving")
+        for task in sorted(member.regains):
+            self.regains_no_more(member, task, "destination_leaving")
         for task in sorted(task for task, epoch in member.active.items() if epoch > member.issued_epoch):
             # Granted by a deadline of this very step, before its word was heard: nobody was told, so it is free for somebody who stays.
             del member.active[task]

@@ -76,11 +76,13 @@ class Validator:
         if not books.idle or not books.leading or not self._is_promised(Guarantee.ALWAYS_OWNED):
             return
         for task in sorted(books.idle):
-            heading = books.heading.get(task)
+            heading = books.heading.get(task, books.regaining.get(task))
             owner = books.owner.get(task)
             if task in books.lost and books.now_ms < books.waiting_until_ms:
                 continue
-            if heading is not None and owner is not None and books.is_eligible(books.accounts[heading], task):
+            if owner is not None and books.accounts[owner].eager and books.accounts[owner].leaving:
+                continue  # it gives up everything for one movement; the rest is dealt when it has
+            if heading is not None and (owner is not None or books.gathers(heading)) and books.is_eligible(books.accounts[heading], task):
                 continue
             eligible = sorted(account.member_id for account in books.accounts.values() if books.is_eligible(account, task))
             if eligible:
@@ -119,7 +121,7 @@ class Validator:
             return
         if move.destination is None:
             raise InvariantBroken(0, f"{move.task} is {move.state} and goes to nobody")
-        if move.destination in (books.heading.get(move.task), books.owner.get(move.task)):
+        if move.destination in (books.heading.get(move.task), books.regaining.get(move.task), books.owner.get(move.task)):
             return
         destination = books.accounts.get(move.destination)
         if destination is None:
@@ -196,6 +198,7 @@ class Validator:
             ("owner", state.owner, books.owner),
             ("tokens", [task for task, token in sorted(books.tokens.items()) if state.tokens.get(task, 0) < token], []),
             ("in flight", {task: m.destination for task, m in state.in_flight.items() if m.state is MovementState.REVOKING}, books.heading),
+            ("regained", {task: member.member_id for member in state.members.values() for task in member.regains}, books.regaining),
             ("holds", {task: hold_ms for task, hold_ms in state.holds.items() if hold_ms >= books.forced.get(task, 0)}, books.forced),
         ):
             if believed != booked:

@@ -8,7 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Reason, Task
+import attrs
+
+from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
 from assignors.validation import plan_faults
 from events.decisions import MOST_MOVES, AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
 from events.errors import GroupHalted
@@ -29,7 +31,7 @@ def build_problem(state: GroupState, *, follow_up: bool = False) -> AssignmentPr
         tasks=tuple(_task(state, task, part) for task, part in tasks.items()),
         members=tuple(_member(state, state.members[member_id], tasks, homes.get(member_id, ())) for member_id in sorted(state.members)),
         knobs=state.knobs,
-        in_flight=tuple(state.in_flight[task] for task in sorted(state.in_flight)),
+        in_flight=tuple(_in_flight(state)),
         blocked=frozenset(key for key, backoff in state.backoffs.items() if not backoff.over),
         now_ms=state.now_ms,
         revocations=state.revocations,
@@ -38,8 +40,16 @@ def build_problem(state: GroupState, *, follow_up: bool = False) -> AssignmentPr
     )
 
 
+def _in_flight(state: GroupState) -> Iterable[Movement]:
+    """Movements as an assignor sees them: who has let go is no source."""
+    for task, movement in sorted(state.in_flight.items()):
+        owner = state.owner.get(task)
+        yield movement if movement.source == owner else attrs.evolve(movement, source=owner)
+
+
 def _task(state: GroupState, task: TaskId, part: Subtopology) -> Task:
     lost = state.lost.get(task)
+    load = state.loads.get(task)
     return Task(
         id=task,
         stateful=part.stateful,
@@ -48,6 +58,7 @@ def _task(state: GroupState, task: TaskId, part: Subtopology) -> Task:
         changelog=_partitions(state, part.changelog_topics, task.partition),
         written_records_per_s=state.written_records_per_s(task, part),
         lost_since_ms=lost.since_ms if lost is not None else None,
+        load=None if load is None else TaskLoad(cpu=load.cpu, memory=load.memory, disk=load.disk, records_per_s=load.records_per_s),
     )
 
 
@@ -85,7 +96,7 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
     passed_on = _apply(context, plan)
     _schedule(context, plan)
     natural = bool(context.causes & NATURAL)
-    if not plan.probing:
+    if not plan.probing and not plan.watching:
         state.probing_deadline_ms = None
     elif natural or state.probing_deadline_ms is None:
         state.probing_deadline_ms = state.now_ms + state.knobs.probing_interval_ms
@@ -130,11 +141,12 @@ def _apply(context: Context, plan: Plan) -> bool:
     """Returns whether tasks were passed on in it, so that less is in flight now than the plan says."""
     state = context.state
     untold: list[TaskId] = []
+    gathering = _gather(context, plan)
     _apply_movements(context, plan)
     for member_id in sorted(state.members):
         member = state.members[member_id]
         part = plan.members[member_id]
-        keep = set(part.active)
+        keep = set() if member_id in gathering else set(part.active)
         for task in sorted(task for task in member.active if task not in keep):
             if member.active.pop(task) > member.issued_epoch:
                 del state.owner[task]  # granted in this very step and not told yet: nobody runs it
@@ -148,7 +160,7 @@ def _apply(context: Context, plan: Plan) -> bool:
         member = state.members[member_id]
         part = plan.members[member_id]
         acceptable = state.acceptable_lag(member)  # as the plan saw it: before anything is granted
-        for task in part.active:
+        for task in part.active if member_id not in gathering else ():
             if task not in member.active:
                 reason = plan.reasons.get(task)
                 if reason is None or onward.get(task, member_id) != member_id:
@@ -165,6 +177,8 @@ def _apply(context: Context, plan: Plan) -> bool:
             member.released = False
     for task in untold:
         context.pass_on(task)
+    for member_id in sorted(gathering):
+        context.take_up(state.members[member_id])
     return bool(untold)
 
 
@@ -182,6 +196,38 @@ def _schedule(context: Context, plan: Plan) -> None:
         state.scheduled_ms = plan.scheduled_ms
         context.rescheduled = plan.scheduled_ms is not None
         context.deadlines.watch(Timer.SCHEDULED)
+
+
+def _gather(context: Context, plan: Plan) -> set[str]:
+    """Eager members whose tasks change: each gives up all it has, and then gets all it is to have together (KIP-415, protocol `eager`).
+
+    One that has nothing yet, and that nobody has to give anything up for, is no such member: it is granted its tasks like any other. Of what a
+    leaving one gives up it gets nothing again.
+    """
+    state = context.state
+    coming = {movement.destination for movement in plan.movements if movement.state is MovementState.REVOKING and movement.source is not None}
+    gathering: set[str] = set()
+    for member_id, member in sorted(state.members.items()):
+        if not member.eager:
+            continue
+        active = plan.members[member_id].active
+        has = bool(member.revoking) or any(not member.is_untold(task) for task in member.active)
+        gathers = member_id in coming or (has and set(active) != set(member.active))
+        wanted = active if gathers and not member.leaving else ()
+        for task in sorted(set(member.regains).difference(active if not gathers else wanted)):
+            context.regains_no_more(member, task, "not_wanted")
+        if not gathers:
+            member.regains.clear()
+            continue
+        gathering.add(member_id)
+        for task in wanted:
+            if task in member.active and member.is_untold(task):
+                context.take_back(member, task)
+            if task not in member.regains:
+                owner = state.owner.get(task)
+                member.regains[task] = owner is not None
+                context.note_regained(Move(task=task, source=owner, destination=member_id, state="revoking", reason="eager"))
+    return gathering
 
 
 def _apply_movements(context: Context, plan: Plan) -> None:

@@ -104,6 +104,7 @@ class MemberSession(SessionState):
             join_nonce=given.join_nonce,
             ended_incarnation=given.ended_incarnation,
             lags=dict(sorted(self._lags.items())),
+            eager=given.eager,
         )
 
     # What comes in

@@ -17,7 +17,7 @@ from events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
 
 @attrs.frozen(kw_only=True)
 class MemberSettings:
-    """What one incarnation is; the fields up to `ended_incarnation` stand in its MemberJoined."""
+    """What one incarnation is; the fields up to `eager` stand in its MemberJoined."""
 
     member_id: str = attrs.field(validator=fields.text())
     incarnation: int = attrs.field(validator=fields.integer())
@@ -29,6 +29,7 @@ class MemberSettings:
     topology_epoch: int = attrs.field(default=0, validator=fields.integer())
     join_nonce: str = attrs.field(validator=fields.text())
     ended_incarnation: int | None = None
+    eager: bool = False
 
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
     ready_lag_records: int = attrs.field(default=10_000, validator=fields.integer())

@@ -9,6 +9,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from typing import Any, TypeVar
 
+import attrs
 import msgpack
 
 from assignors.problem import Movement, MovementState, Revocations
@@ -16,7 +17,7 @@ from events import codec
 from events.errors import EquipoiseError, InputError
 from events.facts import GroupConfigured, TopologyDeclared
 from events.tasks import Lag, LagSentinel, TaskId, parse_task
-from statemachine.state import Backoff, Ghost, GroupState, Growth, Lost, MemberState, Warmup, ghost_key
+from statemachine.state import Backoff, Ghost, GroupState, Growth, Lost, MeasuredLoad, MemberState, Warmup, ghost_key
 
 T = TypeVar("T")
 
@@ -89,6 +90,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         {topic: dict(sorted(ends.items())) for topic, ends in sorted(state.end_offsets.items())},
         {topic: {number: list(names) for number, names in sorted(racks.items())} for topic, racks in sorted(state.racks.items())},
         {topic: {number: [g.observed_ms, g.records_per_s] for number, g in sorted(of.items())} for topic, of in sorted(state.growth.items())},
+        {str(task): list(attrs.astuple(state.loads[task])) for task in sorted(state.loads)},
         [state.now_ms, state.last_append_ms, state.last_offset, state.seq, state.number, state.generation],
         [_member_to_wire(state.members[member_id]) for member_id in sorted(state.members)],
         _task_map(state.owner),
@@ -112,7 +114,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
 
 
 def _state_from_wire(wire: list[Any]) -> GroupState:
-    group, log_id, config, topologies, ends, racks, growth, numbers, members, owner, *rest = wire
+    group, log_id, config, topologies, ends, racks, growth, loads, numbers, members, owner, *rest = wire
     tokens, holds, ghosts, homes, lost, in_flight, waiting, backoffs, nonces, timers, revocations, memory, verdict = rest
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
@@ -122,6 +124,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         end_offsets=ends,
         racks={topic: {partition: tuple(names) for partition, names in of_topic.items()} for topic, of_topic in racks.items()},
         growth={topic: {number: Growth(*values) for number, values in of_topic.items()} for topic, of_topic in growth.items()},
+        loads={parse_task(text): MeasuredLoad(*values) for text, values in loads.items()},
         now_ms=now_ms,
         last_append_ms=last_append_ms,
         last_offset=last_offset,
@@ -161,7 +164,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
 
 def _member_to_wire(member: MemberState) -> list[Any]:
     return [
-        [member.member_id, member.incarnation, member.capacity, member.rack, dict(sorted(member.tags.items()))],
+        [member.member_id, member.incarnation, member.capacity, member.rack, dict(sorted(member.tags.items())), member.eager],
         [member.session_timeout_ms, member.lease_margin_ms, member.topology_epoch, member.last_heard_ms],
         {str(task): _lag_to_wire(member.lags[task]) for task in sorted(member.lags)},
         [member.issued_epoch, member.applied_epoch, member.report_number],
@@ -171,19 +174,21 @@ def _member_to_wire(member: MemberState) -> list[Any]:
         [member.leaving, member.drain_deadline_ms, member.drained, member.released],
         _task_map(member.active),
         {str(task): list(member.revoking[task]) for task in sorted(member.revoking)},
+        _task_map(member.regains),
         _tasks(member.standby),
         {str(task): [w.best_lag, w.improved_ms, w.caught_up] for task, w in sorted(member.warmup.items())},
     ]
 
 
 def _member_from_wire(wire: list[Any]) -> MemberState:
-    who, session, lags, epochs, held, ready, speed, leave, active, revoking, standby, warmup = wire
+    who, session, lags, epochs, held, ready, speed, leave, active, revoking, regains, standby, warmup = wire
     return MemberState(
         member_id=who[0],
         incarnation=who[1],
         capacity=who[2],
         rack=who[3],
         tags=who[4],
+        eager=who[5],
         session_timeout_ms=session[0],
         lease_margin_ms=session[1],
         topology_epoch=session[2],
@@ -201,6 +206,7 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         released=leave[3],
         active=_from_task_map(active),
         revoking={parse_task(text): (epoch, since_ms) for text, (epoch, since_ms) in revoking.items()},
+        regains=_from_task_map(regains),
         standby=set(map(parse_task, standby)),
         warmup={parse_task(text): Warmup(best_lag=w[0], improved_ms=w[1], caught_up=w[2]) for text, w in warmup.items()},
     )

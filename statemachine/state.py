@@ -71,6 +71,8 @@ class MemberState:
     last_heard_ms: int
     """Group time of its last valid envelope (PROTOCOL M4)."""
     lags: dict[TaskId, Lag]
+    eager: bool = False
+    """It gives up everything before any change of what it runs; see `Context.arrive`."""
 
     issued_epoch: int = 0
     applied_epoch: int = 0
@@ -96,6 +98,8 @@ class MemberState:
     warmup: dict[TaskId, Warmup] = attrs.field(factory=dict)
     incoming: set[TaskId] = attrs.field(factory=set)
     """Tasks of movements in flight whose destination it is. Derived from `GroupState.in_flight`."""
+    regains: dict[TaskId, bool] = attrs.field(factory=dict)
+    """Of an eager member: tasks that it gets together with all that is on its way to it -> whether it had the task and gives it up for that alone."""
 
     def is_caught_up(self, task: TaskId, acceptable_lag: int) -> bool:
         """Whether its copy counts as up to date: rank 0 of KIP-441, or declared ready (PROTOCOL M2). See `GroupState.acceptable_lag`."""
@@ -121,6 +125,17 @@ class Growth:
 
     observed_ms: int
     records_per_s: int = 0
+
+
+@attrs.frozen
+class MeasuredLoad:
+    """A task's part of its hosts' load, averaged (`statemachine.loads`): cpu, memory, disk in millionths of a thread's part of a host."""
+
+    measured_ms: int
+    cpu: int
+    memory: int
+    disk: int
+    records_per_s: int
 
 
 @attrs.define
@@ -172,6 +187,7 @@ class GroupState:
     racks: dict[str, dict[int, tuple[str, ...]]] = attrs.field(factory=dict)
     growth: dict[str, dict[int, Growth]] = attrs.field(factory=dict)
     """Topic -> partition -> how fast it grows, from its last two end offsets."""
+    loads: dict[TaskId, MeasuredLoad] = attrs.field(factory=dict)
 
     now_ms: int = 0
     """Group time (PROTOCOL L2)."""

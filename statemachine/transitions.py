@@ -31,6 +31,7 @@ from events.tasks import TaskId
 from statemachine.context import Context
 from statemachine.deadlines import NO_TASK, Timer
 from statemachine.doubts import warn_of_racks
+from statemachine.loads import note_load
 from statemachine.rejections import Rejected
 from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, ghost_key, known_lag
 
@@ -108,6 +109,7 @@ def topology_declared(context: Context, fact: TopologyDeclared) -> None:
     for remembered in (state.homes, state.lost):
         for task in [task for task in remembered if task not in tasks]:
             del remembered[task]
+    state.loads = {task: load for task, load in state.loads.items() if task in tasks}
     for key in [key for key in state.backoffs if key[0] not in tasks]:
         del state.backoffs[key]
     context.causes.add("topology")
@@ -169,6 +171,7 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
         topology_epoch=fact.topology_epoch,
         last_heard_ms=state.now_ms,
         lags=dict(fact.lags),
+        eager=fact.eager,
         restore_records_per_s=speed,
     )
     state.members[fact.member_id] = member
@@ -206,6 +209,8 @@ def lag_reported(context: Context, fact: LagReported) -> None:
             member.lags.pop(task, None)
     before, member.ready = member.ready, frozenset(fact.ready)
     member.held = fact.held
+    if fact.load is not None:
+        note_load(context.state, member, fact.load)
     if shadowing:
         return
     _applied(context, member, fact.assignment_epoch, fact.held)

@@ -28,6 +28,8 @@ CALM_MS = 20_000
 STORM_MS = 240_000
 LOOK_EVERY_MS = 5_000
 QUIET_MS = 60_000
+LOST_MS = 60_000
+"""How long `cooperative` leaves lost work to nobody: killed processes come back before that, or after it."""
 MOST_SETTLING_MS = 1_800_000
 
 
@@ -80,6 +82,7 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
         warmup_stall_ms=random.choice((10_000, 60_000)),
         drain_timeout_ms=random.choice((0, 10_000, 60_000)),
         checkpoint_every_records=random.choice((0, 50, 200)),
+        options={"scheduled_delay_ms": LOST_MS} if assignor == "cooperative" else {},
     )
     parts = [Subtopology(subtopology=0, partitions=stateful, stateful=True, source_topics=("in",), changelog_topics=("log",))]
     if stateless:
@@ -124,6 +127,7 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
         every_ms=random.choice((4_000, 10_000)),
         session_timeout_ms=SESSION_MS,
     )
+    members = tuple(attrs.evolve(each, eager=random.random() < 0.15) for each in members)
     changes = tuple(_changes(seed, config.configured)) if switching else ()
     return Setting(seed=seed, config=config, members=members, faults=tuple(faults), changes=changes)
 

@@ -86,7 +86,7 @@ def _reported(situation: Situation) -> dict[str, tuple[TaskId, ...]]:
         if member.leaving:
             continue
         reported[name] = tuple(task for task in sorted(member.active) if task in situation.tasks) if member.reported is None else member.reported
-        missing = sorted(frozenset(member.active) - frozenset(reported[name]) - (frozenset(member.active) - frozenset(situation.tasks)))
+        missing = [task for task in sorted(member.active) if task in situation.tasks and task not in reported[name]]
         if missing:
             raise FieldError(f"members[{name}].reported", f"{missing[0]} is active there; name it here too")
     return reported
@@ -205,7 +205,11 @@ def _answer(
         members=members,
         target={name: tuple(sorted(task for task in part.active if not situation.must_move(task))) for name, part in members.items()},
         movements=(),
-        reasons={task: Reason(code=code) for task, code in sorted(codes.items()) if task in situation.tasks},
+        reasons={
+            task: Reason(code=code, lag_records=situation.lag(owner[task], task) if task in owner else None)
+            for task, code in sorted(codes.items())
+            if task in situation.tasks
+        },
         probing=probing,
         cost=PlanCost(moves=0, moves_lower_bound=0, restore_records=0, cross_rack=0, imbalance=shares.imbalance(owner), optimal=not probing),
         imbalance_now=shares.imbalance(now),

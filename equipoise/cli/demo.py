@@ -76,7 +76,7 @@ def step_parts(step: Step) -> list[str | Table]:
 
 
 def imported_parts(step: Imported) -> list[str | Table]:
-    from equipoise.cli.simulate import in_all
+    from replay.totals import in_all
 
     summary = step.summary
     span = span_text(summary.last_ms - summary.first_ms)

@@ -11,7 +11,7 @@ from equipoise.cli.params import LOG, OFFSET, TASK, read
 from equipoise.cli.screen import Screen, Table
 from events.log import Log
 from events.tasks import TaskId
-from replay.wording import clock_text, counted, day_text, lag_text, reason_text, span_text
+from replay.wording import clock_text, counted, day_text, lag_text, reason_text, share_text, span_text
 
 if TYPE_CHECKING:
     from replay.chronicle import MoveStory
@@ -73,17 +73,22 @@ def _section(question: str, sentences: tuple[str, ...] | list[str]) -> list[str]
 def candidates_table(explanation: Explanation) -> Table:
     when = "now" if explanation.candidates_ms is None else f"when that was decided, at {clock_text(explanation.candidates_ms)}"
     rows: list[tuple[str | int | float | None, ...]] = []
+    by_load = any(candidate.load_share is not None for candidate in explanation.candidates)
     by_racks = any(candidate.traffic_cost is not None for candidate in explanation.candidates)
     for candidate in explanation.candidates:
         lag = lag_text(candidate.lag) if explanation.row.stateful else "no state"
         verdict = candidate.obstacle or (
             "has it" if candidate.owns_it else "caught up" if candidate.caught_up or not explanation.row.stateful else "behind"
         )
-        row = (candidate.member_id, lag, verdict, candidate.active_tasks, candidate.capacity, candidate.restore_records_per_s or None)
-        rows.append((*row, candidate.rack, candidate.traffic_cost) if by_racks else row)
+        racks = (candidate.rack, candidate.traffic_cost) if by_racks else ()
+        load = (share_text(candidate.load_share or 0),) if by_load else ()
+        speed = candidate.restore_records_per_s or None
+        rows.append((candidate.member_id, lag, verdict, candidate.active_tasks, candidate.capacity, speed, *racks, *load))
     columns: tuple[str, ...] = ("member", "lag of its copy", "may take it", "active tasks", "capacity", "restores records/s")
     if by_racks:
         columns = (*columns, "rack", "traffic")
+    if by_load:
+        columns = (*columns, "load per thread")
     return Table(columns=columns, rows=rows, title=f"  who could run it, {when}")
 
 

@@ -115,7 +115,7 @@ def with_settings(knobs: Knobs, settings: Iterable[str]) -> Knobs:
         if not equals:
             raise InputError(f"--set {setting}: write it as name=value")
         if name.startswith("options."):
-            options[name.removeprefix("options.")] = _scalar(text)
+            options[name.removeprefix("options.")] = scalar(text)
         else:
             changes[name] = _knob(name, text)
     try:
@@ -140,7 +140,8 @@ def _knob(name: str, text: str) -> Any:
         raise InputError(f"--set {name}: {text!r} is not a whole number") from None
 
 
-def _scalar(text: str) -> int | float | str | bool:
+def scalar(text: str) -> int | float | str | bool:
+    """A number, true, false, or else text."""
     try:
         value = json.loads(text)
     except ValueError:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,6 +18,7 @@ from events.log import Log
 from replay.cluster.restore import RestoreModel
 from replay.exogenous import Exogenous, read_exogenous
 from replay.fit import Fit, fit
+from replay.totals import in_all
 from replay.wording import counted, span_text
 
 if TYPE_CHECKING:
@@ -95,10 +96,10 @@ def overridden(knobs: Knobs, settings: Iterable[str]) -> dict[str, Any]:
 
 
 @contextlib.contextmanager
-def simulating(screen: Screen, exogenous: Exogenous) -> Iterator[Progress]:
+def simulating(screen: Screen, exogenous: Exogenous, label: str = "simulating") -> Iterator[Progress]:
     """A progress bar in simulated seconds."""
     total_s = (exogenous.end_ms - exogenous.start.at_ms) // 1_000
-    with screen.progress("simulating, in seconds", total_s) as advance:
+    with screen.progress(f"{label}, in seconds", total_s) as advance:
         done_s = 0
 
         def progress(done_ms: int, of_ms: int) -> None:
@@ -137,12 +138,6 @@ def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
     pairs = [_arrows([cells[column] for _, cells, _ in rows]) for column in range(len(measures))]
     columns = ("action", *(heading for heading, _, _ in measures), "fewest")
     return Table(columns=columns, rows=[(label, *(pair[i] for pair in pairs), fewest) for i, (label, _, fewest) in enumerate(rows)], title=title)
-
-
-def in_all(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The windows' totals added up, of the longest the longest. What would count the same task twice is left out."""
-    names = [name for name in (windows[0] if windows else ()) if all(name in totals for totals in windows) and not name.startswith("tasks_")]
-    return {name: (max if name.startswith("longest_") else sum)(totals[name] for totals in windows) for name in names}
 
 
 def closes_text(result: SimulationResult) -> str:

@@ -80,7 +80,7 @@ class Host:
         self._restore_thread = LoopThread("equipoise-restore")
         self._wake = asyncio.Event()
         self._runners: dict[TaskId, TaskRunner] = {}
-        self._runners_stopped: set[TaskId] = set()
+        self._asked_to_stop: set[TaskId] = set()
         self._following: set[TaskId] = set()
         self._told: set[TaskId] = set()
         self._leaving = self._closing = False
@@ -372,8 +372,8 @@ class Host:
             runner = self._runners.get(task)
             if runner is None:
                 self._closed(task)
-            elif over or task not in self._runners_stopped:
-                self._runners_stopped.add(task)
+            elif over or task not in self._asked_to_stop:
+                self._asked_to_stop.add(task)
                 self._app.call_soon_threadsafe(partial(runner.stop, abort=over))
         for task, (token, start_ms) in grants.items():
             if start_ms <= now_ms and task not in self._runners:
@@ -412,7 +412,8 @@ class Host:
 
     def _closed(self, task: TaskId) -> None:
         with self._lock:
-            self.session.task_closed(task, boot_ms())
+            if task in self.session.closing:
+                self.session.task_closed(task, boot_ms())
         self._wake.set()
 
     # What runners ask (Permit), from the application's loop
@@ -449,6 +450,9 @@ class Host:
     def fenced(self, task: TaskId) -> None:
         self.fenced_writes += 1
 
+    def stopped(self, task: TaskId) -> None:
+        self._call(self._closed, task)
+
     def ended(self, task: TaskId, error: BaseException | None) -> None:
         if error is not None:
             self.fail(error)
@@ -456,13 +460,9 @@ class Host:
 
     def _runner_ended(self, task: TaskId) -> None:
         del self._runners[task]
-        self._runners_stopped.discard(task)
+        self._asked_to_stop.discard(task)
         self._following.discard(task)
-        with self._lock:
-            closing = task in self.session.closing
-        if closing:
-            self._closed(task)
-        self._wake.set()
+        self._closed(task)
 
     # For people
 

@@ -35,6 +35,10 @@ NOWHERE = Path("/nowhere")
 """The folder of a store of a member without a state directory; whoever looks at it needs one."""
 TELL_EVERY_S = 0.1
 RETRY_S = 0.5
+FOLLOW_WAIT_MS = 500
+MARKER_WAIT_MS = 5
+FETCH_WAIT_MS = 100
+"""How long a broker holds a fetch that finds nothing. A partition that is assigned meanwhile is asked for only after that."""
 FETCH_BYTES = 4 * 2**20
 SHRUNK_LOOKS = 5
 """A changelog that seems shorter than its copy is looked at so often, RETRY_S apart, before the copy is thrown away: a broker that has just become
@@ -86,6 +90,8 @@ class Restorer:
         self._progressed = progressed
         self._failed = failed
         self._consumer: Any = None
+        self._asker: Any = None
+        """Asks for offsets, on connections of its own: brokers answer one request after the other, and a fetch waits for records."""
         self._copies: dict[TaskId, _Copy] = {}
         self._kept: dict[TaskId, dict[str, StateStore]] = {}
         """In memory, of no use now."""
@@ -114,14 +120,12 @@ class Restorer:
         with reaching(self._connection):
             from aiokafka import AIOKafkaConsumer
 
-            self._consumer = AIOKafkaConsumer(
-                **self._connection.options(),
-                enable_auto_commit=False,
-                auto_offset_reset="none",
-                isolation_level="read_committed" if self._committed_only else "read_uncommitted",
-                max_partition_fetch_bytes=FETCH_BYTES,
-            )
+            isolation_level = "read_committed" if self._committed_only else "read_uncommitted"
+            options = {**self._connection.options(), "enable_auto_commit": False, "auto_offset_reset": "none", "isolation_level": isolation_level}
+            self._consumer = AIOKafkaConsumer(**options, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS)
+            self._asker = AIOKafkaConsumer(**options)
             await self._consumer.start()
+            await self._asker.start()
         if self._directory is not None:
             for task, topic in self._directory.stores():
                 if topic in self._changelogs.get(task, ()):
@@ -139,8 +143,9 @@ class Restorer:
         for each in self._tasks:
             each.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        if self._consumer is not None:
-            await self._consumer.stop()
+        for consumer in (self._consumer, self._asker):
+            if consumer is not None:
+                await consumer.stop()
         for task in list(self._copies):
             self.leave(task)
         for stores in self._kept.values():
@@ -234,7 +239,9 @@ class Restorer:
                 elif served:
                     most = self._throttle.most_records(MOST_RECORDS)
                     begun_s = time.monotonic()
-                    batches = await self._unless_woken(self._consumer.getmany(*served, timeout_ms=500, max_records=most))
+                    # A marker of a transaction moves the position and is no record to return for: who waits for the end must look now and then.
+                    wait_ms = MARKER_WAIT_MS if any(copy.goals is not None for copy in self._copies.values()) else FOLLOW_WAIT_MS
+                    batches = await self._unless_woken(self._consumer.getmany(*served, timeout_ms=wait_ms, max_records=most))
                     await self._take(served, batches or {}, begun_s)
             except OffsetOutOfRangeError as error:
                 self._begin_anew(error.args[0] if error.args else {})
@@ -258,7 +265,7 @@ class Restorer:
         """New copies are held against their changelogs, tasks to run get their goals, and the consumer gets what there is to read."""
         for task, copy in list(self._copies.items()):
             if copy.goals == {} and copy.done is not None:
-                ends = await self._consumer.end_offsets(self._partitions(task))
+                ends = await self._asker.end_offsets(self._partitions(task))
                 copy.goals = {tp.topic: end for tp, end in ends.items()}
                 self._ends.update(ends)
             if not copy.placed:
@@ -273,9 +280,9 @@ class Restorer:
     async def _hold_against(self, task: TaskId, copy: _Copy) -> None:
         """A store that its changelog can no longer continue begins anew."""
         partitions = self._partitions(task, copy)
-        begins = await self._consumer.beginning_offsets(list(partitions))
+        begins = await self._asker.beginning_offsets(list(partitions))
         for look in range(SHRUNK_LOOKS):
-            ends = await self._consumer.end_offsets(list(partitions))
+            ends = await self._asker.end_offsets(list(partitions))
             shrunk = [tp for tp, store in partitions.items() if store.position > ends[tp]]
             if not shrunk or look == SHRUNK_LOOKS - 1:
                 break
@@ -384,7 +391,7 @@ class Restorer:
     async def _learn_ends(self) -> None:
         tasks = {*self._copies, *self._kept, *self._on_disk}
         if tasks:
-            self._ends.update(await self._consumer.end_offsets([tp for task in tasks for tp in self._partitions(task)]))
+            self._ends.update(await self._asker.end_offsets([tp for task in tasks for tp in self._partitions(task)]))
 
     def _tell(self, *, now: bool) -> None:
         if not now and time.monotonic() < self._told_s + TELL_EVERY_S:

@@ -58,8 +58,11 @@ class Permit(Protocol):
     def fenced(self, task: TaskId) -> None:
         """Kafka refused a write: somebody else has begun this task after us."""
 
+    def stopped(self, task: TaskId) -> None:
+        """Nothing is written any more: whoever waits for this task may begin."""
+
     def ended(self, task: TaskId, error: BaseException | None) -> None:
-        """Nothing of this task runs here any more. `error`: of the application's code."""
+        """Nothing of this task is here any more. `error`: of the application's code."""
 
 
 class _Refused(Exception):
@@ -315,6 +318,8 @@ class TaskRunner:
         consumer, self._consumer = self._consumer, None
         if producer is not None:
             await (abandon_producer(producer) if self._aborted else stop_producer(producer))
+        if self._letting_go:
+            self._permit.stopped(self.task)
         if self._stateful:
             await self._permit.put_stores_back(self.task)
         if consumer is not None:

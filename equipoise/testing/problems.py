@@ -8,7 +8,7 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Partition, Revocations, Task
+from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Partition, Revocations, Task, TaskLoad
 from events.knobs import Knobs
 from events.tasks import Lag, LagSentinel, TaskId
 
@@ -16,6 +16,12 @@ ACCEPTABLE = 100
 """acceptable_recovery_lag of every problem that says nothing else; `LAGS` lie on both sides of it."""
 LAGS: st.SearchStrategy[Lag] = st.sampled_from([0, 10, 99, 100, 101, 700, 4000, 99_999, LagSentinel.UNKNOWN, LagSentinel.ACTIVE])
 OWNERS_LAGS: st.SearchStrategy[Lag] = st.sampled_from([LagSentinel.ACTIVE, LagSentinel.ACTIVE, 0, 3000])
+LOADS: st.SearchStrategy[TaskLoad | None] = st.none() | st.builds(
+    TaskLoad,
+    cpu=st.sampled_from([0, 1, 100_000, 100_000, 900_000]),
+    memory=st.sampled_from([0, 250_000]),
+    records_per_s=st.sampled_from([0, 10, 300]),
+)
 RACKS = ("a", "b", "c")
 
 
@@ -52,6 +58,7 @@ def tasks(draw: st.DrawFn, most: int) -> tuple[Task, ...]:
                     source=source,
                     changelog=changelog,
                     written_records_per_s=draw(st.sampled_from([0, 0, 3])) if has_state else 0,
+                    load=draw(LOADS),
                 )
             )
     return tuple(found[:most])

@@ -28,6 +28,7 @@ class ProcessSettings:
     capacity: int = attrs.field(default=1, validator=fields.integer(1))
     rack: str | None = None
     tags: Mapping[str, str] = attrs.field(factory=dict)
+    eager: bool = False
     session_timeout_ms: int = attrs.field(default=10_000, validator=fields.integer(1))
     lease_margin_ms: int = attrs.field(default=2_000, validator=fields.integer())
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
@@ -40,6 +41,8 @@ class ProcessSettings:
     rejoin_ms: int = attrs.field(default=200, validator=fields.integer())
     """From an incarnation's end to the next one's join."""
     fetch_wait_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
+    tells_load: bool = False
+    """It reports the records that it processes of each task: as many as are written to its changelogs. No other load is simulated."""
     crash_loses_ms: int = attrs.field(default=1_000, validator=fields.integer())
     """What a killed process had written to changelogs in this last time is not in its stores."""
 
@@ -227,6 +230,7 @@ class Process(Endpoint):
                 capacity=given.capacity,
                 rack=given.rack,
                 tags=given.tags,
+                eager=given.eager,
                 session_timeout_ms=given.session_timeout_ms,
                 lease_margin_ms=given.lease_margin_ms,
                 topology_epoch=given.topology_epoch,
@@ -380,8 +384,12 @@ class Process(Endpoint):
         for task in sorted(self.disk.positions):
             if task not in self._running:
                 self.session.copy_progress(task, self._restorer.lag(task, now_ms), now_ms)
-        if self._restorer.restored_anything:
-            self.session.load_measured(Load(restored_records_per_s=float(self.settings.restore.records_per_s)))
+        speed = float(self.settings.restore.records_per_s) if self._restorer.restored_anything else 0.0
+        tasks: dict[TaskId, int] = {}
+        if self.settings.tells_load:
+            tasks = {task: self._world.written_per_s(task, now_ms) for task in self.running if task.subtopology in self._stateful}
+        if speed or tasks:
+            self.session.load_measured(Load(restored_records_per_s=speed, tasks=tasks))
 
     def _wrote(self, task: TaskId, now_ms: int) -> None:
         if task.subtopology in self._stateful:

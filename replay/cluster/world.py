@@ -15,6 +15,9 @@ from events.errors import FieldError, InvariantBroken
 from events.facts import TopologyDeclared
 from events.tasks import TaskId
 
+RATE_MS = 5_000
+"""A speed of writing is measured over so long."""
+
 PartitionKey = tuple[str, int]
 """(topic, partition)."""
 
@@ -127,6 +130,10 @@ class World:
     def end_offset(self, task: TaskId, time_ms: int) -> int:
         """Records in the task's changelogs at `time_ms`."""
         return sum(growth.at(time_ms) for growth in self._growths[task])
+
+    def written_per_s(self, task: TaskId, time_ms: int) -> int:
+        """Records written to the task's changelogs in the last RATE_MS before `time_ms`, per second."""
+        return (self.end_offset(task, time_ms) - self.end_offset(task, time_ms - RATE_MS)) * 1_000 // RATE_MS
 
     def started(self, task: TaskId, owner: Owner, token: int, now_ms: int) -> None:
         """`owner` processes `task` from now on. Raises InvariantBroken(1) when somebody else still does, or when a newer owner did before."""

@@ -16,6 +16,7 @@ from replay.scenarios.play import Play
 from replay.scenarios.registry import Argument, Said, directive
 from replay.scenarios.render import by_task_text, lag_text, member_text
 from replay.scenarios.words import NAMES, WHOLE, YES_NO, one_of, tasks_text
+from replay.wording import share_text
 from statemachine.leader import build_problem
 from statemachine.state import MemberState
 
@@ -144,6 +145,10 @@ def plan(play: Play, said: Said) -> None:
         f"cost moves={cost.moves} moves_lower_bound={cost.moves_lower_bound} restore_records={cost.restore_records} "
         f"imbalance={answer.imbalance_now}->{cost.imbalance} optimal={'yes' if cost.optimal else 'no'} unique={'yes' if answer.unique else 'no'}"
     )
+    load = answer.load
+    if load is not None:
+        now, then = (f"{share_text(low)}..{share_text(high)}" for low, high in ((load.lowest_now, load.highest_now), (load.lowest, load.highest)))
+        play.say(f"load={now} -> {then} of a fair share, at rest at most {share_text(load.bound)} apart")
 
 
 @directive("members", "[MEMBER...]", "The member lines as they are now (default: all).")

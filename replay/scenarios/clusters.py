@@ -161,6 +161,7 @@ def worker(play: Play, said: Said) -> None:
     restores_per_s=Argument(WHOLE, "start: records it restores in a second; 50000"),
     session_timeout_ms=Argument(WHOLE, "start; 10000"),
     lease_margin_ms=Argument(WHOLE, "start; 2000"),
+    eager=Argument(YES_NO, "start: see `join`"),
     proven=Argument(YES_NO, "restart: it proves its predecessor dead (PROTOCOL M5); yes"),
     records=Argument(WHOLE, "skip: how many; 1"),
 )
@@ -177,7 +178,7 @@ def process(play: Play, said: Said) -> None:
 def _do(cluster: SimulatedCluster, verb: str, member_id: str, said: Said) -> None:
     if verb == "start":
         restore = RestoreModel(records_per_s=said.get("restores_per_s", 50_000))
-        settings = said.given("capacity", "session_timeout_ms", "lease_margin_ms")
+        settings = said.given("capacity", "session_timeout_ms", "lease_margin_ms", "eager")
         cluster.start_process(ProcessSettings(member_id=member_id, restore=restore, **settings))
     elif verb == "restart":
         cluster.restart(member_id, proven=said.get("proven", True))

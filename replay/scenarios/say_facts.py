@@ -215,6 +215,7 @@ def partitions(play: Play, said: Said) -> None:
     nonce=Argument(TEXT, "join nonce; default: a new one"),
     ended=Argument(WHOLE, "the incarnation it proves dead (PROTOCOL M5)"),
     lags=Argument(LAGS, "copies found on disk"),
+    eager=Argument(YES_NO, "yes: it gives up everything before any change of what it runs"),
     **TIME,
 )
 def join(play: Play, said: Said) -> None:
@@ -233,7 +234,7 @@ def join(play: Play, said: Said) -> None:
             join_nonce=said.get("nonce", "") or play.next_nonce(),
             ended_incarnation=said.find("ended"),
             lags=said.get("lags", {}),
-            **said.given("capacity", "rack", "tags"),
+            **said.given("capacity", "rack", "tags", "eager"),
         )
         play.append(fact)
 
@@ -256,6 +257,8 @@ EPOCH = Argument(WHOLE, "the assignment epoch it has applied; default: the one i
     forgotten=Argument(TASKS, "copies that are gone, in a delta"),
     leaving=Argument(YES_NO, "it wants to leave"),
     restores_per_s=Argument(WHOLE, "restore speed it measured, in records per second"),
+    cpu_percent=Argument(WHOLE, "how busy its processors are; with this or `processes=` all that it says of its load is said anew"),
+    processes=Argument(ENDS, "records it processes a second, by task"),
     **TIME,
 )
 def report(play: Play, said: Said) -> None:
@@ -269,6 +272,10 @@ def report(play: Play, said: Said) -> None:
         actor.leaving = said.get("leaving", actor.leaving)
         if said.has("restores_per_s"):
             actor.load = Load(restored_records_per_s=said.get("restores_per_s", 0))
+        if said.has("cpu_percent") or said.has("processes"):
+            speed = 0.0 if actor.load is None else actor.load.restored_records_per_s
+            busy = said.get("cpu_percent", 0) / 100
+            actor.load = play.make(said, Load, cpu=busy, restored_records_per_s=speed, tasks=dict(said.get("processes", {})))
         lags = said.get("lags", actor.lags)
         rest: dict[str, object] = said.given("number")
         if said.has("base"):

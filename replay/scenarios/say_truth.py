@@ -111,4 +111,5 @@ def settled(play: Play) -> bool:
     """Nothing under way, nothing wanted, and every member has applied its last set."""
     state = play.state
     applied = all(member.applied_epoch == member.issued_epoch for member in state.members.values())
-    return applied and not state.in_flight and not state.waiting and state.probing_deadline_ms is None and not state.holds
+    balanced = state.verdict is not None and state.verdict[0] == "balanced" and not any(member.warmup for member in state.members.values())
+    return applied and not state.in_flight and not state.waiting and (state.probing_deadline_ms is None or balanced) and not state.holds

@@ -77,6 +77,7 @@ def _line(theatre: Theatre, host: Host) -> str:
     epoch=Argument(WHOLE, "the topology epoch it runs; default: the newest"),
     nonce=Argument(TEXT, "join nonce; default: a new one"),
     copies=Argument(LAGS, "copies found on disk"),
+    eager=Argument(YES_NO, "see `join`"),
     placed=Argument(YES_NO, "no: it joins without having placed its reader (PROTOCOL M1)"),
     without=Argument(one_of(*SIMPLER), "a rule this session lacks, to see what the simpler design does"),
 )
@@ -95,6 +96,7 @@ def session(play: Play, said: Said) -> None:
             topology_epoch=said.get("epoch", 0 if topology is None else topology.epoch),
             join_nonce=said.get("nonce", "") or play.next_nonce(),
             ended_incarnation=said.find("ended"),
+            eager=said.get("eager", False),
             heartbeat_interval_ms=1,
             ready_lag_records=said.get("ready_lag", play.state.knobs.acceptable_recovery_lag),
             stateful_subtopologies=frozenset(part.subtopology for part in topology.subtopologies if part.stateful) if topology else frozenset(),

@@ -2,14 +2,37 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 from hypothesis import strategies as st
 
 from assignors import registry
 from assignors.lag_aware import LagAware
+from assignors.problem import AssignmentProblem, Task, TaskLoad
 from equipoise.testing import CONTRACT, Check, Subject
 
+
+def loaded(problem: AssignmentProblem) -> AssignmentProblem:
+    """Every third task is not measured, the others weigh differently, and the same at each asking."""
+
+    def load(task: Task) -> TaskLoad | None:
+        number = 7 * task.id.partition + 3 * task.id.subtopology
+        return None if number % 3 == 0 else TaskLoad(cpu=number % 5 * 100_000, records_per_s=number % 7)
+
+    return attrs.evolve(problem, tasks=tuple(attrs.evolve(task, load=load(task)) for task in problem.tasks))
+
+
+LOAD_OPTIONS = st.fixed_dictionaries(
+    {},
+    optional={
+        "load_high_percent": st.sampled_from([20, 100]),
+        "load_low_percent": st.sampled_from([1, 20]),
+        "load_throughput": st.sampled_from([0, 1, 3]),
+    },
+)
+
 SUBJECTS: dict[str, Subject] = {
+    "load_balanced": Subject(assignor=registry.latest("load_balanced"), knobs={"options": LOAD_OPTIONS}, adapted=loaded),
     "kafka_streams": Subject(
         assignor=registry.latest("kafka_streams"),
         knobs={

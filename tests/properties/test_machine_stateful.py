@@ -39,6 +39,8 @@ from tests.storms import OPTIONS
 MEMBERS = ("m1", "m2", "m3", "m4")
 LIARS = (*MEMBERS, "a stranger")
 STALL_MS = 20_000
+DELAY_MS = 25_000
+"""How long `cooperative` leaves lost work to nobody, and the longest that it puts moves off."""
 QUIET_CYCLES = 30
 CHOICES = [(name, options) for name, _ in registry.available() for options in OPTIONS.get(name, ({},))]
 """Assignors, and what they are told."""
@@ -49,6 +51,7 @@ some_tasks = st.builds(TaskId, st.integers(0, 2), st.integers(0, 5))
 task_sets = st.frozensets(some_tasks, max_size=4).map(sorted).map(tuple)
 some_lags = st.dictionaries(some_tasks, st.one_of(st.integers(0, 60_000), st.sampled_from(LagSentinel)), max_size=4)
 small = st.integers(0, 8)
+assignors = st.sampled_from(("high_availability", "cooperative"))
 
 
 @st.composite
@@ -116,9 +119,12 @@ class Storm(RuleBasedStateMachine):
         standbys=st.integers(0, 2),
         warmups=st.integers(1, 3),
         checkpoints=st.sampled_from((0, 7)),
+        assignor=assignors,
     )
-    def begins(self, stateful: int, stateless: int, delay_ms: int, standbys: int, warmups: int, checkpoints: int) -> None:
+    def begins(self, stateful: int, stateless: int, delay_ms: int, standbys: int, warmups: int, checkpoints: int, assignor: str) -> None:
         self.knobs = {
+            "assignor": assignor,
+            "options": {"scheduled_delay_ms": DELAY_MS, "revocation_backoff_ms": 2_000},
             "initial_delay_ms": delay_ms,
             "num_standbys": standbys,
             "max_warmups": warmups,
@@ -142,8 +148,11 @@ class Storm(RuleBasedStateMachine):
         after_ms=steps_ms,
         old=st.integers(0, 1),
         session_ms=st.sampled_from((8_000, 20_000)),
+        eager=st.sampled_from((False, False, True)),
     )
-    def joins(self, member_id: str, proven: bool, capacity: int, kept: dict[TaskId, Any], after_ms: int, old: int, session_ms: int) -> Truthful:
+    def joins(
+        self, member_id: str, proven: bool, capacity: int, kept: dict[TaskId, Any], after_ms: int, old: int, session_ms: int, eager: bool
+    ) -> Truthful:
         """A process begins; `proven`: whoever it may succeed is dead and says nothing more; `old`: it runs the topology before the newest."""
         self.lives += 1
         before = self.group.state.members.get(member_id)
@@ -162,6 +171,7 @@ class Storm(RuleBasedStateMachine):
                 ended_incarnation=ended,
                 lags=dict(sorted(member.copies.items())),
                 session_timeout_ms=session_ms,
+                eager=eager,
             ),
             after_ms,
         )
@@ -234,9 +244,11 @@ class Storm(RuleBasedStateMachine):
         per_member=st.integers(1, 3),
         factor=st.integers(1, 2),
         acceptable=st.sampled_from((0, 10_000)),
+        assignor=assignors,
     )
-    def is_configured_anew(self, standbys: int, warmups: int, per_member: int, factor: int, acceptable: int) -> None:
+    def is_configured_anew(self, standbys: int, warmups: int, per_member: int, factor: int, acceptable: int, assignor: str) -> None:
         self.knobs |= {
+            "assignor": assignor,
             "num_standbys": standbys,
             "max_warmups": warmups,
             "max_warmups_per_member": per_member,
@@ -308,7 +320,7 @@ class Storm(RuleBasedStateMachine):
 
     def _settles(self) -> None:
         group = self.group
-        bound_ms = settling_ms(group.state, report_ms=2 * HEARTBEAT_MS, restore_ms=0)
+        bound_ms = settling_ms(group.state, report_ms=2 * HEARTBEAT_MS, restore_ms=0, delays_ms=2 * DELAY_MS)
         began_ms = group.state.now_ms
         while undone := self._undone():
             if group.state.now_ms - began_ms > bound_ms:

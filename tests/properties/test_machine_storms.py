@@ -92,6 +92,12 @@ def test_a_group_under_an_assignor_of_consumers_or_workers_settles_too(assignor:
     check_refold(storm(seed, assignor).records, most_splits=3)
 
 
+@settings(max_examples=4)
+@given(st.integers(1_000_000, 2**31))
+def test_any_storm_breaks_nothing_under_the_cooperative_assignor(seed: int):
+    check_refold(storm(seed, "cooperative").records, most_splits=3)
+
+
 def backwards(event: Any) -> Any:
     """The same fact with its mappings built in another order."""
     if isinstance(event, LagReported | MemberJoined):

@@ -18,7 +18,7 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import COMMANDS, main
-from equipoise.cli.simulate import in_all
+from replay.totals import in_all
 from replay.wording import span_text
 from tests.made import BLOCK, hold
 

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 
 from assignors import registry
+from assignors.problem import TaskLoad
 from assignors.wire import assign_line, problem_of
 from events.errors import InputError
 from events.knobs import Knobs
@@ -67,6 +68,25 @@ def test_a_plan_names_everything_in_a_fixed_order():
         '"unique":true,"imbalance_now":2,"lost_until_ms":{},"revocations":{"times":0,"since_ms":null,"until_ms":0},"memory":{}}'
     )
     assert assign_line(json.dumps(two_members()).encode()) == line
+
+
+def test_loads_are_said_and_a_plan_by_load_says_how_even_it_is():
+    question = two_members(assignor="load_balanced", memory={"rebalancing": 1}, config={"options": {"load_high_percent": 50}})
+    question["tasks"][0]["load"] = {"cpu": 300_000, "records_per_s": 30}
+    question["tasks"][1]["load"] = {"cpu": 100_000, "memory": 0, "disk": 7, "records_per_s": 10}
+    _, _, problem = problem_of(json.dumps(question))
+    assert problem.memory == {"rebalancing": 1}
+    assert [task.load for task in problem.tasks] == [TaskLoad(cpu=300_000, records_per_s=30), TaskLoad(cpu=100_000, disk=7, records_per_s=10)]
+    assert answer(question)["load"] == {
+        "highest_now": 2_000_000,
+        "lowest_now": 0,
+        "highest": 1_500_000,
+        "lowest": 500_000,
+        "bound": 1_550_000,
+    }
+    question["tasks"][0]["load"] = {"cpu": 0.3}
+    with pytest.raises(InputError, match=r"\$\.tasks\[0\]\.load\.cpu: 0\.3 is not a whole number"):
+        problem_of(json.dumps(question))
 
 
 def test_order_in_the_problem_is_nothing():
@@ -170,7 +190,7 @@ def broken(path: str, value: Any) -> dict[str, Any]:
         (broken("tasks.0.end_offset", 1.5), "$.tasks[0].end_offset: 1.5 is not a whole number >= 0"),
         (broken("tasks.0.end_offset", 2**63), "$.tasks[0].end_offset: 9223372036854775808 is not a whole number >= 0"),
         (broken("tasks.0.source", [{"topic": "t"}]), "$.tasks[0].source[0].partition: missing; it is required"),
-        (broken("tasks.0.size", 7), "$.tasks[0].size: unknown field; known are changelog, end_offset, id, lost_since_ms, source, stateful"),
+        (broken("tasks.0.size", 7), "$.tasks[0].size: unknown field; known are changelog, end_offset, id, load, lost_since_ms, source, stateful"),
         (broken("members.0", 7), "$.members[0]: 7 is not an object"),
         (broken("members.1.id", ""), '$.members[1].id: "" is not a text of one or more characters'),
         (broken("members.1.id", "m1"), "$.members[1]: 'm1' stands at $.members[0] too; name each once"),

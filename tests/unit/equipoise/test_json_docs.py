@@ -14,14 +14,14 @@ from click.testing import CliRunner
 
 from equipoise.cli import COMMANDS, main
 from events.decisions import MemberAssigned, MemberExpired
-from events.facts import GroupConfigured, LogOpened
+from events.facts import GroupConfigured, LeaveIntended, LogOpened
 from events.log import open_log
 from events.records import DecisionRecord, Record
 from tests.unit.replay.lived import JOINED_MS, lived, write
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^## (\w+)\n.*?^```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
+SECTIONS = dict(re.findall(r"^## ([\w-]+)\n.*?^```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
 WORD = re.compile(r"(?P<key>\w*)(?P<many>\[\]|\{\w+\})?(?:@(?P<shape>\w+)|(?P<open>\.\.\.))?")
 
 Shapes = dict[str, list[str]]
@@ -95,6 +95,12 @@ class Reader:
                     yield shape, key
 
 
+def drains_at(log: Path) -> int:
+    """Offset at which a member says that it is leaving."""
+    with open_log(log) as read:
+        return next(entry.offset for entry in read.read() if isinstance(entry, Record) and isinstance(entry.event, LeaveIntended))
+
+
 def printed(*args: str | Path, code: int = 0) -> Any:
     result = CliRunner().invoke(main, [*map(str, args), "--json"])
     assert result.exit_code == code, result.stderr
@@ -134,6 +140,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             printed("simulate", log, "--to", led, "--set", "options.a=1", "--set", "rack_aware_tags=zone"),
             printed("simulate", told, "--to", led),
         ],
+        "compare": [printed("compare", told, "--assignor", "learner")],
         "verify": [printed("verify", path, code=code) for path, code in ((log, 0), (wrong, 1), (torn, 1), (strange, 2))],
         "show": [printed("show", *args) for args in ((log,), (log, "--at", str(warming)), (log, "--at", str(revoking)), (wrong,), (told,))],
         "explain": [
@@ -145,6 +152,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             printed("explain", told, "--task", "0_0"),
         ],
         "timeline": [printed("timeline", log), printed("timeline", wrong), printed("timeline", led), printed("timeline", told)],
+        "scale-down": [printed("scale-down", log, "--percent", "50%"), printed("scale-down", led, "--percent", "30", "--at", str(drains_at(led)))],
         "demo": [printed("demo", "--out", folder / "out")],
         "scenario": [printed("scenario", scenario), printed("scenario", changed, code=1)],
     }
@@ -160,7 +168,7 @@ LIVE = {"groups", "status", "tail", "archive"}
 
 NOT_MET: dict[str, set[tuple[str, str]]] = {
     "show": {("member", "rack")},
-    "explain": {("candidate", "rack"), ("candidate", "traffic_cost")},
+    "explain": {("candidate", "rack"), ("candidate", "traffic_cost"), ("candidate", "load_share"), ("candidate", "task_share")},
     "timeline": {("lifeline", "rack")},
     "scenario": {("file", "disagreements")},
 }

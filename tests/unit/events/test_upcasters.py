@@ -46,7 +46,15 @@ def test_a_join_without_tags_and_copies_keeps_all_it_said(past: upcasters.Member
     code = codec.kind_of(MemberJoined)
     form = codec.payload_from_json("MemberJoined", 1, readable.write(past))
     event = codec.decode(code, 1, form[1])
-    assert event == MemberJoined(**attrs.asdict(past), tags={}, lags={})
+    assert event == MemberJoined(**attrs.asdict(past), tags={}, lags={}, eager=False)
+
+
+@given(instances(upcasters.MemberJoinedV2))
+def test_a_join_from_before_eager_members_is_not_eager(past: upcasters.MemberJoinedV2) -> None:
+    code = codec.kind_of(MemberJoined)
+    form = codec.payload_from_json("MemberJoined", 2, readable.write(past))
+    event = codec.decode(code, 2, form[1])
+    assert event == MemberJoined(**attrs.asdict(past, recurse=False), eager=False)
 
 
 @pytest.mark.parametrize("count", [0, 8, 10, 11])

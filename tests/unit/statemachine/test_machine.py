@@ -9,7 +9,7 @@ import attrs
 import pytest
 
 from assignors import registry
-from assignors.problem import AssignmentProblem, Plan
+from assignors.problem import AssignmentProblem, Plan, TaskLoad
 from events.codec import make_record
 from events.decisions import AssignmentIssued, BalanceEvaluated, Checkpointed, Decision, EventRejected, MemberAssigned
 from events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
@@ -28,6 +28,7 @@ from events.facts import (
 )
 from events.tasks import TaskId
 from statemachine.invariants import check_refold
+from statemachine.leader import build_problem
 from statemachine.machine import GroupMachine
 from statemachine.rejections import REJECTIONS, rejection_text
 from statemachine.state import GroupPhase
@@ -112,6 +113,66 @@ def test_changelogs_grow_as_fast_as_between_their_last_two_observations():
     assert observed(900_000, 51_201) == [1_000, 1]  # group time moved by max_step_ms: never too slow
     assert observed(1_000, 7) == [0, 1]  # made anew
     assert observed(500, 2**63 - 1) == [2**63 - 1, 1]
+    check_refold(group.records)
+
+
+def test_a_hosts_load_is_told_apart_by_what_its_tasks_process_and_averaged():
+    """Two threads at 0.6 are 1.2 threads; 0_0 processes three times what 0_1 does. Half a window later the host idles."""
+    group = Group().starts(stateful=2, load_window_ms=10_000)
+    member = group.join("m1", capacity=2)
+    member.reports()
+    member.reports()
+
+    def reports(after_ms: int, **load: Any) -> list[tuple[int, int]]:
+        group.pass_ms(after_ms)
+        member.reads()
+        group.fact(attrs.evolve(member.report(), load=Load(**load)))
+        return [(load.cpu, load.records_per_s) for _, load in sorted(group.state.loads.items())]
+
+    rates = {TaskId(0, 0): 300, TaskId(0, 1): 100}
+    assert reports(0, cpu=0.6, tasks=rates) == [(900_000, 300), (300_000, 100)]
+    assert reports(5_000, tasks=rates) == [(450_000, 300), (150_000, 100)]
+    assert reports(0, cpu=1.0, tasks=rates) == [(450_000, 300), (150_000, 100)]  # no time has passed
+    assert reports(12_000, cpu=0.1, records_per_s=50) == [(100_000, 25), (100_000, 25)]  # nothing told apart: equally
+    assert reports(1_000, restored_records_per_s=9_000) == [(100_000, 25), (100_000, 25)]  # it does not say
+    problem = build_problem(group.state)
+    assert [task.load for task in problem.tasks] == [TaskLoad(cpu=100_000, records_per_s=25)] * 2
+    group.fact(PartitionsObserved(end_offsets={"log": {0: 50_000, 1: 50_000}}))
+    group.fact(PartitionsObserved(end_offsets={"log": {0: 50_900, 1: 50_100}}), 1_000)
+    assert reports(12_000, cpu=0.5) == [(900_000, 0), (100_000, 0)]  # by what is written to their changelogs
+    check_refold(group.records)
+
+
+def test_a_member_that_restores_is_not_measured_and_what_is_gone_is_forgotten():
+    group = Group().starts("m1", stateful=2, load_window_ms=1)
+    member = group.members["m1"]
+    member.restores = 100
+    member.reads()
+    busy = Load(cpu=0.5)
+    group.fact(attrs.evolve(member.report(), load=busy))
+    member.restores_copies()
+    group.fact(attrs.evolve(member.report(), load=busy))
+    assert group.state.loads == {}
+    member.restores = 1_000_000
+    member.restores_copies()
+    group.fact(attrs.evolve(member.report(), load=busy))
+    assert sorted(group.state.loads) == [TaskId(0, 0), TaskId(0, 1)]
+    group.fact(topology(epoch=2, stateful=1))
+    assert sorted(group.state.loads) == [TaskId(0, 0)]
+    check_refold(group.records)
+
+
+def test_a_group_balanced_by_load_is_looked_at_again_and_again():
+    group = Group().starts("m1", "m2", stateful=4, assignor="load_balanced", probing_interval_ms=5_000)
+    group.settles()
+    looked = []
+    for _ in range(12):
+        before = group.state.probing_deadline_ms
+        group.cycle()
+        looked.append(group.state.probing_deadline_ms != before)
+    assert group.state.probing_deadline_ms is not None
+    assert looked.count(True) >= 5
+    assert group.state.memory == {}
     check_refold(group.records)
 
 

@@ -1,0 +1,161 @@
+"""Whom to ask to leave when a group is to shrink: those whose leaving moves the least state, taken evenly from the racks.
+
+The proposal behind `learner` has a tool that "will attempt to inform 8 of 40 hosts" when a cluster of 40 is scaled down to 80 %, and does not say
+which. Here that is a pure function of what the group has; who is asked then says `LeaveIntended`, and the group's assignor does the rest.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from assignors.problem import AssignmentProblem
+from assignors.ranking import whole
+from assignors.situation import Situation
+from events.errors import InputError
+from events.tasks import TaskId
+
+NO_RACK = ""
+"""The rack of members that name none."""
+
+
+@attrs.frozen(kw_only=True)
+class Asked:
+    """One member to be asked. `records`: what has to be restored elsewhere because it goes after those picked before it."""
+
+    member: str
+    rack: str
+    active: int
+    records: int
+
+
+@attrs.frozen(kw_only=True)
+class ScaleDown:
+    """Whom to ask. `leaving`: those who are leaving already; they count. `asked`: in the order in which they were picked.
+
+    `keep`: members that stay. `restore_records`: of all of `asked` together. `racks`: rack -> (members now, members that stay).
+    """
+
+    keep: int
+    leaving: tuple[str, ...]
+    asked: tuple[Asked, ...]
+    restore_records: int
+    racks: Mapping[str, tuple[int, int]]
+
+
+def scale_down(problem: AssignmentProblem, percent: int) -> ScaleDown:
+    """Members to ask, so that `percent` of the members stay, rounded up: 40 members to 80 % asks 8. Members that are leaving already count as asked.
+
+    * **Racks.** Each gives up its share of those who go, rounded down or up, and keeps a member while as many stay as there are racks.
+    * **State.** Of those the racks allow, the one whose leaving costs the fewest records is picked, again and again. A task with state needs its
+      owner and its standbys, so it costs what the best copies that stay have to restore for that, and the whole changelog for each copy that is
+      missing. A copy on a member that goes is none, so costs are reckoned anew after each pick. Where no two members have copies of one task, the
+      sum is the least there can be.
+    * **Ties.** Fewer active tasks, then the id.
+
+    Time: copies x log(members), plus picks x racks. Raises InputError when `percent` is not from 1 to 100, or there is nobody.
+    """
+    if not 1 <= percent <= 100:
+        raise InputError(f"percent: {percent} of 100 members cannot stay; name 1 to 100")
+    if not problem.members:
+        raise InputError("the group has no members; there is nobody to ask")
+    situation = Situation(problem)
+    leaving = tuple(member.id for member in situation.members.values() if member.leaving)
+    keep = -(-len(situation.members) * percent // 100)
+    picker = _Picker(situation, keep)
+    asked = picker.pick(max(0, len(situation.members) - keep - len(leaving)))
+    return ScaleDown(
+        keep=len(situation.members) - len(leaving) - len(asked),
+        leaving=leaving,
+        asked=asked,
+        restore_records=sum(each.records for each in asked),
+        racks={rack: (size, size - picker.quotas.gone[rack]) for rack, size in sorted(picker.quotas.size.items())},
+    )
+
+
+class _Quotas:
+    """How many members of each rack may go, and must."""
+
+    def __init__(self, racks: Iterable[str], keep: int) -> None:
+        self.size: dict[str, int] = {}
+        for rack in sorted(racks):
+            self.size[rack] = self.size.get(rack, 0) + 1
+        count = sum(self.size.values())
+        self.to_go = count - keep
+        one_stays = 1 if keep >= len(self.size) else 0
+        self.most = {rack: min(-(-size * self.to_go // count), size - one_stays) for rack, size in self.size.items()}
+        while sum(self.most.values()) < self.to_go:  # single members that stay are made up for by the rack that keeps most
+            self.most[max(self.size, key=lambda rack: (self.size[rack] - self.most[rack], rack))] += 1
+        self.least = {rack: min(size * self.to_go // count, self.most[rack]) for rack, size in self.size.items()}
+        self.gone = dict.fromkeys(self.size, 0)
+
+    def may_give(self, rack: str) -> bool:
+        """Whether one more may go: not above its share, and what other racks must still give remains to be given."""
+        if self.gone[rack] < self.least[rack]:
+            return True
+        left = self.to_go - sum(self.gone.values())
+        owed = sum(max(0, self.least[other] - self.gone[other]) for other in self.size)
+        return self.gone[rack] < self.most[rack] and left > owed
+
+
+class _Picker:
+    """Who goes, and what each further one would cost."""
+
+    def __init__(self, situation: Situation, keep: int) -> None:
+        self.situation = situation
+        self.rack = {member.id: member.rack if member.rack is not None else NO_RACK for member in situation.members.values()}
+        self.quotas = _Quotas(self.rack.values(), keep)
+        self.needed = 1 + min(situation.knobs.num_standbys, keep - 1)
+        """Copies that each task with state is to have in the end, its owner's included."""
+        self.staying = {member.id for member in situation.members.values()}
+        self.held: dict[str, list[TaskId]] = {name: [] for name in situation.members}
+        for task, copies in situation.copies.items():
+            for name in copies:
+                self.held[name].append(task)
+        for member in situation.members.values():
+            if member.leaving:
+                self._goes(member.id)
+        self.cost = {name: self._cost(name) for name in sorted(self.staying)}
+        self.queues: dict[str, list[tuple[int, int, str]]] = {rack: [] for rack in self.quotas.size}
+        for name in self.cost:
+            self._queue(name)
+
+    def pick(self, count: int) -> tuple[Asked, ...]:
+        """The cheapest one that the racks allow, `count` times."""
+        asked: list[Asked] = []
+        for _ in range(count):
+            records, active, name = min(self._cheapest(rack) for rack in self.quotas.size if self.quotas.may_give(rack))
+            asked.append(Asked(member=name, rack=self.rack[name], active=active, records=records))
+            self._goes(name)
+            for other in sorted({other for task in self.held[name] for other in self.situation.copies[task] if other in self.staying}):
+                cost = self._cost(other)
+                if cost != self.cost[other]:
+                    self.cost[other] = cost
+                    self._queue(other)
+        return tuple(asked)
+
+    def _queue(self, name: str) -> None:
+        heapq.heappush(self.queues[self.rack[name]], (self.cost[name], len(self.situation.members[name].active), name))
+
+    def _cheapest(self, rack: str) -> tuple[int, int, str]:
+        """Of those in this rack that stay; entries whose cost is another by now are dropped on the way."""
+        queue = self.queues[rack]
+        while queue[0][2] not in self.staying or queue[0][0] != self.cost[queue[0][2]]:
+            heapq.heappop(queue)
+        return queue[0]
+
+    def _goes(self, name: str) -> None:
+        self.staying.discard(name)
+        self.quotas.gone[self.rack[name]] += 1
+
+    def _cost(self, name: str) -> int:
+        """Records to restore because this one goes too."""
+        return sum(self._to_restore(task, without=name) - self._to_restore(task) for task in self.held[name])
+
+    def _to_restore(self, task: TaskId, *, without: str | None = None) -> int:
+        """Records until the task has its owner and its standbys, from the best copies on members that stay."""
+        copies = self.situation.copies[task].items()
+        records = sorted(0 if copy.caught_up else copy.records for name, copy in copies if name in self.staying and name != without)[: self.needed]
+        return sum(records) + (self.needed - len(records)) * whole(self.situation.tasks[task])

@@ -1,0 +1,111 @@
+"""`equipoise compare [LOG...]`: one table, a row for each assignor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.params import LOG, scalar
+from equipoise.cli.screen import Screen, Table
+from equipoise.cli.simulate import overridden, simulating
+from events.errors import FieldError, InputError
+from events.log import Log
+from replay.wording import counted
+
+if TYPE_CHECKING:
+    from equipoise.compare import Contender, Cost
+
+MEASURES = (
+    ("silent s", "unavailable_task_seconds", 1),
+    ("longest s", "longest_silence_ms", 1_000),
+    ("moves", "active_moves", 1),
+    ("rounds", "generations", 1),
+)
+"""(heading, name of the total, what it is divided by)."""
+
+
+@command("compare", short_help="The same outside under one assignor after the other: a row for each.")
+@click.argument("logs", type=LOG, nargs=-1, metavar="[LOG]...")
+@click.option(
+    "--assignor",
+    "names",
+    multiple=True,
+    metavar="NAME[:OPTION=VALUE,...]",
+    help="One to compare, with options of its own; may be repeated. Default: all there are.",
+)
+@click.option("--set", "settings", multiple=True, metavar="KNOB=VALUE", help="A setting for all of them, as num_standbys=1; may be repeated.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of network delays and other chances.")
+def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], settings: tuple[str, ...], seed: int) -> None:
+    """Plays what the outside did in each LOG (default: the recorded runs that come with equipoise) against the simulated cluster, once for each
+    assignor, and shows what each cost in all marked windows, beside what was measured when the run was recorded.
+
+    \b
+    Examples:
+      equipoise compare
+      equipoise compare recorded.db --assignor high_availability --assignor learner --assignor learner:strict=true
+      equipoise compare --set num_standbys=1 --json | jq '.rows[].runs[].totals.active_moves'
+    """
+    from equipoise.compare import all_contenders, cost_of, recorded_cost, recorded_runs, rows_of, run_of  # loads the solver
+
+    contenders = [contender_of(name) for name in names] or all_contenders()
+    runs = [run_of(str(log.location), log) for log in logs] or list(recorded_runs())
+    costs: list[Cost] = []
+    for run in runs:
+        overrides = overridden(run.exogenous.start.config.knobs, settings)
+        costs += recorded_cost(run)
+        for contender in contenders:
+            with simulating(screen, run.exogenous, f"{run.name}, {contender}") as progress:
+                costs.append(cost_of(run, contender, overrides=overrides, seed=seed, progress=progress))
+    rows = rows_of(costs)
+    names_of_runs = [run.name for run in runs]
+    document = {
+        "seed": seed,
+        "runs": [{"run": run.name, "restore_records_per_s": run.restore_records_per_s} for run in runs],
+        "rows": [
+            {"contender": name, "runs": [{"run": cost.run, "totals": dict(cost.totals), "error": cost.error} for cost in of_runs.values()]}
+            for name, of_runs in rows.items()
+        ],
+    }
+    failed = [f"{cost.contender} could not lead {cost.run}: {cost.error}" for cost in costs if cost.error]
+    screen.answer(document, comparison_table(rows, names_of_runs), *failed, *LEGEND)
+
+
+LEGEND = (
+    "silent s: task-seconds in which no record of a task was processed for over 1 s; longest s: the longest of one task",
+    "moves: changes of owner; rounds: generations that told somebody something; all marked windows added up, simulated with the same seed",
+)
+
+
+def contender_of(text: str) -> Contender:
+    """``learner`` or ``learner:strict=true``. Raises InputError for an assignor that is not installed or an option that it does not have."""
+    from equipoise.compare import Contender, check_contender
+
+    name, _, rest = text.partition(":")
+    options = {}
+    for part in filter(None, rest.split(",")):
+        option, equals, value = part.partition("=")
+        if not equals:
+            raise InputError(f"--assignor {text}: write options as NAME:OPTION=VALUE,OPTION=VALUE")
+        options[option] = scalar(value)
+    contender = Contender(assignor=name, options=options)
+    try:
+        check_contender(contender)
+    except FieldError as error:
+        raise InputError(f"--assignor {text}: {error.field.removeprefix('config.options.')}: {error.problem}") from None
+    return contender
+
+
+def comparison_table(rows: Mapping[str, Mapping[str, Cost]], runs: list[str]) -> Table:
+    """A row for each contender; for each run the columns of MEASURES."""
+    headings = [heading for heading, _, _ in MEASURES]
+    columns = [f"{run} {heading}" if heading == headings[0] else heading for run in runs for heading in headings]
+    body = [(name, *(_cell(of_runs.get(run), measure, scale) for run in runs for _, measure, scale in MEASURES)) for name, of_runs in rows.items()]
+    return Table(columns=("assignor", *columns), rows=body, title=f"{counted(len(rows), 'row')}: {' and '.join(runs)}, led by each in turn")
+
+
+def _cell(cost: Cost | None, measure: str, scale: int) -> Any:
+    value = None if cost is None else cost.totals.get(measure)
+    return None if value is None else value / scale if scale != 1 else value

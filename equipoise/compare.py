@@ -1,0 +1,125 @@
+"""The same outside under one assignor after the other: what each would have cost, beside what was measured.
+
+Each is a simulation of its own; the command renders them as one table with a row for each assignor.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from assignors import registry
+from assignors.problem import check_knobs
+from events.errors import EquipoiseError, GroupHalted, InputError
+from events.knobs import Knobs, Scalar
+from events.log import Log, open_log
+from replay.cluster.restore import RestoreModel
+from replay.exogenous import Exogenous, read_exogenous
+from replay.fit import fit
+from replay.kafka_streams import import_history, shipped_runs
+from replay.simulate import Progress, Simulation, simulate
+from replay.totals import in_all
+
+RECORDED = "as recorded"
+"""The row of what was measured when the run was recorded."""
+
+
+@attrs.frozen(kw_only=True)
+class Run:
+    """An outside, and how fast its members restored. `measured`: what its own leader cost in all windows, {} when nobody measured it."""
+
+    name: str
+    exogenous: Exogenous
+    restore_records_per_s: int
+    measured: Mapping[str, Any]
+
+
+@attrs.frozen(kw_only=True)
+class Contender:
+    """An assignor and the options it is told, written ``learner`` or ``learner:strict=true,other=5``."""
+
+    assignor: str
+    options: Mapping[str, Scalar] = attrs.field(factory=dict)
+
+    def __str__(self) -> str:
+        options = ",".join(f"{name}={str(value).lower()}" for name, value in sorted(self.options.items()))
+        return f"{self.assignor}:{options}" if options else self.assignor
+
+
+@attrs.frozen(kw_only=True)
+class Cost:
+    """What one contender cost in all windows of one run. `totals` as in a simulation's windows; {} and `error` when it could not lead."""
+
+    run: str
+    contender: str
+    totals: Mapping[str, Any]
+    error: str = ""
+
+
+def all_contenders() -> list[Contender]:
+    """Every assignor of this installation, in its highest version, in rising order."""
+    return [Contender(assignor=name) for name in dict.fromkeys(name for name, _ in registry.available())]
+
+
+def recorded_runs() -> Iterator[Run]:
+    """The recorded runs that come with equipoise, the plainer one first."""
+    for name, source in sorted(shipped_runs().items(), reverse=True):
+        with tempfile.TemporaryDirectory() as folder:
+            with open_log(Path(folder) / "recorded.db", "w") as log, log.transaction():
+                import_history(source, log)
+            with open_log(Path(folder) / "recorded.db") as log:
+                yield run_of(name, log)
+
+
+def run_of(name: str, log: Log, *, group: str | None = None, announce_closes: bool = True) -> Run:
+    """The run that `log` tells. Raises what `read_exogenous` and `fit` raise."""
+    exogenous = read_exogenous(log.read(), group=group, announce_closes=announce_closes)
+    windows = [window.measured["totals"] for window in exogenous.windows if window.measured is not None]
+    measured = in_all(windows) if len(windows) == len(exogenous.windows) else {}
+    fitted = fit(log.read(group=exogenous.start.group))
+    return Run(name=name, exogenous=exogenous, restore_records_per_s=fitted.records_per_s, measured=measured)
+
+
+def check_contender(contender: Contender) -> None:
+    """Raises InputError for an assignor that is not installed, or an option that it does not take."""
+    check_knobs(registry.latest(contender.assignor), Knobs(options=dict(contender.options)))
+
+
+def recorded_cost(run: Run) -> list[Cost]:
+    """What was measured when the run was recorded; nothing when nobody measured it."""
+    return [Cost(run=run.name, contender=RECORDED, totals=run.measured)] if run.measured else []
+
+
+def cost_of(
+    run: Run, contender: Contender, *, overrides: Mapping[str, Any] | None = None, seed: int = 0, progress: Progress | None = None
+) -> Cost:
+    """The run under this contender, with the run's own knobs and `overrides` over them.
+
+    One that halts or breaks an invariant is told as such. Raises InputError for an assignor, a knob or an option that does not exist.
+    """
+    simulation = Simulation(
+        assignor=contender.assignor,
+        overrides={**(overrides or {}), "options": dict(contender.options)},
+        seed=seed,
+        restore=RestoreModel(records_per_s=run.restore_records_per_s),
+    )
+    try:
+        result = simulate(run.exogenous, simulation, progress=progress)
+    except InputError:
+        raise
+    except EquipoiseError as error:
+        problem = error.problem if isinstance(error, GroupHalted) else str(error)
+        return Cost(run=run.name, contender=str(contender), totals={}, error=problem)
+    return Cost(run=run.name, contender=str(contender), totals=in_all([window.totals for window in result.windows]))
+
+
+def rows_of(costs: Iterable[Cost]) -> dict[str, dict[str, Cost]]:
+    """Contender -> run -> cost, contenders and runs in the order in which they first come."""
+    rows: dict[str, dict[str, Cost]] = {}
+    for cost in costs:
+        rows.setdefault(cost.contender, {})[cost.run] = cost
+    return rows

@@ -1,0 +1,71 @@
+"""What tasks ask of their hosts, told apart from what members report of a whole host.
+
+A member reports how busy its host is (`events.facts.Load`); what a task of it costs is not measured anywhere. So a host's load is divided among the
+tasks it runs, in proportion to the records a second that it processes of each, as it reports them; if it reports none, to the records a second
+that are written to their changelogs; and equally where that is not known either. A task that its member leaves out while it names others gets no
+part, and counts as not measured.
+
+The parts of a host's tasks add up to what it reported. So whether members are even is what was measured, whatever the division; only what a move
+will change is an estimate, and is measured again once it was made.
+
+A share of a host of capacity c counts c-fold, in threads: hosts are taken to be as large as the threads they were given. Parts are averaged over
+`load_window_ms` of group time, with whole numbers, and stay with the task when it moves. A member that restores anything is not looked at meanwhile:
+what that costs is no task's.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from events.facts import Load
+from events.fields import INT64_MAX
+from events.tasks import LagSentinel, TaskId
+from statemachine.state import GroupState, MeasuredLoad, MemberState
+
+MILLIONTHS = 1_000_000
+MOST_OF_A_HOST = 1_000
+"""A share of a host is 0..1; what is far above is a mistake of its reporter's and taken for this."""
+
+
+def note_load(state: GroupState, member: MemberState, load: Load) -> None:
+    """Divides what the member reports of its host among the tasks it holds. Costs time in their number."""
+    held = [task for task in member.held if state.has_task(task) and (task in load.tasks or not load.tasks)]
+    if not held or not (load.cpu or load.memory or load.disk or load.records_per_s or load.tasks) or _restores(member):
+        return
+    processed = {task: load.tasks.get(task, 0) for task in held}
+    share = processed if any(processed.values()) else _written(state, held)
+    total = sum(share.values())
+    host = [_millionths(part) * member.capacity for part in (load.cpu, load.memory, load.disk)]
+    host.append(sum(processed.values()) or min(int(load.records_per_s), INT64_MAX))
+    for task in held:
+        parts = [amount * share[task] // total for amount in host]
+        state.loads[task] = _averaged(state.loads.get(task), parts, state.now_ms, state.knobs.load_window_ms)
+
+
+def _restores(member: MemberState) -> bool:
+    """Something else than its tasks keeps its host busy. (Standbys do too, a little and all the time: that is divided among its tasks.)"""
+    return bool(member.warmup) or any(member.lags.get(task, 0) not in (0, LagSentinel.ACTIVE) for task in member.held)
+
+
+def _written(state: GroupState, held: list[TaskId]) -> Mapping[TaskId, int]:
+    """Records/s written to their changelogs; 1 for each when nothing is known, and for one without state what the others have on average."""
+    topology = state.topology
+    parts = {} if topology is None else {part.subtopology: part for part in topology.subtopologies}
+    written = {task: state.written_records_per_s(task, parts[task.subtopology]) for task in held if parts[task.subtopology].stateful}
+    total = sum(written.values())
+    if not total:
+        return dict.fromkeys(held, 1)
+    return {task: written.get(task, max(1, total // len(written))) for task in held}
+
+
+def _millionths(share: float) -> int:
+    return int(min(share, MOST_OF_A_HOST) * MILLIONTHS)
+
+
+def _averaged(before: MeasuredLoad | None, parts: list[int], now_ms: int, window_ms: int) -> MeasuredLoad:
+    """What was measured moves towards `parts` by as much of the window as has passed since; all the way when that is all of it."""
+    if before is not None:
+        passed_ms = min(now_ms - before.measured_ms, window_ms)
+        known = (before.cpu, before.memory, before.disk, before.records_per_s)
+        parts = [was + (part - was) * passed_ms // window_ms for was, part in zip(known, parts, strict=True)]
+    return MeasuredLoad(now_ms, *parts)

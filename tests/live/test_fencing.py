@@ -1,0 +1,160 @@
+"""Writers that should not write any more, and brokers that do not answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise.member import TaskContext
+from equipoise.member.tokens import token_header
+from events.decisions import MemberExpired
+from events.tasks import TaskId
+from tests.live.brokers import Brokers
+from tests.live.leader import leading
+from tests.live.test_member import PARTITIONS, SHORT, Application
+from tests.live.test_restorer import producing, until
+
+
+async def test_a_fenced_task_begins_anew_while_it_is_granted(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
+        async with application.member("m1", tmp_path, "exactly_once") as member:
+            await until(lambda: len(member.running) == PARTITIONS)
+            await application.order(60)
+            await application.until_counted(exactly=True)
+            for partition in range(PARTITIONS):  # somebody begins with the tasks' ids; nobody has granted that
+                async with producing(bootstrap, transactional_id=f"{prefix}/0_{partition}"):
+                    pass
+            await application.order(60)
+            await application.until_counted(exactly=True)
+            assert member.fenced_writes == PARTITIONS
+            assert len(member.running) == PARTITIONS
+        assert leader.decided(MemberExpired) == []
+
+
+async def test_a_paused_writer_that_wakes_between_asking_and_sending_is_fenced(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    """It has asked, and was allowed; then its task is taken by force. What it writes after that must not be there."""
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    async with contextlib.AsyncExitStack() as stack:
+        leader = await stack.enter_async_context(leading(bootstrap, prefix, prefix, application.config, application.topology))
+        zombie = application.member("m1", tmp_path / "a", "exactly_once")
+        await zombie.__aenter__()
+        host = zombie._host
+        assert host is not None
+        await until(lambda: len(zombie.running) == PARTITIONS)
+        asked, go_on = asyncio.Event(), asyncio.Event()
+        runners = list(host._runners.values())
+        for runner in runners:
+            _pause_before_its_transaction(runner, asked, go_on)
+        await application.order(60)
+        await asked.wait()
+        # The member's own thread and lease stand still, as they would in a stopped process.
+        await host._thread.run(_freeze(host))
+        async with application.member("m2", tmp_path / "b", "exactly_once") as heir:
+            await until(lambda: len(heir.running) == PARTITIONS)
+            assert [each.cause for each in leader.decided(MemberExpired)] == ["session_timeout"]
+            await application.until_counted(exactly=True)
+            go_on.set()
+            await until(lambda: zombie.fenced_writes == len({runner.task for runner in runners if runner._uncommitted}))
+            assert zombie.fenced_writes > 0
+            await application.order(60)
+            counted = await application.until_counted(exactly=True)
+            assert all([token for _, token in each] == sorted(token for _, token in each) for each in counted.values())
+        await host._thread.run(_thaw(host))
+        with contextlib.suppress(Exception):
+            await zombie.__aexit__(None, None, None)
+
+
+def _pause_before_its_transaction(runner: Any, asked: asyncio.Event, go_on: asyncio.Event) -> None:
+    commit = runner._commit_transaction
+
+    async def paused() -> None:
+        asked.set()
+        await go_on.wait()
+        await commit()
+
+    runner._commit_transaction = paused
+
+
+async def _freeze(host: Any) -> None:
+    host._frozen = (host._link.say, host._reconcile)
+    host._link.say = lambda fact: None
+    host._reconcile = lambda: 10**15
+
+
+async def _thaw(host: Any) -> None:
+    host._link.say, host._reconcile = host._frozen
+    host.wake()
+
+
+async def test_records_of_another_writer_are_noticed_and_left_out(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    led = leading(bootstrap, prefix, prefix, application.config, application.topology)
+    async with led, application.member("m1", tmp_path, "at_least_once") as member:
+        await until(lambda: len(member.running) == PARTITIONS)
+        await application.order(60)
+        await application.until_counted(exactly=True)
+        async with producing(bootstrap) as producer:
+            for partition in range(PARTITIONS):
+                stale = [token_header(prefix, TaskId(0, partition), 0)]
+                for customer in range(20):
+                    await producer.send_and_wait(application.changelog, b"1", key=b"customer-%d" % customer, partition=partition, headers=stale)
+        await application.order(60)
+        counted = await application.until_counted(exactly=False)
+        assert {key: max(count for count, _ in each) for key, each in counted.items()} == dict(application.sent)
+        assert member.fenced_writes == PARTITIONS  # once for each task, and then they were restored without those records
+
+
+async def test_a_broker_that_is_away_costs_the_lease_and_nothing_else(tmp_path: Path) -> None:
+    with Brokers() as brokers:
+        application = Application(brokers.bootstrap, "away")
+        await application.make_topics()
+        revoked: list[TaskId] = []
+
+        def note(context: TaskContext) -> None:
+            revoked.append(context.task)
+
+        async with contextlib.AsyncExitStack() as stack:
+            leader = await stack.enter_async_context(leading(brokers.bootstrap, "away", "away", application.config, application.topology))
+            member = await stack.enter_async_context(application.member("m1", tmp_path, "exactly_once", on_revoked=note))
+            await until(lambda: len(member.running) == PARTITIONS)
+            await application.order(60)
+            await application.until_counted(exactly=True)
+            incarnation = member.incarnation
+            brokers.kill(0)
+            await until(lambda: member.running == {})
+            await until(lambda: len(revoked) == PARTITIONS)
+            await asyncio.sleep((SHORT["session_timeout_ms"] - SHORT["lease_margin_ms"]) / 1_000)
+            brokers.start(0)
+            await until(lambda: len(member.running) == PARTITIONS)
+            assert member.incarnation > incarnation
+            await application.order(60)
+            await application.until_counted(exactly=True)
+            assert {each.cause for each in leader.decided(MemberExpired)} <= {"proven_dead", "session_timeout"}
+
+
+@pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
+async def test_a_commit_that_kafka_interrupts_is_made_again(tmp_path: Path, guarantee: str) -> None:
+    """A broker that is away for less than the lease: tasks stay where they are, and nothing is counted twice or lost."""
+    with Brokers() as brokers:
+        application = Application(brokers.bootstrap, "blink")
+        await application.make_topics()
+        async with leading(brokers.bootstrap, "blink", "blink", application.config, application.topology) as leader:
+            async with application.member("m1", tmp_path, guarantee, session_timeout_ms=60_000) as member:
+                await until(lambda: len(member.running) == PARTITIONS)
+                load = asyncio.ensure_future(application.order(3_000))
+                incarnation = member.incarnation
+                await asyncio.sleep(0.5)
+                brokers.kill(0)
+                brokers.start(0)
+                await load
+                await application.until_counted(exactly=guarantee == "exactly_once")
+                assert member.incarnation == incarnation
+            assert leader.decided(MemberExpired) == []

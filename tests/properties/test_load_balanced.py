@@ -1,0 +1,128 @@
+"""What `load_balanced` promises of loads: the bound, how it gets there, and that noise moves no work. (The rest: test_contract.)
+
+Levels and weights are counted here anew.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+
+import attrs
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from assignors.load_balanced import REBALANCING, LoadBalanced
+from assignors.problem import AssignmentProblem, Member, Task, TaskLoad
+from equipoise.testing import Group
+from events.knobs import Knobs
+from events.tasks import TaskId
+
+ASSIGNOR = LoadBalanced()
+
+
+def measured(amounts: Iterable[int]) -> list[Task]:
+    return [Task(id=TaskId(0, place), stateful=True, end_offset=5_000, load=TaskLoad(records_per_s=amount)) for place, amount in enumerate(amounts)]
+
+
+def levels(tasks: Iterable[Task], capacity: Mapping[str, int], owner: Mapping[TaskId, str]) -> dict[str, Fraction]:
+    """Of a fair share, what each member carries per thread."""
+    amount = {task.id: task.load.records_per_s for task in tasks if task.load is not None}
+    fair = Fraction(sum(amount.values()), sum(capacity.values()))
+    return {name: sum((amount[task] / fair for task, at in owner.items() if at == name), Fraction()) / threads for name, threads in capacity.items()}
+
+
+AMOUNTS = st.lists(st.integers(1, 60), min_size=1, max_size=14)
+CAPACITIES = st.lists(st.sampled_from([1, 1, 1, 2, 3]), min_size=1, max_size=5)
+ROUNDING = Fraction(1, 10_000)
+
+
+@settings(max_examples=200)
+@given(amounts=AMOUNTS, capacities=CAPACITIES, high=st.integers(5, 60), low=st.integers(1, 5), data=st.data())
+def test_at_rest_nobody_is_further_apart_than_the_bound(amounts: list[int], capacities: list[int], high: int, low: int, data: st.DataObject):
+    """From any owners: the group comes to rest, and fullest and emptiest differ by at most the fullest one's lightest task plus the threshold; no
+    round makes the levels, sorted from the highest, higher; the plan says the same numbers."""
+    names = {f"m{place}": capacity for place, capacity in enumerate(capacities)}
+    options = {"load_high_percent": high, "load_low_percent": low}
+    group = Group(measured(amounts), names, assignor=ASSIGNOR, options=options, max_warmups=data.draw(st.integers(1, 3)))
+    for task in group.tasks:
+        group._grant(data.draw(st.sampled_from(sorted(names))), task)
+    tasks = list(group.tasks.values())
+    rebalanced = False
+    before = sorted(levels(tasks, names, group.owners()).values(), reverse=True)
+    for _ in range(4 * len(amounts) + 1):
+        plan = group.decide()
+        rebalanced |= bool(plan.memory)
+        assert plan.load is not None
+        reached = sorted(levels(tasks, names, {task: name for name, held in plan.target.items() for task in held}).values(), reverse=True)
+        assert reached <= before
+        if not plan.movements:
+            break
+        group.warm()
+        before = sorted(levels(tasks, names, group.owners()).values(), reverse=True)
+    assert not plan.movements
+    of = levels(tasks, names, group.owners())
+    fullest, emptiest = max(of.values()), min(of.values())
+    fair = Fraction(sum(amounts), sum(capacities))
+    lightest = max(
+        min((amounts[task.partition] / fair for task, at in group.owners().items() if at == name), default=Fraction())
+        for name, level in of.items()
+        if level == fullest
+    )
+    margin = Fraction(low if rebalanced else high, 100)
+    assert fullest - emptiest <= lightest / min(names[name] for name, level in of.items() if level == emptiest) + margin + ROUNDING
+    assert plan.load is not None
+    assert plan.load.highest - plan.load.lowest <= plan.load.bound
+    assert abs(Fraction(plan.load.highest, 1_000_000) - fullest) < ROUNDING
+    assert abs(Fraction(plan.load.lowest, 1_000_000) - emptiest) < ROUNDING
+
+
+@settings(max_examples=150)
+@given(amounts=st.lists(st.integers(1_000, 60_000), min_size=2, max_size=14), capacities=CAPACITIES, data=st.data())
+def test_noise_moves_no_work(amounts: list[int], capacities: list[int], data: st.DataObject):
+    """At rest after a rebalancing each weight may wander by (high - low) / (6.5 x the highest level), to and fro, and nothing moves."""
+    names = {f"m{place}": capacity for place, capacity in enumerate(capacities)}
+    group = Group(measured(amounts), names, assignor=ASSIGNOR, max_warmups=4, max_warmups_per_member=4)
+    group.decide()
+    group.memory = {REBALANCING: 1}  # so that it goes on down to the lower threshold
+    group.settle(4 * len(amounts))
+    rest = group.owners()
+    assert group.plan is not None
+    assert group.plan.load is not None
+    wander = Fraction(15, 100) / (Fraction(13, 2) * Fraction(group.plan.load.highest, 1_000_000))
+    assume(wander < 1)
+    for _ in range(4):
+        for task in list(group.tasks.values()):
+            factor = 1 + wander * data.draw(st.integers(-100, 100)) / 100
+            group.tasks[task.id] = attrs.evolve(task, load=TaskLoad(records_per_s=int(amounts[task.id.partition] * factor)))
+        plan = group.decide()
+        assert not plan.movements
+        assert not plan.memory
+        assert group.owners() == rest
+
+
+@settings(max_examples=100)
+@given(amounts=st.lists(st.integers(1, 9), min_size=1, max_size=6), members=st.integers(2, 3), data=st.data())
+def test_no_deal_as_even_is_reached_by_fewer_moves_than_the_bound_says(amounts: list[int], members: int, data: st.DataObject):
+    """Every deal is tried."""
+    names = {f"m{place}": data.draw(st.sampled_from([1, 1, 2])) for place in range(members)}
+    owner = {place: data.draw(st.sampled_from(sorted(names))) for place in range(len(amounts))}
+    tasks = measured(amounts)
+    problem = AssignmentProblem(
+        tasks=tuple(tasks),
+        members=tuple(
+            Member(id=name, capacity=capacity, active=tuple(TaskId(0, place) for place, at in owner.items() if at == name))
+            for name, capacity in names.items()
+        ),
+        knobs=Knobs(max_warmups=9),
+    )
+    plan = ASSIGNOR.assign(problem)
+    reached = levels(tasks, names, {task: name for name, held in plan.target.items() for task in held}).values()
+    fewest = len(amounts)
+    for deal in itertools.product(sorted(names), repeat=len(amounts)):
+        found = levels(tasks, names, {TaskId(0, place): at for place, at in enumerate(deal)}).values()
+        if max(found) <= max(reached) and min(found) >= min(reached):
+            fewest = min(fewest, sum(owner[place] != at for place, at in enumerate(deal)))
+    assert plan.cost.moves_lower_bound <= fewest <= plan.cost.moves
+    assert plan.cost.optimal == (plan.cost.moves == plan.cost.moves_lower_bound)

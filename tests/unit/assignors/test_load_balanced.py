@@ -1,0 +1,215 @@
+"""`load_balanced`: weights of tasks, what pays, when it begins and when it ends, and that the rest is high_availability."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import pytest
+
+from assignors.load import FAIR_SHARE, weights
+from assignors.load_balanced import REBALANCING, LoadBalanced
+from assignors.problem import AssignmentProblem, LoadBalance, Member, Movement, MovementState, Plan, Reason, Task, TaskLoad
+from assignors.validation import plan_faults
+from events.errors import FieldError
+from events.knobs import Knobs
+from events.tasks import TaskId, parse_task
+from tests.unit.assignors.build import ids, in_flight, member, movements, problem, tasks, text
+
+PERCENT = FAIR_SHARE // 100
+
+
+def weighing(amounts: str, *, subtopology: int = 0, stateful: bool = True) -> tuple[Task, ...]:
+    """``weighing("5 1")``: tasks 0_0 and 0_1 that process 5 and 1 records a second; ``-``: not measured."""
+    return tuple(
+        Task(
+            id=TaskId(subtopology, partition),
+            stateful=stateful,
+            end_offset=150_000 if stateful else 0,
+            load=None if amount == "-" else TaskLoad(records_per_s=int(amount)),
+        )
+        for partition, amount in enumerate(amounts.split())
+    )
+
+
+def plan(question: AssignmentProblem) -> Plan:
+    assignor = LoadBalanced()
+    answer = assignor.assign(question)
+    assert plan_faults(question, answer, assignor.guarantees) == []
+    return answer
+
+
+def target(answer: Plan) -> dict[str, str]:
+    return {name: text(held) for name, held in answer.target.items()}
+
+
+def asked(
+    amounts: str, *members: Member, rebalancing: bool = False, stateful: bool = True, movements: tuple[Movement, ...] = (), **options: Any
+) -> Plan:
+    every = weighing(amounts, stateful=stateful)
+    question = problem(every, *members, max_warmups=9, max_warmups_per_member=9, options=options, in_flight=movements)
+    return plan(attrs.evolve(question, memory={REBALANCING: 1} if rebalancing else {}))
+
+
+# Weights
+
+
+def weighed(every: tuple[Task, ...], threads: int = 1, **options: int) -> list[float]:
+    """In per cent of a fair share."""
+    return [weight / PERCENT for weight in weights(every, [member("m1", capacity=threads)], Knobs(options=options)).values()]
+
+
+def test_weights_are_parts_of_a_fair_share():
+    assert weighed(weighing("30 10 60")) == [30, 10, 60]
+    assert weighed(weighing("30 10 60"), threads=2) == [60, 20, 120]
+
+
+def test_each_dimension_counts_by_its_sum_and_its_weight():
+    every = (
+        Task(id=TaskId(0, 0), stateful=True, load=TaskLoad(cpu=900_000, records_per_s=10, memory=5)),
+        Task(id=TaskId(0, 1), stateful=True, load=TaskLoad(cpu=100_000, records_per_s=30, memory=5)),
+    )
+    assert weighed(every) == [(90 + 25) / 2, (10 + 75) / 2]
+    assert weighed(every, load_cpu=3) == [(3 * 90 + 25) / 4, (3 * 10 + 75) / 4]
+    assert weighed(every, load_cpu=0) == [25, 75]
+    assert weighed(every, load_cpu=0, load_throughput=0, load_memory=1) == [50, 50]
+    assert weighed(every, load_disk=100) == weighed(every)  # nobody reports it
+
+
+def test_what_is_not_measured_weighs_as_its_like():
+    """Of its sub-topology's others, else of all others: 20, 60 and 33 beside 30, 10 and 60."""
+    every = (*weighing("30 10 -"), *weighing("60 -", subtopology=1), *weighing("-", subtopology=2))
+    total = 30 + 10 + 20 + 60 + 60 + 100 / 3
+    assert weighed(every) == pytest.approx([100 * part / total for part in (30, 10, 20, 60, 60, 100 / 3)], abs=0.001)
+    assert weighed(weighing("- - - -")) == [25, 25, 25, 25]
+    assert weighed(weighing("0 0")) == [50, 50]  # measured, and nothing to be told apart
+    assert min(weighed(weighing("0 1000000000"))) > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "field", "problem_"),
+    [
+        ({"load_cpu": -1}, "config.options.load_cpu", "-1 is not a whole number >= 0"),
+        ({"load_disk": "much"}, "config.options.load_disk", "'much' is not a whole number >= 0"),
+        ({"load_cpu": 0, "load_throughput": 0}, "config.options.load_cpu", "all 0; give at least one"),
+        ({"load_low_percent": 0}, "config.options.load_low_percent", "0 is not from 1 to load_high_percent = 20"),
+        ({"load_low_percent": 21}, "config.options.load_low_percent", "21 is not from 1 to load_high_percent = 20"),
+    ],
+)
+def test_an_option_out_of_bounds_is_named(options: dict[str, Any], field: str, problem_: str):
+    with pytest.raises(FieldError) as caught:
+        LoadBalanced().assign(problem(weighing("1 1"), member("m1"), options=options))
+    assert caught.value.field == field
+    assert problem_ in caught.value.problem
+
+
+def test_racks_have_no_part_in_it():
+    with pytest.raises(FieldError, match="without regard to racks"):
+        LoadBalanced().assign(problem(weighing("1"), member("m1"), rack_aware_strategy="min_cost"))
+
+
+# What moves
+
+
+def test_the_hot_task_keeps_its_member_to_itself():
+    """By number all is even, three and three. One task is as much as all others."""
+    answer = asked("50 10 10 10 10 10", member("m1", "0_0 0_1 0_2"), member("m2", "0_3 0_4 0_5"))
+    assert target(answer) == {"m1": "0_0", "m2": "0_1 0_2 0_3 0_4 0_5"}
+    assert (answer.cost.moves, answer.cost.moves_lower_bound) == (2, 1)  # the bound knows nothing of what fits where
+    assert answer.load == LoadBalance(
+        highest_now=140 * PERCENT, lowest_now=60 * PERCENT, highest=100 * PERCENT, lowest=100 * PERCENT, bound=(20 + 5) * PERCENT
+    )
+    assert {reason.code for reason in answer.reasons.values()} == {"load"}
+    assert all(each.state is MovementState.WARMING for each in answer.movements)
+
+
+def test_it_takes_the_heavy_ones_first_so_that_few_move():
+    answer = asked("40 5 5 5 5 40", member("m1", "0_0 0_1 0_2 0_3 0_4 0_5"), member("m2"))
+    assert target(answer) == {"m1": "0_3 0_4 0_5", "m2": "0_0 0_1 0_2"}
+    coarse = asked("40 5 5 5 5 40", member("m1", "0_0 0_1 0_2 0_3 0_4 0_5"), member("m2"), load_high_percent=40, load_low_percent=40)
+    assert target(coarse) == {"m1": "0_1 0_2 0_3 0_4 0_5", "m2": "0_0"}
+    assert coarse.cost.moves == coarse.cost.moves_lower_bound == 1
+    assert coarse.cost.optimal
+
+
+def test_capacities_count():
+    answer = asked("10 10 10 10 10 10", member("m1", "0_0 0_1 0_2 0_3 0_4 0_5", capacity=2), member("m2"))
+    assert {name: len(held) for name, held in answer.target.items()} == {"m1": 4, "m2": 2}
+
+
+def test_a_joiner_gets_its_part_though_nobody_is_over_the_threshold():
+    """Ten of one task each more than the mean is within 20 %; the joiner has nothing, which is not."""
+    owners = [member(f"m{index}", " ".join(f"0_{6 * index + place}" for place in range(6))) for index in range(10)]
+    answer = asked(" ".join(["10"] * 60), *owners, member("new"))
+    assert len(answer.target["new"]) == 5
+    assert answer.cost.moves == answer.cost.moves_lower_bound == 5
+
+
+def test_between_the_thresholds_nothing_begins_and_what_began_goes_on():
+    members = member("m1", "0_0 0_1"), member("m2", "0_2")
+    amounts = "105 11 84"  # levels 116 and 84; 0_1 there: 105 and 95, which betters by 21
+    assert asked(amounts, *members).cost.moves == 1
+    assert asked(amounts, *members, load_high_percent=21).cost.moves == 0
+    still = asked(amounts, *members, load_high_percent=21, rebalancing=True)
+    assert (still.cost.moves, still.memory) == (1, {REBALANCING: 1})
+    done = asked(amounts, member("m1", "0_0"), member("m2", "0_1 0_2"), load_high_percent=21, rebalancing=True)
+    assert (done.cost.moves, done.memory, done.probing, done.watching) == (0, {}, False, True)
+
+
+def test_a_move_under_way_counts_as_made():
+    members = member("m1", "0_0 0_1 0_2"), member("m2", warmup="0_2", lags={"0_2": 9000})
+    answer = asked("10 10 10", *members, movements=(in_flight("0_2", "m1", "m2", "warming"),), rebalancing=True)
+    assert movements(answer) == ["0_2 m1 -> m2 warming"]
+    assert answer.memory == {}
+
+
+def test_a_ready_copy_is_preferred_where_loads_are_alike():
+    """m2 and m3 are as empty; m3 has a standby of 0_1, so that one moves there, at once."""
+    answer = asked("10 10 10 10", member("m1", "0_0 0_1 0_2 0_3"), member("m2"), member("m3", lags={"0_1": 7}))
+    assert "0_1 m1 -> m3 revoking" in movements(answer)
+
+
+def test_a_dead_members_tasks_go_to_who_is_caught_up_and_move_on_from_there():
+    """m2 has all copies; it gets the work now, and gives some of it on with state moved first."""
+    answer = asked("10 10 10 10", member("m2", every=3, of="0_0 0_1 0_2 0_3"), member("m3"))
+    assert text(answer.members["m2"].active) == "0_0 0_1 0_2 0_3"
+    assert len(answer.target["m3"]) == 2
+    assert {each.source for each in answer.movements} == {"m2"}
+
+
+def test_what_nobody_has_is_dealt_by_weight_the_heaviest_first():
+    answer = asked("7 6 5 4 3 2 1", member("m1"), member("m2"), stateful=False)
+    loads = {name: sum(7 - task.partition for task in held) for name, held in answer.target.items()}
+    assert loads == {"m1": 14, "m2": 14}
+    assert not answer.movements
+
+
+def test_a_leaving_members_tasks_go_where_there_is_room():
+    answer = asked("30 10 10 10", member("m1", "0_0"), member("m2", "0_1 0_2"), member("m3", "0_3", leaving=True))
+    assert movements(answer) == ["0_3 m3 -> m2 warming"]
+    assert answer.reasons[parse_task("0_3")].because == "leaving"
+
+
+def test_slots_and_standbys_are_those_of_high_availability():
+    question = problem(weighing("10 10 10 10 10 10"), member("m1", "0_0 0_1 0_2 0_3 0_4 0_5"), member("m2"), max_warmups=1, num_standbys=1)
+    answer = plan(question)
+    assert sum(len(part.warmup) for part in answer.members.values()) <= 1
+    assert {task for part in answer.members.values() for task in part.standby} == set(ids("0_0 0_1 0_2 0_3 0_4 0_5"))
+
+
+def test_nothing_is_known_so_it_balances_by_number():
+    answer = plan(problem(tasks("0_0 0_1 0_2 0_3"), member("m1", "0_0 0_1 0_2 0_3"), member("m2"), max_warmups=9))
+    assert {name: len(held) for name, held in answer.target.items()} == {"m1": 2, "m2": 2}
+    assert answer.reasons[answer.movements[0].task] == Reason(code="load", lag_records=150_000, because="load")
+
+
+def test_a_plan_tells_how_uneven_it_leaves_the_group_and_the_bound():
+    answer = asked("60 20 20", member("m1", "0_0 0_1"), member("m2", "0_2"))
+    assert answer.load == LoadBalance(
+        highest_now=160 * PERCENT, lowest_now=40 * PERCENT, highest=120 * PERCENT, lowest=80 * PERCENT, bound=(120 + 5) * PERCENT
+    )
+    rest = asked("60 20 20", member("m1", "0_0"), member("m2", "0_1 0_2"))
+    assert rest.load == LoadBalance(
+        highest_now=120 * PERCENT, lowest_now=80 * PERCENT, highest=120 * PERCENT, lowest=80 * PERCENT, bound=(120 + 20) * PERCENT
+    )
+    assert (rest.cost.imbalance, rest.imbalance_now, answer.imbalance_now) == (0, 0, 800)

@@ -1,0 +1,79 @@
+"""`equipoise scale-down`: the pure function of `assignors.scale_down`, asked about a group as its log leaves it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from assignors import registry
+from equipoise.cli import main
+from events.facts import GroupConfigured, LogOpened, MemberJoined, PartitionsObserved, Subtopology, TopologyDeclared
+from events.knobs import Knobs
+from events.log import open_log
+from statemachine.machine import GroupMachine
+
+
+@pytest.fixture(scope="module")
+def forty(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A log of 40 members in 4 racks, each with one task; the changelog of task 0_n holds 1,000 (n + 1) records."""
+    path = tmp_path_factory.mktemp("forty") / "group.db"
+    learner = registry.latest("learner")
+    machine = GroupMachine()
+    with open_log(path, "w") as log, log.transaction():
+
+        def fact(event: object, group: str = "orders") -> None:
+            record = log.append_fact(group, 0, event)  # type: ignore[arg-type]
+            log.append_decisions(machine.step(record))
+
+        fact(LogOpened(log_id="forty"), "")
+        knobs = Knobs(initial_delay_ms=0, max_warmups=40, max_warmups_per_member=40)
+        fact(GroupConfigured(assignor="learner", behaviour_version=learner.version, solver=learner.solver, knobs=knobs))
+        part = Subtopology(subtopology=0, partitions=40, stateful=True, source_topics=("in",), changelog_topics=("log",))
+        fact(TopologyDeclared(epoch=1, subtopologies=(part,)))
+        fact(PartitionsObserved(end_offsets={"log": {index: 1_000 * (index + 1) for index in range(40)}}))
+        for index in range(40):
+            fact(
+                MemberJoined(
+                    member_id=f"m{index:02}", incarnation=1, rack=f"r{index % 4}", topology_epoch=1, join_nonce=f"m{index}",
+                    session_timeout_ms=30_000, lease_margin_ms=3_000,
+                )
+            )  # fmt: skip
+    return path
+
+
+def run(*args: str | Path, code: int = 0) -> str:
+    result = CliRunner().invoke(main, [*map(str, args)])
+    assert result.exit_code == code, result.output
+    return result.stdout if code == 0 else result.stderr
+
+
+def test_forty_to_eighty_percent_asks_eight_two_from_each_rack(forty: Path):
+    """The first member runs everything; the seven others that are asked have nothing."""
+    told = json.loads(run("scale-down", forty, "--percent", "80", "--json"))
+    assert len(told["asked"]) == 8
+    assert told["keep"] == 32
+    assert told["racks"] == {f"r{index}": {"members": 10, "stay": 8} for index in range(4)}
+    assert told["restore_records"] == 0
+    assert "m00" not in {each["member"] for each in told["asked"]}
+    assert json.loads(run("scale-down", forty, "--to", "80%", "--json")) == told
+
+
+def test_it_is_said_in_words_too(forty: Path):
+    text = run("scale-down", forty, "--percent", "80")
+    assert "32 members stay, 0 records to restore in all" in text
+    assert "8 members to ask" in text
+    assert "racks: r0 8 of 10 stay, r1 8 of 10 stay, r2 8 of 10 stay, r3 8 of 10 stay" in text
+    assert "nobody is to be asked" in run("scale-down", forty, "--percent", "100")
+    assert "1 member stays" in run("scale-down", forty, "--percent", "1")
+
+
+@pytest.mark.parametrize(("given", "complaint"), [("0", "0 is not from 1 to 100"), ("eighty", "eighty is not from 1 to 100"), ("101%", "101%")])
+def test_a_share_that_is_none(forty: Path, given: str, complaint: str):
+    assert complaint in run("scale-down", forty, "--percent", given, code=2)
+
+
+def test_nobody_is_left(forty: Path):
+    assert "the group has no members" in run("scale-down", forty, "--percent", "80", "--at", "2", code=2)
