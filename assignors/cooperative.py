@@ -25,13 +25,13 @@ import attrs
 
 from assignors import options
 from assignors.bounds import moves_lower_bound
-from assignors.costs import cross_rack, restore_records
-from assignors.movements import Movements, Slots
+from assignors.costs import plan_cost
+from assignors.movements import Merits, Movements, Slots
 from assignors.plans import by_member, member_plans
-from assignors.problem import AssignmentProblem, Guarantee, Movement, MovementState, Plan, PlanCost, Reason, Revocations
+from assignors.problem import AssignmentProblem, Guarantee, Movement, MovementState, Plan, Reason, Revocations
 from assignors.situation import Shares, Situation
 from assignors.standbys import Standbys, assign_standbys
-from assignors.target import Candidates, Target, propose_balanced_assignment
+from assignors.target import Candidates, adopted_target
 from assignors.transport import SOLVER
 from events.knobs import Knobs
 from events.tasks import TaskId
@@ -81,7 +81,7 @@ class Cooperative:
         lost = _still_lost(problem, situation, homes, delays)
         settled = {task: movement.destination for task, movement in situation.in_flight.items()}
         candidates = _candidates(situation, homes, settled)
-        target = _target(situation, shares, candidates, settled)
+        target = adopted_target(situation, shares, candidates, settled)  # lost work included: its place if its member does not come back
         now = {**situation.owner, **{task: member for task, member in target.owner.items() if task not in situation.owner and task not in lost}}
         now = dict(sorted(now.items()))
         movements, revocations = _movements(problem, situation, delays, target.owner, lost)
@@ -95,15 +95,8 @@ class Cooperative:
             movements=movements.planned,
             reasons=_reasons(situation, homes, lost, now, movements, standbys),
             probing=bool(movements.planned) or standbys.unsettled,
-            cost=PlanCost(
-                moves=moves,
-                moves_lower_bound=min(moves, bound),
-                restore_records=restore_records(situation, target.owner),
-                cross_rack=cross_rack(situation, target.owner),
-                imbalance=imbalance,
-                optimal=target.optimal or moves == bound,
-            ),
-            unique=target.unique,
+            cost=plan_cost(situation, now, target, standbys.goal, moves=moves, bound=min(moves, bound), imbalance=imbalance),
+            unique=target.unique and (standbys.goal is None or standbys.goal.unique),
             imbalance_now=shares.imbalance(now),
             lost_until_ms=lost,
             revocations=revocations,
@@ -142,18 +135,6 @@ def _candidates(situation: Situation, homes: Mapping[TaskId, str], settled: Mapp
     return found
 
 
-def _target(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
-    """Where everything is to be, lost work included: its place if its member does not come back."""
-    must_change = (
-        bool(settled)
-        or len(situation.owner) < len(situation.tasks)
-        or any(situation.members[owner].leaving or situation.must_move(task) for task, owner in situation.owner.items())
-    )
-    if not must_change and shares.imbalance(situation.owner) == 0:
-        return Target(owner=situation.owner)
-    return propose_balanced_assignment(situation, shares, candidates, settled)
-
-
 def _movements(
     problem: AssignmentProblem, situation: Situation, delays: Delays, target: Mapping[TaskId, str], lost: Mapping[TaskId, int]
 ) -> tuple[Movements, Revocations]:
@@ -163,6 +144,7 @@ def _movements(
     forced = [task for task in moving if task not in situation.in_flight and not _may_stay(situation, task)]
     for_balance = [task for task in moving if task not in situation.in_flight and _may_stay(situation, task)]
     waits_for, revocations = _back_off(problem, delays, wanted=bool(for_balance), under_way=bool(carried), lost=bool(lost))
+    merits = Merits(situation, situation.owner, target)
     planned: list[Movement] = []
     reasons: dict[TaskId, Reason] = {}
     for state, tasks in (
@@ -170,10 +152,11 @@ def _movements(
         (MovementState.WAITING, sorted(for_balance) if waits_for else []),
     ):
         for task in tasks:
-            because = _wanted(situation, task, target[task])
+            because = _wanted(situation, merits, task, target[task])
             code = "carried" if task in situation.in_flight else because if state is MovementState.REVOKING else waits_for
             planned.append(Movement(task=task, source=situation.owner[task], destination=target[task], state=state))
-            reasons[task] = Reason(code=code, lag_records=situation.lag(target[task], task), because=because)
+            lag_records, rack_costs = situation.lag(target[task], task), merits.rack_costs(task)
+            reasons[task] = Reason(code=code, lag_records=lag_records, because=because, rack_costs=rack_costs)
     return (
         Movements(planned=tuple(planned), reasons=reasons, warmups=frozenset(), standby_destinations={}, ready_by_chance=()),
         revocations,
@@ -203,11 +186,11 @@ def _back_off(problem: AssignmentProblem, delays: Delays, *, wanted: bool, under
     return "", Revocations(times=said.times + 1, since_ms=problem.now_ms)
 
 
-def _wanted(situation: Situation, task: TaskId, destination: str) -> str:
+def _wanted(situation: Situation, merits: Merits, task: TaskId, destination: str) -> str:
     """Why it is to move."""
     if situation.members[situation.owner[task]].leaving:
         return "leaving"
-    return "return_home" if situation.comes_home(destination, task) else "balance"
+    return "return_home" if situation.comes_home(destination, task) else merits.code(task)
 
 
 def _reasons(

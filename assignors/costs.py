@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from assignors.problem import StageCost
+from assignors.problem import PlanCost, StageCost
 from assignors.situation import Situation
 from assignors.standby_goal import StandbyGoal
 from assignors.target import Target
@@ -55,3 +55,21 @@ def rack_stages(situation: Situation, now: Mapping[TaskId, str], target: Target,
 def rack_lower_bound(stages: tuple[StageCost, ...], standbys: StandbyGoal | None) -> int:
     """Of all stages together: each one's, were it alone."""
     return sum(standbys.least if stage.name == "standby" and standbys is not None else stage.lower_bound for stage in stages)
+
+
+def plan_cost(
+    situation: Situation, now: Mapping[TaskId, str], target: Target, standbys: StandbyGoal | None, *, moves: int, bound: int, imbalance: int
+) -> PlanCost:
+    """The whole account of a plan that goes from `now` to the target. `bound`: of its `moves`. `standbys`: their goal, where racks matter to them."""
+    stages = rack_stages(situation, now, target, standbys)
+    rack_bound = rack_lower_bound(stages, standbys)
+    return PlanCost(
+        moves=moves,
+        moves_lower_bound=bound,
+        restore_records=restore_records(situation, target.owner),
+        cross_rack=cross_rack(situation, target.owner),
+        imbalance=imbalance,
+        optimal=sum(stage.cost for stage in stages) == rack_bound if stages else target.optimal or moves == bound,
+        stages=stages,
+        rack_cost_lower_bound=rack_bound,
+    )

@@ -22,10 +22,10 @@ from collections.abc import Mapping
 from typing import Protocol
 
 from assignors.bounds import moves_lower_bound
-from assignors.costs import cross_rack, rack_lower_bound, rack_stages, restore_records
+from assignors.costs import plan_cost
 from assignors.movements import Movements, Slots, get_movements, keep_ready
 from assignors.plans import by_member, member_plans
-from assignors.problem import AssignmentProblem, Guarantee, MovementState, Plan, PlanCost, Reason
+from assignors.problem import AssignmentProblem, Guarantee, MovementState, Plan, Reason
 from assignors.situation import Shares, Situation
 from assignors.standbys import Standbys, assign_standbys
 from assignors.target import Candidates, Target, adopted_target, constrained_balanced_assignment, min_rank
@@ -197,24 +197,13 @@ def _plan(
     imbalance = balance.imbalance(target.owner)
     moves = sum(now[task] != owner for task, owner in target.owner.items() if task in now)
     bound = balance.moves_lower_bound(candidates, settled, now, target.owner)
-    stages = rack_stages(situation, now, target, standbys.goal)
-    rack_bound = rack_lower_bound(stages, standbys.goal)
     return Plan(
         members=member_plans(situation, now, movements.planned, standbys, movements.warmups | standbys.warmups | kept_ready),
         target=by_member(situation, target.owner),
         movements=movements.planned,
         reasons=_reasons(situation, now, movements, standbys),
         probing=bool(movements.planned) or standbys.unsettled or (imbalance > 0 and bool(settled)),
-        cost=PlanCost(
-            moves=moves,
-            moves_lower_bound=bound,
-            restore_records=restore_records(situation, target.owner),
-            cross_rack=cross_rack(situation, target.owner),
-            imbalance=imbalance,
-            optimal=sum(stage.cost for stage in stages) == rack_bound if stages else target.optimal or moves == bound,
-            stages=stages,
-            rack_cost_lower_bound=rack_bound,
-        ),
+        cost=plan_cost(situation, now, target, standbys.goal, moves=moves, bound=bound, imbalance=imbalance),
         unique=target.unique and (standbys.goal is None or standbys.goal.unique),
         imbalance_now=balance.imbalance(now),
     )

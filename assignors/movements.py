@@ -69,6 +69,32 @@ def get_movements(situation: Situation, now: Mapping[TaskId, str], target: Mappi
     return planner.result()
 
 
+class Merits:
+    """Why a task that may stay is to move all the same: for balance, for its traffic, or to make room for one that moves for its own."""
+
+    def __init__(self, situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> None:
+        self._racks = situation.racks
+        self._now, self._target = now, target
+        self._gains = dict.fromkeys(situation.members, 0)
+        """Member -> tasks it is to have more than now."""
+        for task, member in target.items():
+            if task in now:
+                self._gains[now[task]] -= 1
+                self._gains[member] += 1
+
+    def code(self, task: TaskId) -> str:
+        """One of balance, traffic and traffic_room."""
+        costs = self.rack_costs(task)
+        if costs is None or (costs[1] >= costs[0] and self._gains[self._now[task]] < 0):
+            return "balance"
+        return "traffic" if costs[1] < costs[0] else "traffic_room"
+
+    def rack_costs(self, task: TaskId) -> tuple[int, int] | None:
+        """What running it costs in traffic where it is and where it goes; None: racks make no difference."""
+        racks = self._racks
+        return (racks.cost(task, self._now[task]), racks.cost(task, self._target[task])) if racks.counts else None
+
+
 class _Planner:
     """Gives each wanted movement a state, a reason, and a slot if it needs one."""
 
@@ -87,11 +113,7 @@ class _Planner:
         self.codes: dict[TaskId, str] = {}
         self.warmups: set[tuple[TaskId, str]] = set()
         self.by_chance: list[tuple[TaskId, str]] = []
-        self.gains = dict.fromkeys(situation.members, 0)
-        """Member -> tasks it is to have more than now."""
-        for task in moving:
-            self.gains[now[task]] -= 1
-            self.gains[target[task]] += 1
+        self.merits = Merits(situation, now, target)
 
     def carry_on(self) -> None:
         """What is in flight keeps its slot; a destination that is caught up by now gets the task (PROTOCOL D3, D9)."""
@@ -142,7 +164,7 @@ class _Planner:
                     code=code,
                     lag_records=self.situation.lag(self.target[task], task),
                     because=self._wanted(task),
-                    rack_costs=self._rack_costs(task),
+                    rack_costs=self.merits.rack_costs(task),
                 )
                 for task, code in self.codes.items()
             },
@@ -187,14 +209,7 @@ class _Planner:
             return "overdue" if source.drained else "leaving"
         if self.situation.comes_home(self.target[task], task):
             return "return_home"
-        costs = self._rack_costs(task)
-        if costs is not None and costs[1] < costs[0]:
-            return "traffic"
-        return "traffic_room" if costs is not None and self.gains[source.id] >= 0 else "balance"
-
-    def _rack_costs(self, task: TaskId) -> tuple[int, int] | None:
-        racks = self.situation.racks
-        return (racks.cost(task, self.now[task]), racks.cost(task, self.target[task])) if racks.counts else None
+        return self.merits.code(task)
 
 
 def keep_ready(movements: Movements, slots: Slots) -> frozenset[tuple[TaskId, str]]:

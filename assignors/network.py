@@ -90,11 +90,12 @@ class AssignmentNetwork:
         self._tail: list[int] = []
         self._head: list[int] = []
         self._capacity: list[int] = []
-        self._cost: list[Sequence[int]] = []
-        self._name: list[tuple[int, int, int]] = []
-        self._direct_arcs: list[tuple[int, TaskId, str]] = []
-        self._pooled_arcs: list[tuple[int, TaskId, _Key]] = []
-        self._part_arcs: list[tuple[int, TaskId, _Part]] = []
+        self._cost: list[int] = []
+        self._name_of_member: list[int] = []
+        self._name_of_task: list[int] = []
+        self._role: list[int] = []
+        self._direct_arcs: tuple[list[int], list[TaskId], list[str]] = ([], [], [])
+        self._pooled_arcs: dict[_Key | _Part, tuple[list[int], list[TaskId]]] = {}
         self._rack_arcs: dict[_Key, list[tuple[int, str | None]]] = {}
         self._pool_arcs: dict[_Key | _Part, list[tuple[int, str]]] = {}
         self._racks_of_pool: dict[Pool, dict[str | None, list[str]]] = {}
@@ -104,7 +105,10 @@ class AssignmentNetwork:
     def direct(self, task: TaskId, member: str, cost: Sequence[int]) -> None:
         """The task may go to this member."""
         node = self._source(task)
-        self._direct_arcs.append((len(self._tail), task, member))
+        arcs, tasks, members = self._direct_arcs
+        arcs.append(len(self._tail))
+        tasks.append(task)
+        members.append(member)
         self._direct_wanted[member] = self._direct_wanted.get(member, 0) + 1
         self._arc(node, self._member(member, self._lane(task)), 1, cost, _DIRECT, task, member)
 
@@ -112,18 +116,30 @@ class AssignmentNetwork:
         """The task may go to any member of the pool at `cost` (None: it may not), and to those in a rack of `near` at the cost that stands there."""
         node = self._source(task)
         key = (pool, self._lane(task))
-        if key not in self._pool_node:
-            self._pool_node[key] = self._new_node()
+        pool_node = self._pool_node.get(key)
+        if pool_node is None:
+            pool_node = self._pool_node[key] = self._new_node()
             self._pool_tasks[key] = 0
         self._pool_tasks[key] += 1
         if cost is not None:
-            self._pooled_arcs.append((len(self._tail), task, key))
-            self._arc(node, self._pool_node[key], 1, cost, _POOLED | self._pool_node[key], task, None)
-        for rack, cheaper in near.items() if near else ():
-            if rack in self._by_rack(pool):
-                part = (key, rack)
-                self._part_arcs.append((len(self._tail), task, part))
-                self._arc(node, self._part(part), 1, cheaper, _POOLED | self._part(part), task, None)
+            self._to_pool(key, task)
+            self._arc(node, pool_node, 1, cost, _POOLED | pool_node, task, None)
+        if near:
+            racks = self._by_rack(pool)
+            for rack, cheaper in near.items():
+                if rack in racks:
+                    part = (key, rack)
+                    part_node = self._part(part)
+                    self._to_pool(part, task)
+                    self._arc(node, part_node, 1, cheaper, _POOLED | part_node, task, None)
+
+    def _to_pool(self, place: _Key | _Part, task: TaskId) -> None:
+        """The next arc is one of the task to this pool, or to its members in a rack."""
+        found = self._pooled_arcs.get(place)
+        if found is None:
+            found = self._pooled_arcs[place] = ([], [])
+        found[0].append(len(self._tail))
+        found[1].append(task)
 
     def place(self, member: str, capacity: int, cost: Sequence[int], *, lane: Lane = OUTER) -> None:
         """Room for `capacity` tasks on a member, at this cost each."""
@@ -218,14 +234,8 @@ class AssignmentNetwork:
         Tasks for which no member is `allowed` are absent.
         """
         amount: list[int] = flow.amount.tolist()
-        owner = {task: member for arc, task, member in self._direct_arcs if amount[arc]}
-        pooled: dict[_Key | _Part, list[TaskId]] = {}
-        for arc, task, key in self._pooled_arcs:
-            if amount[arc]:
-                pooled.setdefault(key, []).append(task)
-        for arc, task, part in self._part_arcs:
-            if amount[arc]:
-                pooled.setdefault(part, []).append(task)
+        owner = {task: member for arc, task, member in zip(*self._direct_arcs, strict=True) if amount[arc]}
+        pooled = {place: [task for arc, task in zip(arcs, tasks, strict=True) if amount[arc]] for place, (arcs, tasks) in self._pooled_arcs.items()}
         for hub, arcs in self._rack_arcs.items():
             parts = {rack or "": (hub, rack) for _, rack in arcs}
             for task, rack in deal(sorted(pooled.pop(hub, ()), key=order), {rack or "": amount[arc] for arc, rack in arcs}).items():
@@ -312,16 +322,18 @@ class AssignmentNetwork:
         self._tail.append(tail)
         self._head.append(head)
         self._capacity.append(capacity)
-        self._cost.append(cost)
+        self._cost.extend(cost)
         named = 0
         if member is not None:
             named = self._hash.get(member, 0) or self._hash.setdefault(member, stable_hash(member))
-        self._name.append((named, 0 if task is None else (task.subtopology << 32 | task.partition) + 1, role))
+        self._name_of_member.append(named)
+        self._name_of_task.append(0 if task is None else (task[0] << 32 | task[1]) + 1)
+        self._role.append(role)
 
     def _names(self) -> Hashes:
         """Of all that an arc joins, and of its role there: no two arcs that compete have the same."""
-        parts = np.array(self._name, dtype=np.uint64).reshape(-1, 3)
-        return mixed(parts[:, 0] ^ mixed(parts[:, 1] ^ mixed(parts[:, 2], 2), 1), 0)
+        member, task, role = (np.array(each, dtype=np.uint64) for each in (self._name_of_member, self._name_of_task, self._role))
+        return mixed(member ^ mixed(task ^ mixed(role, 2), 1), 0)
 
 
 def deal(tasks: Sequence[TaskId], places: Mapping[str, int], allowed: Callable[[TaskId, str], bool] = anywhere) -> dict[TaskId, str]:

@@ -291,7 +291,7 @@ def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, ca
 
 
 def _add_pool(network: AssignmentNetwork, task: TaskId, pool: Pool, traffic: Traffic, move_cost: int, rest: tuple[int, int, int]) -> None:
-    near = {rack: (0, 0, cost + move_cost, *rest) for rack, cost in traffic.near.items() if cost < traffic.far}
+    near = {rack: (0, 0, cost + move_cost, *rest) for rack, cost in traffic.near.items()}
     network.pooled(task, pool, (0, 0, traffic.far + move_cost, *rest), near)
 
 

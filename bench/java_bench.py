@@ -65,7 +65,7 @@ CASES = (
     Case(400, 40, racks=True),
     Case(800, 80, racks=True),
 )
-ALONE = (Case(6_000, 1_000, 1, racks=True, goal=1.0), Case(100_000, 10_000, racks=True, goal=5.0))
+ALONE = (Case(800, 80, racks=True, goal=0.05), Case(6_000, 1_000, 1, racks=True, goal=1.0), Case(100_000, 10_000, racks=True, goal=5.0))
 MOST_MB = 2_000
 
 

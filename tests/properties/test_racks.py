@@ -17,12 +17,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from assignors import registry
 from assignors.high_availability import HighAvailability
 from assignors.problem import AssignmentProblem, Member, Partition, Task
 from assignors.transport import stable_hash
 from assignors.validation import plan_faults
 from equipoise.testing import CONTRACT, Check, Group, Subject, problems, stateful, stateless
-from equipoise.testing.contract import renamed
+from equipoise.testing.contract import a_group_that_obeys_settles, order_plays_no_part, plans_hold, renamed
 from events.knobs import Knobs
 from events.tasks import LagSentinel, TaskId
 from tests.properties.test_assignors import imbalance, may_go_without_a_move
@@ -74,6 +75,12 @@ NOT_WITH_RACKS = {
     "names_play_no_part": "a member's rack hangs on its name here; asked below, with racks that do not",
     "hash_seeds_play_no_part": "it asks with the usual knobs; the scenarios with racks are asked again under other seeds",
 }
+
+
+@pytest.mark.parametrize("check", [plans_hold, order_plays_no_part, a_group_that_obeys_settles], ids=lambda check: check.__name__)
+@pytest.mark.parametrize("name", ["learner", "cooperative"])
+def test_contract_of_others_on_the_same_target(name: str, check: Check):
+    check(Subject(assignor=registry.latest(name), adapted=somewhere, knobs=KNOBS, settings=settings(max_examples=25)))
 
 
 @pytest.mark.parametrize("check", [check for check in CONTRACT if check.__name__ not in NOT_WITH_RACKS], ids=lambda check: check.__name__)
