@@ -333,7 +333,7 @@ class Restorer:
             changes, token = self._changes(batch, store.token)
             store.apply(changes, position=position, token=token, bulk=bulk)
             records += len(batch)
-            size_bytes += sum(map(_size, batch)) if batch else 0
+            size_bytes += sum(map(_size, batch)) if self._throttle.counts_bytes else 0
             behind = behind or (was_behind and self._ends[tp] - position <= self._ready_lag_records)
         self._throttle.taken(records, size_bytes)
         if records >= MOST_RECORDS // 10:  # what trickles in says nothing about speed
@@ -342,21 +342,21 @@ class Restorer:
         if records:
             self._tell(now=behind)
 
-    def _changes(self, batch: list[Any], token: int) -> tuple[list[Change], int]:
-        for record in batch:
-            if record.key is None:
-                raise InputError(f"changelog {record.topic}/{record.partition}, offset {record.offset}: a record without a key; it is no changelog")
+    def _changes(self, batch: list[Any], token: int) -> tuple[Iterable[Change], int]:
         if self._committed_only:
-            return [(record.key, record.value) for record in batch], token
-        changes: list[Change] = []
-        for record in batch:
-            its = token_of(record.headers) if record.headers else token
-            if its >= token:
-                token = its
-                changes.append((record.key, record.value))
-            else:
-                self.dropped_records += 1
-        return changes, token
+            last = {record.key: record.value for record in batch}  # of each key the last record counts
+        else:
+            last = {}
+            for record in batch:
+                its = token_of(record.headers) if record.headers else token
+                if its >= token:
+                    token = its
+                    last[record.key] = record.value
+                else:
+                    self.dropped_records += 1
+        if None in last:
+            raise InputError(f"changelog {batch[0].topic}/{batch[0].partition}, offset {batch[0].offset} or soon after: a record has no key")
+        return last.items(), token
 
     def _finish(self) -> bool:
         """Tasks whose goals are reached are handed over. True: there were some."""

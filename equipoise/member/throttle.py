@@ -15,6 +15,7 @@ class Throttle:
 
     def __init__(self, records_per_s: float | None = None, bytes_per_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = [(limit, which) for which, limit in enumerate((records_per_s, bytes_per_s)) if limit is not None]
+        self.counts_bytes = bytes_per_s is not None
         self._clock = clock
         self._free_s = clock() - BURST_S
         """When everything taken so far is paid for."""
@@ -23,7 +24,8 @@ class Throttle:
     def taken(self, records: int, size_bytes: int) -> None:
         if not self._limits or not records:
             return
-        self._record_bytes = size_bytes / records
+        if self.counts_bytes:
+            self._record_bytes = size_bytes / records
         paid_s = max(self._free_s, self._clock() - BURST_S)
         self._free_s = paid_s + max((records, size_bytes)[which] / limit for limit, which in self._limits)
 

@@ -83,9 +83,7 @@ class Group:
 
     def problem(self) -> AssignmentProblem:
         question = AssignmentProblem(
-            tasks=tuple(
-                attrs.evolve(task, lost_since_ms=self.lost[task.id][0]) if task.id in self.lost else task for task in self.tasks.values()
-            ),
+            tasks=tuple(attrs.evolve(task, lost_since_ms=self.lost[task.id][0]) if task.id in self.lost else task for task in self.tasks.values()),
             members=tuple(
                 Member(
                     id=name,
