@@ -1,0 +1,67 @@
+"""docs/assignors.md compares truly: its table is what `equipoise compare` computes, its pictures are what the simulation draws, every assignor has its section."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+from click.testing import CliRunner
+
+from assignors import registry
+from equipoise.cli import main
+from tests.made import hold
+
+ROOT = Path(__file__).parents[2]
+PAGE = ROOT / "docs" / "assignors.md"
+DRAWN = ("cooperative", "high_availability", "kafka_streams", "load_balanced")
+BUILT_IN = ("high_availability", "learner", "load_balanced", "cooperative", "lag_aware", "kafka_streams", "kafka_connect")
+
+
+def equipoise(*arguments: str) -> str:
+    result = CliRunner().invoke(main, list(arguments))
+    assert result.exit_code == 0, result.stderr
+    return result.stdout
+
+
+def cells(run: dict[str, Any]) -> list[str]:
+    totals = run["totals"]
+    return [
+        f"{totals['unavailable_task_seconds']:,.1f}",
+        f"{totals['longest_silence_ms'] / 1_000:.1f} s",
+        f"{totals['active_moves']}",
+        f"{totals['generations']}",
+    ]
+
+
+def test_the_example_is_what_compare_gives(rewrite: bool) -> None:
+    document = json.loads(equipoise("compare", "--json", *(part for name in BUILT_IN for part in ("--assignor", name))))
+    runs = [run["run"] for run in document["runs"]]
+    headings = [f"{run}: {what}" if what == "silent" else what for run in runs for what in ("silent", "longest", "moves", "rounds")]
+    lines = [f"| led by | {' | '.join(headings)} |", f"|---|{'--:|' * len(headings)}"]
+    for row in document["rows"]:
+        name = row["contender"] if row["contender"] not in BUILT_IN else f"`{row['contender']}`"
+        lines.append(f"| {' | '.join([name, *(cell for run in row['runs'] for cell in cells(run))])} |")
+    hold(PAGE, {"compared": "\n".join(lines)}, rewrite)
+
+
+@pytest.mark.parametrize("name", DRAWN)
+def test_the_pictures_are_those_that_the_simulation_draws(name: str, tmp_path: Path, rewrite: bool) -> None:
+    recorded, led, drawn = (str(tmp_path / file) for file in ("recorded.db", "led.db", "led.svg"))
+    equipoise("import", "kafka-streams", "scale-out", "--to", recorded)
+    equipoise("simulate", recorded, "--to", led, "--assignor", name)
+    equipoise("timeline", led, "--svg", drawn)
+    kept, made = ROOT / "docs" / "pictures" / f"{name}.svg", Path(drawn).read_bytes()
+    if rewrite:
+        kept.write_bytes(made)
+    elif kept.read_bytes() != made:
+        pytest.fail(f"{kept.name} is not what is drawn now: run `make pictures`, and look at it")
+
+
+def test_every_assignor_has_its_section() -> None:
+    built_in = {name for name, _ in registry.available()}
+    assert built_in >= set(BUILT_IN)
+    sections = re.findall(r"^## `(\w+)`$", PAGE.read_text(encoding="utf-8"), re.MULTILINE)
+    assert sorted(sections) == sorted(BUILT_IN)
