@@ -1,4 +1,4 @@
-"""docs/assignors.md compares truly: its table is what `equipoise compare` computes, its pictures are what the simulation draws, every assignor has its section."""
+"""docs/assignors.md compares truly: its table is what `equipoise compare` computes, its pictures what the simulation draws."""
 
 from __future__ import annotations
 
