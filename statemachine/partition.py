@@ -160,7 +160,7 @@ class PartitionLead:
         if isinstance(record.event, LogOpened):
             self._opened = record
             for group in self.groups.values():
-                if group.machine.state.last_offset < record.offset:
+                if group.halted is None and group.machine.state.last_offset < record.offset:
                     self._folded(record, group.machine.step(record), group.machine)
             return []
         if not record.group:
@@ -177,7 +177,9 @@ class PartitionLead:
             return []
         self._folded(record, decisions, machine)
         missing = self._missing(group, record.offset, decisions)
-        if group.halted is None and any(isinstance(decision.decision, Checkpointed) for decision in decisions):
+        if group.halted is not None:
+            return []
+        if any(isinstance(decision.decision, Checkpointed) for decision in decisions):
             self.take_checkpoint(group.name)
         if isinstance(record.event, ProbingTick):
             group.tick_under_way = False

@@ -1,0 +1,86 @@
+"""The worker and brokers that go away, or ask who is there: a kill -9 of the only broker, TLS and SASL."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import attrs
+import pytest
+
+from equipoise.worker.app import Worker
+from equipoise.worker.settings import WorkerSettings
+from events.errors import InputError
+from replay.verify import Verdict
+from tests.live.brokers import Brokers
+from tests.live.swarm import Swarm, topology
+from tests.live.test_worker import CONFIG, MOST_S, until, verified
+
+
+async def test_a_broker_that_was_away_is_led_on_as_if_nothing_had_been() -> None:
+    with Brokers() as brokers:
+        settings = WorkerSettings(bootstrap=brokers.bootstrap, http_port=0, worker_session_timeout_ms=6_000)
+        async with Worker(settings) as worker:
+            async with Swarm(settings, settings.topics) as swarm:
+                await swarm.configure("g", CONFIG, topology(4))
+                swarm.add("g", ["m1"])
+                swarm.start()
+                await swarm.until_all_run("g", 4, ["m1"], timeout_s=MOST_S)
+            brokers.kill(0)
+            brokers.start(0)
+            async with Swarm(settings, settings.topics) as swarm:
+                swarm.add("g", ["m2"], session_timeout_ms=30_000)
+                swarm.start()
+                await swarm.until_all_run("g", 4, ["m2"], timeout_s=2 * MOST_S)
+            await until(lambda: not worker.unready(), "it is ready again")
+        found = verified(settings)
+        assert found.verdict is Verdict.IDENTICAL, found.problems
+
+
+def certificate(folder: Path) -> tuple[Path, Path]:
+    """One for 127.0.0.1 that is signed by itself: certificate and key, PEM."""
+    if shutil.which("openssl") is None:
+        pytest.fail("openssl makes the test's certificate: apt-get install -y openssl")
+    chain, key = folder / "broker.pem", folder / "broker.key"
+    subprocess.run(
+        ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=127.0.0.1", "-addext", "subjectAltName=IP:127.0.0.1",
+         "-keyout", str(key), "-out", str(chain)],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    return chain, key
+
+
+async def test_a_broker_that_wants_tls_and_a_password(tmp_path: Path) -> None:
+    chain, key = certificate(tmp_path)
+    jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="broker" password="b" user_broker="b" user_lead="secret";'
+    secured = {
+        "listener.security.protocol.map": "PLAINTEXT:SASL_SSL,CONTROLLER:PLAINTEXT",
+        "inter.broker.listener.name": "PLAINTEXT",
+        "sasl.enabled.mechanisms": "PLAIN",
+        "sasl.mechanism.inter.broker.protocol": "PLAIN",
+        "listener.name.plaintext.plain.sasl.jaas.config": jaas,
+        "ssl.keystore.type": "PEM",
+        "ssl.keystore.certificate.chain": chain.read_text().replace("\n", "\\n"),
+        "ssl.keystore.key": key.read_text().replace("\n", "\\n"),
+        "ssl.truststore.type": "PEM",
+        "ssl.truststore.certificates": chain.read_text().replace("\n", "\\n"),
+    }
+    with Brokers(1, **secured) as brokers:
+        settings = WorkerSettings(
+            bootstrap=brokers.bootstrap,
+            http_port=0,
+            security_protocol="SASL_SSL",
+            sasl_username="lead",
+            sasl_password="secret",
+            ssl_ca_file=str(chain),
+        )
+        async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+            await swarm.configure("g", CONFIG, topology(4))
+            swarm.add("g", ["m1"])
+            swarm.start()
+            await swarm.until_all_run("g", 4, ["m1"], timeout_s=MOST_S)
+        with pytest.raises(InputError, match=r"no broker answers|refuses"):
+            await Worker(attrs.evolve(settings, sasl_password="wrong")).start()
+
+

@@ -1,0 +1,109 @@
+"""Parts of the worker that need no broker: checkpoints in a compacted topic, observations in pieces, settings, and rows of nobody's."""
+
+from __future__ import annotations
+
+import itertools
+from pathlib import Path
+
+import pytest
+
+from equipoise.live import LiveSettings, read_settings
+from equipoise.worker import checkpoints
+from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_record
+from equipoise.worker.observer import in_parts
+from equipoise.worker.settings import WorkerSettings
+from events.errors import DamagedError, InputError
+from events.facts import LogOpened, PartitionsObserved, ProbingTick
+from events.log import open_log
+from events.log.kafka.envelope import fact_row
+from statemachine.partition import StoredCheckpoint
+
+Pair = tuple[bytes, bytes | None]
+
+
+def stored(offset: int, state: bytes = b"state", group: str = "g") -> StoredCheckpoint:
+    return StoredCheckpoint(group=group, offset=offset, number=offset * 2, state=state)
+
+
+def compacted(records: list[Pair]) -> list[Pair]:
+    """What the topic keeps: the last of each key."""
+    last = {key: place for place, (key, _) in enumerate(records)}
+    return [record for place, record in enumerate(records) if last[record[0]] == place]
+
+
+def test_a_checkpoint_that_was_cut_off_anywhere_leaves_the_one_before_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "PART_BYTES", 4)
+    kept = [*checkpoint_records("log", stored(5, b"twelve bytes"), 0), *checkpoint_records("log", stored(9, b"and these are more"), 1)]
+    third = list(checkpoint_records("log", stored(14, b"third, long one"), 0))
+    assert len(third) == 4
+    for cut in range(len(third)):
+        found = find("log", compacted([*kept, *third[:cut]]))
+        assert (found.checkpoints["g"], found.slots["g"]) == (stored(9, b"and these are more"), 1)
+    found = find("log", compacted([*kept, *third]))
+    assert (found.checkpoints["g"], found.slots["g"]) == (stored(14, b"third, long one"), 0)
+    shorter = list(checkpoint_records("log", stored(20, b"xy"), 1))  # parts of the longer one before it stay in its slot
+    assert find("log", compacted([*kept, *third, *shorter])).checkpoints["g"] == stored(20, b"xy")
+
+
+def test_what_is_of_another_log_or_no_checkpoint_at_all_is_passed_over() -> None:
+    of_another = [*checkpoint_records("another", stored(5), 0), index_record("another", Index(position=9))]
+    records: list[Pair] = [(b"rubbish", b"rubbish"), (b"", None), *of_another]
+    found = find("log", records)
+    assert (found.checkpoints, found.index) == ({}, Index())
+
+
+def test_an_index_is_good_only_with_every_checkpoint_that_it_rests_on() -> None:
+    index = Index(position=50, recovery_offset=10, decisions_offset=3, checkpoints={"g": 9, "h": 30})
+    parts: list[list[Pair]] = [list(checkpoint_records("log", stored(9), 0)), list(checkpoint_records("log", stored(30, group="h"), 0))]
+    assert find("log", [*itertools.chain(*parts), index_record("log", index)]).index == index
+    assert find("log", [*parts[0], index_record("log", index)]).index == Index()
+    older = list(checkpoint_records("log", stored(29, group="h"), 0))
+    assert find("log", [*parts[0], *older, index_record("log", index)]).index == Index()
+    deleted: list[Pair] = [(key, None) for key, _ in parts[1]]
+    assert find("log", [*itertools.chain(*parts), index_record("log", index), *deleted]).index == Index()
+
+
+def test_an_observation_of_many_partitions_comes_in_pieces() -> None:
+    whole = PartitionsObserved(end_offsets={"a": {0: 1, 1: 2, 2: 3}, "b": {0: 4}}, racks={"a": {0: ("r",)}})
+    parts = list(in_parts(whole, 2))
+    assert [part.end_offsets for part in parts] == [{"a": {0: 1, 1: 2}}, {"a": {2: 3}, "b": {0: 4}}, {}]
+    assert [part.racks for part in parts] == [{}, {}, {"a": {0: ("r",)}}]
+
+
+def test_settings_come_from_flags_over_environment_over_file(tmp_path: Path) -> None:
+    file = tmp_path / "equipoise.toml"
+    file.write_text('[connection]\nbootstrap = "file:1"\nprefix = "p"\n[worker]\nhttp_port = 1\npartitions = 3\n[member]\nanything = 1\n')
+    environment = {"EQUIPOISE_HTTP_PORT": "2", "EQUIPOISE_PARTITIONS": "4", "EQUIPOISE_MEMBER_ID": "m"}
+    settings = read_settings(WorkerSettings, {"http_port": "5"}, table="worker", file=file, environ=environment)
+    assert (settings.bootstrap, settings.prefix, settings.partitions, settings.http_port) == ("file:1", "p", 4, 5)
+    assert settings.http_host == "127.0.0.1"
+    assert read_settings(LiveSettings, {}, file=file, environ={}).topics.facts == "p.facts"
+    wrong = {"[wroker]\na = 1\n": "wroker: settings stand in", "x": "is no TOML", "[worker]\nprefix = 7\n": "prefix: 7 is not a text"}
+    for text, says in wrong.items():
+        file.write_text(text)
+        with pytest.raises(InputError, match=says):
+            read_settings(WorkerSettings, {}, table="worker", file=file, environ={})
+
+
+@pytest.mark.parametrize("name", ["log.db", "log.jsonl"])
+def test_a_record_of_nobodys_keeps_its_place_and_is_not_given_out(tmp_path: Path, name: str) -> None:
+    row = fact_row(None, b"rubbish", 1, 7)
+    with open_log(tmp_path / name, "w") as log:
+        log.append_fact("", 0, LogOpened(log_id="log"))
+        log.append_payload(row.group, row.append_ms, row.kind, row.version, row.payload)
+        log.append_fact("g", 9, ProbingTick())
+        with pytest.raises(InputError):
+            log.append_fact("", 9, ProbingTick())
+    with open_log(tmp_path / name) as log:
+        assert [getattr(entry, "offset", None) for entry in log.read()] == [0, 2]
+        assert [getattr(entry, "offset", None) for entry in log.read(1)] == [2]
+    with open_log(tmp_path / name, "a") as log:
+        assert log.position() == 3
+
+
+def test_what_is_no_place_for_a_record_of_nobodys_is_damage(tmp_path: Path) -> None:
+    from events.log.rows import Order
+
+    order = Order()
+    with pytest.raises(DamagedError):
+        order.take(fact_row(None, b"rubbish", 0, 7))

@@ -1,0 +1,152 @@
+"""What a worker does with a partition, without a broker: several groups, checkpoints, published decisions compared, ticks."""
+
+from __future__ import annotations
+
+import pytest
+
+from events.codec import checksum_of, make_record
+from events.decisions import Checkpointed
+from events.errors import GapError, RepeatError
+from events.facts import Fact, LogOpened, MemberLeft, PartitionsObserved, ProbingTick, Undecodable
+from events.records import DecisionRecord, Record
+from statemachine.partition import PartitionLead, StoredCheckpoint
+from tests.groups import configured, joined, topology
+
+CONFIG = configured(checkpoint_every_records=4, initial_delay_ms=500, max_step_ms=1_000)
+
+
+def history() -> list[Record]:
+    """Two groups in one partition, a record of nobody's between them."""
+    facts: list[tuple[str, Fact]] = [("", LogOpened(log_id="log-1"))]
+    for group in ("a", "b"):
+        facts += [(group, CONFIG), (group, topology(stateful=4))]
+    facts += [("a", joined("m1")), ("b", joined("m1")), ("", Undecodable(code="no_group", length_bytes=1, crc32=1))]
+    for number in range(6):
+        facts += [("a", MemberLeft(member_id="nobody", incarnation=number)), ("b", ProbingTick())]
+    return [make_record(group, offset, 1_000 * offset, fact) for offset, (group, fact) in enumerate(facts)]
+
+
+def folded(lead: PartitionLead, records: list[Record]) -> list[DecisionRecord]:
+    return [decision for record in records for decision in lead.fold(record, 0)]
+
+
+def snapshots(lead: PartitionLead) -> dict[str, bytes]:
+    return {name: group.machine.snapshot() for name, group in lead.groups.items()}
+
+
+def test_groups_of_one_partition_are_led_side_by_side() -> None:
+    lead = PartitionLead()
+    decisions = folded(lead, history())
+    assert lead.position == len(history())
+    for group in ("a", "b"):
+        assert [each.number for each in decisions if each.group == group] == list(range(1, lead.groups[group].machine.state.number + 1))
+    assert {each.log_id for each in decisions} == {"log-1"}
+    with pytest.raises(RepeatError):
+        lead.fold(history()[3], 0)
+    with pytest.raises(GapError):
+        lead.fold(make_record("a", lead.position + 1, 0, ProbingTick()), 0)
+
+
+@pytest.mark.parametrize("published", range(0, 25, 3))
+def test_a_takeover_publishes_what_is_missing_and_nothing_else(published: int) -> None:
+    first = PartitionLead()
+    decisions = folded(first, history())
+    second = PartitionLead()
+    for decision in decisions[:published]:
+        second.take_published(decision.group, decision.number, checksum_of(decision))
+    assert folded(second, history()) == decisions[published:]
+    assert sum(group.confirmed for group in second.groups.values()) == min(published, len(decisions))
+    assert snapshots(first) == snapshots(second)
+
+
+def test_every_checkpoint_is_as_good_as_the_logs_start() -> None:
+    whole = PartitionLead()
+    decisions: list[DecisionRecord] = []
+    stored: list[StoredCheckpoint] = []
+    for record in history():
+        missing = whole.fold(record, 0)
+        decisions += missing
+        for decision in missing:
+            for checkpoint in whole.acknowledged(decision.group, decision.number):
+                stored.append(checkpoint)
+                whole.stored(checkpoint)
+    assert len(stored) == sum(isinstance(decision.decision, Checkpointed) for decision in decisions) > 2
+    for checkpoint in stored:
+        later = PartitionLead(0, opened=history()[0])
+        later.restore(checkpoint)
+        for decision in decisions:
+            later.take_published(decision.group, decision.number, checksum_of(decision))
+        assert folded(later, history()) == []
+        assert snapshots(later) == snapshots(whole)
+        assert later.groups[checkpoint.group].confirmed == whole.groups[checkpoint.group].machine.state.number - checkpoint.number
+    newest = {checkpoint.group: checkpoint for checkpoint in stored}
+    assert whole.recovery_offset == min(checkpoint.offset for checkpoint in newest.values()) + 1
+    late = PartitionLead(whole.recovery_offset, opened=history()[0])
+    for checkpoint in newest.values():
+        late.restore(checkpoint)
+    folded(late, history()[whole.recovery_offset :])
+    assert snapshots(late) == snapshots(whole)
+
+
+def test_a_checkpoint_waits_for_the_decisions_up_to_it() -> None:
+    lead = PartitionLead()
+    decisions = [each for each in folded(lead, history()) if each.group == "a"]
+    taken = [each for each in decisions if isinstance(each.decision, Checkpointed)]
+    assert lead.acknowledged("a", taken[0].number - 1) == []
+    (checkpoint,) = lead.acknowledged("a", taken[0].number)
+    assert (checkpoint.offset, lead.groups["a"].checkpoint_offset) == (taken[0].caused_by, -1)
+    lead.stored(checkpoint)
+    assert lead.groups["a"].checkpoint_offset == checkpoint.offset
+    assert lead.recovery_offset == lead.groups["b"].from_offset  # which has none
+
+
+@pytest.mark.parametrize(("what", "code"), [("differs", "published_differs"), ("twice", "published_differs"), ("gap", "published_gap")])
+def test_what_is_published_and_was_not_decided_halts_its_group_alone(what: str, code: str) -> None:
+    decisions = folded(PartitionLead(), history())
+    of_a = [each for each in decisions if each.group == "a"]
+    lead = PartitionLead()
+    if what == "differs":
+        lead.take_published("a", 1, 0)
+    elif what == "twice":
+        lead.take_published("a", 2, 1)
+        lead.take_published("a", 2, 2)
+    else:
+        lead.take_published("a", 2, checksum_of(of_a[1]))
+    assert [each for each in folded(lead, history()) if each.group == "a"] == []
+    halted = lead.groups["a"].halted
+    assert halted is not None
+    assert halted.code == code
+    assert lead.groups["b"].halted is None
+    assert lead.groups["b"].machine.state.number == sum(each.group == "b" for each in decisions) > 0
+    assert lead.position == len(history())
+    assert lead.ticks_due(10**9) == ["b"]
+
+
+def test_a_fact_that_cannot_be_read_halts_its_group_and_another_build_goes_on() -> None:
+    lead = PartitionLead()
+    folded(lead, history())
+    lead.pass_over("a", lead.position, "event_unknown", "kind 77")
+    assert lead.groups["a"].halted is not None
+    assert lead.fold(make_record("a", lead.position, 0, ProbingTick()), 0) == []
+    assert lead.fold(make_record("b", lead.position, 10**6, MemberLeft(member_id="x", incarnation=1)), 0)
+
+
+def test_a_tick_is_asked_for_once_and_again_when_it_was_folded() -> None:
+    lead = PartitionLead()
+    folded(lead, history())
+    lead.plan_ticks(5_000)
+    assert lead.ticks_due(5_000) == []
+    assert lead.ticks_due(6_000) == ["a", "b"]
+    assert lead.ticks_due(60_000) == []
+    lead.fold(make_record("a", lead.position, 10**6, ProbingTick()), 6_000)
+    assert lead.ticks_due(60_000) == ["a"]
+
+
+def test_only_what_has_changed_is_observed() -> None:
+    lead = PartitionLead()
+    folded(lead, history())
+    ends = {"log": {0: 5, 1: 7}}
+    assert lead.observe("a", ends, {"log": {0: ("r1",)}}) == PartitionsObserved(end_offsets=ends, racks={"log": {0: ("r1",)}})
+    assert lead.observe("a", ends, {"log": {0: ("r1",)}}) is None
+    assert lead.observe("a", {"log": {0: 5, 1: 8}}) == PartitionsObserved(end_offsets={"log": {1: 8}})
+    assert lead.observe("b", ends) == PartitionsObserved(end_offsets=ends)
