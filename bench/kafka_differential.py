@@ -25,6 +25,8 @@ def problem(dice: random.Random) -> dict[str, Any]:
     """A problem in the form of `equipoise assign`."""
     racks = [f"r{number}" for number in range(dice.randint(1, 5))]
     strategy = dice.choice(("none", "none", "min_traffic", "balance_subtopology"))
+    if strategy == "none" and dice.random() < 0.002:
+        return _crowded(dice)
     large = dice.random() < (0.15 if strategy == "none" else 0.08)
     tasks = _tasks(dice, racks, most=60 if large and strategy == "none" else 25 if large else 9)
     keys = [f"k{number}" for number in range(dice.randint(1, 3))] if dice.random() < 0.5 else []
@@ -50,6 +52,24 @@ def problem(dice: random.Random) -> dict[str, Any]:
                 "lags": {task["id"]: dice.choice(LAGS) for task in tasks if task["stateful"] and dice.random() < 0.8},
             }
             for member_id in _ids(dice, dice.randint(1, 40 if large else 9))
+        ],
+    }
+
+
+def _crowded(dice: random.Random) -> dict[str, Any]:
+    """Tasks so many that Java's maps keep them in trees, and clients of whom few differ in every tag."""
+    subtopologies, partitions = dice.randint(10, 16), dice.randint(260, 320)
+    return {
+        "assignor": "kafka_streams",
+        "config": {"num_standbys": dice.choice((2, 3)), "rack_aware_tags": ["zone", "cluster"]},
+        "tasks": [
+            {"id": f"{subtopology}_{partition}", "stateful": True, "end_offset": 1_000}
+            for subtopology in range(subtopologies)
+            for partition in range(partitions)
+        ],
+        "members": [
+            {"id": member_id, "capacity": dice.choice((1, 1, 2, 3)), "tags": {"zone": dice.choice("abc"), "cluster": dice.choice("xyz")}, "lags": {}}
+            for member_id in _ids(dice, dice.randint(5, 9))
         ],
     }
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from assignors.java_order import hash_order
 from assignors.kafka_streams.clients import Client, PrioritySet
+from assignors.kafka_streams.hash_map import HashMap
 from assignors.kafka_streams.java import task_hash
 from events.tasks import TaskId
 
@@ -76,7 +76,8 @@ class TagAwareStandbys:
                 self._sharing.setdefault((key, value), set()).add(client)
 
     def assign(self, tasks: Sequence[TaskId], copies: int) -> None:
-        remaining = dict.fromkeys(tasks, copies)
+        pending = HashMap(tasks, task_hash, lambda task: task)
+        remaining: dict[TaskId, int] = {}
         least_loaded = PrioritySet(_without_copy)
         owners = {task: client for client in self._clients for task in client.active}
         for task in tasks:
@@ -86,10 +87,9 @@ class TagAwareStandbys:
             if left:
                 remaining[task] = left
             else:
-                del remaining[task]
+                pending.remove(task)
         if remaining:
-            order = [task for task in hash_order(tasks, task_hash) if task in remaining]
-            assign_least_loaded(self._clients, [(task, remaining[task]) for task in order], least_loaded)
+            assign_least_loaded(self._clients, [(task, remaining[task]) for task in pending], least_loaded)
 
     def _spread(self, task: TaskId, copies: int, owner: Client, least_loaded: PrioritySet) -> int:
         """Returns how many copies found no client that differs in every tag. Who gets one is not offered again for this task."""
