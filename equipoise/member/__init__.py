@@ -8,6 +8,7 @@
 `runner`      one task under one grant: opened, processed, committed, let go
 `context`     what a handler works with
 `restorer`    copies brought up to date from their changelogs
+`lead`        a worker in the same process
 `stores`      where state is kept
 `directory`   whose it is, and where it lies
 ============  =====================================================================================

@@ -16,7 +16,7 @@ from __future__ import annotations
 
 import asyncio
 from types import TracebackType
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from equipoise.member.host import Host, StandbyCallback
 from equipoise.member.options import MemberOptions
@@ -26,6 +26,10 @@ from events.facts import TopologyDeclared
 from events.log.kafka.connection import Connection
 from events.log.kafka.opening import partition_count
 from events.tasks import Lag, TaskId
+
+if TYPE_CHECKING:
+    from equipoise.member.lead import LeadHere
+    from equipoise.worker.settings import WorkerSettings
 
 
 class Member:
@@ -39,6 +43,8 @@ class Member:
 
     `on_assigned(context)` is called when a task has been restored, before its first record; `on_revoked(context)` when it has stopped here, given
     up or taken; `on_standby(task)` when a copy of it begins to be kept here.
+
+    `lead`: also run a worker in this process; True, or its settings. When several members do, each log partition is led by one of them.
 
     `options`: the fields of `MemberOptions`. The connection is to the brokers that have the log's topics and the application's alike.
 
@@ -56,6 +62,7 @@ class Member:
         on_assigned: Callback | None = None,
         on_standby: StandbyCallback | None = None,
         on_revoked: Callback | None = None,
+        lead: bool | WorkerSettings = False,
         **options: Any,
     ) -> None:
         self.group = group
@@ -70,9 +77,25 @@ class Member:
                 raise InputError(f"Member: no such option {name!r}; there are: {', '.join(sorted(known))}")
         self._options = MemberOptions(**options)
         self._host: Host | None = None
+        self._leads = lead
+        self._lead: LeadHere | None = None
 
     async def __aenter__(self) -> Self:
         await self._check_topics()
+        if self._leads is not False:
+            from equipoise.member.lead import LeadHere, worker_settings  # a worker brings much along
+
+            settings = worker_settings(self._connection, self._options.prefix) if self._leads is True else self._leads
+            self._lead = LeadHere(settings)
+            await self._lead.start()
+        try:
+            self._host = await self._begin()
+        except BaseException:
+            await self._stop_leading()
+            raise
+        return self
+
+    async def _begin(self) -> Host:
         host = Host(
             connection=self._connection,
             group=self.group,
@@ -83,15 +106,24 @@ class Member:
             **self._callbacks,  # type: ignore[arg-type]  # each under its own name
         )
         await host.begin()
-        self._host = host
-        return self
+        return host
+
+    async def _stop_leading(self) -> None:
+        if self._lead is not None:
+            await self._lead.stop()
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         host = self._running_host()
         host.close()
         await host.end()
+        await self._stop_leading()
         if error is None:
             await host.over
+
+    @property
+    def http_port(self) -> int:
+        """Where the worker in this process serves health, metrics and states (`lead`); 0: there is none."""
+        return 0 if self._lead is None else self._lead.http_port
 
     async def wait(self) -> None:
         """Until the member has ended: released after `leave`, closed, or by an error, which this raises.

@@ -31,7 +31,7 @@ async def run_member(connection: Connection, topic: str, group: str, member_id: 
         subtopology=0, partitions=partitions, stateful=True, source_topics=(topic,), changelog_topics=(f"{topic}-state",),
     )  # fmt: skip
     topology = TopologyDeclared(epoch=0, subtopologies=(part,))
-    said = {
+    said: dict[str, Any] = {
         "on_assigned": lambda context: print(f"{member_id} runs {context.task}, token {context.token}", flush=True),
         "on_revoked": lambda context: print(f"{member_id} has stopped {context.task}", flush=True),
         "on_standby": lambda task: print(f"{member_id} keeps a copy of {task}", flush=True),

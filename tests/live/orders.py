@@ -54,8 +54,8 @@ class Orders:
 
     # Processes
 
-    def start(self, member_id: str, *, folder: str = "state") -> str:
-        """A process of `member_id`; gives its name here."""
+    def start(self, member_id: str, *, folder: str = "state", lead: bool = False) -> str:
+        """A process of `member_id`, with a worker in it if it is to `lead`; gives its name here."""
         name = f"{member_id}.{next(self._numbers)}"
         options = {
             "--member": member_id, "--group": self.group, "--state": str(self._folder / folder), "--guarantee": self.guarantee,
@@ -63,10 +63,9 @@ class Orders:
             "--heartbeat-interval-ms": "1000", "--commit-interval-ms": "50",
         }  # fmt: skip
         command = [sys.executable, "-m", "examples.orders", "--bootstrap", self.connection.bootstrap, "--topic", self.topic, "count"]
+        command += [*itertools.chain(*options.items()), *(["--lead"] if lead else [])]
         with open(self._folder / f"{name}.out", "wb") as out:
-            self._processes[name] = subprocess.Popen(
-                command + list(itertools.chain(*options.items())), stdout=out, stderr=out, env={**os.environ, "LOG_LEVEL": "INFO"}
-            )  # fmt: skip
+            self._processes[name] = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "LOG_LEVEL": "INFO"})
         return name
 
     def said(self, name: str) -> str:

@@ -129,9 +129,7 @@ class Swarm:
 
     async def send(self, group: str, fact: Fact) -> asyncio.Future[Any]:
         self.sent += 1
-        return await self._producer.send(
-            self.topics.facts, pack_fact(fact), key=group_key(group), partition=partition_of(group, self._partitions)
-        )
+        return await self._producer.send(self.topics.facts, pack_fact(fact), key=group_key(group), partition=partition_of(group, self._partitions))
 
     def add(self, group: str, names: Iterable[str], **settings: Any) -> list[SwarmMember]:
         added = [SwarmMember(group, name, **settings) for name in names]

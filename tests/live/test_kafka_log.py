@@ -153,6 +153,12 @@ async def test_a_log_in_kafka_is_read_only_and_must_be_there(bootstrap: str, pre
         open_log(f"kafka://{bootstrap}/{prefix}", "a")
     with pytest.raises(InputError, match="there is no log; start a worker"):
         open_log(f"kafka://{bootstrap}/{prefix}")
-    for wrong in ("kafka://", f"kafka://u:p@{bootstrap}", f"kafka://{bootstrap}/x?part=1", f"kafka://{bootstrap}/x?partition=one", f"kafka://{bootstrap}/a/b"):
+    for wrong in (
+        "kafka://",
+        f"kafka://u:p@{bootstrap}",
+        f"kafka://{bootstrap}/x?part=1",
+        f"kafka://{bootstrap}/x?partition=one",
+        f"kafka://{bootstrap}/a/b",
+    ):
         with pytest.raises(InputError):
             open_log(wrong)

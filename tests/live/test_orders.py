@@ -61,6 +61,25 @@ async def test_every_order_is_counted_whatever_happens_to_members(bootstrap: str
             print(f"{guarantee}: {found.repeated} counts again, {found.overtaken} late; lease {LEASE_S} s")
 
 
+async def test_members_that_lead_need_no_other_service(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    with Orders(bootstrap, prefix, tmp_path, "exactly_once", partitions=2) as orders:
+        await orders.make_topics()
+        first = orders.start("m1", lead=True)  # configures the group, too: nobody else is there to do it
+        await orders.until_said(first, "m1 runs", times=2)
+        second = orders.start("m2", lead=True)
+        await orders.until_said(second, "m2 runs")
+        load = asyncio.ensure_future(orders.produce(6_000, per_second=200))
+        await asyncio.sleep(1)
+        orders.kill(first)  # the leader and a member in one
+        await orders.until_said(second, "m2 runs", times=2)
+        await load
+        found = await orders.until_counted()
+        assert found.faults == []
+        assert found.orders == 6_000
+        orders.signal(second, signal.SIGTERM)
+        assert await orders.gone(second) == 0
+
+
 def _assigned() -> type:
     from events.decisions import MemberAssigned
 

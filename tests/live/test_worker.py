@@ -339,5 +339,3 @@ async def test_end_offsets_of_the_groups_topics_become_facts(settings: WorkerSet
             shown = json.loads(await (await http.get("/groups/g")).text())
             assert {task["task"]: task["end_offset"] for task in shown["state"]["tasks"]} == {"0_0": 0, "0_1": 3}
             assert (await http.get("/groups/none")).status == 404
-
-
