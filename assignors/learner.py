@@ -19,6 +19,8 @@ given up. With the option `strict` it is done as in the proposal, to be compared
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import attrs
 
 from assignors.high_availability import HighAvailability
@@ -50,7 +52,8 @@ class Learner(HighAvailability):
             return super().assign(problem)
         given_back = {movement.task for movement in problem.in_flight if movement.source == movement.destination}
         learned = frozenset(movement.task for movement in problem.in_flight if movement.state is MovementState.WARMING)
-        question = attrs.evolve(problem, in_flight=tuple(_learning_goes_on(problem, movement) for movement in problem.in_flight))
+        going_on = [_learning_goes_on(problem, movement) for movement in problem.in_flight]
+        question = attrs.evolve(problem, in_flight=(*going_on, *_taken_again(problem)))
         return _given_up_by_owners(problem, super().assign(question), given_back if problem.follow_up else given_back | learned)
 
 
@@ -73,6 +76,20 @@ def _learning_goes_on(problem: AssignmentProblem, movement: Movement) -> Movemen
         return movement
     learner = min(copies, key=lambda member: (movement.task not in member.warmup, movement.task not in member.ready, _behind(member, movement.task)))
     return attrs.evolve(movement, destination=learner.id, state=MovementState.WARMING)
+
+
+def _taken_again(problem: AssignmentProblem) -> Iterator[Movement]:
+    """Tasks that their owners have just taken again: whoever learns them goes on, and keeps its slot.
+
+    Where there are standbys a warm-up may be one to be; then only the target says who goes on.
+    """
+    owner = {task: member.id for member in problem.members for task in member.active}
+    known = {movement.task for movement in problem.in_flight}
+    for member in sorted(problem.members, key=lambda member: member.id):
+        for task in sorted(member.warmup):
+            if task in owner and task not in known and not problem.knobs.num_standbys:
+                known.add(task)
+                yield Movement(task=task, source=owner[task], destination=member.id, state=MovementState.WARMING)
 
 
 def _behind(member: Member, task: TaskId) -> tuple[bool, int, str]:

@@ -208,6 +208,7 @@ REASONS: Mapping[str, str] = {
     "given_up": "{source} has more than its share; the next round says who gets it",
     "claimed_twice": "several say that they run it; all stop, and the next round says who gets it",
     "dealt": "its topic is dealt by count, then by lag; it falls to {destination}",
+    "taken_back": "{destination} had not let go of it yet, and keeps it",
     "being_learned": "{source} gives it up while it is being learned, and takes it again",
     "blocked": "the last warm-up on {destination} stalled; back-off",
     "eager": "{destination} is eager: it gives up everything, then gets all that it is to have together",

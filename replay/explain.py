@@ -442,6 +442,9 @@ class _Explaining:
     def _is_handed_over(self, movement: Movement) -> list[str]:
         state = self.state
         source = None if movement.source is None else state.members.get(movement.source)
+        if movement.source == movement.destination:
+            learners = " and ".join(state.learners(self.task)) or "nobody"
+            return [f"{movement.source} gives it up and takes it again, because {learners} learns it and a rebalance began (learner, option strict)."]
         if source is None or self.task not in source.revoking:
             return [f"It may move to {movement.destination} at once: the next round begins that{self._next_round()}."]
         epoch, since_ms = source.revoking[self.task]

@@ -271,6 +271,8 @@ def _placed(state: GroupState, member: MemberState, task: TaskId, acceptable: in
     topology = state.topology
     assert topology is not None, "a granted task is one of the topology"
     part = next(part for part in topology.subtopologies if part.subtopology == task.subtopology)
+    if task in member.revoking:
+        return Reason(code="taken_back")
     if state.homes.get(task) == member.member_id:
         code = "return_home"
     elif not part.stateful:

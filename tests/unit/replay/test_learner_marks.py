@@ -1,0 +1,70 @@
+"""isLearner, isLearned, isReady (the three marks of the proposal behind `learner`), as `show`, the timeline and `explain` tell them from a log."""
+
+from __future__ import annotations
+
+from events.facts import TaskReady
+from events.tasks import TaskId
+from replay.explain import explain, move_document
+from replay.show import CopyRow, TaskRow, show
+from replay.timeline import build_timeline, timeline_document
+from tests.groups import Group
+
+T0, T1 = TaskId(0, 0), TaskId(0, 1)
+
+
+def learning(**options: bool) -> Group:
+    """m1 runs 0_0 and 0_1, m2 learns 0_1 and has restored half of it."""
+    group = Group().starts("m1", stateful=2, assignor="learner", options=options)
+    group.members["m1"].reports()
+    m2 = group.join("m2", restores=25_000)
+    m2.reports(1_000)
+    return group
+
+
+def row(group: Group, task: TaskId) -> TaskRow:
+    return next(each for each in show(group.records).tasks if each.task == task)
+
+
+def test_show_has_the_marks():
+    group = learning()
+    copy = CopyRow(member_id="m2", lag=25_000, best_lag_records=25_000, caught_up=False, is_learner=True, is_ready=False)
+    assert (row(group, T1).is_learned, row(group, T1).owner, row(group, T1).warmups) == (True, "m1", (copy,))
+    assert (row(group, T0).is_learned, row(group, T0).warmups) == (False, ())
+    group.fact(TaskReady(member_id="m2", incarnation=1, assignment_epoch=1, tasks=(T1,)), 500)
+    assert row(group, T1).is_learned
+    assert row(group, T1).warmups[0].is_ready
+    document = show(group.records).document()["tasks"][1]
+    assert document["is_learned"]
+    assert (document["warmups"][0]["is_learner"], document["warmups"][0]["is_ready"]) == (True, True)
+    group.members["m1"].reports(500)
+    assert (row(group, T1).is_learned, row(group, T1).owner) == (False, "m2")
+
+
+def test_the_timeline_says_when_the_learner_was_ready():
+    group = learning()
+    began_ms = group.append_ms - 1_000
+    group.fact(TaskReady(member_id="m2", incarnation=1, assignment_epoch=1, tasks=(T1,)), 500)
+    said_ms = group.append_ms
+    group.members["m1"].reports(700)
+    built = build_timeline(group.records)
+    move = next(each for each in built.moves if each.task == T1 and each.source == "m1")
+    assert (move.began_ms, move.declared_ready_ms, move.ended_ms) == (began_ms, said_ms, said_ms + 700)
+    told = next(each for each in timeline_document(built)["moves"] if each["task"] == "0_1" and each["source"] == "m1")
+    assert (told["declared_ready_ms"], told["warmed_ms"], told["revoking_ms"]) == (said_ms, 1_500, 700)
+    unasked = next(each for each in built.moves if each.task == T0)
+    assert move_document(unasked, built.to_ms)["declared_ready_ms"] is None
+
+
+def test_strict_a_task_that_is_given_up_to_be_taken_again_has_not_moved():
+    group = learning(strict=True)
+    group.join("m3")
+    assert group.state.in_flight[T1].source == group.state.in_flight[T1].destination == "m1"
+    assert (row(group, T1).state, row(group, T1).is_learned) == ("revoking", True)
+    assert [copy.member_id for copy in row(group, T1).warmups if copy.is_learner] == ["m2"]
+    text = " ".join(explain(group.records, T1).what_next)
+    assert "m1 gives it up and takes it again, because m2 learns it" in text
+    group.members["m1"].reports(300)
+    assert (group.state.owner[T1], group.state.in_flight[T1].destination) == ("m1", "m2")
+    built = build_timeline(group.records)
+    assert built.totals().moves == 0
+    assert [(each.source, each.destination) for each in built.moves if each.task == T1 and each.outcome == "granted"][-1] == ("m1", "m1")
