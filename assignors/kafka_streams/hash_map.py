@@ -12,9 +12,10 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
+from assignors.java_order import FEWEST_BUCKETS
+
 K = TypeVar("K")
 
-FEWEST_BUCKETS = 16
 FEWEST_BUCKETS_WITH_TREES = 64
 """With fewer, a bucket that would become a tree doubles the buckets instead."""
 MOST_IN_A_LIST = 8

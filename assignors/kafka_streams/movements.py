@@ -6,7 +6,7 @@ long as there are slots. Standbys likewise. Nothing here looks at racks or tags 
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 import attrs
 
@@ -76,7 +76,7 @@ def assign_standby_movements(clients: Sequence[Client], lags: Lags, slots: Slots
     moved = 0
     while wanted:
         _, task, destination = wanted.poll()
-        source = caught_up.poll(task, lambda client, task=task: not client.has(task)) or _less_to_restore(task, destination, lags)  # type: ignore[misc]
+        source = caught_up.poll(task, _without_copy(task)) or _less_to_restore(task, destination, lags)
         if source is None:
             continue
         source.standby.add(task)
@@ -86,6 +86,10 @@ def assign_standby_movements(clients: Sequence[Client], lags: Lags, slots: Slots
         caught_up.offer(destination)
         moved += 1
     return moved
+
+
+def _without_copy(task: TaskId) -> Callable[[Client], bool]:
+    return lambda client: not client.has(task)
 
 
 def _less_to_restore(task: TaskId, destination: Client, lags: Lags) -> Client | None:
