@@ -51,7 +51,7 @@ def scale_down(screen: Screen, log: Log, percent: int, at_offset: int | None, gr
     from statemachine.leader import build_problem
 
     refold = Refold(group)
-    for _ in refold.follow(read(screen, log, "folding"), until_offset=at_offset):
+    for _ in refold.follow(read(screen, log, "folding", group), until_offset=at_offset):
         pass
     found = scale_down(build_problem(refold.machine.state), percent)
     document = {

@@ -17,7 +17,7 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiokafka import AIOKafkaProducer
+from aiokafka import AIOKafkaProducer, TopicPartition
 
 from equipoise.worker.app import Worker
 from equipoise.worker.checkpoints import checkpoint_records
@@ -29,8 +29,9 @@ from events.errors import InputError
 from events.facts import MemberLeft
 from events.log import open_log
 from events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_fact, pack_payload, stored_decision
-from events.log.kafka.opening import ensure_topics, open_partitions
+from events.log.kafka.opening import ensure_topics, open_partitions, reader
 from events.records import DecisionRecord
+from replay.show import show as show_log
 from replay.verify import Verdict, verify
 from statemachine.partition import StoredCheckpoint
 from tests.groups import configured
@@ -339,3 +340,41 @@ async def test_end_offsets_of_the_groups_topics_become_facts(settings: WorkerSet
             shown = json.loads(await (await http.get("/groups/g")).text())
             assert {task["task"]: task["end_offset"] for task in shown["state"]["tasks"]} == {"0_0": 0, "0_1": 3}
             assert (await http.get("/groups/none")).status == 404
+
+
+
+
+async def test_a_worker_that_does_not_know_that_it_was_replaced_says_the_same_as_its_successor(settings: WorkerSettings) -> None:
+    """Both fold every fact and publish; whoever reads takes each decision once."""
+    async with hosting(settings) as zombie, hosting(settings) as successor, Swarm(settings, settings.topics) as swarm:
+
+        async def show() -> None:
+            place = TopicPartition(settings.topics.facts, 0)
+            async with reader(settings, fetch_max_wait_ms=20) as consumer:
+                consumer.assign([place])
+                consumer.seek(place, 0)
+                while True:
+                    fact = await consumer.getone(place)
+                    for host in (zombie, successor):
+                        await host.deliver(fact.offset, fact.key, fact.value, fact.timestamp, fact.timestamp_type)
+
+        showing = asyncio.create_task(show())
+        try:
+            await swarm.configure("g", CONFIG, topology(6))
+            swarm.add("g", ["m1", "m2"])
+            swarm.start()
+            await swarm.until_all_run("g", 6, ["m1", "m2"])
+            swarm.add("g", ["m3"])
+            await swarm.until_all_run("g", 6, ["m1", "m2", "m3"])
+            assert not swarm.overlaps
+        finally:
+            showing.cancel()
+            await asyncio.gather(showing, return_exceptions=True)
+    (group,) = verified(settings).groups
+    assert group.verdict is Verdict.IDENTICAL
+    assert group.repeated > 0
+    async with hosting(settings) as third:
+        assert third.lead.groups["g"].halted is None
+    with open_log(f"kafka://{settings.bootstrap}/{settings.prefix}") as log:
+        view = show_log(log.read())
+    assert (view.differs_at, len(view.members)) == (None, 3)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import re
 from pathlib import Path
 
 import pytest
@@ -10,6 +11,7 @@ import pytest
 from equipoise.live import LiveSettings, read_settings
 from equipoise.worker import checkpoints
 from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_record
+from equipoise.worker.metrics import Counts, GroupCollector
 from equipoise.worker.observer import in_parts
 from equipoise.worker.settings import WorkerSettings
 from events.errors import DamagedError, InputError
@@ -107,3 +109,17 @@ def test_what_is_no_place_for_a_record_of_nobodys_is_damage(tmp_path: Path) -> N
     order = Order()
     with pytest.raises(DamagedError):
         order.take(fact_row(None, b"rubbish", 0, 7))
+
+
+def test_every_metric_and_every_reason_to_halt_is_told_to_whoever_operates_it() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
+    counts = Counts()
+    counts.registry.register(GroupCollector(list, list))
+    names = {line.split()[2] for line in counts.text().decode().splitlines() if line.startswith("# TYPE")}
+    told = set(re.findall(r"`(equipoise_[a-z_]+)(?:\{[a-z,]+\})?`", page))
+    assert told == {name for name in names if not name.endswith("_created")}
+    root = Path(__file__).parents[3]
+    sources = [root / "statemachine" / "machine.py", root / "statemachine" / "partition.py", root / "equipoise" / "worker" / "reading.py"]
+    codes = {code for path in sources for code in re.findall(r'offset, "([a-z_]+)"', path.read_text(encoding="utf-8"))}
+    assert codes >= {"assignor_missing", "solver_missing", "published_differs", "published_gap", "event_unknown", "defect"}
+    assert [code for code in sorted(codes) if f"`{code}`" not in page] == []
