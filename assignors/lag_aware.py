@@ -75,14 +75,8 @@ class LagAware:
 
 
 def task_lags(situation: Situation) -> dict[TaskId, int]:
-    """Task -> records of its source that are still to be read: its own `lag`; else, without state, the largest that a member reports; else 0."""
-    lags = {task.id: task.lag or 0 for task in situation.tasks.values()}
-    told = {task.id for task in situation.tasks.values() if task.lag is not None or task.stateful}
-    for member in situation.members.values():
-        for task_id, lag in member.lags.items():
-            if task_id in lags and task_id not in told and isinstance(lag, int):
-                lags[task_id] = max(lag, lags[task_id])
-    return lags
+    """Task -> records of its source that are still to be read; what is not known counts 0."""
+    return {task.id: task.lag or 0 for task in situation.tasks.values()}
 
 
 # What is dealt now

@@ -126,6 +126,10 @@ class Load:
         factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
     )
     """Task it runs -> records it processes of it a second. By this the load of the host is told apart by tasks; may be left out."""
+    behind: dict[TaskId, int] = attrs.field(
+        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
+    )
+    """Task -> records of its sources that are still to be processed (KIP-169 "Lag"): of tasks it runs, or any others; may be left out."""
 
 
 @attrs.frozen

@@ -42,6 +42,11 @@ def note_load(state: GroupState, member: MemberState, load: Load) -> None:
         state.loads[task] = _averaged(state.loads.get(task), parts, state.now_ms, state.knobs.load_window_ms)
 
 
+def note_behind(state: GroupState, load: Load) -> None:
+    """What a member says of the sources of tasks; it stays known when the member is gone."""
+    state.behind.update((task, records) for task, records in load.behind.items() if state.has_task(task))
+
+
 def _restores(member: MemberState) -> bool:
     """Something else than its tasks keeps its host busy. (Standbys do too, a little and all the time: that is divided among its tasks.)"""
     return bool(member.warmup) or any(member.lags.get(task, 0) not in (0, LagSentinel.ACTIVE) for task in member.held)

@@ -188,6 +188,8 @@ class GroupState:
     growth: dict[str, dict[int, Growth]] = attrs.field(factory=dict)
     """Topic -> partition -> how fast it grows, from its last two end offsets."""
     loads: dict[TaskId, MeasuredLoad] = attrs.field(factory=dict)
+    behind: dict[TaskId, int] = attrs.field(factory=dict)
+    """Records of a task's sources that were still to be processed, as was last said."""
 
     now_ms: int = 0
     """Group time (PROTOCOL L2)."""

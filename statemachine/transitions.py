@@ -31,7 +31,7 @@ from events.tasks import TaskId
 from statemachine.context import Context
 from statemachine.deadlines import NO_TASK, Timer
 from statemachine.doubts import warn_of_racks
-from statemachine.loads import note_load
+from statemachine.loads import note_behind, note_load
 from statemachine.rejections import Rejected
 from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, ghost_key, known_lag
 
@@ -110,6 +110,7 @@ def topology_declared(context: Context, fact: TopologyDeclared) -> None:
         for task in [task for task in remembered if task not in tasks]:
             del remembered[task]
     state.loads = {task: load for task, load in state.loads.items() if task in tasks}
+    state.behind = {task: records for task, records in state.behind.items() if task in tasks}
     for key in [key for key in state.backoffs if key[0] not in tasks]:
         del state.backoffs[key]
     context.causes.add("topology")
@@ -211,6 +212,7 @@ def lag_reported(context: Context, fact: LagReported) -> None:
     member.held = fact.held
     if fact.load is not None:
         note_load(context.state, member, fact.load)
+        note_behind(context.state, fact.load)
     if shadowing:
         return
     _applied(context, member, fact.assignment_epoch, fact.held)

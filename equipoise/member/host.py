@@ -355,8 +355,9 @@ class Host:
             self.session.copy_dropped(task)
         self._told = {*lags, *self._told.intersection(self._runners)}
         speed = self._restorer.restored_records_per_s
-        if speed:
-            self.session.load_measured(Load(restored_records_per_s=round(speed, 1)))
+        behind = {task: records for task, runner in sorted(self._runners.items()) if (records := runner.behind) is not None}
+        if speed or behind:
+            self.session.load_measured(Load(restored_records_per_s=round(speed, 1), behind=behind))
 
     def _reconcile(self) -> int:
         """Makes this process do what its session says: stop, open, follow. Gives when to look again."""

@@ -125,6 +125,15 @@ class TaskRunner:
         self._uncommitted = 0
         self._commit_at_s = 0.0
 
+    @property
+    def behind(self) -> int | None:
+        """Records of its sources that are still to be processed, as far as the last fetches tell; None: that is not known. From any thread."""
+        consumer, positions = self._consumer, dict(self._positions)
+        if consumer is None or not positions or not consumer.assignment().issuperset(positions):
+            return None
+        ends = {tp: consumer.highwater(tp) for tp in positions}
+        return None if None in ends.values() else sum(max(0, ends[tp] - position) for tp, position in positions.items())
+
     def start(self) -> None:
         self._job = asyncio.ensure_future(self._run())
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 from typing import Any
 
 import attrs
@@ -259,6 +260,7 @@ EPOCH = Argument(WHOLE, "the assignment epoch it has applied; default: the one i
     restores_per_s=Argument(WHOLE, "restore speed it measured, in records per second"),
     cpu_percent=Argument(WHOLE, "how busy its processors are; with this or `processes=` all that it says of its load is said anew"),
     processes=Argument(ENDS, "records it processes a second, by task"),
+    behind=Argument(ENDS, "records of sources that are still to be processed, by task"),
     **TIME,
 )
 def report(play: Play, said: Said) -> None:
@@ -276,6 +278,8 @@ def report(play: Play, said: Said) -> None:
             speed = 0.0 if actor.load is None else actor.load.restored_records_per_s
             busy = said.get("cpu_percent", 0) / 100
             actor.load = play.make(said, Load, cpu=busy, restored_records_per_s=speed, tasks=dict(said.get("processes", {})))
+        if said.has("behind"):
+            actor.load = play.make(said, functools.partial(attrs.evolve, actor.load or Load()), behind=dict(said.get("behind", {})))
         lags = said.get("lags", actor.lags)
         rest: dict[str, object] = said.given("number")
         if said.has("base"):
