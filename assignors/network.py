@@ -28,7 +28,7 @@ import numpy as np
 
 from assignors.problem import Task
 from assignors.situation import Kind, Pool
-from assignors.transport import Flow, Hashes, Network, mixed, solve, stable_hash
+from assignors.transport import Flow, Hashes, Ints, Network, mixed, solve, stable_hash
 from events.tasks import TaskId
 
 _DIRECT, _POOLED, _POOL, _PLACE = (role << 32 for role in range(1, 5))  # so that arcs between the same names draw different ties
@@ -212,12 +212,15 @@ class AssignmentNetwork:
         supply = np.zeros(self._nodes, dtype=np.int64)
         supply[list(self._task_node.values())] = 1
         supply[0] = -len(self._task_node)
+        tail = np.array(self._tail, dtype=np.int64)
         cost = np.array(self._cost, dtype=np.int64).reshape(-1, self._levels)
+        for level in range(self._levels):
+            cost[:, level] -= self._unavoidable(tail, cost[:, level])
         return solve(
             Network(
                 nodes=self._nodes,
                 supply=supply,
-                tail=np.array(self._tail, dtype=np.int64),
+                tail=tail,
                 head=np.array(self._head, dtype=np.int64),
                 capacity=np.array(self._capacity, dtype=np.int64),
                 costs=tuple(np.ascontiguousarray(cost[:, level]) for level in range(self._levels)),
@@ -225,6 +228,14 @@ class AssignmentNetwork:
                 most_costed=4,
             )
         )
+
+    def _unavoidable(self, tail: Ints, cost: Ints) -> Ints:
+        """Per arc, what its task costs whatever arc it takes: no reason for any of them. Without it more levels fit into one solve."""
+        of_task = np.zeros(self._nodes, dtype=np.bool_)
+        of_task[list(self._task_node.values())] = True
+        least = np.full(self._nodes, np.iinfo(np.int64).max, dtype=np.int64)
+        np.minimum.at(least, tail, cost)
+        return np.where(of_task[tail], least[tail], 0)
 
     def assigned(
         self, flow: Flow, *, order: Callable[[TaskId], Any] | None = None, allowed: Callable[[TaskId, str], bool] = anywhere
