@@ -21,7 +21,7 @@ from __future__ import annotations
 
 import bisect
 import heapq
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import attrs
 
@@ -53,6 +53,7 @@ class Levels:
         self.fixed: set[TaskId] = set()
         """Tasks that no move may have."""
         self._capacity = {member.id: member.capacity for member in situation.members.values()}
+        self._most_threads = max(self._capacity.values(), default=1)
         self._load = dict.fromkeys(situation.members, 0)
         self._tasks: dict[str, set[TaskId]] = {member: set() for member in situation.members}
         self.order = _canonical_order(situation)
@@ -134,11 +135,11 @@ class Levels:
 
         self.give(task, min(dict.fromkeys(found), key=worth))
 
-    def _least_full(self, pool: Pool, besides: Iterable[str] = ()) -> list[str]:
-        """Of each capacity the least full member of the pool that is none of `besides`."""
+    def _least_full(self, pool: Pool, source: str = "", besides: Container[str] = ()) -> list[str]:
+        """Of each capacity the least full member of the pool that is neither `source` nor one of `besides`."""
         found = []
         for ladder in self._ladders.values():
-            member = next((member for _, _, member in ladder if member in pool and member not in besides), None)
+            member = next((member for _, _, member in ladder if member in pool and member != source and member not in besides), None)
             if member is not None:
                 found.append(member)
         return found
@@ -150,11 +151,14 @@ class Levels:
         best = 0
         ends = self.ends()
         for source in self.falling() if ends is not None else ():
-            if self.level(source) - self.level(ends[1]) <= best:  # type: ignore[index]
+            level, lowest = self.level(source), self.level(ends[1])  # type: ignore[index]
+            if level - lowest <= best:
                 break
+            near: dict[Pool, list[str]] = {}
             for task in self.movable(source):
-                for member in self.destinations(task, source, ()):
-                    best = max(best, self.level(source) - self.level(member, self.weight[task]))
+                if level - lowest - self.weight[task] // self._most_threads > best:
+                    for member in self.destinations(task, source, (), near):
+                        best = max(best, level - self.level(member, self.weight[task]))
         return best
 
     def even_out(self, margin: int, mean: int) -> list[Move]:
@@ -173,15 +177,22 @@ class Levels:
             plan.add(move)
         return plan.moves
 
-    def destinations(self, task: TaskId, source: str, besides: Iterable[str]) -> list[str]:
-        """Whom the task may go to: the least full of each capacity, and who has a copy that is ready."""
+    def destinations(self, task: TaskId, source: str, besides: Container[str], near: dict[Pool, list[str]]) -> list[str]:
+        """Whom the task may go to: the least full of each capacity, and who has a copy that is ready; none `besides`.
+
+        `near`: pool -> its least full members, for as long as source, levels and `besides` are the same.
+        """
         situation = self.situation
-        found = self._least_full(situation.unblocked(task), (source, *besides))
+        pool = situation.unblocked(task)
+        if pool not in near:
+            near[pool] = self._least_full(pool, source, besides)
         if situation.tasks[task].stateful:
-            found += [member for member, copy in situation.copies[task].items() if copy.caught_up and situation.may_run(member, task)]
+            held = [member for member, copy in situation.copies[task].items() if copy.caught_up and situation.may_run(member, task)]
         else:
-            found += [member for member in situation.homes(task) if situation.may_run(member, task)]
-        return [member for member in dict.fromkeys(found) if member != source and member not in besides]
+            held = [member for member in situation.homes(task) if situation.may_run(member, task)]
+        if not held:
+            return near[pool]
+        return list(dict.fromkeys((*near[pool], *(member for member in held if member != source and member not in besides))))
 
 
 class _Plan:
@@ -194,30 +205,30 @@ class _Plan:
         self.moves: list[Move] = []
         self.given: dict[str, list[Move]] = {}
         self.taken: dict[str, list[Move]] = {}
+        self.sources = [(-levels.level(member), levels.order[member], member) for member in levels.falling()]
+        """A heap, the fullest first. Who has nothing to give in this plan is left out of it; what remains is for the next plan."""
 
     def next_move(self) -> Move | None:
         """The best move of the fullest member that has one; None: no move pays."""
         levels = self.levels
-        ends = levels.ends()
-        if ends is None:
-            return None
-        lowest = levels.level(ends[1])
-        for source in levels.falling():
-            if levels.level(source) <= lowest + self.margin:
-                return None
-            if source not in self.taken:
-                best = min(self._moves_of(source), default=None)
-                if best is not None:
-                    return best[-1]
+        while self.sources:
+            _, order, source = heapq.heappop(self.sources)
+            best = None if source in self.taken else min(self._moves_of(source), default=None)
+            if best is not None:
+                move = best[-1]
+                heapq.heappush(self.sources, (-levels.level(source, -levels.weight[move.task]), order, source))
+                return move
         return None
 
     def _moves_of(self, source: str) -> Iterator[tuple[int, bool, int, int, int, TaskId, Move]]:
         levels, situation = self.levels, self.levels.situation
+        level = levels.level(source)
+        near: dict[Pool, list[str]] = {}
         for task in levels.movable(source):
             weight = levels.weight[task]
-            for member in levels.destinations(task, source, self.given):
+            for member in levels.destinations(task, source, self.given, near):
                 move = Move(task, source, member)
-                if levels.level(member, weight) + self.margin < levels.level(source) and self._may_stand(move):
+                if levels.level(member, weight) + self.margin < level and self._may_stand(move):
                     outside = self._outside(levels.level(member, weight)) + self._outside(levels.level(source, -weight))
                     away = not situation.comes_home(member, task)
                     yield outside // levels.grain, away, situation.span(member, task), -weight, levels.order[member], task, move

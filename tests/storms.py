@@ -73,6 +73,7 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
     rate = random.choice((0, 50, 500))
     knobs = Knobs(
         acceptable_recovery_lag=random.choice((200 if rate else 0, 1_000, 10_000)),  # a copy of what grows is never quite up to date
+        acceptable_recovery_ms=Random(f"recovery {seed}").choice((0, 0, 300, 2_000)),
         balance_factor=random.choice((1, 1, 2)),
         num_standbys=random.choice((0, 0, 1, 2)),
         max_warmups=random.randint(1, 3),
@@ -116,6 +117,7 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
             restore=RestoreModel(records_per_s=max(4 * rate * stateful, random.choice((5_000, 20_000, 100_000))), sequential=random.random() < 0.5),
             close_ms=random.choice((10, 500, 3_000)),
             start_ms=random.choice((100, 1_000)),
+            tells_load=True,
         )
         for index in range(random.randint(1, 5))
     )
@@ -136,6 +138,7 @@ OPTIONS: dict[str, tuple[dict[str, Scalar], ...]] = {
     "cooperative": ({}, {"scheduled_delay_ms": 20_000}, {"scheduled_delay_ms": 0}),
     "lag_aware": ({}, {"cross_topic": True}),
     "learner": ({}, {"strict": True}),
+    "load_balanced": ({}, {"load_high_percent": 2, "load_low_percent": 1}),
 }
 """Assignor -> options that a storm gives it."""
 

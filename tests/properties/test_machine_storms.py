@@ -76,6 +76,12 @@ def test_a_group_under_kafkas_assignor_settles_too(seed: int):
     check_refold(storm(seed, "kafka_streams").records, most_splits=3)
 
 
+@settings(max_examples=5)
+@given(st.integers(1_000_000, 2**31))
+def test_any_storm_of_a_group_balanced_by_load_does_so_too(seed: int):
+    check_refold(storm(seed, "load_balanced").records, most_splits=3)
+
+
 @settings(max_examples=10)
 @given(st.integers(1_000_000, 2**31))
 def test_any_storm_in_which_assignors_change_does_so_too(seed: int):
