@@ -26,6 +26,7 @@ from events.facts import (
     Subtopology,
     TopologyDeclared,
 )
+from events.facts import Load as ReportedLoad
 from events.knobs import Knobs
 from events.records import DecisionRecord, Record
 from events.tasks import Lag, LagSentinel, TaskId
@@ -180,6 +181,8 @@ class Truthful:
     leaving: bool = False
     released: bool = False
     ended: bool = False
+    load: ReportedLoad | None = None
+    """What it says of its load in every report."""
     inbox: list[Decision] = attrs.field(factory=list)
     answer: list[Decision] = attrs.field(factory=list)
     """What its last fact caused."""
@@ -225,6 +228,7 @@ class Truthful:
             ready=tuple(sorted(task for task in self.keeps if self.copies.get(task) == 0)),
             lags=lags,
             leaving=self.leaving,
+            load=self.load,
         )
 
     def reports(self, after_ms: int = 0) -> list[Decision]:

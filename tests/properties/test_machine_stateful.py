@@ -13,6 +13,7 @@ from hypothesis import note, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, precondition, rule
 
 from assignors import registry
+from assignors.cooperative import Delays
 from assignors.problem import Guarantee
 from events.decisions import AssignmentIssued, Checkpointed, EventRejected
 from events.facts import (
@@ -21,6 +22,7 @@ from events.facts import (
     LagReported,
     LeaveCancelled,
     LeaveIntended,
+    Load,
     MemberJoined,
     MemberLeft,
     ObservedMember,
@@ -122,8 +124,8 @@ class Storm(RuleBasedStateMachine):
         assignor=assignors,
     )
     def begins(self, stateful: int, stateless: int, delay_ms: int, standbys: int, warmups: int, checkpoints: int, assignor: str) -> None:
+        self.assignor = assignor
         self.knobs = {
-            "assignor": assignor,
             "options": {"scheduled_delay_ms": DELAY_MS, "revocation_backoff_ms": 2_000},
             "initial_delay_ms": delay_ms,
             "num_standbys": standbys,
@@ -135,7 +137,7 @@ class Storm(RuleBasedStateMachine):
             "probing_interval_ms": 30_000,
         }
         self.stateful, self.stateless = stateful, stateless
-        self.group.starts(stateful=stateful, stateless=stateless, **self.knobs)
+        self.group.starts(stateful=stateful, stateless=stateless, assignor=assignor, **self.knobs)
 
     # Members come and go
 
@@ -181,6 +183,12 @@ class Storm(RuleBasedStateMachine):
     def crashes(self, member: Truthful) -> None:
         """It says nothing more."""
         self.group.members.pop(f"{member.member_id} {member.incarnation}", None)
+
+    @rule(member=live, restored=st.sampled_from((0.0, 900.0, 50_000.0)), cpu=st.sampled_from((0.0, 0.3, 0.9)), rates=st.integers(0, 2))
+    def measures(self, member: Truthful, restored: float, cpu: float, rates: int) -> None:
+        """Its next reports say so; `rates`: how far apart its tasks are, 0: it does not tell them apart."""
+        tasks = {task: rates * (1 + task.partition) for task in sorted(member.active)} if rates else {}
+        member.load = Load(cpu=cpu, restored_records_per_s=restored, tasks=tasks)
 
     @rule(member=live)
     def loses_its_disk(self, member: Truthful) -> None:
@@ -244,16 +252,16 @@ class Storm(RuleBasedStateMachine):
         per_member=st.integers(1, 3),
         factor=st.integers(1, 2),
         acceptable=st.sampled_from((0, 10_000)),
-        assignor=assignors,
+        acceptable_ms=st.sampled_from((0, 0, 1_000, 60_000)),
     )
-    def is_configured_anew(self, standbys: int, warmups: int, per_member: int, factor: int, acceptable: int, assignor: str) -> None:
+    def is_configured_anew(self, standbys: int, warmups: int, per_member: int, factor: int, acceptable: int, acceptable_ms: int) -> None:
         self.knobs |= {
-            "assignor": assignor,
             "num_standbys": standbys,
             "max_warmups": warmups,
             "max_warmups_per_member": per_member,
             "balance_factor": factor,
             "acceptable_recovery_lag": acceptable,
+            "acceptable_recovery_ms": acceptable_ms,
         }
         self.group.fact(configured(self.assignor, **self.knobs))
 
@@ -320,13 +328,18 @@ class Storm(RuleBasedStateMachine):
 
     def _settles(self) -> None:
         group = self.group
-        bound_ms = settling_ms(group.state, report_ms=2 * HEARTBEAT_MS, restore_ms=0, delays_ms=2 * DELAY_MS)
+        bound_ms = settling_ms(group.state, report_ms=2 * HEARTBEAT_MS, restore_ms=0, delays_ms=2 * self._delay_ms())
         began_ms = group.state.now_ms
         while undone := self._undone():
             if group.state.now_ms - began_ms > bound_ms:
                 raise AssertionError(f"not settled within {bound_ms} ms: {undone}")
             self._cycle()
         note(f"settled after {group.state.now_ms - began_ms} ms of {bound_ms}")
+
+    def _delay_ms(self) -> int:
+        """How long its assignor may leave lost work to nobody, and put moves off."""
+        delays = self.assignor in ("cooperative", "kafka_connect")
+        return int(self.group.state.knobs.options.get("scheduled_delay_ms", Delays().scheduled_delay_ms)) if delays else 0
 
     def _undone(self) -> str:
         silent = sorted(self.group.state.members.keys() - self.group.members.keys())
