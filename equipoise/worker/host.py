@@ -168,6 +168,7 @@ class PartitionHost:
         self._said_halted.clear()
         begun = await self._reading.begin(folded=self._count, published=self._mark)
         self.lead = lead = begun.lead
+        self._swept_at = lead.position  # so that a long way to the end is not gone twice
         self._slots = dict(begun.found.slots)
         self._rejected_from = begun.found.index.position
         await self._read_on()
@@ -175,7 +176,6 @@ class PartitionHost:
             await self._store(lead, group.name, group.last_published)
         lead.plan_ticks(_now_ms())
         self._say_halted()
-        self._swept_at = lead.position
         self._ticked_s = None
         self.problem = ""
         self.leading = True

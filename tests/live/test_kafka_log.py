@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
+import sys
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -162,3 +164,26 @@ async def test_a_log_in_kafka_is_read_only_and_must_be_there(bootstrap: str, pre
     ):
         with pytest.raises(InputError):
             open_log(wrong)
+
+
+async def test_who_follows_a_log_is_told_each_decision_once_as_it_is_made(bootstrap: str, prefix: str) -> None:
+    settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0)
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", configured(initial_delay_ms=200), topology(4))
+        arguments = ["tail", f"kafka://{bootstrap}/{prefix}", "--follow", "--json", "--group", "g", "-n", "1000"]
+        tail = await asyncio.create_subprocess_exec(sys.executable, "-m", "equipoise", *arguments, stdout=asyncio.subprocess.PIPE)
+        try:
+            assert tail.stdout is not None
+            swarm.add("g", ["m1"])
+            swarm.start()
+            await swarm.until_all_run("g", 4, ["m1"])
+            swarm.add("g", ["m2"])
+            await swarm.until_all_run("g", 4, ["m1", "m2"])
+            last = swarm.last_number["g"]
+            numbers: list[int] = []
+            while not numbers or numbers[-1] < last:
+                numbers.append(json.loads(await asyncio.wait_for(tail.stdout.readline(), 60))["number"])
+        finally:
+            tail.kill()
+            await tail.wait()
+    assert numbers == list(range(1, last + 1))
