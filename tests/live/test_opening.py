@@ -7,8 +7,10 @@ import asyncio
 import pytest
 
 from events.errors import InputError
+from events.facts import LogOpened
 from events.log.kafka.connection import Connection
-from events.log.kafka.opening import NotThereError, admin_client, ensure_topics, open_partitions, partition_count, read_opening
+from events.log.kafka.envelope import pack_fact
+from events.log.kafka.opening import NotThereError, admin_client, ensure_topics, first_record, open_partitions, partition_count, read_opening
 from events.log.kafka.topics import Topics
 
 
@@ -39,3 +41,21 @@ async def test_topics_with_other_settings_are_refused(bootstrap: str, prefix: st
 async def test_a_broker_that_is_not_there_is_named() -> None:
     with pytest.raises(InputError, match=r"bootstrap: no broker answers at 127\.0\.0\.1:1"):
         await read_opening(Connection(bootstrap="127.0.0.1:1"), Topics("x"))
+
+
+async def test_a_log_is_there_once_every_partition_is_open(bootstrap: str, prefix: str) -> None:
+    """A worker that ended in the middle of it has opened the last ones; nobody writes yet, and the next worker goes on with the same name."""
+    from aiokafka import AIOKafkaProducer
+
+    connection, topics = Connection(bootstrap=bootstrap), Topics(prefix)
+    await ensure_topics(connection, topics, partitions=3)
+    begun = LogOpened(log_id="begun", partitions=3)
+    producer = AIOKafkaProducer(**connection.options())
+    await producer.start()
+    await producer.send_and_wait(topics.facts, pack_fact(begun), key=b"", partition=2)
+    await producer.stop()
+    with pytest.raises(NotThereError):
+        await read_opening(connection, topics)
+    assert await open_partitions(connection, topics) == begun
+    assert [await first_record(connection, topics, partition) for partition in range(3)] == [begun] * 3
+    assert await read_opening(connection, topics) == begun

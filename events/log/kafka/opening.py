@@ -152,31 +152,32 @@ async def partition_count(connection: Connection, topic: str) -> int:
 async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
     """Writes LogOpened at the beginning of each empty partition of the facts, and returns it.
 
-    Several workers may do so at once: whoever is first in partition 0 has named the log, and a second LogOpened in a partition belongs to no group
-    and is not folded.
+    From the last partition to the first: who finds partition 0 open may write to any. Several workers may do so at once: whoever was first in
+    the last partition has named the log, and a second LogOpened in a partition belongs to no group and is not folded.
     """
     from aiokafka import AIOKafkaProducer
 
-    count = await partition_count(connection, topics.facts)
     opened = await first_record(connection, topics, 0)
     if opened is not None:
+        return opened
+    count = await partition_count(connection, topics.facts)
+    firsts = {partition: await first_record(connection, topics, partition) for partition in range(count)}
+    opened = next((first for first in firsts.values() if first is not None), None)  # of somebody who is at it, or did not come to the end
+    if opened is not None:
         count = opened.partitions
-    async with contextlib.AsyncExitStack() as stack:
-        producer: Any = None
-        for partition in range(count):
-            if (opened if partition == 0 else await first_record(connection, topics, partition)) is not None:
-                continue
-            if producer is None:
+    with reaching(connection):
+        producer = AIOKafkaProducer(**connection.options(), enable_idempotence=True)
+        await producer.start()
+    try:
+        for partition in reversed(range(count)):
+            if firsts[partition] is None:
+                event = opened or LogOpened(log_id=uuid.uuid4().hex, partitions=count)
                 with reaching(connection):
-                    producer = AIOKafkaProducer(**connection.options(), enable_idempotence=True)
-                    await producer.start()
-                stack.push_async_callback(producer.stop)
-            event = opened or LogOpened(log_id=uuid.uuid4().hex, partitions=count)
-            with reaching(connection):
-                await producer.send_and_wait(topics.facts, pack_fact(event), key=b"", partition=partition)
-            if partition == 0:
-                opened = await first_record(connection, topics, 0)
-    assert opened is not None, "partition 0 has been opened"
+                    await producer.send_and_wait(topics.facts, pack_fact(event), key=b"", partition=partition)
+                opened = opened or await first_record(connection, topics, partition)
+    finally:
+        await producer.stop()
+    assert opened is not None, "every partition has been opened"
     return opened
 
 
