@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+import random
 from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -12,7 +14,7 @@ import pytest
 from assignors.problem import AssignmentProblem, Member, Plan
 from assignors.situation import Share, Situation
 from assignors.standby_goal import Wish, standby_goal
-from events.tasks import TaskId, parse_task
+from events.tasks import LagSentinel, TaskId, parse_task
 from tests.unit.assignors.build import member, problem, tasks, text
 from tests.unit.assignors.test_racks import aware, plan, reading
 
@@ -250,3 +252,43 @@ def test_a_task_on_its_way_keeps_its_standby_and_has_no_more_than_asked_for():
     answer = plan(question)
     assert "m2" in holders(answer, "0_0")
     assert len(holders(answer, "0_0")) == 2
+
+
+@pytest.mark.parametrize("copies", [1, 3])
+def test_many_at_random(copies: int):
+    """shouldOptimizeRandomStandby: 60 x 3 tasks, 50 members. Standbys that are anywhere become no less apart, and cost no more."""
+    dice = random.Random(11)
+    racks = "abcdefgh"
+    parts = [
+        attrs.evolve(reading(f"{sub}_{part}", changelog="".join(sorted(dice.sample(racks, 2)))), source=()) for sub in range(60) for part in range(3)
+    ]
+    names = [f"m{number:02}" for number in range(50)]
+    owner = {task.id: names[number % 50] for number, task in enumerate(parts)}
+    held = {task.id: dice.sample([name for name in names if name != owner[task.id]], copies) for task in parts}
+    where = {name: dice.choice(racks) for name in names}
+    members = [
+        attrs.evolve(
+            member(name),
+            rack=where[name],
+            active=tuple(sorted(task for task, one in owner.items() if one == name)),
+            standby=tuple(sorted(task for task, some in held.items() if name in some)),
+            lags=dict.fromkeys((task for task, one in owner.items() if one == name), LagSentinel.ACTIVE),
+        )
+        for name in names
+    ]
+    question = aware(parts, *members, num_standbys=copies, rack_standby_strategy="greedy")
+    situation = Situation(question)
+    found = {parse_task(task): some for task, some in placed(question).items()}
+
+    def apart(standbys: Mapping[TaskId, list[str]]) -> int:
+        return sum(len({where[owner[task]], *(where[name] for name in some)}) for task, some in standbys.items())
+
+    def traffic(standbys: Mapping[TaskId, list[str]]) -> int:
+        return sum(situation.racks.standby(task).at(where[name]) for task, some in standbys.items() for name in some)
+
+    assert apart(found) == len(parts) * (1 + copies), "every copy in a rack of its own"
+    assert apart(held) < apart(found)
+    assert traffic(found) < traffic(held)
+    loads = Counter([*owner.values(), *(name for some in found.values() for name in some)])
+    share = len(parts) * (1 + copies) / len(names)
+    assert all(math.floor(share) <= loads[name] <= math.ceil(share) for name in names)
