@@ -9,7 +9,7 @@ Design III
     The balance is reached in steps: rounds in succession that revoke for balance are spaced by a back-off, `revocation_backoff_ms` and 40 times as
     much each time, so that a fleet that starts does not shuffle once for each member.
 
-The target is that of the shared solver: balanced by the fewest changes of owner.
+The target is that of the shared solver: balanced by the fewest changes of owner, and of all these one that spreads each sub-topology best.
 
 Where this differs from Kafka Connect, and why. There, work that its owner came back for stays idle until the delay is over; a member that leaves
 with nothing starts a delay; a rebalance during a back-off ends it; what was lost for good goes to whoever was idle once, however full it is now;
@@ -81,7 +81,7 @@ class Cooperative:
         lost = _still_lost(problem, situation, homes, delays)
         settled = {task: movement.destination for task, movement in situation.in_flight.items()}
         candidates = _candidates(situation, homes, settled)
-        target = adopted_target(situation, shares, candidates, settled)  # lost work included: its place if its member does not come back
+        target = adopted_target(situation, shares, candidates, settled, even_parts=True)  # lost work included: its place if nobody comes back for it
         now = {**situation.owner, **{task: member for task, member in target.owner.items() if task not in situation.owner and task not in lost}}
         now = dict(sorted(now.items()))
         movements, revocations = _movements(problem, situation, delays, target.owner, lost)

@@ -21,7 +21,7 @@ Where sub-topologies are spread, a member has one more node for each of them, in
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -189,13 +189,13 @@ class AssignmentNetwork:
                 taken += some
                 count -= some
 
-    def limit(self, member: str, kind: Kind, most: int) -> None:
-        """A soft upper bound for a member's tasks of one sub-topology and kind; the second level of cost counts what is above."""
+    def places(self, member: str, kind: Kind, steps: Iterable[tuple[int, Sequence[int]]]) -> None:
+        """What a member's tasks of one sub-topology and kind cost: (up to how many, each of them), in rising order of both."""
         self._open_pools()
-        lane = _lane_of(*kind)
-        rest = (0,) * (self._levels - 2)
-        self.place(member, most, (0, 0, *rest), lane=lane)
-        self.place(member, len(self._task_node), (0, 1, *rest), lane=lane)
+        before = 0
+        for end, cost in steps:
+            self.place(member, end - before, cost, lane=_lane_of(*kind))
+            before = end
 
     def wanted(self) -> dict[str, int]:
         """Member -> how many tasks could come to it at most."""

@@ -248,6 +248,19 @@ class Shares:
             outside += sum(self.stateful[member].outside(count) for member, count in stateful.items())
         return outside
 
+    def parts(self) -> Mapping[Kind, Mapping[str, Share]]:
+        """Each sub-topology's tasks dealt evenly, by capacity, to the members that may run it: between floor and ceiling."""
+        sizes: dict[Kind, int] = {}
+        for task in self._situation.tasks.values():
+            kind = task.id.subtopology, task.stateful
+            sizes[kind] = sizes.get(kind, 0) + 1
+        parts: dict[Kind, dict[str, Share]] = {}
+        for kind, tasks in sizes.items():
+            members = [self._situation.members[name] for name in self._situation.eligible(TaskId(kind[0], 0)).members]
+            capacity = sum(member.capacity for member in members)
+            parts[kind] = {each.id: Share(tasks * each.capacity // capacity, -(-tasks * each.capacity // capacity)) for each in members}
+        return parts
+
     def limits(self) -> Mapping[Kind, Mapping[str, int]]:
         """For the strategy `balanced_min_cost`: the most tasks of a sub-topology that each member should have (KIP-925, 4.B.II); else empty.
 

@@ -5,7 +5,7 @@ They are one transportation problem (see `network`) with two costs.
 
 from __future__ import annotations
 
-from collections.abc import Container, Iterable, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 
 import attrs
 
@@ -13,7 +13,7 @@ from assignors.network import AssignmentNetwork
 from assignors.pace import Pace
 from assignors.racks import Traffic
 from assignors.ranking import whole
-from assignors.situation import Pool, Shares, Situation, pool_of
+from assignors.situation import Pool, Share, Shares, Situation, pool_of
 from events.tasks import TaskId
 
 
@@ -185,11 +185,13 @@ def constrained_balanced_assignment(
     return network.assigned(network.solve())
 
 
-def adopted_target(situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
+def adopted_target(
+    situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, even_parts: bool = False
+) -> Target:
     """The proposed balance, adopted only if something must change or it is better than what runs (the KIP's last lines: no thrash).
 
     Better: more balanced; or as balanced and cheaper where racks make a difference, what the changes cost included. So when traffic could be less the
-    group moves once, and stays.
+    group moves once, and stays. `even_parts`: see `propose_balanced_assignment`.
     """
     running = Target(owner={task: situation.owner[task] for task in situation.tasks if task in situation.owner})
     must_change = (
@@ -200,7 +202,7 @@ def adopted_target(situation: Situation, shares: Shares, candidates: Mapping[Tas
     worth = _worth(situation, shares, running.owner)
     if not must_change and worth == (0, 0, situation.racks.least()):
         return running
-    proposed = propose_balanced_assignment(situation, shares, candidates, settled)
+    proposed = propose_balanced_assignment(situation, shares, candidates, settled, even_parts=even_parts)
     if must_change or _worth(situation, shares, proposed.owner) < worth:
         return proposed
     return Target(owner=running.owner, optimal=proposed.optimal, unique=proposed.unique)
@@ -214,12 +216,14 @@ def _worth(situation: Situation, shares: Shares, target: Mapping[TaskId, str]) -
 
 
 def propose_balanced_assignment(
-    situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]
+    situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, even_parts: bool = False
 ) -> Target:
     """The target: among all assignments with the least imbalance the one that changes the fewest owners, regardless of ranks.
 
     Where racks make a difference, the cost of traffic and of the changes together come before the changes alone (KIP-925: `rack_traffic_cost` and
     `rack_non_overlap_cost` say how much one outweighs the other), and before them, where sub-topologies are to be spread, that they are.
+
+    `even_parts`: of all that is as good until here, what is most even by sub-topology; nothing moves for that alone.
 
     Then, in this order: the moves liked best (see LIKED, NEUTRAL, BLOCKED), fewest records to restore, a tie-break drawn from the ids. `settled`:
     destinations decided earlier (PROTOCOL D9), kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when it
@@ -230,7 +234,7 @@ def propose_balanced_assignment(
     racks = situation.racks
     limits = shares.limits()
     network = AssignmentNetwork(
-        situation.tasks, levels=len(STAYS), two_kinds=shares.two_kinds, racks=racks.of if racks.counts else None, spread=bool(limits)
+        situation.tasks, levels=len(STAYS), two_kinds=shares.two_kinds, racks=racks.of if racks.counts else None, spread=even_parts or bool(limits)
     )
     for task in situation.tasks:
         if task in settled:
@@ -239,9 +243,12 @@ def propose_balanced_assignment(
             _add_task(network, situation, task, candidates.get(task))
         elif task in situation.owner and not situation.members[situation.owner[task]].leaving:
             network.direct(task, situation.owner[task], STAYS)
-    for kind, most in limits.items():
+    parts = shares.parts() if even_parts else {}
+    for kind in parts or limits:
         for member in situation.members:
-            network.limit(member, kind, most.get(member, 0))
+            most = limits[kind].get(member, 0) if kind in limits else len(situation.tasks)
+            part = parts[kind].get(member, Share(0, 0)) if kind in parts else None
+            network.places(member, kind, _steps_of_part(most, part, len(situation.tasks)))
     for member in situation.members:
         network.shares(member, shares.stateful[member].lower, shares.stateful[member].upper, kind="stateful")
         network.shares(member, shares.every[member].lower, shares.every[member].upper, kind="every")
@@ -249,14 +256,23 @@ def propose_balanced_assignment(
     return Target(owner=network.assigned(flow), optimal=flow.optimal, unique=flow.unique)
 
 
-STAYS = (0, 0, 0, 0, 0, 0)
+STAYS = (0, 0, 0, 0, 0, 0, 0)
+
+
+def _steps_of_part(most: int, part: Share | None, every: int) -> Iterator[tuple[int, tuple[int, ...]]]:
+    """What a member's tasks of one sub-topology cost, as (up to how many, each of them): above `most` they crowd; beyond its even part they are
+    uneven."""
+    ends = {most, every} if part is None else {most, part.lower, part.upper, every}
+    for end in sorted(ends):
+        uneven = 0 if part is None or end <= part.lower else 1 if end <= part.upper else 2
+        yield end, (0, int(end > most), 0, 0, uneven, 0, 0)
 
 
 def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, candidates: Candidates | None) -> None:
     """One task's arcs.
 
-    Costs: (imbalance, crowding, rack cost, changes of owner, dislike, records to restore), where dislike is one of LIKED, NEUTRAL and BLOCKED. The
-    rack cost is that of `racks.Racks`: of the traffic, and of a change of owner in the same coin; 0 where racks make no difference.
+    Costs: (imbalance, crowding, rack cost, changes of owner, unevenness, dislike, records to restore), where dislike is one of LIKED, NEUTRAL and
+    BLOCKED. The rack cost is that of `racks.Racks`: of the traffic, and of a change of owner in the same coin; 0 where racks make no difference.
     """
     owner = situation.owner.get(task)
     eligible = situation.unblocked(task)
@@ -270,7 +286,7 @@ def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, ca
     racks = situation.racks
     traffic, move_cost = racks.active(task), racks.move_cost(task)
     if owner is not None and situation.may_run(owner, task):
-        network.direct(task, owner, (0, 0, traffic.at(racks.of[owner]), 0, 0, 0))
+        network.direct(task, owner, (0, 0, traffic.at(racks.of[owner]), 0, 0, 0, 0))
     for member in named:
         if member != owner and situation.may_run(member, task):
             ready = situation.is_ready(member, task)
@@ -281,16 +297,16 @@ def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, ca
                 dislike = BLOCKED
             change = 0 if member in granted else changes
             rack_cost = traffic.at(racks.of[member]) + change * move_cost
-            network.direct(task, member, (0, 0, rack_cost, change, dislike, 0 if ready else situation.records(member, task)))
+            network.direct(task, member, (0, 0, rack_cost, change, 0, dislike, 0 if ready else situation.records(member, task)))
     records = whole(situation.tasks[task]) if situation.tasks[task].stateful else 0
     fresh = candidates.fresh if candidates is not None else None
     if fresh is not None:
-        _add_pool(network, task, fresh, traffic, 0, (0, NEUTRAL, records))
+        _add_pool(network, task, fresh, traffic, 0, (0, 0, NEUTRAL, records))
     if fresh is not eligible and eligible:
-        _add_pool(network, task, eligible, traffic, changes * move_cost, (changes, NEUTRAL, records))
+        _add_pool(network, task, eligible, traffic, changes * move_cost, (changes, 0, NEUTRAL, records))
 
 
-def _add_pool(network: AssignmentNetwork, task: TaskId, pool: Pool, traffic: Traffic, move_cost: int, rest: tuple[int, int, int]) -> None:
+def _add_pool(network: AssignmentNetwork, task: TaskId, pool: Pool, traffic: Traffic, move_cost: int, rest: tuple[int, int, int, int]) -> None:
     near = {rack: (0, 0, cost + move_cost, *rest) for rack, cost in traffic.near.items()}
     network.pooled(task, pool, (0, 0, traffic.far + move_cost, *rest), near)
 
