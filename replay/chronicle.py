@@ -238,8 +238,8 @@ class Chronicle:
         )
 
     def _note_move(self, step: Step, state: GroupState, decided: DecisionRecord, issued: AssignmentIssued, move: Move) -> None:
-        if move.destination is None:
-            return
+        if move.destination is None or move.reason == "eager":
+            return  # lost work that waits, and what an eager member is to have again, move nowhere
         task = move.task
         told = MoveStep(
             state=move.state,
@@ -255,6 +255,8 @@ class Chronicle:
         story = self.under_way.get(task)
         waited = self.waiting.pop(task, None)
         if story is None or story.destination != move.destination:
+            if story is not None and move.source != move.destination:
+                story.steps.append(attrs.evolve(told, state="cancelled", reason="not_wanted"))  # passed on in one step, before anybody was told
             source = move.source if move.source is not None else self._last_owner.get(task)
             if waited is not None and waited.destination == move.destination:
                 story = waited
@@ -265,7 +267,8 @@ class Chronicle:
                 story.declared_ready_ms = step.record.append_ms  # said before anybody asked
         story.steps.append(told)
         if move.state in ("granted", "cancelled"):
-            self.under_way.pop(task, None)
+            if move.source != move.destination:  # what an eager member got again may still be on its way elsewhere
+                self.under_way.pop(task, None)
         else:
             self.under_way[task] = story
 

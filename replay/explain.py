@@ -260,6 +260,13 @@ class _Explaining:
             return "the group has no members"
         if state.phase is GroupPhase.SHADOWING:
             return f"its own leader gave it to nobody in generation {state.generation}"
+        lost = state.lost.get(self.task)
+        if lost is not None and lost.until_ms is not None:
+            gone, left_ms = span_text(state.now_ms - lost.since_ms), max(0, lost.until_ms - state.now_ms)
+            return f"{state.homes.get(self.task, 'its member')} had it and is gone since {gone}; for another {span_text(left_ms)} it is kept for it"
+        gathering = next((member.member_id for member in state.members.values() if self.task in member.regains), None)
+        if gathering is not None:
+            return f"{gathering} is eager: it is to have it with all the rest, once it has given up everything and all of that is free"
         if all(candidate.obstacle for candidate in self.candidates_now):
             obstacles = "; ".join(f"{candidate.member_id} {candidate.obstacle}" for candidate in self.candidates_now)
             return f"no member may take it ({obstacles})"
@@ -388,6 +395,10 @@ class _Explaining:
             said = [f"It is to move to {movement.destination}: {text}{'' if due_ms is None else f', in {span_text(due_ms - state.now_ms)}'}."]
         elif reason is not None and reason.code == "blocked":
             said = [f"It is to move to {movement.destination}, but {reason_text('blocked', destination=movement.destination)}."]
+        elif reason is not None and reason.code in ("back_off", "lost_work_waits"):
+            due_ms = state.scheduled_ms
+            when = "" if due_ms is None else f"; the leader looks again in {span_text(max(0, due_ms - state.now_ms))}"
+            said = [f"It is to move to {movement.destination}, but {reason_text(reason.code)}{when}."]
         elif self.slots:
             soonest = min(self.slots, key=lambda slot: (slot.expected_ms is None, slot.expected_ms or 0, slot.lag_records or 0, slot.task))
             when = "" if soonest.expected_ms is None else f", about {span_text(soonest.expected_ms)} away"

@@ -18,6 +18,7 @@ from events.tasks import TaskId
 from replay.explain import explain
 from replay.kafka_streams.importer import import_history
 from replay.refold import Entry
+from tests.groups import Group
 from tests.unit.replay.lived import BACK_MS, KILLED_MS, TOPOLOGY, configured, decided, lived, task
 
 DATA = Path(__file__).parents[3] / "replay" / "data"
@@ -209,3 +210,43 @@ def test_every_task_can_be_explained_everywhere_and_as_json(observed: list[Entry
 def test_a_task_that_is_not_there_is_an_input_error() -> None:
     with pytest.raises(InputError, match=r"no task 7_0 at offset \d+; it has 0_0 to 0_11, 1_0 to 1_2"):
         explain(lived(), task("7_0"))
+
+
+def cooperative_log(**options: int) -> list[Entry]:
+    """m1 and m2 run three tasks each; m2 dies, and a second after it is out m3 joins."""
+    group = Group().starts("m1", stateless=6, assignor="cooperative", options=options)
+    group.join("m2")
+    for _ in range(3):
+        group.cycle()
+    del group.members["m2"]
+    while "m2" in group.state.members:
+        group.cycle()
+    group.join("m3", eager=True)
+    decided_by: dict[int, list[DecisionRecord]] = {}
+    for decision in group.decisions:
+        decided_by.setdefault(decision.caused_by, []).append(decision)
+    return [entry for record in group.records for entry in (record, *decided_by.get(record.offset, ()))]
+
+
+def test_lost_work_is_said_to_wait_for_its_member() -> None:
+    log = cooperative_log()
+    told = [explain(log, TaskId(1, partition)) for partition in range(6)]
+    lost = [each for each in told if each.row.owner is None]
+    assert len(lost) == 3
+    for each in lost:
+        (why,) = each.why_here
+        assert "m2 had it and is gone since" in why
+        assert "for another" in why
+        assert "it is kept for it" in why
+
+
+def test_a_move_that_waits_for_a_back_off_is_not_said_to_wait_for_a_slot() -> None:
+    group = Group().starts("m1", stateless=6, assignor="cooperative")
+    group.join("m2")
+    group.join("m3")
+    log: list[Entry] = []
+    for record in group.records:
+        log += [record, *(decision for decision in group.decisions if decision.caused_by == record.offset)]
+    told = " ".join(line for partition in range(6) for line in explain(log, TaskId(1, partition)).what_next)
+    assert "tasks were moved for balance just now; the next such move waits; the leader looks again in" in told
+    assert "warm-up slot" not in told
