@@ -466,7 +466,11 @@ class Books:
             raise InvariantBroken(2, f"{move.task} is left to nobody ({move.reason}), but its owner has neither left nor died")
         if move.state == "revoking":
             assert move.destination is not None
-            (self.regaining if move.reason == "eager" else self.heading)[move.task] = move.destination
+            if move.reason == "eager":
+                self.regaining[move.task] = move.destination
+                self.heading.pop(move.task, None)
+            else:
+                self.heading[move.task] = move.destination
         elif move.state == "cancelled" and move.source in (None, move.destination) and self.regaining.get(move.task) == move.destination:
             del self.regaining[move.task]
         else:

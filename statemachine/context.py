@@ -102,7 +102,11 @@ class Context:
             else:
                 self.state.homes.pop(task, None)
             movement = self.state.in_flight[task]
-            self.arrive(task)
+            if movement.state.value != "revoking":  # an eager member gave up all it had for one movement, and this one is not that far
+                self.cancel(task, "source_gone")
+                self.causes.add("handover")
+            else:
+                self.arrive(task)
             if self.state.waiting or not self.state.in_flight or movement.source == movement.destination:
                 # A slot came free and somebody waits for one, or all is done and the verdict is due, or who learns the task is to be said again.
                 self.causes.add("handover")

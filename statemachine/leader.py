@@ -252,6 +252,8 @@ def _apply_movements(context: Context, plan: Plan) -> None:
             context.deadlines.watch(Timer.STALL, (movement.destination, movement.task))
     for task in sorted(task for task in before if task not in state.in_flight):
         gone = before[task]
+        if task in state.members[gone.destination].regains:
+            continue  # it goes where it was to go, with all the rest that this eager member gets
         context.note(Move(task=task, source=gone.source, destination=gone.destination, state="cancelled", reason="not_wanted"))
 
 
