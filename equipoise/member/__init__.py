@@ -6,6 +6,7 @@
 `host`        the thread that hosts a MemberSession and makes the process do what it decided
 `link`        facts out, decisions in
 `runner`      one task under one grant: opened, processed, committed, let go
+`rates`       records a second that each task processes
 `context`     what a handler works with
 `restorer`    copies brought up to date from their changelogs
 `lead`        a worker in the same process

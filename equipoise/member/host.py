@@ -19,6 +19,7 @@ from functools import partial
 from equipoise.member.directory import StateDirectory
 from equipoise.member.link import RETRY_S, Link
 from equipoise.member.options import MemberOptions, boot_ms
+from equipoise.member.rates import Rates
 from equipoise.member.restorer import Restorer
 from equipoise.member.runner import Callback, Handler, TaskRunner
 from equipoise.member.stores import StateStore
@@ -83,6 +84,7 @@ class Host:
         self._asked_to_stop: set[TaskId] = set()
         self._following: set[TaskId] = set()
         self._told: set[TaskId] = set()
+        self._rates = Rates()
         self._leaving = self._closing = False
         self._proof_ms = 0
         """When the decisions were last read up to their end, and then some more was asked."""
@@ -356,8 +358,9 @@ class Host:
         self._told = {*lags, *self._told.intersection(self._runners)}
         speed = self._restorer.restored_records_per_s
         behind = {task: records for task, runner in sorted(self._runners.items()) if (records := runner.behind) is not None}
-        if speed or behind:
-            self.session.load_measured(Load(restored_records_per_s=round(speed, 1), behind=behind))
+        self._rates.look({task: runner.processed for task, runner in sorted(self._runners.items())}, now_ms)
+        if speed or behind or self._rates.per_s:
+            self.session.load_measured(Load(restored_records_per_s=round(speed, 1), tasks=self._rates.per_s, behind=behind))
 
     def _reconcile(self) -> int:
         """Makes this process do what its session says: stop, open, follow. Gives when to look again."""

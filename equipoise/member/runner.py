@@ -124,6 +124,8 @@ class TaskRunner:
         """Source partition -> offset of the next record to process."""
         self._uncommitted = 0
         self._commit_at_s = 0.0
+        self.processed = 0
+        """Records that the handler was given so far. To be read from any thread."""
 
     @property
     def behind(self) -> int | None:
@@ -235,6 +237,7 @@ class TaskRunner:
                         break
                     await _call(self._handler, record, self._context)
                     self._positions[tp] = record.offset + 1
+                    self.processed += 1
                     self._uncommitted += 1
                     if self._uncommitted >= self._options.most_uncommitted_records or time.monotonic() >= self._commit_at_s:
                         await self._commit()

@@ -1,0 +1,41 @@
+"""The leader knows how many records a second each task processes, so `load_balanced` has something to go by."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import attrs
+
+from assignors import registry
+from equipoise.member import TaskContext
+from tests.live.leader import leading
+from tests.live.test_member import Application
+
+MOST_ROUNDS = 60
+
+
+async def test_the_leader_knows_what_each_task_processes(bootstrap: str, prefix: str) -> None:
+    application = Application(bootstrap, prefix)
+    assignor = registry.latest("load_balanced")
+    application.config = attrs.evolve(
+        application.config, assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver
+    )
+    await application.make_topics()
+    handled: list[int] = []
+
+    async def count(record: Any, context: TaskContext) -> None:
+        handled.append(record.partition)
+
+    async with (
+        leading(bootstrap, prefix, prefix, application.config, application.topology) as leader,
+        application.member("m1", None, "at_least_once", handler=count),
+    ):
+        for _ in range(MOST_ROUNDS):
+            await application.order(90)
+            await asyncio.sleep(0.3)
+            rates = {task.partition: load.records_per_s for task, load in leader.machine.state.loads.items()}
+            if len(rates) == 3 and all(rates.values()):
+                break
+        assert len(rates) == 3, f"measured: {rates}; handled: {len(handled)}"
+        assert all(0 < rate < 1_000 for rate in rates.values())

@@ -1,0 +1,33 @@
+"""Records a second by task, from counters."""
+
+from __future__ import annotations
+
+from equipoise.member.rates import LOOK_EVERY_MS, Rates
+from events.tasks import TaskId
+
+A, B = TaskId(0, 0), TaskId(0, 1)
+
+
+def test_speeds_are_taken_between_looks_that_are_far_enough_apart() -> None:
+    rates = Rates()
+    rates.look({A: 100, B: 7}, 1_000)
+    assert rates.per_s == {}
+    rates.look({A: 900, B: 7}, 1_000 + LOOK_EVERY_MS - 1)
+    assert rates.per_s == {}
+    rates.look({A: 1_100, B: 7}, 1_000 + LOOK_EVERY_MS)
+    assert rates.per_s == {A: 200, B: 0}
+    rates.look({A: 9_999, B: 7}, 2_000 + LOOK_EVERY_MS)
+    assert rates.per_s == {A: 200, B: 0}
+
+
+def test_a_task_that_goes_is_gone_at_once_and_one_that_begins_or_begins_anew_is_there_a_look_later() -> None:
+    rates = Rates()
+    rates.look({A: 0}, 0)
+    rates.look({A: 10_000}, 10_000)
+    assert rates.per_s == {A: 1_000}
+    rates.look({B: 5}, 10_001)
+    assert rates.per_s == {}
+    rates.look({A: 3, B: 5}, 20_000)
+    assert rates.per_s == {}
+    rates.look({A: 10_003, B: 5}, 30_000)
+    assert rates.per_s == {A: 1_000, B: 0}
