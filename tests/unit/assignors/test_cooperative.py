@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Iterable
+from pathlib import Path
 from typing import Any
 
 import attrs
@@ -14,6 +16,7 @@ from hypothesis import strategies as st
 from assignors.cooperative import Cooperative, Delays
 from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Revocations, Task
 from assignors.validation import plan_faults
+from assignors.wire import assign_line
 from equipoise.testing import Group
 from equipoise.testing.loop import stateless
 from events.errors import FieldError
@@ -263,3 +266,10 @@ def test_delays_are_those_of_connect_unless_said():
     assert [Delays().backoff_ms(times) for times in (0, 1, 2, 3, 4, 99)] == [40, 40, 1_600, 64_000, 300_000, 300_000]
     assert Delays(scheduled_delay_ms=1).backoff_ms(1) == 1
     assert Delays(scheduled_delay_ms=0).backoff_ms(3) == 0
+
+
+def test_the_line_on_the_page_of_assignors_is_answered():
+    page = (Path(__file__).parents[3] / "docs" / "assignors.md").read_text()
+    section = page.split("\n## `cooperative`")[1].split("\n## ")[0]
+    line = section.split("```\n")[1].replace("\n", " ")
+    assert json.loads(assign_line(line))["lost_until_ms"] == {"0_1": 301_000}
