@@ -38,7 +38,7 @@ states: $(READY) ## write docs/states.md anew from the transition table
 	@$(BIN)/python -c 'from statemachine.diagram import render; print(render(), end="")' >docs/states.md
 
 pictures: $(READY) ## write the numbers of README, docs/tuning.md and docs/assignors.md and docs/pictures anew
-	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example" tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py
+	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py
 
 clean: ## remove what was made
 	rm -rf .venv build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info
