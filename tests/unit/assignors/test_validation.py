@@ -8,6 +8,7 @@ from typing import Any
 import attrs
 import pytest
 
+from assignors.cooperative import Cooperative
 from assignors.high_availability import HighAvailability
 from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan
 from assignors.validation import plan_faults
@@ -198,3 +199,37 @@ def test_a_movement_without_source_is_judged_too():
         attrs.evolve(granted("m2"), movements=(Movement(task=parse_task("0_0"), source=None, destination="m2", state=MovementState.REVOKING),)),
         ALL,
     )
+
+
+LOST = attrs.evolve(
+    problem([attrs.evolve(task, lost_since_ms=4_000 if task.id.partition else None) for task in tasks(stateless="1_0 1_1")], member("m1", "1_0")),
+    now_ms=5_000,
+)
+WAITS = Cooperative().assign(LOST)
+
+
+def test_lost_work_may_be_left_to_nobody_for_a_stated_time():
+    assert WAITS.lost_until_ms == {parse_task("1_1"): 304_000}
+    assert plan_faults(LOST, WAITS, ALL) == []
+    forgotten = attrs.evolve(WAITS, lost_until_ms={})
+    assert plan_faults(LOST, forgotten, ALL) == ["nobody is to run (1_1)"]
+
+
+@pytest.mark.parametrize(
+    ("until_ms", "reasons", "fault"),
+    [
+        ({"1_0": 304_000, "1_1": 304_000}, True, "1_0 is left to nobody until 304000, but it was not lost"),
+        ({"1_1": 5_000}, True, "1_1 is left to nobody until 5000, and it is 5000 already"),
+        ({"1_1": 304_000}, False, "1_1 is left to nobody: no reason is given"),
+    ],
+)
+def test_what_is_left_to_nobody_was_lost_and_is_not_left_for_ever(until_ms: dict[str, int], reasons: bool, fault: str):
+    plan = attrs.evolve(
+        WAITS, lost_until_ms={parse_task(task): until for task, until in until_ms.items()}, reasons=WAITS.reasons if reasons else {}
+    )
+    assert plan_faults(LOST, plan, ALL) == [fault]
+
+
+def test_what_is_left_to_nobody_is_nobodys():
+    given = attrs.evolve(WAITS, members={"m1": MemberPlan(active=ids("1_0 1_1"))})
+    assert plan_faults(LOST, given, ALL) == ["1_1 is left to nobody until 304000, and somebody runs it"]

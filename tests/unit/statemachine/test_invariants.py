@@ -11,9 +11,9 @@ import pytest
 from assignors import registry
 from assignors.problem import AssignmentProblem, Plan
 from events.codec import make_record
-from events.decisions import AssignmentIssued, Decision, MemberAssigned, MemberExpired
+from events.decisions import AssignmentIssued, Decision, MemberAssigned, MemberExpired, Move
 from events.errors import InvariantBroken
-from events.facts import Fact, LagReported, LeaveIntended, ProbingTick
+from events.facts import Fact, LagReported, LeaveIntended, MemberLeft, ProbingTick
 from events.records import DecisionRecord
 from statemachine.invariants import Validator, check_refold
 from tests.groups import GROUP, LOG_OPENED, SESSION_MS, Group, configured, joined, tasks, topology
@@ -114,6 +114,72 @@ def test_a_task_that_nobody_is_to_run():
     group.told_otherwise("m1", active=tasks("1_0"), tokens=(2,))
     with broken(2, "1_1 has no target owner .*eligible: m1"):
         group.fact(joined("m1", 2, ended_incarnation=1))
+
+
+def left_and_lost(**issued: Any) -> Tampered:
+    """m2 said goodbye with a task, which waits for it; the round that says so is shown with other contents."""
+    group = Tampered().starts("m1", stateless=2, assignor="cooperative")
+    group.join("m2")
+    group.settles()
+
+    def change(decision: Decision) -> Decision:
+        return attrs.evolve(decision, **issued) if isinstance(decision, AssignmentIssued) else decision
+
+    group.change = change
+    group.fact(MemberLeft(member_id="m2", incarnation=1))
+    return group
+
+
+def test_lost_work_that_waits_for_a_stated_time():
+    group = left_and_lost()
+    (task,) = group.state.lost
+    group.fact(joined("m2", 2))
+    assert group.state.owner[task] == "m2"
+
+
+def test_lost_work_that_waits_and_no_time_is_stated():
+    with broken(2, "has no target owner"):
+        left_and_lost(scheduled_delay_ms=0)
+
+
+def test_lost_work_that_waits_longer_than_was_stated():
+    group = left_and_lost(scheduled_delay_ms=1_500)
+    group.fact(ProbingTick(), 1_000)
+    with broken(2, "has no target owner"):
+        group.fact(ProbingTick(), 1_000)
+
+
+def test_work_left_to_nobody_that_was_not_lost():
+    waits = Move(task=tasks("1_0")[0], source="m2", destination=None, state="waiting", reason="lost")
+    group = Tampered().starts("m1", stateless=2, assignor="cooperative")
+    group.change = lambda decision: attrs.evolve(decision, moves=(waits, *decision.moves)) if isinstance(decision, AssignmentIssued) else decision
+    with broken(2, "1_0 is left to nobody .lost., but its owner has neither left nor died"):
+        group.join("m2")
+
+
+def eager_beside_another(**assigned: Any) -> Tampered:
+    """e1 runs all four tasks; m2 joins, so e1 is to give up all of them and gets two again; what it is told then is shown with other contents."""
+    group = Tampered().starts(stateless=4, assignor="cooperative")
+    group.join("e1", eager=True)
+    group.settles()
+    group.fact(joined("m2"))
+    assert len(group.state.members["e1"].revoking) == 4
+    assert len(group.state.members["e1"].regains) == 2
+    group.told_otherwise("e1", **assigned)
+    return group
+
+
+def test_an_eager_member_that_gives_up_everything_and_gets_its_own_again():
+    group = eager_beside_another()
+    group.fact(LagReported("e1", 1, 90, 2, held=()))
+    assert {name: len(member.active) for name, member in group.state.members.items()} == {"e1": 2, "m2": 2}
+    assert group.state.members["e1"].regains == {}
+
+
+def test_an_eager_member_that_never_gets_its_own_again():
+    group = eager_beside_another(active=(), tokens=())
+    with broken(2, "has no target owner"):
+        group.fact(LagReported("e1", 1, 90, 2, held=()))
 
 
 # 3
