@@ -1,0 +1,118 @@
+"""The small parts of the member: what a handler sees of its state, tokens, limits."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from equipoise.member.context import SOURCES_KEY, State, TaskContext, pack_sources, read_sources
+from equipoise.member.options import MemberOptions
+from equipoise.member.stores import MemoryStore
+from equipoise.member.throttle import BURST_S, Throttle
+from equipoise.member.tokens import read_token, token_header, token_of
+from events.errors import EquipoiseError, InputError
+from events.tasks import TaskId
+
+KEYS = st.binary(max_size=1)
+CHANGES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=2)), max_size=12)
+
+
+@given(stored=CHANGES, written=CHANGES)
+def test_what_was_written_lies_over_what_is_stored(stored: list, written: list) -> None:
+    store = MemoryStore()
+    store.apply([*stored, (SOURCES_KEY, b"x")], position=1)
+    state = State(store)
+    expected = dict(stored)
+    for key, value in written:
+        expected[key] = value
+        if value is None:
+            state.delete(key)
+        else:
+            state.put(key, value)
+    assert list(state.items()) == sorted((key, value) for key, value in expected.items() if value is not None)
+    assert all(state.get(key) == value for key, value in expected.items())
+    store.apply(state.written(), position=2)
+    state.committed()
+    assert list(state.items()) == sorted((key, value) for key, value in expected.items() if value is not None)
+    assert state.written() == []
+
+
+@pytest.mark.parametrize(("key", "value"), [("k", b""), (b"k", "v"), (b"k", None), (SOURCES_KEY, b"")])
+def test_state_takes_bytes(key: object, value: object) -> None:
+    with pytest.raises(InputError, match="bytes as keys and values"):
+        State(MemoryStore()).put(key, value)  # type: ignore[arg-type]
+
+
+def test_the_one_state_of_a_task_needs_no_name() -> None:
+    one, two = State(MemoryStore()), State(MemoryStore())
+    assert TaskContext(TaskId(0, 0), 1, {"log": one}).state is one
+    for states in ({}, {"a": one, "b": two}):
+        with pytest.raises(InputError, match=rf"has {len(states)} changelogs; use context.states\[topic\]"):
+            _ = TaskContext(TaskId(0, 0), 1, states).state
+    with pytest.raises(InputError, match="needs a key or a value"):
+        TaskContext(TaskId(0, 0), 1, {}).send("topic", None)
+
+
+def test_a_source_goes_on_where_every_changelog_has_got() -> None:
+    first, second = MemoryStore(), MemoryStore()
+    states = {"a": State(first), "b": State(second)}
+    assert read_sources(states) == {}
+    first.apply([(SOURCES_KEY, pack_sources({("t", 1): 7, ("u", 1): 5}))], position=1)
+    assert read_sources({"a": states["a"]}) == {("t", 1): 7, ("u", 1): 5}
+    assert read_sources(states) == {}
+    second.apply([(SOURCES_KEY, pack_sources({("t", 1): 6}))], position=1)
+    assert read_sources(states) == {("t", 1): 6}
+
+
+@pytest.mark.parametrize("group", ["orders", "a/b", ""])
+def test_a_token_comes_back(group: str) -> None:
+    headers = [("other", b"9"), token_header(group, TaskId(0, 3), 17)]
+    assert read_token(headers) == (group, "0_3", 17)
+    assert token_of(headers) == 17
+
+
+@pytest.mark.parametrize("headers", [[], [("x", b"g/0_0/1")], [("equipoise", b"g/0_0/")], [("equipoise", b"g/0_0/x")], [("equipoise", b"\xff")]])
+def test_no_token_is_none(headers: list) -> None:
+    assert read_token(headers) is None
+    assert token_of(headers) == 0
+
+
+@given(takes=st.lists(st.integers(1, 300), min_size=1, max_size=40), quiet_s=st.floats(0, 5))
+def test_a_throttle_lets_its_rate_through_and_one_burst(takes: list[int], quiet_s: float) -> None:
+    now = 100.0
+    throttle = Throttle(records_per_s=1_000, clock=lambda: now)
+    now += quiet_s
+    begun, taken = now, 0
+    for records in takes:
+        now += throttle.wait_s()
+        assert taken <= 1_000 * (now - begun + BURST_S) + 1e-6
+        throttle.taken(records, 0)
+        taken += records
+    now += throttle.wait_s()
+    assert now - begun >= taken / 1_000 - BURST_S - 1e-6
+    assert now - begun <= taken / 1_000 + 1e-6  # and it waits for nothing else
+
+
+def test_bytes_are_limited_by_what_records_weigh() -> None:
+    throttle = Throttle(bytes_per_s=100_000, clock=lambda: 0.0)
+    throttle.taken(10, 20_000)
+    assert throttle.wait_s() == pytest.approx(0.2 - BURST_S)
+    assert throttle.most_records(10_000) == 16
+    assert Throttle().most_records(10_000) == 10_000
+    assert Throttle(records_per_s=50_000).most_records(10_000) == 5_000
+
+
+@pytest.mark.parametrize(
+    ("wrong", "field"),
+    [
+        ({"guarantee": "maybe"}, "guarantee"),
+        ({"session_timeout_ms": 3_000}, "lease_margin_ms"),
+        ({"heartbeat_interval_ms": 14_000}, "heartbeat_interval_ms"),
+        ({"capacity": 0}, "capacity"),
+        ({"auto_offset_reset": "none"}, "auto_offset_reset"),
+    ],
+)
+def test_wrong_options_are_named(wrong: dict, field: str) -> None:
+    with pytest.raises(EquipoiseError, match=field):
+        MemberOptions(**wrong)
