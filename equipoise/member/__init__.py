@@ -3,7 +3,8 @@
 ============  =====================================================================================
 `client`      `Member`, the door
 `options`     what may be set of it
-`host`        the thread that hosts a MemberSession and makes the process do what it decided
+`host`        the thread that hosts a MemberSession, one incarnation after the other
+`work`        what the process does because its session says so
 `link`        facts out, decisions in
 `runner`      one task under one grant: opened, processed, committed, let go
 `rates`       records a second that each task processes

@@ -18,9 +18,10 @@ import asyncio
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
-from equipoise.member.host import Host, StandbyCallback
+from equipoise.member.host import Host
 from equipoise.member.options import MemberOptions
 from equipoise.member.runner import Callback, Handler
+from equipoise.member.work import StandbyCallback
 from events.errors import InputError
 from events.facts import TopologyDeclared
 from events.log.kafka.connection import Connection
@@ -154,17 +155,17 @@ class Member:
     @property
     def running(self) -> dict[TaskId, int]:
         """Task it may process at this moment -> fencing token."""
-        return self._running_host().running
+        return self._running_host().work.running
 
     @property
     def lags(self) -> dict[TaskId, Lag]:
         """Copies it has, but of what runs -> records behind."""
-        return dict(self._running_host().lags)
+        return dict(self._running_host().work.lags)
 
     @property
     def fenced_writes(self) -> int:
         """Commits that Kafka refused because somebody else had begun the task (exactly_once)."""
-        return self._running_host().fenced_writes
+        return self._running_host().work.fenced_writes
 
     # Inside
 

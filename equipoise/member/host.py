@@ -8,36 +8,30 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import inspect
 import logging
-import threading
 import time
 import uuid
-from collections.abc import Awaitable, Callable, Mapping
-from functools import partial
+from collections.abc import Callable
 
 from equipoise.member.directory import StateDirectory
 from equipoise.member.link import RETRY_S, Link
 from equipoise.member.options import MemberOptions, boot_ms
-from equipoise.member.rates import Rates
 from equipoise.member.restorer import Restorer
-from equipoise.member.runner import Callback, Handler, TaskRunner
-from equipoise.member.stores import StateStore
+from equipoise.member.runner import Callback, Handler
 from equipoise.member.threads import LoopThread
 from equipoise.member.throttle import Throttle
+from equipoise.member.work import RunnerFactory, Shared, StandbyCallback, Work
 from events.errors import EquipoiseError, FieldError
-from events.facts import Fact, GroupConfigured, LagReported, Load, Subtopology, TopologyDeclared
+from events.facts import Fact, GroupConfigured, LagReported, TopologyDeclared
 from events.log.kafka.connection import Connection
 from events.records import DecisionRecord
-from events.tasks import Lag, TaskId
+from events.tasks import TaskId
 from statemachine.member import End, MemberSession, MemberSettings, Reception
 
 _LOG = logging.getLogger(__name__)
 LONGEST_REJOIN_WAIT_S = 5.0
 LAST_WORD_S = 10.0
 """How long MemberLeft may take to be appended before the process goes without it."""
-
-StandbyCallback = Callable[[TaskId], Awaitable[None] | None]
 
 
 class SupersededError(EquipoiseError):
@@ -66,35 +60,21 @@ class Host:
         self._group = group
         self._member_id = member_id
         self._topology = topology
-        self._handler = handler
         self._options = options
-        self._on_assigned, self._on_standby, self._on_revoked = on_assigned, on_standby, on_revoked
-        self._parts: dict[int, Subtopology] = {part.subtopology: part for part in topology.subtopologies}
         self._app = asyncio.get_running_loop()
         self.over: asyncio.Future[None] = self._app.create_future()
-        self.fenced_writes = 0
-        """Commits that Kafka refused because somebody else had begun the task."""
-        self.lives = 0
-        """Incarnations so far."""
-        self._lock = threading.Lock()
         self._thread = LoopThread("equipoise")
         self._restore_thread = LoopThread("equipoise-restore")
         self._wake = asyncio.Event()
-        self._runners: dict[TaskId, TaskRunner] = {}
-        self._asked_to_stop: set[TaskId] = set()
-        self._following: set[TaskId] = set()
-        self._told: set[TaskId] = set()
-        self._rates = Rates()
         self._leaving = self._closing = False
-        self._proof_ms = 0
-        """When the decisions were last read up to their end, and then some more was asked."""
         self._error: BaseException | None = None
         self._link = Link(
             connection, group, options, received=self._received, read_up_to_end=self._read_up_to_end, acknowledged=self._acknowledged
         )  # fmt: skip
         self._restorer = Restorer(
             connection,
-            {task: part.changelog_topics for task, part in self._tasks().items() if part.stateful},
+            {TaskId(part.subtopology, partition): part.changelog_topics
+             for part in topology.subtopologies if part.stateful for partition in range(part.partitions)},
             options.stores,
             self._directory,
             committed_only=options.transactional,
@@ -103,11 +83,10 @@ class Host:
             ends_every_s=options.heartbeat_interval_ms / 1_000,
             progressed=self.wake,
             failed=self.fail,
-        )
-        self.session = self._new_session()
-
-    def _tasks(self) -> dict[TaskId, Subtopology]:
-        return {TaskId(number, partition): part for number, part in self._parts.items() for partition in range(part.partitions)}
+        )  # fmt: skip
+        self.shared = Shared(self._new_session())
+        runners = RunnerFactory(connection, group, topology, options, handler, on_assigned, on_revoked)
+        self.work = Work(self.shared, self._restorer, self._restore_thread, runners, on_standby, wake=self.wake, fail=self.fail, call=self._call)
 
     # Beginning and end, in the application's loop
 
@@ -135,6 +114,10 @@ class Host:
         if self._directory is not None:
             self._directory.close()
 
+    @property
+    def session(self) -> MemberSession:
+        return self.shared.session
+
     def wake(self) -> None:
         """Something may have changed; from any thread."""
         self._call(self._wake.set)
@@ -145,21 +128,21 @@ class Host:
 
     def leave(self) -> None:
         """Goes once its tasks run elsewhere."""
-        with self._lock:
+        with self.shared.lock:
             self._leaving = True
             self.session.intend_leave()
         self.wake()
 
     def cancel_leave(self) -> None:
         """Stays after all."""
-        with self._lock:
+        with self.shared.lock:
             self._leaving = False
             self.session.cancel_leave()
         self.wake()
 
     def close(self) -> None:
         """Stops everything and says so."""
-        with self._lock:
+        with self.shared.lock:
             self._closing = True
             if self.session.joined:
                 self.session.close(boot_ms())
@@ -181,7 +164,10 @@ class Host:
             await self._lives()
         except Exception as error:  # noqa: BLE001  # whatever it is, the application must hear of it
             self._error = self._error or error
-            await self._abandon()
+            self.work.abandon()
+            while not self.work.is_over:
+                self._wake.clear()
+                await self._wake.wait()
         finally:
             for each in helpers:
                 each.cancel()
@@ -214,13 +200,12 @@ class Host:
             quickly = time.monotonic() - begun_s < LONGEST_REJOIN_WAIT_S
             wait_s = min(LONGEST_REJOIN_WAIT_S, 2 * wait_s) if quickly else RETRY_S
             await asyncio.sleep(wait_s)
-            with self._lock:
-                self.session = self._new_session()
-                self._told = set()
+            with self.shared.lock:
+                self.shared.session = self._new_session()
+                self.work.begin_life()
 
     def _new_session(self) -> MemberSession:
         given = self._options
-        self.lives += 1
         incarnation = time.time_ns() // 1_000
         if self._proven_dead is not None:
             incarnation = max(incarnation, self._proven_dead + 1)
@@ -238,7 +223,7 @@ class Host:
                 ended_incarnation=self._proven_dead,
                 heartbeat_interval_ms=given.heartbeat_interval_ms,
                 ready_lag_records=given.ready_lag_records,
-                stateful_subtopologies=frozenset(number for number, part in self._parts.items() if part.stateful),
+                stateful_subtopologies=frozenset(part.subtopology for part in self._topology.subtopologies if part.stateful),
             )
         )
         if self._leaving:
@@ -259,12 +244,12 @@ class Host:
                 _LOG.info("group %s: cannot join now: %r", self._group, error)
                 await asyncio.sleep(RETRY_S)
                 continue
-            with self._lock:
+            with self.shared.lock:
                 now_ms = boot_ms()
                 if now_ms - asked_ms >= self._options.lease_ms // 2 or self._closing:
                     continue
                 self.session.reader_placed(last_number=last_number, sent_ms=asked_ms)
-                self._tell_progress(now_ms)
+                self.work.tell_progress(now_ms)
                 joined = self.session.join(now_ms)
             if declare:
                 self._link.say(self._topology)
@@ -277,14 +262,14 @@ class Host:
         """Until the incarnation has ended and nothing of it runs any more."""
         while True:
             self._wake.clear()
-            with self._lock:
+            with self.shared.lock:
                 now_ms = boot_ms()
-                self._tell_progress(now_ms)
+                self.work.tell_progress(now_ms)
                 facts = self.session.poll(now_ms)
             for fact in facts:
                 self._link.say(fact)
-            next_ms = self._reconcile()
-            if self.session.ended is not None and not self._runners:
+            next_ms = self.work.reconcile()
+            if self.session.ended is not None and self.work.is_over:
                 for fact in self._last_words():
                     self._link.say(fact)
                 return
@@ -292,7 +277,7 @@ class Host:
                 await asyncio.wait_for(self._wake.wait(), max(0.0, (next_ms - boot_ms()) / 1_000))
 
     def _last_words(self) -> list[Fact]:
-        with self._lock:
+        with self.shared.lock:
             return self.session.poll(boot_ms())
 
     async def _ends_for_good(self) -> bool:
@@ -315,172 +300,27 @@ class Host:
             self._link.say(self._options.group_config or _default_config())
         return False
 
-    async def _abandon(self) -> None:
-        """A defect of ours: everything stops at once, and nothing is said."""
-        for runner in list(self._runners.values()):
-            self._app.call_soon_threadsafe(partial(runner.stop, abort=True))
-        while self._runners:
-            self._wake.clear()
-            await self._wake.wait()
-
     # What arrives
 
     def _received(self, record: DecisionRecord) -> Reception:
-        with self._lock:
+        with self.shared.lock:
             reception = self.session.receive(record, boot_ms())
         self._wake.set()
         return reception
 
     def _read_up_to_end(self, asked_ms: int) -> None:
-        with self._lock:
+        with self.shared.lock:
             if self.session.joined:
                 self.session.fetch_completed(sent_ms=asked_ms, reached_end=True, now_ms=boot_ms())
-            self._proof_ms = max(self._proof_ms, asked_ms)
+            self.shared.read_up_to_ms = max(self.shared.read_up_to_ms, asked_ms)
         self._wake.set()
 
     def _acknowledged(self, fact: Fact, said_ms: int) -> None:
-        with self._lock:
+        with self.shared.lock:
             if getattr(fact, "incarnation", None) == self.session.incarnation:
                 number = fact.number if isinstance(fact, LagReported) else None
                 self.session.heartbeat_acknowledged(sent_ms=said_ms, now_ms=boot_ms(), report_number=number)
         self._wake.set()
-
-    # What is to be done
-
-    def _tell_progress(self, now_ms: int) -> None:
-        """How far each copy is, but of what runs. With the lock."""
-        lags = self._restorer.lags
-        for task, lag in sorted(lags.items()):
-            # A granted task is restored when its runner says so, not because the copy it comes from had nothing left to read.
-            self.session.copy_progress(task, 1 if lag == 0 and task in self.session.grants else lag, now_ms)
-        for task in sorted(self._told.difference(lags, self._runners)):
-            self.session.copy_dropped(task)
-        self._told = {*lags, *self._told.intersection(self._runners)}
-        speed = self._restorer.restored_records_per_s
-        behind = {task: records for task, runner in sorted(self._runners.items()) if (records := runner.behind) is not None}
-        self._rates.look({task: runner.processed for task, runner in sorted(self._runners.items())}, now_ms)
-        if speed or behind or self._rates.per_s:
-            self.session.load_measured(Load(restored_records_per_s=round(speed, 1), tasks=self._rates.per_s, behind=behind))
-
-    def _reconcile(self) -> int:
-        """Makes this process do what its session says: stop, open, follow. Gives when to look again."""
-        with self._lock:
-            session, now_ms = self.session, boot_ms()
-            closing, copies = sorted(session.closing), session.standby | session.warmup
-            grants = {task: (grant.token, grant.start_ms) for task, grant in sorted(session.grants.items()) if task not in session.closing}
-            over = session.ended is not None and session.ended not in (End.LEFT, End.RELEASED)
-            looks = [session.lease_ends_ms, *(start_ms for _, start_ms in grants.values() if start_ms > now_ms)]
-            if session.next_poll_ms is not None:
-                looks.append(session.next_poll_ms)
-        for task in closing:
-            runner = self._runners.get(task)
-            if runner is None:
-                self._closed(task)
-            elif over or task not in self._asked_to_stop:
-                self._asked_to_stop.add(task)
-                self._app.call_soon_threadsafe(partial(runner.stop, abort=over))
-        for task, (token, start_ms) in grants.items():
-            if start_ms <= now_ms and task not in self._runners:
-                self._open(task, token)
-        copies = frozenset(task for task in copies if task not in self._runners)
-        for task in sorted(self._following - copies):
-            self._following.discard(task)
-            if task not in self._runners:
-                self._restore_thread.loop.call_soon_threadsafe(self._restorer.leave, task)
-        for task in sorted(copies - self._following):
-            self._following.add(task)
-            self._restore_thread.loop.call_soon_threadsafe(self._restorer.follow, task)
-            if self._on_standby is not None:
-                self._app.call_soon_threadsafe(self._tell_standby, task)
-        self._restore_thread.loop.call_soon_threadsafe(self._restorer.forget_kept, [*copies, *grants, *self._runners])
-        return now_ms + self._options.heartbeat_interval_ms if session.ended is not None else min(looks)
-
-    def _open(self, task: TaskId, token: int) -> None:
-        part = self._parts[task.subtopology]
-        runner = TaskRunner(
-            self, self._connection, self._group, task, token, sources=part.source_topics, stateful=part.stateful, options=self._options,
-            handler=self._handler, on_assigned=self._on_assigned, on_revoked=self._on_revoked,
-        )  # fmt: skip
-        self._runners[task] = runner
-        self._app.call_soon_threadsafe(runner.start)
-
-    def _tell_standby(self, task: TaskId) -> None:
-        assert self._on_standby is not None, "asked before"
-        try:
-            result = self._on_standby(task)
-        except Exception as error:  # noqa: BLE001  # the application's code may raise anything
-            self.fail(error)
-            return
-        if inspect.isawaitable(result):
-            asyncio.ensure_future(result).add_done_callback(self._helper_ended)
-
-    def _closed(self, task: TaskId) -> None:
-        with self._lock:
-            if task in self.session.closing:
-                self.session.task_closed(task, boot_ms())
-        self._wake.set()
-
-    # What runners ask (Permit), from the application's loop
-
-    def refusal(self, task: TaskId) -> str | None:
-        with self._lock:
-            return self.session.refusal(task, boot_ms())
-
-    async def take_stores(self, task: TaskId) -> Mapping[str, StateStore]:
-        return await self._restore_thread.run(self._restorer.open(task))
-
-    async def put_stores_back(self, task: TaskId) -> None:
-        async def put_back() -> None:
-            self._restorer.put_back(task)
-
-        await self._restore_thread.run(put_back())
-
-    def restored(self, task: TaskId) -> None:
-        with self._lock:
-            self.session.copy_progress(task, 0, boot_ms())
-        self.wake()
-
-    async def still_granted(self, task: TaskId, token: int) -> bool:
-        asked_ms = boot_ms()
-        while True:
-            with self._lock:
-                grant = self.session.grants.get(task)
-                if grant is None or grant.token != token or self.session.refusal(task, boot_ms()) == "ended":
-                    return False
-                if self._proof_ms >= asked_ms:
-                    return True
-            await asyncio.sleep(RETRY_S)
-
-    def fenced(self, task: TaskId) -> None:
-        self.fenced_writes += 1
-
-    def stopped(self, task: TaskId) -> None:
-        self._call(self._closed, task)
-
-    def ended(self, task: TaskId, error: BaseException | None) -> None:
-        if error is not None:
-            self.fail(error)
-        self._call(self._runner_ended, task)
-
-    def _runner_ended(self, task: TaskId) -> None:
-        del self._runners[task]
-        self._asked_to_stop.discard(task)
-        self._following.discard(task)
-        self._closed(task)
-
-    # For people
-
-    @property
-    def lags(self) -> Mapping[TaskId, Lag]:
-        """Copies it has, but of what runs -> records behind."""
-        return self._restorer.lags
-
-    @property
-    def running(self) -> dict[TaskId, int]:
-        """Task it may process at this moment -> fencing token."""
-        with self._lock:
-            now_ms = boot_ms()
-            return {task: grant.token for task, grant in sorted(self.session.grants.items()) if self.session.refusal(task, now_ms) is None}
 
 
 def _default_config() -> GroupConfigured:

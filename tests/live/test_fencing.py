@@ -49,7 +49,7 @@ async def test_a_paused_writer_that_wakes_between_asking_and_sending_is_fenced(b
         assert host is not None
         await until(lambda: len(zombie.running) == PARTITIONS)
         asked, go_on = asyncio.Event(), asyncio.Event()
-        runners = list(host._runners.values())
+        runners = list(host.work._runners.values())
         for runner in runners:
             _pause_before_its_transaction(runner, asked, go_on)
         await application.order(60)
@@ -83,13 +83,13 @@ def _pause_before_its_transaction(runner: Any, asked: asyncio.Event, go_on: asyn
 
 
 async def _freeze(host: Any) -> None:
-    host._frozen = (host._link.say, host._reconcile)
+    host._frozen = (host._link.say, host.work.reconcile)
     host._link.say = lambda fact: None
-    host._reconcile = lambda: 10**15
+    host.work.reconcile = lambda: 10**15
 
 
 async def _thaw(host: Any) -> None:
-    host._link.say, host._reconcile = host._frozen
+    host._link.say, host.work.reconcile = host._frozen
     host.wake()
 
 

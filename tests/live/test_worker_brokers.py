@@ -82,5 +82,3 @@ async def test_a_broker_that_wants_tls_and_a_password(tmp_path: Path) -> None:
             await swarm.until_all_run("g", 4, ["m1"], timeout_s=MOST_S)
         with pytest.raises(InputError, match=r"no broker answers|refuses"):
             await Worker(attrs.evolve(settings, sasl_password="wrong")).start()
-
-

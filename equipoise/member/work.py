@@ -1,0 +1,245 @@
+"""What a process does because its session says so: it opens and closes tasks, keeps copies, and says how far they are."""
+
+from __future__ import annotations
+
+import asyncio
+import inspect
+import threading
+from collections.abc import Awaitable, Callable, Mapping
+from functools import partial
+
+import attrs
+
+from equipoise.member.link import RETRY_S
+from equipoise.member.options import MemberOptions, boot_ms
+from equipoise.member.rates import Rates
+from equipoise.member.restorer import Restorer
+from equipoise.member.runner import Callback, Handler, Permit, TaskRunner
+from equipoise.member.stores import StateStore
+from equipoise.member.threads import LoopThread
+from events.facts import Load, TopologyDeclared
+from events.log.kafka.connection import Connection
+from events.tasks import Lag, TaskId
+from statemachine.member import End, MemberSession
+
+StandbyCallback = Callable[[TaskId], Awaitable[None] | None]
+
+
+class Shared:
+    """The session of the current incarnation, which several threads ask: only with the lock."""
+
+    def __init__(self, session: MemberSession) -> None:
+        self.lock = threading.Lock()
+        self.session = session
+        self.read_up_to_ms = 0
+        """What stood among the decisions at this moment, by CLOCK_BOOTTIME, was handed in."""
+
+
+@attrs.frozen
+class RunnerFactory:
+    """Makes the runner of one grant."""
+
+    connection: Connection
+    group: str
+    topology: TopologyDeclared
+    options: MemberOptions
+    handler: Handler
+    on_assigned: Callback | None
+    on_revoked: Callback | None
+
+    def make(self, permit: Permit, task: TaskId, token: int) -> TaskRunner:
+        part = next(part for part in self.topology.subtopologies if part.subtopology == task.subtopology)
+        return TaskRunner(
+            permit, self.connection, self.group, task, token, sources=part.source_topics, stateful=part.stateful, options=self.options,
+            handler=self.handler, on_assigned=self.on_assigned, on_revoked=self.on_revoked,
+        )  # fmt: skip
+
+
+class Work:
+    """Made in the application's loop; `tell_progress`, `reconcile` and what follows them are for the member's own, which `call` reaches.
+
+    It is the `Permit` of its runners.
+    """
+
+    def __init__(
+        self,
+        shared: Shared,
+        restorer: Restorer,
+        restore_thread: LoopThread,
+        runners: RunnerFactory,
+        on_standby: StandbyCallback | None,
+        *,
+        wake: Callable[[], None],
+        fail: Callable[[BaseException], None],
+        call: Callable[..., None],
+    ) -> None:
+        self._shared = shared
+        self._restorer = restorer
+        self._restore_thread = restore_thread
+        self._factory = runners
+        self._on_standby = on_standby
+        self._wake, self._fail, self._call = wake, fail, call
+        self._app = asyncio.get_running_loop()
+        self._runners: dict[TaskId, TaskRunner] = {}
+        self._asked_to_stop: set[TaskId] = set()
+        self._following: set[TaskId] = set()
+        self._told: set[TaskId] = set()
+        """Copies that this incarnation has spoken of."""
+        self._rates = Rates()
+        self.fenced_writes = 0
+        """Commits that were refused, or overtaken, because somebody else had begun the task."""
+
+    @property
+    def is_over(self) -> bool:
+        """Nothing runs, and nothing is being closed."""
+        return not self._runners
+
+    @property
+    def running(self) -> dict[TaskId, int]:
+        """Task that may be processed at this moment -> fencing token."""
+        with self._shared.lock:
+            session, now_ms = self._shared.session, boot_ms()
+            return {task: grant.token for task, grant in sorted(session.grants.items()) if session.refusal(task, now_ms) is None}
+
+    # In the member's own loop
+
+    def begin_life(self) -> None:
+        """A new session knows of no copies."""
+        self._told = set()
+
+    def tell_progress(self, now_ms: int) -> None:
+        """How far each copy is, but of what runs. With the lock."""
+        session, lags = self._shared.session, self._restorer.lags
+        for task, lag in sorted(lags.items()):
+            # A granted task is restored when its runner says so, not because the copy it comes from had nothing left to read.
+            session.copy_progress(task, 1 if lag == 0 and task in session.grants else lag, now_ms)
+        for task in sorted(self._told.difference(lags, self._runners)):
+            session.copy_dropped(task)
+        self._told = {*lags, *self._told.intersection(self._runners)}
+        speed = self._restorer.restored_records_per_s
+        behind = {task: records for task, runner in sorted(self._runners.items()) if (records := runner.behind) is not None}
+        self._rates.look({task: runner.processed for task, runner in sorted(self._runners.items())}, now_ms)
+        if speed or behind or self._rates.per_s:
+            session.load_measured(Load(restored_records_per_s=round(speed, 1), tasks=self._rates.per_s, behind=behind))
+
+    def reconcile(self) -> int:
+        """Makes this process do what its session says: stop, open, follow. Gives when to look again."""
+        with self._shared.lock:
+            session, now_ms = self._shared.session, boot_ms()
+            closing, copies = sorted(session.closing), session.standby | session.warmup
+            grants = {task: (grant.token, grant.start_ms) for task, grant in sorted(session.grants.items()) if task not in session.closing}
+            over = session.ended is not None and session.ended not in (End.LEFT, End.RELEASED)
+            looks = [session.lease_ends_ms, *(start_ms for _, start_ms in grants.values() if start_ms > now_ms)]
+            if session.next_poll_ms is not None:
+                looks.append(session.next_poll_ms)
+            if session.ended is not None:
+                looks = [now_ms + session.settings.heartbeat_interval_ms]
+        for task in closing:
+            self._close(task, abort=over)
+        for task, (token, start_ms) in grants.items():
+            if start_ms <= now_ms and task not in self._runners:
+                runner = self._runners[task] = self._factory.make(self, task, token)
+                self._app.call_soon_threadsafe(runner.start)
+        self._follow(frozenset(task for task in copies if task not in self._runners))
+        self._restore_thread.loop.call_soon_threadsafe(self._restorer.forget_kept, [*copies, *grants, *self._runners])
+        return min(looks)
+
+    def _close(self, task: TaskId, *, abort: bool) -> None:
+        runner = self._runners.get(task)
+        if runner is None:
+            self._closed(task)
+        elif abort or task not in self._asked_to_stop:
+            self._asked_to_stop.add(task)
+            self._app.call_soon_threadsafe(partial(runner.stop, abort=abort))
+
+    def _follow(self, copies: frozenset[TaskId]) -> None:
+        for task in sorted(self._following - copies):
+            self._following.discard(task)
+            if task not in self._runners:
+                self._restore_thread.loop.call_soon_threadsafe(self._restorer.leave, task)
+        for task in sorted(copies - self._following):
+            self._following.add(task)
+            self._restore_thread.loop.call_soon_threadsafe(self._restorer.follow, task)
+            if self._on_standby is not None:
+                self._app.call_soon_threadsafe(self._tell_standby, task)
+
+    def abandon(self) -> None:
+        """Everything stops at once."""
+        for runner in list(self._runners.values()):
+            self._app.call_soon_threadsafe(partial(runner.stop, abort=True))
+
+    def _closed(self, task: TaskId) -> None:
+        with self._shared.lock:
+            if task in self._shared.session.closing:
+                self._shared.session.task_closed(task, boot_ms())
+        self._wake()
+
+    def _ended(self, task: TaskId) -> None:
+        del self._runners[task]
+        self._asked_to_stop.discard(task)
+        self._following.discard(task)
+        self._closed(task)
+
+    # In the application's loop
+
+    def _tell_standby(self, task: TaskId) -> None:
+        assert self._on_standby is not None, "asked before"
+        try:
+            result = self._on_standby(task)
+        except Exception as error:  # noqa: BLE001  # the application's code may raise anything
+            self._fail(error)
+            return
+        if inspect.isawaitable(result):
+            asyncio.ensure_future(result).add_done_callback(self._standby_told)
+
+    def _standby_told(self, told: asyncio.Future[None]) -> None:
+        if not told.cancelled() and (error := told.exception()) is not None:
+            self._fail(error)
+
+    def refusal(self, task: TaskId) -> str | None:
+        with self._shared.lock:
+            return self._shared.session.refusal(task, boot_ms())
+
+    async def take_stores(self, task: TaskId) -> Mapping[str, StateStore]:
+        return await self._restore_thread.run(self._restorer.open(task))
+
+    async def put_stores_back(self, task: TaskId) -> None:
+        async def put_back() -> None:
+            self._restorer.put_back(task)
+
+        await self._restore_thread.run(put_back())
+
+    def restored(self, task: TaskId) -> None:
+        with self._shared.lock:
+            self._shared.session.copy_progress(task, 0, boot_ms())
+        self._wake()
+
+    async def still_granted(self, task: TaskId, token: int) -> bool:
+        asked_ms = boot_ms()
+        while True:
+            with self._shared.lock:
+                session = self._shared.session
+                grant = session.grants.get(task)
+                if grant is None or grant.token != token or session.refusal(task, boot_ms()) == "ended":
+                    return False
+                if self._shared.read_up_to_ms >= asked_ms:
+                    return True
+            await asyncio.sleep(RETRY_S)
+
+    def fenced(self, task: TaskId) -> None:
+        self.fenced_writes += 1
+
+    def stopped(self, task: TaskId) -> None:
+        self._call(self._closed, task)
+
+    def ended(self, task: TaskId, error: BaseException | None) -> None:
+        if error is not None:
+            self._fail(error)
+        self._call(self._ended, task)
+
+    # For people
+
+    @property
+    def lags(self) -> Mapping[TaskId, Lag]:
+        """Copies that are here, but of what runs -> records behind."""
+        return self._restorer.lags
