@@ -43,7 +43,7 @@ class Member:
     `topology`: the tasks of this build of the application; a build with other tasks has a higher epoch (PROTOCOL D1).
 
     `on_assigned(context)` is called when a task has been restored, before its first record; `on_revoked(context)` when it has stopped here, given
-    up or taken; `on_standby(task)` when a copy of it begins to be kept here.
+    up or taken, and before anybody hears that it was given up; `on_standby(task)` when a copy of it begins to be kept here.
 
     `lead`: also run a worker in this process; True, or its settings. When several members do, each log partition is led by one of them.
 

@@ -157,12 +157,14 @@ class TaskRunner:
         except Exception as raised:  # noqa: BLE001  # the application's code may raise anything; the member ends with it
             error, self._aborted = raised, True
         self._letting_go = True
-        try:
-            await self._let_go()
-        except Exception as raised:  # noqa: BLE001  # of a store; whatever it is, the member must hear that this task has ended
-            error = error or raised
+        await self._stop_writing()
         if self._context is not None and self._on_revoked is not None:
             error = await self._tell_revoked(self._on_revoked, self._context) or error
+        self._permit.stopped(self.task)  # what is left to do keeps nobody waiting
+        try:
+            await self._put_away()
+        except Exception as raised:  # noqa: BLE001  # of a store; whatever it is, the member must hear that this task has ended
+            error = error or raised
         self._permit.ended(self.task, error)
 
     async def _live(self) -> None:
@@ -183,7 +185,8 @@ class TaskRunner:
             except KafkaError as error:
                 _LOG.warning("task %s begins anew: %r", self.task, error)
             self._aborted = True
-            await self._let_go()
+            await self._stop_writing()
+            await self._put_away()
             self._aborted = False
             await asyncio.sleep(RETRY_S)
             # Whoever begins anew fences whoever has begun meanwhile; so it must be sure that nobody has.
@@ -325,13 +328,13 @@ class TaskRunner:
 
     # Letting go
 
-    async def _let_go(self) -> None:
+    async def _stop_writing(self) -> None:
         producer, self._producer = self._producer, None
-        consumer, self._consumer = self._consumer, None
         if producer is not None:
             await (abandon_producer(producer) if self._aborted else stop_producer(producer))
-        if self._letting_go:
-            self._permit.stopped(self.task)
+
+    async def _put_away(self) -> None:
+        consumer, self._consumer = self._consumer, None
         if self._stateful:
             await self._permit.put_stores_back(self.task)
         if consumer is not None:
