@@ -302,20 +302,24 @@ class TaskRunner:
         """Outputs and changelog records, and `last` in each changelog. Returns when all is acknowledged, with what changelogs got."""
         context = self._context
         assert context is not None, "a task that processes was opened"
-        sent = [
-            await self._producer.send(each.topic, each.value, key=each.key, partition=each.partition, headers=[*each.headers, self._header])
-            for each in context.outputs
-        ]
+        sent = [await self._send_one(each.topic, each.value, each.key, each.partition, each.headers) for each in context.outputs]
         logged: dict[str, tuple[list[Change], list[asyncio.Future[Any]]]] = {}
         for topic, state in context.states.items():
             changes = state.written() + ([last[topic]] if topic in last else [])
             if changes:
-                place = {"partition": self.task.partition, "headers": [self._header]}
-                futures = [await self._producer.send(topic, value, key=key, **place) for key, value in changes]
+                futures = [await self._send_one(topic, value, key, self.task.partition, ()) for key, value in changes]
                 logged[topic] = changes, futures
                 sent += futures
         await asyncio.gather(*sent)
         return {topic: _Written(changes, futures[0].result().offset, futures[-1].result().offset + 1) for topic, (changes, futures) in logged.items()}
+
+    async def _send_one(
+        self, topic: str, value: bytes | None, key: bytes | None, partition: int | None, headers: tuple[tuple[str, bytes], ...]
+    ) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any]
+        future = await self._producer.send(topic, value, key=key, partition=partition, headers=[*headers, self._header])
+        future.add_done_callback(_heard)
+        return future
 
     def _to_stores(self, written: Mapping[str, _Written]) -> None:
         context = self._context
@@ -352,3 +356,9 @@ async def _call(function: Callable[..., Awaitable[None] | None], *arguments: Any
     result = function(*arguments)
     if inspect.isawaitable(result):
         await result
+
+
+def _heard(sent: asyncio.Future[Any]) -> None:
+    """One of many sends may fail before anybody waits for the others."""
+    if not sent.cancelled():
+        sent.exception()
