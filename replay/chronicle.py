@@ -168,6 +168,8 @@ class Chronicle:
         self.waiting: dict[TaskId, MoveStory] = {}
         """Wanted and not begun: no decision names these yet."""
         self.under_way: dict[TaskId, MoveStory] = {}
+        self._learned: dict[TaskId, MoveStory] = {}
+        """Movements that go on while the task's owner gives it up and takes it again."""
         self._open: dict[TaskId, _Open] = {}
         self._last_owner: dict[TaskId, str] = {}
         self._heard_ms: dict[str, int] = {}
@@ -257,6 +259,8 @@ class Chronicle:
         if story is None or story.destination != move.destination:
             if story is not None and move.source != move.destination:
                 story.steps.append(attrs.evolve(told, state="cancelled", reason="not_wanted"))  # passed on in one step, before anybody was told
+            if story is not None and move.source == move.destination and move.state == "revoking":
+                self._learned[task] = story
             source = move.source if move.source is not None else self._last_owner.get(task)
             if waited is not None and waited.destination == move.destination:
                 story = waited
@@ -267,8 +271,10 @@ class Chronicle:
                 story.declared_ready_ms = step.record.append_ms  # said before anybody asked
         story.steps.append(told)
         if move.state in ("granted", "cancelled"):
-            if move.source != move.destination:  # what an eager member got again may still be on its way elsewhere
+            if move.source != move.destination or self.under_way.get(task) is story:  # what an eager one got again may be on its way elsewhere
                 self.under_way.pop(task, None)
+            if move.source == move.destination and task in self._learned:
+                self.under_way[task] = self._learned.pop(task)
         else:
             self.under_way[task] = story
 
