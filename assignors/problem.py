@@ -67,6 +67,8 @@ class Task:
     lag: int | None = None
     lost_since_ms: int | None = None
     """Group time at which its owner left or died without having been asked to hand it over; None: it is not lost. Nobody owns a lost task."""
+    guest: bool = False
+    """It is where it is only because its owner left or died and is not back: if some task must move, it may as well be this one."""
 
 
 @attrs.frozen(kw_only=True)

@@ -291,7 +291,7 @@ def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, ca
         if member != owner and situation.may_run(member, task):
             ready = situation.is_ready(member, task)
             dislike = NEUTRAL
-            if situation.comes_home(member, task) or (ready and _restoring(situation, task)):
+            if situation.comes_home(member, task) or situation.tasks[task].guest or (ready and _restoring(situation, task)):
                 dislike = LIKED
             elif not ready and member not in eligible and member not in granted:
                 dislike = BLOCKED
@@ -303,7 +303,8 @@ def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, ca
     if fresh is not None:
         _add_pool(network, task, fresh, traffic, 0, (0, 0, NEUTRAL, records))
     if fresh is not eligible and eligible:
-        _add_pool(network, task, eligible, traffic, changes * move_cost, (changes, 0, NEUTRAL, records))
+        dislike = LIKED if situation.tasks[task].guest else NEUTRAL
+        _add_pool(network, task, eligible, traffic, changes * move_cost, (changes, 0, dislike, records))
 
 
 def _add_pool(network: AssignmentNetwork, task: TaskId, pool: Pool, traffic: Traffic, move_cost: int, rest: tuple[int, int, int, int]) -> None:
@@ -312,7 +313,7 @@ def _add_pool(network: AssignmentNetwork, task: TaskId, pool: Pool, traffic: Tra
 
 
 LIKED = 0
-"""It goes back home, or its move ends a restore because the destination is caught up."""
+"""It goes back home, or is a guest where it is, or its move ends a restore because the destination is caught up."""
 NEUTRAL = 1
 BLOCKED = 2
 """The last warm-up there stalled: only if nothing else does as well; then it waits for its back-off."""

@@ -11,7 +11,7 @@ One object a line in, one a line out, keys in a fixed order. What is wrong with 
 Only `tasks` and `members` are required, in each task `id` and `stateful`, in each member `id`. `version` left out: the highest installed. A member
 may also have `warmup`, `ready`, `home`, `subtopologies`, `drained`, `reported` and `restore_records_per_s`, the problem `in_flight` (objects like the
 plan's movements), `blocked` (pairs [task, member]), `now_ms`, `revocations` and `memory` (what the last plan said there) and `follow_up`, a task
-`written_records_per_s` and `lost_since_ms`.
+`written_records_per_s`, `lost_since_ms` and `guest`.
 
 A group of plain consumers has partitions of topics for tasks: then each task has a name, `topic` and `partition`, and the `lag` of the group on it (a
 number of records; "unknown", or left out, counts as 0), and a member may say to which `topics` it subscribes (left out: to all); see `topics`::
@@ -192,7 +192,7 @@ def _partition(path: str, value: object) -> Partition:
 
 
 def _task(path: str, value: object) -> Task:
-    optional = ("end_offset", "source", "changelog", "written_records_per_s", "lost_since_ms", "load")
+    optional = ("end_offset", "source", "changelog", "written_records_per_s", "lost_since_ms", "guest", "load")
     fields = read.JsonObject(path, value, required=("id", "stateful"), optional=optional)
     return Task(
         id=_id(f"{path}.id", fields.content["id"]),
@@ -202,6 +202,7 @@ def _task(path: str, value: object) -> Task:
         changelog=fields.each("changelog", _partition),
         written_records_per_s=fields.get("written_records_per_s", read.speed, 0),
         lost_since_ms=None if fields.content.get("lost_since_ms") is None else fields.get("lost_since_ms", read.whole, 0),
+        guest=fields.get("guest", read.flag, False),
         load=None if fields.content.get("load") is None else fields.get("load", _load, None),
     )
 

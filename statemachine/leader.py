@@ -59,6 +59,7 @@ def _task(state: GroupState, task: TaskId, part: Subtopology) -> Task:
         written_records_per_s=state.written_records_per_s(task, part),
         lost_since_ms=lost.since_ms if lost is not None else None,
         lag=state.behind.get(task),
+        guest=task in state.homes and state.homes[task] not in state.members,
         load=None if load is None else TaskLoad(cpu=load.cpu, memory=load.memory, disk=load.disk, records_per_s=load.records_per_s),
     )
 

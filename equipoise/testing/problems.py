@@ -134,8 +134,9 @@ def problems(
             blocked.update((task.id, name) for name in names if draw(st.integers(0, 20)) == 0)
     now_ms = draw(st.sampled_from([0, 1_000, 1_000_000]))
     lost = {task.id: draw(st.integers(0, now_ms)) for task in every if owner[task.id] is None and not simple and draw(st.booleans())}
+    guests = {task.id for task in every if owner[task.id] is not None and not simple and draw(st.integers(0, 3)) == 0}
     return AssignmentProblem(
-        tasks=tuple(attrs.evolve(task, lost_since_ms=lost.get(task.id)) for task in every),
+        tasks=tuple(attrs.evolve(task, lost_since_ms=lost.get(task.id), guest=task.id in guests) for task in every),
         members=tuple(group),
         in_flight=tuple(in_flight),
         blocked=frozenset(blocked),

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import attrs
 import pytest
 
@@ -164,6 +166,14 @@ def test_back_home_first():
     assert text(answer.target["m2"]) == "0_1 0_3 0_5"
     assert movements(answer) == [f"{task} m1 -> m2 revoking" for task in ("0_1", "0_3", "0_5")]
     assert answer.reasons[parse_task("0_1")].code == "return_home"
+
+
+def test_guests_go_on_first():
+    """m1 runs two tasks of its own, and two only because somebody died: they are what a new member gets."""
+    question = problem(tasks("0_0 0_1 0_2 0_3"), member("m1", "0_0 0_1 0_2 0_3"), member("m2"))
+    for guests in itertools.combinations(ids("0_0 0_1 0_2 0_3"), 2):
+        asked = attrs.evolve(question, tasks=tuple(attrs.evolve(task, guest=task.id in guests) for task in question.tasks))
+        assert plan(asked).target["m2"] == guests
 
 
 def test_home_counts_only_with_a_good_part_of_the_state():

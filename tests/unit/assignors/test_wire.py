@@ -190,7 +190,7 @@ def broken(path: str, value: Any) -> dict[str, Any]:
         (broken("tasks.0.end_offset", 1.5), "$.tasks[0].end_offset: 1.5 is not a whole number >= 0"),
         (broken("tasks.0.end_offset", 2**63), "$.tasks[0].end_offset: 9223372036854775808 is not a whole number >= 0"),
         (broken("tasks.0.source", [{"topic": "t"}]), "$.tasks[0].source[0].partition: missing; it is required"),
-        (broken("tasks.0.size", 7), "$.tasks[0].size: unknown field; known are changelog, end_offset, id, load, lost_since_ms, source, stateful"),
+        (broken("tasks.0.size", 7), "$.tasks[0].size: unknown field; known are changelog, end_offset, guest, id, load, lost_since_ms"),
         (broken("members.0", 7), "$.members[0]: 7 is not an object"),
         (broken("members.1.id", ""), '$.members[1].id: "" is not a text of one or more characters'),
         (broken("members.1.id", "m1"), "$.members[1]: 'm1' stands at $.members[0] too; name each once"),
