@@ -11,6 +11,7 @@ Neither has a deadline: two shared cores say nothing about speed. Benchmarks do 
 from __future__ import annotations
 
 import os
+import signal
 
 import hypothesis
 import pytest
@@ -29,6 +30,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in its background deaf to it, and children inherit that
     if config.getoption("--rewrite") and os.environ.get("CI"):
         raise pytest.UsageError("--rewrite is refused when CI is set: golden files are rewritten by people, who read the diff")
 
