@@ -21,6 +21,7 @@ import socket
 import subprocess
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Self
@@ -37,25 +38,49 @@ class NoBrokerError(Exception):
     """No broker can be started here; the text says what to install."""
 
 
-def jars() -> Path:
-    """The folder with the broker's jars, filled by Maven at the first call on this machine. Raises NoBrokerError."""
-    for program in ("java", "mvn"):
+def jars(pom: Path = POM) -> Path:
+    """The folder with the jars that `pom` names, filled by Maven at the first call on this machine. Raises NoBrokerError."""
+
+    def fetch(part: Path) -> None:
+        _run("mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={part}")
+
+    return cached("kafka", pom.read_bytes(), fetch, ("java", "mvn"))
+
+
+def classes(source: Path, classpath: str) -> Path:
+    """The folder with the classes of `source`, compiled at the first call on this machine. Raises NoBrokerError."""
+
+    def compile_into(part: Path) -> None:
+        _run("javac", "-nowarn", "-cp", classpath, "-d", str(part), str(source))
+
+    return cached(source.stem, source.read_bytes() + classpath.encode(), compile_into, ("javac",))
+
+
+def cached(name: str, made_of: bytes, make: Callable[[Path], None], programs: Sequence[str]) -> Path:
+    """A folder in the cache, filled by `make` when there is none that is made of the same. Raises NoBrokerError when one of `programs` is missing."""
+    for program in programs:
         if shutil.which(program) is None:
             raise NoBrokerError(f"the tests of the live parts start a real Kafka, and {program} is not there: {INSTALL} (or set KAFKA_BOOTSTRAP)")
     cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "equipoise"
-    folder = cache / f"kafka-{hashlib.sha256(POM.read_bytes()).hexdigest()[:12]}"
+    folder = cache / f"{name}-{hashlib.sha256(made_of).hexdigest()[:12]}"
     cache.mkdir(parents=True, exist_ok=True)
     with open(cache / "lock", "w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # several test processes may ask at once
         if not folder.is_dir():
             part = Path(tempfile.mkdtemp(prefix="part-", dir=cache))
-            command = ["mvn", "-q", "-B", "-f", str(POM), "dependency:copy-dependencies", f"-DoutputDirectory={part}"]
-            done = subprocess.run(command, capture_output=True, text=True, check=False)
-            if done.returncode:
+            try:
+                make(part)
+                part.rename(folder)
+            except BaseException:
                 shutil.rmtree(part)
-                raise NoBrokerError(f"Maven could not copy the broker's jars: {' '.join(command)}\n{done.stdout[-2_000:]}{done.stderr[-2_000:]}")
-            part.rename(folder)
+                raise
     return folder
+
+
+def _run(*command: str) -> None:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise NoBrokerError(f"{' '.join(command)} failed:\n{done.stdout[-2_000:]}{done.stderr[-2_000:]}")
 
 
 def free_ports(count: int) -> list[int]:
