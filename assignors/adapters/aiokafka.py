@@ -34,7 +34,7 @@ from assignors.lag_aware import CROSS_TOPIC, DEAL_ANEW, LagAware, partition_lag
 from assignors.problem import AssignmentProblem, Member, Partition, Task
 from assignors.topics import TopicTask, naming_of
 from events.knobs import Knobs
-from events.log.kafka.connection import Connection, connection_to
+from events.log.kafka.connection import Connection, connection_to, start_client
 from events.tasks import TaskId
 
 log = logging.getLogger(__name__)
@@ -66,8 +66,8 @@ class LagFetcher:
         admin = AIOKafkaAdminClient(**self._options)
         consumer = AIOKafkaConsumer(**self._options)
         try:
-            await admin.start()
-            await consumer.start()
+            await start_client(admin)
+            await start_client(consumer)
             said, ends = await asyncio.gather(
                 _patiently(lambda: admin.list_consumer_group_offsets(self.group_id)), _patiently(lambda: consumer.end_offsets(wanted))
             )

@@ -9,7 +9,7 @@ from typing import Any
 
 from equipoise.member.options import MemberOptions, boot_ms
 from events.facts import Fact
-from events.log.kafka.connection import Connection
+from events.log.kafka.connection import Connection, start_client
 from events.log.kafka.envelope import decision_record, group_key, group_of, pack_fact, partition_of, stored_decision
 from events.log.kafka.opening import reaching, read_opening
 from events.log.kafka.topics import Topics
@@ -65,7 +65,7 @@ class Link:
             self._consumer = AIOKafkaConsumer(
                 **self._connection.options(), enable_auto_commit=False, auto_offset_reset="none", request_timeout_ms=self._options.request_timeout_ms
             )
-            await self._consumer.start()
+            await start_client(self._consumer)
             await self._new_producer()
 
     async def close(self) -> None:
@@ -81,7 +81,7 @@ class Link:
             await abandon_producer(self._producer)
         timeout_ms = self._options.request_timeout_ms
         self._producer = AIOKafkaProducer(**self._connection.options(), enable_idempotence=True, request_timeout_ms=timeout_ms)
-        await self._producer.start()
+        await start_client(self._producer)
 
     # Where decisions end
 

@@ -22,7 +22,7 @@ from equipoise.member.stores import Change, OpenStore, StateStore
 from equipoise.member.throttle import Throttle
 from equipoise.member.tokens import token_of
 from events.errors import InputError
-from events.log.kafka.connection import Connection
+from events.log.kafka.connection import Connection, start_client
 from events.log.kafka.opening import reaching
 from events.tasks import Lag, LagSentinel, TaskId
 
@@ -124,8 +124,8 @@ class Restorer:
             options = {**self._connection.options(), "enable_auto_commit": False, "auto_offset_reset": "none", "isolation_level": isolation_level}
             self._consumer = AIOKafkaConsumer(**options, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS)
             self._asker = AIOKafkaConsumer(**options)
-            await self._consumer.start()
-            await self._asker.start()
+            await start_client(self._consumer)
+            await start_client(self._asker)
         if self._directory is not None:
             for task, topic in self._directory.stores():
                 if topic in self._changelogs.get(task, ()):

@@ -24,7 +24,7 @@ from equipoise.member.link import abandon_producer, stop_consumer, stop_producer
 from equipoise.member.options import MemberOptions
 from equipoise.member.stores import Change, StateStore
 from equipoise.member.tokens import token_header
-from events.log.kafka.connection import Connection
+from events.log.kafka.connection import Connection, start_client
 from events.tasks import TaskId
 
 _LOG = logging.getLogger(__name__)
@@ -205,9 +205,9 @@ class TaskRunner:
             **self._connection.options(), group_id=self._group, enable_auto_commit=False, auto_offset_reset=self._options.auto_offset_reset,
             isolation_level="read_committed" if self._options.transactional else "read_uncommitted", request_timeout_ms=timeout_ms,
         )  # fmt: skip
-        reading = asyncio.ensure_future(self._consumer.start())
+        reading = asyncio.ensure_future(start_client(self._consumer))
         try:
-            await self._producer.start()
+            await start_client(self._producer)
             stores = await self._permit.take_stores(self.task) if self._stateful else {}
         finally:
             await asyncio.gather(reading, return_exceptions=True)

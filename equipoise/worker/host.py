@@ -21,6 +21,7 @@ from equipoise.worker.reading import PartitionReading, next_fact
 from equipoise.worker.settings import WorkerSettings
 from events.errors import EquipoiseError
 from events.facts import Fact, LogOpened, ProbingTick
+from events.log.kafka.connection import start_client
 from events.log.kafka.envelope import group_key, pack_decision, pack_fact
 from events.log.kafka.opening import APPEND_TIME
 from events.records import DecisionRecord, Record
@@ -144,7 +145,7 @@ class PartitionHost:
         self._failed.add_done_callback(lambda future: future.exception())  # looked at, whoever else does
         self._producer = AIOKafkaProducer(**self._settings.options(), enable_idempotence=True, acks="all")
         try:
-            await self._producer.start()
+            await start_client(self._producer)
             async with self._lock:
                 await self._take_over()
             await self._lead_on(self._failed)

@@ -11,7 +11,7 @@ from typing import Any
 
 from events.errors import EquipoiseError, InputError
 from events.facts import LogOpened
-from events.log.kafka.connection import MISSING, Connection
+from events.log.kafka.connection import MISSING, Connection, start_client
 from events.log.kafka.envelope import fact_record, fact_row, pack_fact
 from events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
 
@@ -46,7 +46,7 @@ async def admin_client(connection: Connection) -> AsyncIterator[Any]:
         from aiokafka.admin import AIOKafkaAdminClient
 
         client = AIOKafkaAdminClient(**connection.options())
-        await client.start()
+        await start_client(client)
     try:
         yield client
     finally:
@@ -61,11 +61,7 @@ async def reader(connection: Connection, **options: Any) -> AsyncIterator[Any]:
 
         settings = {"enable_auto_commit": False, "auto_offset_reset": "none", "isolation_level": "read_uncommitted", **options}
         consumer = AIOKafkaConsumer(**connection.options(), **settings)
-        try:
-            await consumer.start()
-        except BaseException:
-            await consumer.stop()
-            raise
+        await start_client(consumer)
     try:
         yield consumer
     finally:
@@ -167,7 +163,7 @@ async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
         count = opened.partitions
     with reaching(connection):
         producer = AIOKafkaProducer(**connection.options(), enable_idempotence=True)
-        await producer.start()
+        await start_client(producer)
     try:
         for partition in reversed(range(count)):
             if firsts[partition] is None:
