@@ -55,8 +55,10 @@ class Delays:
 
     @classmethod
     def of(cls, knobs: Knobs) -> Delays:
-        """Raises FieldError for one of these that is no whole number >= 0."""
-        return cls(**{field.name: options.whole(knobs, field.name, field.default) for field in attrs.fields(cls)})
+        """Raises FieldError for one of these that is no whole number >= 0, and for an option that is none of these."""
+        fields = {field.name: field.default for field in attrs.fields(cls)}
+        options.known_only(knobs, Cooperative.name, fields)
+        return cls(**{name: options.whole(knobs, name, default) for name, default in fields.items()})
 
     def backoff_ms(self, times: int) -> int:
         """How long the next round that revokes for balance waits after the `times`-th in succession; 0: the last succession is over."""

@@ -21,6 +21,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
+from assignors import options
 from assignors.bounds import moves_lower_bound
 from assignors.costs import plan_cost
 from assignors.movements import Movements, Slots, get_movements, keep_ready
@@ -42,9 +43,12 @@ class HighAvailability:
     guarantees = frozenset(Guarantee)
     announced = False
     """Whether only a member's own word makes its copy ready to take a task over, or its lag too."""
+    options: tuple[str, ...] = ()
+    """Names of what it reads in `knobs.options`."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself."""
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an option that it does not have."""
+        options.known_only(problem.knobs, self.name, self.options)
         situation = Situation(problem, announced=self.announced)
         return hand_over(situation, _Counts(situation))
 

@@ -64,6 +64,7 @@ class LagAware:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, asks for racks, or `cross_topic` is no boolean."""
         if problem.knobs.rack_aware_strategy != "none":
             raise FieldError("config.rack_aware_strategy", f"{self.name} version {self.version} places without regard to racks; use 'none'")
+        options.known_only(problem.knobs, self.name, (CROSS_TOPIC, DEAL_ANEW))
         cross_topic = options.flag(problem.knobs, CROSS_TOPIC)
         deal_anew = options.flag(problem.knobs, DEAL_ANEW)
         situation = Situation(problem)

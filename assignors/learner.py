@@ -23,13 +23,12 @@ from collections.abc import Iterator
 
 import attrs
 
+from assignors import options
 from assignors.high_availability import HighAvailability
 from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Reason
-from events.errors import FieldError
-from events.knobs import Knobs
 from events.tasks import LagSentinel, TaskId
 
-OPTIONS = ("strict",)
+STRICT = "strict"
 
 
 class Learner(HighAvailability):
@@ -45,26 +44,17 @@ class Learner(HighAvailability):
     name = "learner"
     version = 1
     announced = True
+    options = (STRICT,)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError for an option that is none or unsound, and what high_availability raises."""
-        if not _strict(problem.knobs):
+        if not options.flag(problem.knobs, STRICT):
             return super().assign(problem)
         given_back = {movement.task for movement in problem.in_flight if movement.source == movement.destination}
         learned = frozenset(movement.task for movement in problem.in_flight if movement.state is MovementState.WARMING)
         going_on = [_learning_goes_on(problem, movement) for movement in problem.in_flight]
         question = attrs.evolve(problem, in_flight=(*going_on, *_taken_again(problem)))
         return _given_up_by_owners(problem, super().assign(question), given_back if problem.follow_up else given_back | learned)
-
-
-def _strict(knobs: Knobs) -> bool:
-    unknown = sorted(knobs.options.keys() - set(OPTIONS))
-    if unknown:
-        raise FieldError(f"config.options.{unknown[0]}", f"learner has no such option; it has {', '.join(OPTIONS)}")
-    strict = knobs.options.get("strict", False)
-    if not isinstance(strict, bool):
-        raise FieldError("config.options.strict", f"{strict!r} is not true or false")
-    return strict
 
 
 def _learning_goes_on(problem: AssignmentProblem, movement: Movement) -> Movement:

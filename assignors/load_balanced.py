@@ -31,7 +31,7 @@ import attrs
 from assignors import options
 from assignors.high_availability import hand_over
 from assignors.levels import Levels, fewest_moves
-from assignors.load import FAIR_SHARE, weights
+from assignors.load import DEFAULT_WEIGHTS, FAIR_SHARE, weights
 from assignors.problem import AssignmentProblem, Guarantee, LoadBalance, Plan, Reason
 from assignors.situation import Situation
 from assignors.target import Candidates, Target
@@ -40,6 +40,7 @@ from events.errors import FieldError
 from events.knobs import Knobs
 from events.tasks import TaskId
 
+DEFAULT_PERCENTS: Mapping[str, int] = {"load_high_percent": 20, "load_low_percent": 5}
 REBALANCING = "rebalancing"
 """Its one memory: there while a rebalancing goes on."""
 
@@ -82,8 +83,9 @@ class Thresholds:
 
     @classmethod
     def of(cls, knobs: Knobs) -> Thresholds:
-        """Raises FieldError when an option is out of bounds."""
-        high, low = options.whole(knobs, "load_high_percent", 20), options.whole(knobs, "load_low_percent", 5)
+        """Raises FieldError when an option is out of bounds, or unknown."""
+        options.known_only(knobs, LoadBalanced.name, (*DEFAULT_PERCENTS, *DEFAULT_WEIGHTS))
+        high, low = (options.whole(knobs, name, default) for name, default in DEFAULT_PERCENTS.items())
         if not 1 <= low <= high:
             raise FieldError("config.options.load_low_percent", f"{low} is not from 1 to load_high_percent = {high}")
         return cls(high=high * FAIR_SHARE // 100, low=low * FAIR_SHARE // 100)

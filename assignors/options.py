@@ -2,8 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from events.errors import FieldError
 from events.knobs import Knobs
+
+
+def known_only(knobs: Knobs, assignor: str, known: Iterable[str] = ()) -> None:
+    """Raises FieldError for an option that `assignor` does not have: a name that is ignored is most likely a slip."""
+    unknown = sorted(knobs.options.keys() - set(known))
+    if unknown:
+        raise FieldError(f"config.options.{unknown[0]}", f"{assignor} has no such option; it has {', '.join(sorted(known)) or 'none'}")
 
 
 def flag(knobs: Knobs, name: str) -> bool:

@@ -105,9 +105,13 @@ def override(knobs: Knobs, overrides: Mapping[str, Any]) -> Knobs:
 
 
 def configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupConfigured:
-    """The recorded configuration, led by equipoise, with the simulation's assignor and knobs. The solver is this build's."""
+    """The recorded configuration, led by equipoise, with the simulation's assignor and knobs. The solver is this build's.
+
+    Options are an assignor's own: another one begins with none.
+    """
     assignor = registry.latest(simulation.assignor or recorded.assignor)
-    knobs = override(recorded.knobs, simulation.overrides)
+    same = assignor.name == recorded.assignor
+    knobs = override(recorded.knobs if same else attrs.evolve(recorded.knobs, options={}), simulation.overrides)
     check_knobs(assignor, knobs)
     return GroupConfigured(
         assignor=assignor.name,

@@ -5,7 +5,11 @@ A rejection changes nothing but, for a member's current incarnation, its lease: 
 
 from __future__ import annotations
 
+from assignors import registry
+from assignors.problem import check_knobs
 from events.decisions import EventRejected
+from events.errors import FieldError, InputError
+from events.facts import Fact, GroupConfigured
 
 REJECTIONS: dict[str, str] = {
     "undecodable": "the bytes are no sound event",
@@ -47,7 +51,14 @@ class Rejected(Exception):
         self.numbers = numbers
 
 
-def rejection_text(decision: EventRejected) -> str:
-    """One line for people. Codes of later versions are shown as they are."""
+def rejection_text(decision: EventRejected, fact: Fact | None = None) -> str:
+    """One line for people. Codes of later versions are shown as they are. `fact`: what was rejected; with it knobs that were refused are named."""
+    if decision.code == "knobs_refused" and isinstance(fact, GroupConfigured):
+        try:
+            check_knobs(registry.load(fact.assignor, fact.behaviour_version), fact.knobs)
+        except FieldError as error:
+            return str(error)
+        except InputError:
+            pass  # this installation lacks the assignor
     template = REJECTIONS.get(decision.code)
     return f"{decision.code} {decision.numbers}" if template is None else template.format(*decision.numbers)

@@ -48,7 +48,8 @@ class KafkaConnect:
     guarantees: frozenset[Guarantee] = frozenset()
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound."""
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound or none of its own."""
+        options.known_only(problem.knobs, self.name, (CONNECTORS, SCHEDULED_DELAY_MS))
         connectors = options.whole(problem.knobs, CONNECTORS, 0) if CONNECTORS in problem.knobs.options else None
         max_delay_ms = options.whole(problem.knobs, SCHEDULED_DELAY_MS, DEFAULT_DELAY_MS)
         situation = Situation(problem)

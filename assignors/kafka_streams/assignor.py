@@ -24,6 +24,7 @@ from collections.abc import Iterable, Mapping, Set
 
 import attrs
 
+from assignors import options
 from assignors.bounds import moves_lower_bound
 from assignors.costs import cross_rack, restore_records
 from assignors.kafka_streams.assign import assign
@@ -51,7 +52,8 @@ class KafkaStreams:
     guarantees = frozenset({Guarantee.ALWAYS_OWNED})
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself."""
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for any option: it has none."""
+        options.known_only(problem.knobs, self.name)
         situation = Situation(problem)
         answer = _Answer()
         slots = Slots(problem.knobs.max_warmups)

@@ -108,7 +108,7 @@ class Play:
         self._remember(fact, decisions)
         if self._refused_again(decisions):
             return
-        lines = [line for record in decisions for line in decision_lines(record.decision, self.shown)]
+        lines = [line for record in decisions for line in decision_lines(record.decision, self.shown, fact)]
         halted = stage.halted
         if halted is not None:
             lines.append(f"!! halted {halted.code}: {halted.problem}")

@@ -80,8 +80,8 @@ def member_text(member_id: str, incarnation: int) -> str:
     return member_id if incarnation <= 1 else f"{member_id}/{incarnation}"
 
 
-def decision_lines(decision: Decision, shown: Shown) -> list[str]:
-    """The lines of one decision; none for what `shown` leaves out, and for MemberAssigned, which the member lines tell."""
+def decision_lines(decision: Decision, shown: Shown, fact: Fact | None = None) -> list[str]:
+    """The lines of one decision that `fact` led to; none for what `shown` leaves out, and for MemberAssigned, which the member lines tell."""
     if isinstance(decision, AssignmentIssued):
         part = f" part={decision.part}/{decision.parts}" if decision.parts > 1 else ""
         delay = f" scheduled_delay_ms={decision.scheduled_delay_ms}" if decision.scheduled_delay_ms else ""
@@ -96,7 +96,7 @@ def decision_lines(decision: Decision, shown: Shown) -> list[str]:
     if isinstance(decision, MemberWarned):
         return [f"-> MemberWarned {member_text(decision.member_id, decision.incarnation)} {warning_text(decision)}"]
     if isinstance(decision, EventRejected):
-        return [f"-> EventRejected {decision.code}: {rejection_text(decision)}"]
+        return [f"-> EventRejected {decision.code}: {rejection_text(decision, fact)}"]
     if isinstance(decision, BalanceEvaluated):
         if not shown.balance:
             return []

@@ -87,7 +87,7 @@ def test_strict_gives_nothing_up_that_could_not_be_taken_again(owner: dict[str, 
     ("options", "complaint"),
     [
         ({"srict": True}, "config.options.srict: learner has no such option; it has strict"),
-        ({"strict": 1}, "config.options.strict: 1 is not true or false"),
+        ({"strict": 1}, "config.options.strict: 1 is neither true nor false"),
     ],
 )
 def test_an_option_that_is_none_is_named(options: dict[str, Any], complaint: str):

@@ -62,7 +62,7 @@ def test_a_contender_is_written_with_its_options():
         ("nobody", "assignor: 'nobody' version 1 is not installed"),
         ("learner:strict", "write options as NAME:OPTION=VALUE"),
         ("learner:srict=true", "srict: learner has no such option; it has strict"),
-        ("learner:strict=perhaps", "strict: 'perhaps' is not true or false"),
+        ("learner:strict=perhaps", "strict: 'perhaps' is neither true nor false"),
     ],
 )
 def test_what_cannot_be_compared_is_named(text: str, complaint: str):

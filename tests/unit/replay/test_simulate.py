@@ -208,6 +208,14 @@ def test_a_configuration_that_changes_and_progress_are_passed_on(recorded: dict[
     assert result.whole.totals["standby_copies_begun"] >= 20
 
 
+def test_another_assignor_begins_without_the_options_of_the_one_in_the_log(recorded: dict[str, Exogenous]):
+    short_one = short(recorded["scale-out"], 30_000)
+    config = attrs.evolve(short_one.start.config, assignor="learner", knobs=attrs.evolve(short_one.start.config.knobs, options={"strict": True}))
+    learned = attrs.evolve(short_one, start=attrs.evolve(short_one.start, config=config))
+    assert simulate(learned, FITTED).configured.knobs.options == {"strict": True}
+    assert simulate(learned, attrs.evolve(FITTED, assignor="cooperative")).configured.knobs.options == {}
+
+
 def test_a_member_that_drains_is_waited_for_before_it_is_started_again(recorded: dict[str, Exogenous]):
     exogenous = recorded["rolling"]
     start = next(each for each in exogenous.happenings if isinstance(each, ProcessStarted) and each.member_id == "i1")
@@ -231,6 +239,7 @@ def test_a_member_that_drains_is_waited_for_before_it_is_started_again(recorded:
         ({"overrides": {"max_warmups": 0}}, FieldError, r"Knobs\.max_warmups"),
         ({"overrides": {"max_step_ms": 9_000}}, InputError, "lease_margin_ms"),
         ({"assignor": "nobody"}, InputError, "nobody"),
+        ({"overrides": {"options": {"strict": True}}}, FieldError, "config.options.strict: high_availability has no such option"),
     ],
 )
 def test_what_cannot_be_simulated_says_why(recorded: dict[str, Exogenous], changes: dict[str, Any], error: type[Exception], problem: str):

@@ -1,0 +1,40 @@
+"""An option that an assignor does not have is refused by every one of them, with the names that it does have."""
+
+from __future__ import annotations
+
+import pytest
+
+from assignors import registry
+from assignors.problem import check_knobs
+from events.errors import FieldError
+from events.knobs import Knobs
+
+HAS = {
+    "cooperative": "revocation_backoff_ms, scheduled_delay_ms",
+    "high_availability": "none",
+    "kafka_connect": "connectors, scheduled_delay_ms",
+    "kafka_streams": "none",
+    "lag_aware": "cross_topic, deal_anew",
+    "learner": "strict",
+    "load_balanced": "load_cpu, load_disk, load_high_percent, load_low_percent, load_memory, load_throughput",
+}
+
+
+def test_every_assignor_is_asked():
+    assert sorted({name for name, _ in registry.available()}) == sorted(HAS)
+
+
+@pytest.mark.parametrize("name", HAS)
+def test_an_unknown_option_is_refused_with_the_known_ones(name: str):
+    with pytest.raises(FieldError) as refused:
+        check_knobs(registry.latest(name), Knobs(options={"scheduled_dely_ms": 0, "zero": 0}))
+    assert str(refused.value) == f"config.options.scheduled_dely_ms: {name} has no such option; it has {HAS[name]}"
+
+
+@pytest.mark.parametrize("name", [name for name, options in HAS.items() if options != "none"])
+def test_each_option_it_names_is_one(name: str):
+    """Given something that is no value for any of them, each complains of the value and not of the name."""
+    for option in HAS[name].split(", "):
+        with pytest.raises(FieldError, match=rf"config\.options\.{option}: 'perhaps' is ") as refused:
+            check_knobs(registry.latest(name), Knobs(options={option: "perhaps"}))
+        assert "no such option" not in str(refused.value)
