@@ -151,6 +151,7 @@ class PartitionHost:
             await self._lead_on(self._failed)
         finally:
             self.leading = False
+            self._counts.forget(self.lead.groups)
             with contextlib.suppress(Exception):
                 await asyncio.wait_for(self._producer.stop(), 3.0)
 
@@ -253,7 +254,7 @@ class PartitionHost:
                 _LOG.error("partition %d: %s", self.partition, group.halted)
 
     def _count(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
-        self._counts.folded(record, decisions, live=self.leading)
+        self._counts.folded(record, decisions, machine.state, live=self.leading)
 
     async def _reject(self, key: bytes | None, value: bytes | None, record: Record) -> None:
         """What belongs to no group, with the reason and where it came from."""

@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 from events.records import DecisionRecord, Record
 from replay.show import task_rows
 from statemachine.partition import GroupLead
+from statemachine.state import GroupState
 
 _FOLD_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TAKEOVER_S = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
@@ -33,13 +34,32 @@ class Counts:
         self.ticks = Counter("equipoise_ticks", "Ticks sent.", registry=registry)
         self.checkpoints = Counter("equipoise_checkpoints", "Checkpoints stored.", registry=registry)
         self.rejected = Counter("equipoise_rejected_records", "Records that belong to no group, put into the rejected topic.", registry=registry)
+        self.unavailable = Counter(
+            "equipoise_unavailable_task_seconds", "Task-seconds in which nobody owned a task, by the broker's clock.", ["group"], registry=registry
+        )
+        self._unowned: dict[str, tuple[int, int]] = {}
+        """Group -> when its last live fact was appended, and how many tasks nobody owned then."""
 
-    def folded(self, record: Record, decisions: Iterable[DecisionRecord], *, live: bool) -> None:
-        """One fact and what it caused."""
+    def folded(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState, *, live: bool) -> None:
+        """One fact, what it caused, and the group's state behind it."""
         self.facts.labels(record.event.__class__.__name__, "false" if live else "true").inc()
         if live:
             for decision in decisions:
                 self.decisions.labels(decision.decision.__class__.__name__).inc()
+            self._count_unavailable(record, state)
+
+    def forget(self, groups: Iterable[str]) -> None:
+        """They are led elsewhere from now on: the time until they come back is not counted here."""
+        for group in groups:
+            self._unowned.pop(group, None)
+
+    def _count_unavailable(self, record: Record, state: GroupState) -> None:
+        since_ms, unowned = self._unowned.get(record.group, (record.append_ms, 0))
+        now_ms = max(since_ms, record.append_ms)
+        self.unavailable.labels(record.group).inc(unowned * (now_ms - since_ms) / 1_000)
+        topology = state.topology
+        tasks = 0 if topology is None else sum(part.partitions for part in topology.subtopologies)
+        self._unowned[record.group] = (now_ms, max(0, tasks - len(state.owner)))  # an older topology may have had more
 
     def text(self) -> bytes:
         """What a scrape is answered with."""

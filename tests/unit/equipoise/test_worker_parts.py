@@ -14,11 +14,14 @@ from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_
 from equipoise.worker.metrics import Counts, GroupCollector
 from equipoise.worker.observer import in_parts
 from equipoise.worker.settings import WorkerSettings
+from events.codec import make_record
 from events.errors import DamagedError, InputError
-from events.facts import LogOpened, PartitionsObserved, ProbingTick
+from events.facts import Fact, LogOpened, MemberJoined, MemberLeft, PartitionsObserved, ProbingTick, Subtopology, TopologyDeclared
 from events.log import open_log
 from events.log.kafka.envelope import fact_row
+from statemachine.machine import GroupMachine
 from statemachine.partition import StoredCheckpoint
+from tests.groups import LOG_OPENED, configured
 
 Pair = tuple[bytes, bytes | None]
 
@@ -123,3 +126,32 @@ def test_every_metric_and_every_reason_to_halt_is_told_to_whoever_operates_it() 
     codes = {code for path in sources for code in re.findall(r'offset, "([a-z_]+)"', path.read_text(encoding="utf-8"))}
     assert codes >= {"assignor_missing", "solver_missing", "published_differs", "published_gap", "event_unknown", "defect"}
     assert [code for code in sorted(codes) if f"`{code}`" not in page] == []
+
+
+def test_unavailability_is_counted_between_facts_and_not_across_another_workers() -> None:
+    counts = Counts()
+    machine = GroupMachine()
+    machine.step(make_record("g", 0, 0, LOG_OPENED))
+    offsets = itertools.count(1)
+
+    def fold(append_ms: int, fact: Fact) -> float:
+        record = make_record("g", next(offsets), append_ms, fact)
+        counts.folded(record, machine.step(record), machine.state, live=True)
+        return counts.registry.get_sample_value("equipoise_unavailable_task_seconds_total", {"group": "g"}) or 0.0
+
+    assert fold(0, configured()) == 0.0
+    part = Subtopology(subtopology=0, partitions=4, stateful=False)
+    assert fold(1_000, TopologyDeclared(epoch=1, subtopologies=(part,))) == 0.0
+    assert fold(3_500, ProbingTick()) == 4 * 2.5
+    joined = MemberJoined(member_id="m1", incarnation=1, topology_epoch=1, join_nonce="n")
+    assert fold(4_000, joined) == 4 * 3.0
+    at_ms = 4_000
+    while not machine.state.owner:  # the group gathers
+        at_ms += 500
+        seconds = fold(at_ms, ProbingTick())
+    assert seconds == 4 * (at_ms - 1_000) / 1_000
+    assert fold(at_ms + 5_000, ProbingTick()) == seconds
+    fold(at_ms + 6_000, MemberLeft(member_id="m1", incarnation=1))
+    counts.forget(["g"])
+    assert fold(at_ms + 20_000, ProbingTick()) == seconds
+    assert fold(at_ms + 21_000, ProbingTick()) == seconds + 4
