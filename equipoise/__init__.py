@@ -32,11 +32,13 @@ if TYPE_CHECKING:
     from replay.simulate import Simulation, SimulationResult, simulate
     from replay.timeline import Timeline, build_timeline, render_page
     from replay.verify import Verdict, Verification, verify
+    from replay.what_if import Configuration, WhatIf, what_if
     from statemachine.machine import GroupMachine
 
 _PLACES = {
     "AssignmentProblem": "assignors.problem",
     "Assignor": "assignors.problem",
+    "Configuration": "replay.what_if",
     "DecisionRecord": "events.records",
     "EquipoiseError": "events.errors",
     "Explanation": "replay.explain",
@@ -58,6 +60,7 @@ _PLACES = {
     "Timeline": "replay.timeline",
     "Verdict": "replay.verify",
     "Verification": "replay.verify",
+    "WhatIf": "replay.what_if",
     "build_timeline": "replay.timeline",
     "explain": "replay.explain",
     "import_history": "replay.kafka_streams",
@@ -70,11 +73,13 @@ _PLACES = {
     "show": "replay.show",
     "simulate": "replay.simulate",
     "verify": "replay.verify",
+    "what_if": "replay.what_if",
 }
 
 __all__ = [
     "AssignmentProblem",
     "Assignor",
+    "Configuration",
     "DecisionRecord",
     "EquipoiseError",
     "Explanation",
@@ -96,6 +101,7 @@ __all__ = [
     "Timeline",
     "Verdict",
     "Verification",
+    "WhatIf",
     "build_timeline",
     "explain",
     "import_history",
@@ -108,6 +114,7 @@ __all__ = [
     "show",
     "simulate",
     "verify",
+    "what_if",
 ]
 
 

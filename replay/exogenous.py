@@ -117,7 +117,9 @@ class ProcessEnded:
     member_id: str
     incarnation: int
     how: str
-    """``killed``: it stopped without a word. ``closed``: it stopped and said so. ``announced``: it asked to leave and waits until it may."""
+    """``killed``: it stopped without a word. ``silent``: it closed its tasks and said nothing: Kafka Streams' default close (a member leaves its
+    group by ``KafkaStreams.close(CloseOptions.leaveGroup(true))`` only, KIP-812). ``closed``: it stopped and said so. ``announced``: it asked to
+    leave and waits until it may."""
     inferred: bool
     done_ms: int | None
     """When it was gone, if somebody wrote that down."""
@@ -163,8 +165,18 @@ class Exogenous:
     """When the log, or what was written down about it, ends."""
     imported: bool
     """Something else led this group."""
-    announce_closes: bool
-    """Every orderly close is ``announced``; else ``closed``."""
+    announce_closes: bool | None
+    """Every orderly close is ``announced`` (True) or ``closed`` (False); None: as each was."""
+
+    def with_closes(self, announce_closes: bool | None) -> Exogenous:
+        """The same outside, whose processes close in this way. None: as they do now."""
+        if announce_closes is None:
+            return self
+        how = "announced" if announce_closes else "closed"
+        happenings = tuple(
+            attrs.evolve(each, how=how) if isinstance(each, ProcessEnded) and each.how != "killed" else each for each in self.happenings
+        )
+        return attrs.evolve(self, happenings=happenings, announce_closes=announce_closes)
 
 
 @attrs.define
@@ -274,8 +286,9 @@ class _Reading:
         elif isinstance(event, LeaveCancelled | LagReported):
             life.intended_ms = None
         elif isinstance(event, MemberLeft):
+            announced = life.intended_ms is not None
             begun_ms = self.now_ms if life.intended_ms is None else life.intended_ms
-            life.ends(begun_ms, "closed", inferred=False, removed_ms=self.now_ms)
+            life.ends(begun_ms, "announced" if announced else "closed", inferred=False, removed_ms=self.now_ms)
 
     def decision(self, record: DecisionRecord) -> None:
         if isinstance(record.decision, MemberExpired):
@@ -284,52 +297,73 @@ class _Reading:
                 life.ends(life.heard_ms, "killed", inferred=True, removed_ms=self.now_ms)
 
 
-def read_exogenous(records: Iterable[Record | DecisionRecord], *, group: str | None = None, announce_closes: bool = True) -> Exogenous:
+class ExogenousReader:
+    """`read_exogenous` for who reads the log for other reasons as well: each record is taken once, in stored order."""
+
+    def __init__(self, *, group: str | None = None, announce_closes: bool | None = True) -> None:
+        self._group = group
+        self._announce_closes = announce_closes
+        self._reading = _Reading(group)
+        self._others: set[str] = set()
+
+    def take(self, record: Record | DecisionRecord) -> None:
+        """Raises InputError for several groups of which none was named."""
+        if isinstance(record, DecisionRecord):
+            if self._group is None or record.group == self._group:
+                self._reading.decision(record)
+        elif self._group is None or record.group in ("", self._group):
+            self._reading.fact(record)
+        else:
+            self._others.add(record.group)
+
+    def exogenous(self) -> Exogenous:
+        """What was told so far. Raises InputError as `read_exogenous` does."""
+        reading, group, announce_closes = self._reading, self._group, self._announce_closes
+        if reading.config is None or reading.topology is None or reading.start_ms is None or reading.group is None:
+            if reading.group is None or (group is not None and reading.start_ms is None):
+                named = "any group; import or simulate one" if group is None else f"group {group!r}; {groups_text(self._others)}"
+                raise InputError(f"{'' if group is None else '--group: '}the log holds no fact of {named}")
+            missing = "GroupConfigured" if reading.config is None else "TopologyDeclared"
+            raise InputError(f"the log has no {missing} fact of group {reading.group!r}; import or record it again")
+        imported = reading.config.led_by == "external"
+        actions = reading.manifest.get("supplied", {}).get("actions", {})
+        supplied = [each for each in actions.get("values", []) if each.get("instance")]
+        people = _processes(reading.lives, supplied, imported=imported)
+        windows = _windows(reading.manifest)
+        start = GroupStart(
+            at_ms=reading.start_ms,
+            group=reading.group,
+            config=reading.config,
+            topology=reading.topology,
+            curves={key: Curve(tuple(samples)) for key, samples in sorted(reading.samples.items())},
+            racks={topic: dict(sorted(racks.items())) for topic, racks in sorted(reading.racks.items())},
+        )
+        return Exogenous(
+            start=start,
+            happenings=tuple(sorted([*reading.changes, *people], key=_order)),
+            windows=windows,
+            end_ms=max([reading.now_ms, *(window.end_ms for window in windows)]),
+            imported=imported,
+            announce_closes=None,
+        ).with_closes(announce_closes)
+
+
+def read_exogenous(
+    records: Iterable[Record | DecisionRecord], *, group: str | None = None, announce_closes: bool | None = True
+) -> Exogenous:
     """What the outside did, from a log of one group (or of several, when `group` names one).
 
     The log says when a process closed in an orderly way; whether that was announced is the leader's side of it and not the outside's: a member of
-    equipoise asks to leave and is drained first (LeaveIntended), one of Kafka Streams cannot. Hence `announce_closes`; False: it stops at once.
+    equipoise asks to leave and is drained first (LeaveIntended), one of Kafka Streams cannot. Hence `announce_closes`; False: it stops at once;
+    None: each closes as it did.
 
     Raises:
         InputError: no configuration or topology, several groups and none named, the named one not there, or a manifest that is no JSON object.
     """
-    reading = _Reading(group)
-    others: set[str] = set()
+    reader = ExogenousReader(group=group, announce_closes=announce_closes)
     for record in records:
-        if isinstance(record, DecisionRecord):
-            if group is None or record.group == group:
-                reading.decision(record)
-        elif group is None or record.group in ("", group):
-            reading.fact(record)
-        else:
-            others.add(record.group)
-    if reading.config is None or reading.topology is None or reading.start_ms is None or reading.group is None:
-        if reading.group is None or (group is not None and reading.start_ms is None):
-            named = "any group; import or simulate one" if group is None else f"group {group!r}; {groups_text(others)}"
-            raise InputError(f"{'' if group is None else '--group: '}the log holds no fact of {named}")
-        missing = "GroupConfigured" if reading.config is None else "TopologyDeclared"
-        raise InputError(f"the log has no {missing} fact of group {reading.group!r}; import or record it again")
-    imported = reading.config.led_by == "external"
-    actions = reading.manifest.get("supplied", {}).get("actions", {})
-    supplied = [each for each in actions.get("values", []) if each.get("instance")]
-    people = _processes(reading.lives, supplied, imported=imported, announce_closes=announce_closes)
-    windows = _windows(reading.manifest)
-    start = GroupStart(
-        at_ms=reading.start_ms,
-        group=reading.group,
-        config=reading.config,
-        topology=reading.topology,
-        curves={key: Curve(tuple(samples)) for key, samples in sorted(reading.samples.items())},
-        racks={topic: dict(sorted(racks.items())) for topic, racks in sorted(reading.racks.items())},
-    )
-    return Exogenous(
-        start=start,
-        happenings=tuple(sorted([*reading.changes, *people], key=_order)),
-        windows=windows,
-        end_ms=max([reading.now_ms, *(window.end_ms for window in windows)]),
-        imported=imported,
-        announce_closes=announce_closes,
-    )
+        reader.take(record)
+    return reader.exogenous()
 
 
 def _order(happening: Happening) -> tuple[int, int, str, int]:
@@ -367,7 +401,7 @@ def _windows(manifest: Mapping[str, Any]) -> tuple[Window, ...]:
     )
 
 
-def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: bool, announce_closes: bool) -> list[Happening]:
+def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: bool) -> list[Happening]:
     """Starts and ends of all processes; what operators wrote down wins."""
     by_member: dict[str, list[_Life]] = {}
     for life in lives:
@@ -405,7 +439,7 @@ def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: 
             end = _told_end(told, life, begin_ms, next_begin_ms) or life.end
             gone_ms = None
             if end is not None:
-                found.append(end if end.how == "killed" else attrs.evolve(end, how="announced" if announce_closes else "closed"))
+                found.append(end)
                 gone_ms = end.done_ms
     return found
 
@@ -429,7 +463,7 @@ def _told_end(told: list[dict[str, Any]], life: _Life, begin_ms: int, next_begin
                 at_ms=at_ms,
                 member_id=life.join.member_id,
                 incarnation=life.join.incarnation,
-                how="killed" if killed else "closed",
+                how="killed" if killed else "silent" if each.get("leave_group") is False else "closed",
                 inferred=False,
                 done_ms=each["at_ms"] if killed else closes[0] if closes else None,
             )

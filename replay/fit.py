@@ -120,8 +120,11 @@ class _Copies:
     told: frozenset[TaskId]
 
 
-class _Fitting:
-    def __init__(self) -> None:
+class Fitting:
+    """`fit` for who reads the log for other reasons as well: each record is taken once, in stored order. `group`: whose; None: all are."""
+
+    def __init__(self, *, group: str | None = None) -> None:
+        self.group = group
         self.observations: list[Observation] = []
         self.ends: dict[tuple[str, int], int] = {}
         self.samples: dict[tuple[str, int], list[tuple[int, int]]] = {}
@@ -134,7 +137,15 @@ class _Fitting:
         self.last: dict[tuple[str, int], _Copies] = {}
         self.now_ms = 0
 
-    def fact(self, record: Record) -> None:
+    def take(self, record: Record | DecisionRecord) -> None:
+        if self.group is not None and record.group not in ("", self.group):
+            return
+        if isinstance(record, DecisionRecord):
+            self._decision(record)
+        else:
+            self._fact(record)
+
+    def _fact(self, record: Record) -> None:
         event = record.event
         self.now_ms = max(self.now_ms, record.append_ms)
         if isinstance(event, LogOpened):
@@ -162,7 +173,7 @@ class _Fitting:
                 self.told[each.member_id, each.incarnation] = frozenset((*each.active, *each.standby))
                 self.last[each.member_id, each.incarnation] = self._copies((each.member_id, each.incarnation))
 
-    def decision(self, record: DecisionRecord) -> None:
+    def _decision(self, record: DecisionRecord) -> None:
         event = record.decision
         if isinstance(event, MemberAssigned):
             self.told[event.member_id, event.incarnation] = frozenset((*event.active, *event.standby, *event.warmup))
@@ -184,6 +195,22 @@ class _Fitting:
                         basis="first commit",
                     )
                 )
+
+    def fit(self) -> Fit:
+        """What was told so far."""
+        observations = tuple(self.observations)
+        overall = speed_of(observations)
+        names = sorted({each.member_id for each in observations})
+        used, basis = speed_to_use(overall)
+        return Fit(
+            records_per_s=used,
+            basis=basis,
+            overall=overall,
+            members={name: speed_of([each for each in observations if each.member_id == name]) for name in names},
+            observations=observations,
+            write_rates=_write_rates(self),
+            join_wait_ms=self.join_wait_ms,
+        )
 
     def _end(self, task: TaskId) -> int:
         return sum(self.ends.get((topic, task.partition), 0) for topic in self.changelogs.get(task.subtopology, ()))
@@ -244,25 +271,10 @@ class _Fitting:
 
 def fit(records: Iterable[Record | DecisionRecord]) -> Fit:
     """Restore speed of the members of one group's log and write rates of its changelogs; one pass, facts and decisions in stored order."""
-    fitting = _Fitting()
+    fitting = Fitting()
     for record in records:
-        if isinstance(record, DecisionRecord):
-            fitting.decision(record)
-        else:
-            fitting.fact(record)
-    observations = tuple(fitting.observations)
-    overall = speed_of(observations)
-    names = sorted({each.member_id for each in observations})
-    used, basis = speed_to_use(overall)
-    return Fit(
-        records_per_s=used,
-        basis=basis,
-        overall=overall,
-        members={name: speed_of([each for each in observations if each.member_id == name]) for name in names},
-        observations=observations,
-        write_rates=_write_rates(fitting),
-        join_wait_ms=fitting.join_wait_ms,
-    )
+        fitting.take(record)
+    return fitting.fit()
 
 
 def speed_to_use(overall: Speed) -> tuple[int, str]:
@@ -297,7 +309,7 @@ def speed_of(observations: Sequence[Observation]) -> Speed:
     )
 
 
-def _write_rates(fitting: _Fitting) -> tuple[WriteRate, ...]:
+def _write_rates(fitting: Fitting) -> tuple[WriteRate, ...]:
     changelogs = {topic for topics in fitting.changelogs.values() for topic in topics}
     found = []
     for (topic, partition), samples in sorted(fitting.samples.items()):

@@ -57,7 +57,7 @@ class SimulationResult:
     log_id: str
     configured: GroupConfigured
     seed: int
-    announce_closes: bool
+    announce_closes: bool | None
     start_ms: int
     end_ms: int
     facts: int
@@ -137,6 +137,10 @@ def simulate(exogenous: Exogenous, simulation: Simulation, *, sink: Sink | None 
     return run.result()
 
 
+_ENDS = {"killed": Process.kill, "silent": Process.close_silently, "closed": Process.close, "announced": Process.leave}
+"""How a process ended (`ProcessEnded.how`) -> what it does."""
+
+
 class _Run:
     """One simulation under way."""
 
@@ -175,7 +179,7 @@ class _Run:
         elif isinstance(happening, ProcessEnded):
             process = self._process(happening.member_id)
             if process is not None and process.alive:
-                {"killed": process.kill, "closed": process.close, "announced": process.leave}[happening.how]()
+                _ENDS[happening.how](process)
         elif isinstance(happening, ConfigurationChanged):
             self.cluster.append(configuration(happening.config, self.simulation))
         elif isinstance(happening, TopologyChanged):

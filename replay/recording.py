@@ -1,0 +1,125 @@
+"""A group's log, read once for every question of what would have been: its outside, how fast its members restored, and what was recorded of its cost.
+
+What it cost is told in the same terms for a recorded run and for a simulated one: `Metrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from replay.exogenous import Exogenous, ExogenousReader, Window
+from replay.fit import Fit, Fitting
+from replay.refold import Entry
+from replay.timeline.build import Timeline, build_timeline
+from replay.totals import in_all
+
+
+@attrs.frozen(kw_only=True)
+class Metrics:
+    """What a run cost in all its marked windows together; in the whole of it when none is marked. None: nobody knows. Less is better."""
+
+    unavailable_task_seconds: float
+    """Tasks that nobody processed, times how long."""
+    records_restored: float | None
+    """Read into copies and into tasks that were to run."""
+    rebalances: float
+    """Rounds that told somebody something."""
+    imbalance_task_seconds: float
+    """Tasks that members had above or below their share, times how long."""
+    moves: float
+    """Changes of owner along the way."""
+    records_restored_before_running: float | None
+    """Those of `records_restored` that a task waited for."""
+
+    def as_json(self) -> dict[str, float | None]:
+        """JSON-ready, in the order of this class."""
+        return attrs.asdict(self)
+
+
+METRICS = tuple(field.name for field in attrs.fields(Metrics))
+
+
+def metrics_of(totals: Mapping[str, Any]) -> Metrics:
+    """Of totals as `replay.cluster.measures` and the recorded runs have them. The imbalance of a recorded run is not among them: 0."""
+    return Metrics(
+        unavailable_task_seconds=totals["unavailable_task_seconds"],
+        records_restored=totals.get("records_restored"),
+        rebalances=totals["generations"],
+        imbalance_task_seconds=totals.get("imbalance_task_seconds", 0.0),
+        moves=totals["active_moves"],
+        records_restored_before_running=totals.get("records_restored_before_running"),
+    )
+
+
+def mean(runs: Sequence[Metrics]) -> Metrics:
+    """The mean of several runs; of what is not known in one of them: None."""
+    found: dict[str, float | None] = {}
+    for name in METRICS:
+        values = [getattr(run, name) for run in runs]
+        found[name] = None if None in values else round(sum(values) / len(values), 3)
+    return Metrics(**found)  # type: ignore[arg-type]  # only those are None that may be
+
+
+@attrs.frozen(kw_only=True)
+class Recording:
+    """`recorded`: what the log, or who measured the run, says of its cost. `eyes`: who says so, ``measured`` or ``log``."""
+
+    exogenous: Exogenous
+    fit: Fit
+    recorded: Metrics
+    eyes: str
+    facts: int
+
+
+def read_recording(entries: Iterable[Entry], *, group: str | None = None) -> Recording:
+    """One pass over a log; memory grows with what changed, not with the records.
+
+    Raises what `build_timeline` and `read_exogenous` raise: InputError for several groups of which none is named, for a group that is not there, or
+    without configuration or topology; GroupHalted; what the log raises.
+    """
+    reader = ExogenousReader(group=group, announce_closes=None)
+    fitting = Fitting(group=group)
+
+    def tapped() -> Iterator[Entry]:
+        for entry in entries:
+            reader.take(entry)
+            fitting.take(entry)
+            yield entry
+
+    timeline = build_timeline(tapped(), group=group)
+    exogenous = reader.exogenous()
+    fit = fitting.fit()
+    seen = seen_in(timeline, fit)
+    measured = [window.measured["totals"] for window in exogenous.windows if window.measured is not None]
+    if measured and len(measured) == len(exogenous.windows):
+        told = metrics_of(in_all(measured))
+        seen = attrs.evolve(told, imbalance_task_seconds=seen.imbalance_task_seconds, records_restored=seen.records_restored)
+    return Recording(exogenous=exogenous, fit=fit, recorded=seen, eyes="measured" if measured else "log", facts=timeline.facts)
+
+
+def seen_in(timeline: Timeline, fit: Fit) -> Metrics:
+    """What a log itself says of its cost."""
+    totals = timeline.window_totals()
+    windows = timeline.windows or (Window(label="all", start_ms=timeline.from_ms, end_ms=timeline.to_ms, measured=None),)
+    restored = [
+        each.records for each in fit.observations if any(window.start_ms <= each.to_ms < window.end_ms for window in windows)
+    ]
+    return Metrics(
+        unavailable_task_seconds=round(sum(each.stopped_ms for each in totals) / 1_000, 1),
+        records_restored=sum(restored),
+        rebalances=sum(each.rounds for each in totals),
+        imbalance_task_seconds=round(sum(_imbalance_ms(timeline, window.start_ms, window.end_ms) for window in windows) / 1_000, 1),
+        moves=sum(each.moves for each in totals),
+        records_restored_before_running=None,
+    )
+
+
+def _imbalance_ms(timeline: Timeline, from_ms: int, to_ms: int) -> int:
+    """The imbalance curve's surface in [from_ms, to_ms)."""
+    points = timeline.imbalance
+    ends = [at_ms for at_ms, _ in points[1:]] + [to_ms]
+    stretches = ((max(at_ms, from_ms), min(end_ms, to_ms), level) for (at_ms, level), end_ms in zip(points, ends, strict=False))
+    return sum(level * max(0, end_ms - since_ms) for since_ms, end_ms, level in stretches)

@@ -1,0 +1,155 @@
+"""`what_if`: one reading, the factual configuration always beside the others, its distance from what was recorded told, errors before the work."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterator
+
+import attrs
+import pytest
+
+from assignors import registry
+from assignors.problem import AssignmentProblem, Plan, WrappedAssignor
+from events.errors import FieldError, InputError
+from events.facts import GroupConfigured, LogOpened
+from events.records import DecisionRecord, Record
+from replay.exogenous import ProcessEnded, read_exogenous
+from replay.recording import METRICS, Metrics, read_recording
+from replay.refold import Entry
+from replay.what_if import FACTUAL, Configuration, Outcome, WhatIf, what_if, what_if_recorded
+from tests.unit.replay.lived import END_MS, START_MS, lived
+
+FOUR = Configuration(name="four", knobs={"max_warmups": 4, "max_warmups_per_member": 4})
+STANDBY = Configuration(name="standby", knobs={"num_standbys": 1})
+
+
+def metrics(outcome: Outcome) -> Metrics:
+    assert outcome.metrics is not None, outcome.error
+    return outcome.metrics
+
+
+@functools.cache
+def answer() -> WhatIf:
+    return what_if(lived(), [FOUR, STANDBY, Configuration(name="learner", assignor="learner")])
+
+
+def test_the_factual_configuration_is_simulated_first_and_is_near_what_was_recorded() -> None:
+    found = answer()
+    assert found.factual.configuration.name == FACTUAL
+    assert found.eyes == "log"
+    deviations = {each.metric: each for each in found.fidelity}
+    assert list(deviations) == list(METRICS)
+    for metric in ("unavailable_task_seconds", "rebalances", "moves"):
+        each = deviations[metric]
+        assert each.recorded
+        assert each.error is not None
+        assert abs(each.error) <= 0.2, each
+        assert (each.low or 0) <= (each.simulated or 0) <= (each.high or 0)
+    assert deviations["records_restored_before_running"].error is None  # a log does not tell
+
+
+def test_each_configuration_costs_what_its_knobs_make_of_it() -> None:
+    found = answer()
+    four, standby, learner = found.outcomes
+    assert [each.configuration.name for each in found.outcomes] == ["four", "standby", "learner"]
+    assert four.knobs == attrs.evolve(found.factual.knobs, max_warmups=4, max_warmups_per_member=4)
+    assert learner.assignor == "learner"
+    factual = metrics(found.factual)
+    assert metrics(standby).unavailable_task_seconds < factual.unavailable_task_seconds
+    assert (metrics(standby).records_restored or 0) > 1.5 * (factual.records_restored or 0) > 0
+    assert metrics(four).rebalances < factual.rebalances
+
+
+def test_the_log_is_read_once_and_no_entry_is_kept() -> None:
+    taken = 0
+
+    def once() -> Iterator[Entry]:
+        nonlocal taken
+        for entry in lived():
+            taken += 1
+            yield entry
+
+    entries = once()
+    found = what_if(entries, [FOUR])
+    assert taken == len(list(lived()))
+    assert next(entries, None) is None
+    assert found.outcomes == answer().outcomes[:1]
+
+
+def test_what_was_read_once_answers_again() -> None:
+    recording = read_recording(lived())
+    assert what_if_recorded(recording, [STANDBY]).outcomes == answer().outcomes[1:2]
+    faster = what_if_recorded(recording, [], restore_records_per_s=10 * recording.fit.records_per_s)
+    assert faster.restore_basis == "given"
+    assert metrics(faster.factual).unavailable_task_seconds < metrics(answer().factual).unavailable_task_seconds
+
+
+def test_several_seeds_are_several_runs_and_progress_reaches_the_end() -> None:
+    told: list[tuple[int, int]] = []
+    found = what_if(lived(), [FOUR], seeds=(3, 4), progress=lambda done, total: told.append((done, total)))
+    assert [len(each.runs) for each in (found.factual, *found.outcomes)] == [2, 2]
+    assert metrics(found.outcomes[0]).moves == sum(run.moves for run in found.outcomes[0].runs) / 2
+    span_ms = END_MS - START_MS
+    assert abs(found.span_ms - span_ms) < 1_000
+    assert told[-1] == (4 * found.span_ms, 4 * found.span_ms)
+    assert [done for done, _ in told] == sorted(done for done, _ in told)
+
+
+@pytest.mark.parametrize(
+    ("configurations", "error", "told"),
+    [
+        ([Configuration(name="a", knobs={"max_warmup": 1})], InputError, "knob 'max_warmup'"),
+        ([Configuration(name="a", knobs={"max_warmups": 0})], FieldError, "max_warmups"),
+        ([Configuration(name="a", assignor="nobody")], InputError, "nobody"),
+        ([FOUR, FOUR], InputError, "two of that name"),
+        ([Configuration(name=FACTUAL)], InputError, "two of that name"),
+    ],
+)
+def test_what_is_unsound_is_told_before_anything_is_simulated(configurations: list[Configuration], error: type[Exception], told: str) -> None:
+    simulated: list[int] = []
+    with pytest.raises(error, match=told):
+        what_if(lived(), configurations, progress=lambda done, total: simulated.append(done))
+    assert not simulated
+
+
+def test_a_configuration_that_cannot_lead_is_an_outcome_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = registry.latest("learner")
+
+    class Broken(WrappedAssignor):
+        def assign(self, problem: AssignmentProblem) -> Plan:
+            return attrs.evolve(self.wrapped.assign(problem), members={})
+
+    there = {**registry.available(), ("learner", real.version): Broken(real)}
+    monkeypatch.setattr(registry, "available", lambda: there)
+    found = what_if(lived(), [Configuration(name="broken", assignor="learner"), FOUR])
+    broken, four = found.outcomes
+    assert "does not hold" in broken.error
+    assert broken.metrics is None
+    assert not broken.runs
+    assert four == answer().outcomes[0]
+
+
+def test_of_several_groups_one_is_named() -> None:
+    two: list[Entry] = []
+    for entry in lived():
+        two.append(entry)
+        if isinstance(entry, Record) and isinstance(entry.event, GroupConfigured):
+            two.append(attrs.evolve(entry, group="other"))
+    with pytest.raises(InputError, match="--group"):
+        what_if(two)
+    group = next(entry.group for entry in lived() if isinstance(entry, Record) and not isinstance(entry.event, LogOpened))
+    alone = what_if(two, group=group)
+    assert alone.factual == answer().factual
+    with pytest.raises(InputError, match="no fact of group 'nobody'"):
+        what_if(two, group="nobody")
+
+
+def test_equal_arguments_give_equal_answers() -> None:
+    assert what_if(lived(), [FOUR]).as_json() == what_if(lived(), [FOUR]).as_json()
+
+
+def test_a_close_stays_what_it_was_unless_a_configuration_says_otherwise() -> None:
+    as_it_was = read_exogenous(lived(), announce_closes=None)
+    assert [each.how for each in as_it_was.happenings if isinstance(each, ProcessEnded)] == ["killed"]
+    assert as_it_was.with_closes(None) is as_it_was
+    assert not any(isinstance(entry, DecisionRecord) for entry in as_it_was.happenings)
