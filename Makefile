@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check java bench soak states pictures clean .venv
+.PHONY: help demo test check java bench bench-live soak states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -30,6 +30,9 @@ java: # for the broker that the live tests start, and Kafka's own classes; as ro
 
 bench: $(READY) ## ratios that must not get worse
 	@$(BIN)/python -m bench
+
+bench-live: java $(READY) ## how fast and how large a live group may be, on a real Kafka; half an hour
+	@$(BIN)/python -m bench --live
 
 soak: $(READY) ## a long storm on the simulated cluster, seeds printed
 	@$(BIN)/python -m tests.soak

@@ -2,6 +2,9 @@
 
 A benchmark is a module ``bench/<name>_bench.py`` with ``run() -> list[tuple[str, float, str]]``: what was measured, the number, and what it is to be
 held against ("at most 8: ..."). Numbers are ratios and counts, never wall time alone: this machine is not the next one.
+
+``live_<name>_bench.py`` is the benchmark ``live-<name>``, on a real Kafka: it takes minutes, and runs only when it
+is asked for, by its name or by `--live`.
 """
 
 from __future__ import annotations
@@ -25,7 +28,7 @@ Row = tuple[str, float, str]
 
 def benchmarks(folder: Path) -> list[str]:
     """Names of the benchmarks in `folder`, in rising order."""
-    return sorted(path.name.removesuffix("_bench.py") for path in folder.glob("*_bench.py"))
+    return sorted(path.name.removesuffix("_bench.py").replace("_", "-") for path in folder.glob("*_bench.py"))
 
 
 def environment() -> str:
@@ -35,21 +38,24 @@ def environment() -> str:
 
 @command("bench", short_help="Ratios that must not get worse.")
 @click.argument("names", nargs=-1)
-def bench(screen: Screen, names: Sequence[str]) -> None:
-    """Runs the benchmarks NAMES (default: all) and prints what they measured.
+@click.option("--live", is_flag=True, help="All those on a real Kafka.")
+def bench(screen: Screen, names: Sequence[str], live: bool) -> None:
+    """Runs the benchmarks NAMES (default: all but live-...) and prints what they measured.
 
     \b
     Examples:
       python -m bench
       python -m bench codec --json
+      python -m bench live-latency
     """
     there = benchmarks(FOLDER)
     for name in names:
         if name not in there:
             raise InputError(f"{name!r} is no benchmark; there are: {', '.join(there) or 'none'}")
+    wanted = names or [name for name in there if name.startswith("live-") == live]
     rows: list[tuple[str, str, float, str]] = []
-    for name in screen.track(names or there, "measuring", len(names or there)):
-        run: Callable[[], list[Row]] = importlib.import_module(f"bench.{name}_bench").run
+    for name in screen.track(wanted, "measuring", len(wanted)):
+        run: Callable[[], list[Row]] = importlib.import_module(f"bench.{name.replace('-', '_')}_bench").run
         rows.extend((name, *row) for row in run())
     keys = ("benchmark", "measure", "value", "note")
     document = {"environment": environment(), "rows": [dict(zip(keys, row, strict=True)) for row in rows]}

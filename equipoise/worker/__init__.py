@@ -5,7 +5,7 @@
 `host`          one partition: taken over, folded, published, ticked, checkpointed (the rules: `statemachine.partition`)
 `checkpoints`   the compacted topic of states
 `observer`      end offsets and racks as facts
-`app`           the Faust app that says which partitions are ours and when there is something to read
+`app`           the Faust app that says which partitions are ours
 `http`          health, readiness, metrics, a group's state as JSON
 `metrics`       what is counted, by the naming conventions of Prometheus
 ==============  ==========================================================================================================

@@ -1,4 +1,8 @@
-"""The worker: a Faust app that says which partitions are ours and when there is something to read. `host` does the rest.
+"""The worker: a Faust app that says which partitions are ours. `host` does the rest.
+
+The app subscribes to the checkpoints, which have the partitions of the facts and next to no traffic, and a partition of theirs that falls to it is
+the partition of the facts to lead. The facts themselves are read by the host's own consumer: through Faust's stream, which hands each
+from a thread of its own to a queue to an agent, a decision took 1.2 ms longer, and the worker twice the CPU.
 
 ::
 
@@ -137,7 +141,7 @@ class Worker:
             broker_session_timeout=settings.worker_session_timeout_ms / 1000,
             broker_heartbeat_interval=settings.worker_session_timeout_ms / 5000,
             broker_commit_interval=1.0,
-            consumer_auto_offset_reset="earliest",
+            consumer_auto_offset_reset="latest",
             stream_wait_empty=False,  # what was not acknowledged must not hold a rebalance up
             store="memory://",
             datadir=self._folder,
@@ -147,24 +151,21 @@ class Worker:
             web_enabled=False,
             loop=asyncio.get_running_loop(),
         )
-        topic = app.topic(settings.topics.facts, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", allow_empty=True)
+        places = settings.topics.checkpoints
+        topic = app.topic(places, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", allow_empty=True)
 
-        async def trigger(stream: Any) -> None:
-            async for event in stream.events():
-                message = event.message
-                host = self._hosts.get(message.partition)
-                if host is not None:
-                    append_ms = round(message.timestamp * 1000)
-                    await host.deliver(message.offset, message.key, message.value, append_ms, message.timestamp_type)
+        async def pass_by(stream: Any) -> None:
+            async for _ in stream:
+                pass  # who takes the partition over reads them all by itself
 
         async def assigned(app: Any, assigned: Iterable[Any], **_: Any) -> None:
             await self._drop(list(self._hosts))
-            self._take([place.partition for place in assigned if place.topic == settings.topics.facts])
+            self._take([place.partition for place in assigned if place.topic == places])
 
         async def revoked(app: Any, revoked: Iterable[Any], **_: Any) -> None:
-            await self._drop([place.partition for place in revoked if place.topic == settings.topics.facts])
+            await self._drop([place.partition for place in revoked if place.topic == places])
 
-        app.agent(topic, name=f"{settings.prefix}.facts")(trigger)
+        app.agent(topic, name=places)(pass_by)
         app.on_partitions_assigned.connect(assigned, weak=False)
         app.on_partitions_revoked.connect(revoked, weak=False)
         app.finalize()

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import time
 from collections.abc import Iterator
 
@@ -35,8 +34,9 @@ class Follower:
                 reading = PartitionReading(self._connection, self._topics, opened, partition)
                 self._leads[reading] = (await reading.begin()).lead
         for reading, lead in self._leads.items():
-            async with contextlib.aclosing(reading.facts(lead.position)) as records:
-                async for record in records:
+            async with reading.facts() as facts:
+                await facts.place(lead.position)
+                async for record in facts.until(await facts.end()):
                     fact = next_fact(lead, record.key, record.value, record.offset, record.timestamp)
                     if fact is not None:
                         lead.fold(fact, time.monotonic_ns() // 1_000_000)

@@ -1,8 +1,7 @@
 """One partition of the log on this worker: what `statemachine.partition.PartitionLead` says, done with a real Kafka.
 
 It lives in rounds. A round takes the partition over (checkpoints, published decisions, facts to the end), and then leads it until something
-fails; whatever that was, the next round begins anew from what the log says. Faust's stream is a trigger: the next fact is folded as it comes, a
-later one makes the host read what is between by itself, an earlier one is dropped.
+fails; whatever that was, the next round begins anew from what the log says. One consumer reads the facts of a round, from its first to its last.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ from typing import Any
 
 from equipoise.worker.checkpoints import Index, checkpoint_records, index_record
 from equipoise.worker.metrics import Counts
-from equipoise.worker.reading import PartitionReading, next_fact
+from equipoise.worker.reading import FactReader, PartitionReading, next_fact
 from equipoise.worker.settings import WorkerSettings
 from events.errors import EquipoiseError
 from events.facts import Fact, LogOpened, ProbingTick
 from events.log.kafka.connection import start_client
 from events.log.kafka.envelope import group_key, pack_decision, pack_fact
-from events.log.kafka.opening import APPEND_TIME
 from events.records import DecisionRecord, Record
 from statemachine.machine import GroupMachine
 from statemachine.partition import PartitionLead
@@ -32,10 +30,10 @@ _LOG = logging.getLogger(__name__)
 _AGAIN_S = (0.2, 1.0, 3.0, 10.0)
 """Waits before the next round, after one, two, ... rounds that failed one after the other."""
 _TICK_S = 0.02
-_LOOK_AFTER_S = 3.0
-"""A tick of ours that was not read for this long: Faust's stream stands still, so the host reads by itself."""
-_LOOK_ANYWAY_S = 5.0
-"""With groups that nobody is in there are no ticks, and the stream may stand still all the same."""
+_LOOK_AFTER_S = 5.0
+"""Nothing was read for this long: is there something to read?"""
+_ANSWER_S = 10.0
+"""How long the brokers may take to say so, before the round ends and the next one makes new connections."""
 _FACTS_A_TURN = 100
 """Facts folded before others have a turn."""
 _MARK_EVERY = 500
@@ -43,6 +41,10 @@ _MARK_EVERY = 500
 
 class SendFailedError(Exception):
     """A send failed for good: what comes behind it must not be sent (PROTOCOL L4)."""
+
+
+class StandsStillError(Exception):
+    """The reader shows nothing, and there is something."""
 
 
 class PartitionHost:
@@ -65,9 +67,6 @@ class PartitionHost:
         self._lock = asyncio.Lock()
         self._producer: Any = None
         self._failed: asyncio.Future[None] | None = None
-        self._seen = -1
-        """The last offset that the stream has shown."""
-        self._behind = False
         self._slots: dict[str, int] = {}
         self._marks: deque[tuple[int, int]] = deque()
         """(fact, offset of the first decision that it or a later one caused), rising."""
@@ -75,10 +74,8 @@ class PartitionHost:
         self._said_halted: set[str] = set()
         self._rejected_from = 0
         self._swept_at = 0
-        self._ticked_s: float | None = None
-        """When the first tick was sent that has not come by."""
-        self._looked_s = time.monotonic()
-        """When the stream showed something last, or the host looked by itself."""
+        self._read_s = 0.0
+        """When a fact was read last, or it was found that there is none to read."""
 
     # From outside
 
@@ -99,21 +96,6 @@ class PartitionHost:
             await asyncio.gather(self._task, return_exceptions=True)
         self.leading = False
 
-    async def deliver(self, offset: int, key: bytes | None, value: bytes | None, append_ms: int, timestamp_type: int | None) -> None:
-        """The stream shows a fact."""
-        self._seen = max(self._seen, offset)
-        self._looked_s = time.monotonic()
-        if not self.leading or offset < self.lead.position:
-            return
-        if offset > self.lead.position or timestamp_type != APPEND_TIME or self._lock.locked():
-            self._behind = True  # the host reads it by itself, and says so if its time is not the broker's
-            return
-        async with self._lock:
-            try:
-                await self._take(key, value, offset, append_ms)
-            except Exception as error:  # noqa: BLE001 the agent must go on; the round ends with it
-                self._fail(error)
-
     async def append(self, group: str, fact: Fact) -> None:
         """Append a fact of this worker's: a tick, an observation."""
         await self._send(self._topics.facts, group_key(group), pack_fact(fact))
@@ -130,7 +112,7 @@ class PartitionHost:
                 raise
             except Exception as error:  # noqa: BLE001 whatever ended the round, the next begins from the log
                 self.problem = f"{error.__class__.__name__}: {error}"
-                known = isinstance(error, SendFailedError | EquipoiseError)
+                known = isinstance(error, SendFailedError | StandsStillError | EquipoiseError)
                 _LOG.warning("partition %d is taken anew: %s", self.partition, self.problem, exc_info=None if known else error)
                 self._counts.takeovers_failed.inc()
             finally:
@@ -146,9 +128,10 @@ class PartitionHost:
         self._producer = AIOKafkaProducer(**self._settings.options(), enable_idempotence=True, acks="all")
         try:
             await start_client(self._producer)
-            async with self._lock:
-                await self._take_over()
-            await self._lead_on(self._failed)
+            async with self._reading.facts() as facts:
+                async with self._lock:
+                    await self._take_over(facts)
+                await self._lead_on(facts, self._failed)
         finally:
             self.leading = False
             self._counts.forget(self.lead.groups)
@@ -162,7 +145,7 @@ class PartitionHost:
 
     # Taking over
 
-    async def _take_over(self) -> None:
+    async def _take_over(self, facts: FactReader) -> None:
         """Last checkpoints, published decisions, facts to the end; what is missing is published (PROTOCOL L5)."""
         began_s = time.monotonic()
         self._marks.clear()
@@ -173,12 +156,16 @@ class PartitionHost:
         self._swept_at = lead.position  # so that a long way to the end is not gone twice
         self._slots = dict(begun.found.slots)
         self._rejected_from = begun.found.index.position
-        await self._read_on()
+        await facts.place(lead.position)
+        async for record in facts.until(await facts.end()):
+            await self._take(record)
+            if record.offset % _FACTS_A_TURN == 0:
+                await asyncio.sleep(0)
         for group in lead.groups.values():
             await self._store(lead, group.name, group.last_published)
         lead.plan_ticks(_now_ms())
         self._say_halted()
-        self._ticked_s = None
+        self._read_s = time.monotonic()
         self.problem = ""
         self.leading = True
         confirmed = sum(group.confirmed for group in lead.groups.values())
@@ -186,57 +173,62 @@ class PartitionHost:
         told = (self.partition, lead.position, len(lead.groups), confirmed, time.monotonic() - began_s)
         _LOG.info("partition %d taken over at offset %d: %d groups, %d published decisions found to be the recomputed ones, %.2f s", *told)
 
-    async def _read_on(self) -> None:
-        """Facts from the position to the end, by our own consumer."""
-        async with contextlib.aclosing(self._reading.facts(self.lead.position)) as records:
-            async for record in records:
-                await self._take(record.key, record.value, record.offset, record.timestamp)
-                if record.offset % _FACTS_A_TURN == 0:
-                    await asyncio.sleep(0)
-
     # Leading
 
-    async def _lead_on(self, failed: asyncio.Future[None]) -> None:
-        """Until something fails: ticks, gaps, checkpoints of all groups from time to time."""
+    async def _lead_on(self, facts: FactReader, failed: asyncio.Future[None]) -> None:
+        """Until something fails: facts as they come, and ticks and checkpoints of all groups from time to time."""
+        jobs = [asyncio.ensure_future(job) for job in (self._read_on(facts), self._do_chores(facts))]
+        try:
+            await asyncio.wait((*jobs, failed), return_when=asyncio.FIRST_COMPLETED)
+            for each in (*jobs, failed):
+                if each.done():
+                    each.result()
+        finally:
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+
+    async def _read_on(self, facts: FactReader) -> None:
         while True:
-            if self._seen >= self.lead.position or self._behind or self._stands_still():
-                self._behind = False
+            records = await facts.batch()
+            for number, record in enumerate(records, 1):
                 async with self._lock:
-                    if self._seen >= self.lead.position or self._stands_still():  # else it was folded while we waited for the lock
-                        await self._read_on()
-                        self._ticked_s, self._looked_s = None, time.monotonic()
+                    await self._take(record)
+                self._read_s = time.monotonic()
+                if number % _FACTS_A_TURN == 0:
+                    await asyncio.sleep(0)
+
+    async def _do_chores(self, facts: FactReader) -> None:
+        while True:
             due = self.lead.ticks_due(_now_ms())
             for group in due:
-                self._ticked_s = self._ticked_s or time.monotonic()
                 await self.append(group, ProbingTick())
                 self._counts.ticks.inc()
             if self.lead.position - self._swept_at >= self._settings.checkpoint_facts:
                 async with self._lock:
                     await self._sweep()
                     await self._write_index()
-            await asyncio.wait({failed}, timeout=_TICK_S)
-            if failed.done():
-                failed.result()
+                self._read_s = time.monotonic()  # nothing could be folded meanwhile
+            if time.monotonic() - self._read_s > _LOOK_AFTER_S:
+                async with asyncio.timeout(_ANSWER_S):
+                    end = await facts.end()
+                if end > self.lead.position and time.monotonic() - self._read_s > _LOOK_AFTER_S:
+                    raise StandsStillError(f"there are facts up to {end}, and none from {self.lead.position} on was read for {_LOOK_AFTER_S:.0f} s")
+                self._read_s = time.monotonic()
+            await asyncio.sleep(_TICK_S)
 
-    def _stands_still(self) -> bool:
-        """A tick of ours has not come by for long, or nothing at all has."""
-        now_s = time.monotonic()
-        return (self._ticked_s is not None and now_s - self._ticked_s > _LOOK_AFTER_S) or now_s - self._looked_s > _LOOK_ANYWAY_S
-
-    async def _take(self, key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> None:
+    async def _take(self, fact: Any) -> None:
         """Fold the next fact and publish what it causes."""
         lead = self.lead
-        record = next_fact(lead, key, value, offset, append_ms)
+        record = next_fact(lead, fact.key, fact.value, fact.offset, fact.timestamp)
         if record is None:
             self._say_halted()
             return
-        if not record.group and offset >= max(1, self._rejected_from):
-            await self._reject(key, value, record)
+        if not record.group and record.offset >= max(1, self._rejected_from):
+            await self._reject(fact.key, fact.value, record)
         began_s = time.perf_counter()
         decisions = lead.fold(record, _now_ms())
         self._counts.fold_seconds.observe(time.perf_counter() - began_s)
-        if self._ticked_s is not None and isinstance(record.event, ProbingTick):
-            self._ticked_s = None
         for decision in decisions:
             await self._publish(decision)
         group = lead.groups.get(record.group)

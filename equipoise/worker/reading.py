@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable
 from typing import Any
 
 import attrs
@@ -70,31 +70,74 @@ class PartitionReading:
             lead.restore(checkpoint)
         return lead
 
-    async def facts(self, start: int) -> AsyncGenerator[Any, None]:
-        """The client's records from `start` to the end. Raises InputError for one whose time is not the broker's (PROTOCOL L2)."""
-        async with contextlib.aclosing(self.records(self.topics.facts, start)) as records:
-            async for record in records:
-                check_append_time(record)
-                yield record
+    @contextlib.asynccontextmanager
+    async def facts(self) -> AsyncIterator[FactReader]:
+        """A reader of the facts, to be placed."""
+        async with self._reader() as consumer:
+            yield FactReader(consumer, self._place(self.topics.facts))
 
     async def records(self, topic: str, start: int) -> AsyncGenerator[Any, None]:
         """All that is in the topic's partition, from `start` to the end that was found first."""
-        from aiokafka import TopicPartition
-
-        tp = TopicPartition(topic, self.partition)
-        async with reader(self.connection, max_poll_records=1_000, fetch_max_wait_ms=50) as consumer:
-            consumer.assign([tp])
-            begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
-            if begin > start and topic != self.topics.checkpoints:  # which is compacted
-                raise DamagedError(start, f"{topic}/{self.partition} begins at {begin}: what is needed to go on has gone by its retention")
-            position = max(begin, start)
-            consumer.seek(tp, position)
+        tp = self._place(topic)
+        async with self._reader() as consumer:
+            end = await _place_at(consumer, tp, start, compacted=topic == self.topics.checkpoints)
+            position = start
             while position < end:
                 for batch in (await consumer.getmany(timeout_ms=200)).values():
                     for record in batch:
                         if record.offset < end:
                             yield record
                 position = await consumer.position(tp)
+
+    def _reader(self) -> contextlib.AbstractAsyncContextManager[Any]:
+        return reader(self.connection, max_poll_records=1_000, fetch_max_wait_ms=50)
+
+    def _place(self, topic: str) -> Any:
+        from aiokafka import TopicPartition
+
+        return TopicPartition(topic, self.partition)
+
+
+class FactReader:
+    """Facts of one partition, in order, as they come."""
+
+    def __init__(self, consumer: Any, place: Any) -> None:
+        self._consumer = consumer
+        self._place = place
+
+    async def place(self, start: int) -> None:
+        """Read on from `start`."""
+        await _place_at(self._consumer, self._place, start)
+
+    async def end(self) -> int:
+        """Offset behind the last fact there is now."""
+        return int((await self._consumer.end_offsets([self._place]))[self._place])
+
+    async def batch(self) -> list[Any]:
+        """The client's records of what comes next, some hundred at most; none, when for a second nothing did.
+
+        Raises InputError for one whose time is not the broker's (PROTOCOL L2).
+        """
+        records: list[Any] = (await self._consumer.getmany(timeout_ms=1_000)).get(self._place, [])
+        for record in records:
+            check_append_time(record)
+        return records
+
+    async def until(self, end: int) -> AsyncGenerator[Any, None]:
+        """What there is up to `end`, which was read before."""
+        while await self._consumer.position(self._place) < end:
+            for record in await self.batch():
+                yield record
+
+
+async def _place_at(consumer: Any, tp: Any, start: int, *, compacted: bool = False) -> int:
+    """Gives the partition's end. Raises DamagedError when what is to be read is not there any more."""
+    consumer.assign([tp])
+    begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
+    if begin > start and not compacted:
+        raise DamagedError(start, f"{tp.topic}/{tp.partition} begins at {begin}: what is needed to go on has gone by its retention")
+    consumer.seek(tp, max(begin, start))
+    return int(end)
 
 
 def next_fact(lead: PartitionLead, key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> Record | None:

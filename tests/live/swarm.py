@@ -58,9 +58,12 @@ class SwarmMember:
         self.session: MemberSession | None = None
         self.incarnations = 0
         self.killed = False
+        self.calm_until_ms = 0
+        """Before this it has nothing to do or say, unless a decision arrives."""
 
     def begin(self, last_number: int, sent_ms: int) -> Fact:
         self.incarnations += 1
+        self.calm_until_ms = 0
         given = MemberSettings(
             member_id=self.member_id,
             incarnation=self.incarnations,
@@ -81,7 +84,9 @@ class SwarmMember:
             session.task_closed(task, now)
         for task in sorted({*session.grants, *session.standby, *session.warmup}):
             session.copy_progress(task, 0, now)
-        return session.poll(now)
+        facts = session.poll(now)
+        self.calm_until_ms = session.next_poll_ms or 0
+        return facts
 
     def running(self) -> list[TaskId]:
         if self.session is None or self.killed:
@@ -98,10 +103,13 @@ class Swarm:
         self.last_number: dict[str, int] = {}
         self.sent = 0
         self.read = 0
+        self.lost = 0
+        """Incarnations that ended by themselves: expired, refused, or without a lease."""
         self.overlaps: list[str] = []
+        self._reached_end_ms = 0
         self._partitions = 0
         self._task: asyncio.Task[None] | None = None
-        self._pending: list[asyncio.Future[Any]] = []
+        self._by_group: dict[str, list[SwarmMember]] = {}
 
     async def __aenter__(self) -> Swarm:
         opened = await read_opening(self.connection, self.topics, timeout_s=60)
@@ -134,6 +142,7 @@ class Swarm:
     def add(self, group: str, names: Iterable[str], **settings: Any) -> list[SwarmMember]:
         added = [SwarmMember(group, name, **settings) for name in names]
         self.members += added
+        self._by_group.setdefault(group, []).extend(added)
         return added
 
     def start(self) -> None:
@@ -148,32 +157,34 @@ class Swarm:
         """Read what was decided, and let every member say what it has to say."""
         sent_ms = now_ms()
         batches = await self._consumer.getmany(timeout_ms=0, max_records=5_000)
-        by_group: dict[str, list[SwarmMember]] = {}
-        for member in self.members:
-            by_group.setdefault(member.group, []).append(member)
         for records in batches.values():
             for record in records:
-                self._receive(decision_record(stored_decision(record.key, record.value, "decisions")), by_group)
+                self._receive(decision_record(stored_decision(record.key, record.value, "decisions")))
+        if not batches:
+            self._reached_end_ms = sent_ms
+        now = now_ms()
         for member in self.members:
-            if member.killed:
+            if member.killed or member.calm_until_ms > now:
                 continue
             session = member.session
             if session is None or (session.ended is not None and not session.stopping and not session.closing):
+                self.lost += session is not None
                 await self._say(member, member.begin(self.last_number.get(member.group, 0), sent_ms))
                 continue
-            session.fetch_completed(sent_ms=sent_ms, reached_end=not batches, now_ms=now_ms())
+            session.fetch_completed(sent_ms=self._reached_end_ms, reached_end=True, now_ms=now)
             for fact in member.work():
                 await self._say(member, fact)
 
-    def _receive(self, decision: Any, by_group: dict[str, list[SwarmMember]]) -> None:
+    def _receive(self, decision: Any) -> None:
         self.read += 1
         if decision.number <= self.last_number.get(decision.group, 0):
             return
         assert decision.number == self.last_number.get(decision.group, 0) + 1, "the topic holds every decision in order"
         self.last_number[decision.group] = decision.number
-        for member in by_group.get(decision.group, ()):
+        for member in self._by_group.get(decision.group, ()):
             if member.session is not None and not member.killed:
                 assert member.session.receive(decision, now_ms()) is not Reception.GAP
+                member.calm_until_ms = 0
 
     async def _say(self, member: SwarmMember, fact: Fact) -> None:
         sent_ms, session = now_ms(), member.session

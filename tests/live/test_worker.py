@@ -17,19 +17,20 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaProducer
 
 from equipoise.worker.app import Worker
 from equipoise.worker.checkpoints import checkpoint_records
 from equipoise.worker.host import PartitionHost
 from equipoise.worker.metrics import Counts
+from equipoise.worker.reading import FactReader
 from equipoise.worker.settings import WorkerSettings
 from events.decisions import EventRejected
 from events.errors import InputError
 from events.facts import MemberLeft
 from events.log import open_log
-from events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_fact, pack_payload, stored_decision
-from events.log.kafka.opening import ensure_topics, open_partitions, reader
+from events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_payload, stored_decision
+from events.log.kafka.opening import ensure_topics, open_partitions
 from events.records import DecisionRecord
 from replay.show import show as show_log
 from replay.verify import Verdict, verify
@@ -161,7 +162,7 @@ def test_wrong_settings_end_with_one_line_that_names_them(tmp_path: Path) -> Non
 
 @contextlib.asynccontextmanager
 async def hosting(settings: WorkerSettings) -> AsyncIterator[PartitionHost]:
-    """One partition without Faust: what the stream shows is up to the test."""
+    """One partition, without Faust."""
     await ensure_topics(settings, settings.topics)
     opened = await open_partitions(settings, settings.topics)
     host = PartitionHost(settings, opened, 0, Counts())
@@ -173,30 +174,25 @@ async def hosting(settings: WorkerSettings) -> AsyncIterator[PartitionHost]:
         await host.stop()
 
 
-async def test_facts_that_the_stream_skips_are_read_first(settings: WorkerSettings) -> None:
+async def test_a_reader_that_stands_still_is_replaced(settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     async with hosting(settings) as host, Swarm(settings, settings.topics) as swarm:
-        await swarm.configure("g", CONFIG, topology(4))
-        for number in range(5):
-            await (await swarm.send("g", MemberLeft(member_id="nobody", incarnation=number)))
-        last = await (await swarm.send("g", MemberLeft(member_id="nobody", incarnation=9)))
-        assert host.lead.position == 1
-        await host.deliver(last.offset, b"g", pack_fact(MemberLeft(member_id="nobody", incarnation=9)), last.timestamp, 1)
-        await until(lambda: host.lead.position == last.offset + 1, "the gap is read")
-        await host.deliver(last.offset, b"g", b"shown again", last.timestamp, 1)
-        assert host.lead.groups["g"].machine.state.number == 6
-    assert verified(settings).verdict is Verdict.IDENTICAL
+        stuck: list[FactReader] = []
+        real = FactReader.batch
 
+        async def batch(reader: FactReader) -> list[Any]:
+            stuck[:] = stuck or [reader]
+            if reader is stuck[0]:
+                await asyncio.sleep(MOST_S)
+            return await real(reader)
 
-async def test_a_stream_that_stands_still_does_not_stop_the_group(settings: WorkerSettings) -> None:
-    async with hosting(settings), Swarm(settings, settings.topics) as swarm:
+        monkeypatch.setattr(FactReader, "batch", batch)
+        monkeypatch.setattr("equipoise.worker.host._LOOK_AFTER_S", 0.5)
+        await until(lambda: stuck, "it reads no more")
         await swarm.configure("g", CONFIG, topology(4))
         swarm.add("g", ["m1"])
-        await swarm.tick()
-        swarm.start()  # nobody delivers anything: ticks that are not read make the host read by itself
-    async with hosting(settings), Swarm(settings, settings.topics) as swarm:
-        swarm.add("g", ["m2"])
         swarm.start()
-        await swarm.until_all_run("g", 4, ["m2"])
+        await swarm.until_all_run("g", 4, ["m1"])
+        assert host._counts.takeovers_failed._value.get() == 1
     assert verified(settings).verdict is Verdict.IDENTICAL
 
 
@@ -216,7 +212,6 @@ async def test_the_first_send_that_fails_ends_the_round_and_the_next_one_sends_w
 
         monkeypatch.setattr(host._producer, "send", failing)
         offsets = [(await (await swarm.send("g", MemberLeft(member_id="nobody", incarnation=number)))).offset for number in range(4)]
-        host._seen = offsets[-1]
         await until(lambda: host._counts.takeovers_failed._value.get() == 1, "the round ends")
         await until(lambda: host.leading and host.lead.position > offsets[-1], "the next round reads on")
     assert len(await all_decisions(settings)) == 4
@@ -274,7 +269,6 @@ async def test_checkpoints_only_save_reading(settings: WorkerSettings) -> None:
         await swarm.configure("g", CONFIG, topology(4))
         for number in range(60):
             sent = await (await swarm.send("g", MemberLeft(member_id="nobody", incarnation=number)))
-        host._seen = sent.offset
         await until(lambda: host.lead.position == sent.offset + 1, "all is folded")
         whole = host.lead.groups["g"].machine.snapshot()
         await host.stop(checkpoint=True)
@@ -347,29 +341,16 @@ async def test_end_offsets_of_the_groups_topics_become_facts(settings: WorkerSet
 async def test_a_worker_that_does_not_know_that_it_was_replaced_says_the_same_as_its_successor(settings: WorkerSettings) -> None:
     """Both fold every fact and publish; whoever reads takes each decision once."""
     async with hosting(settings) as zombie, hosting(settings) as successor, Swarm(settings, settings.topics) as swarm:
-
-        async def show() -> None:
-            place = TopicPartition(settings.topics.facts, 0)
-            async with reader(settings, fetch_max_wait_ms=20) as consumer:
-                consumer.assign([place])
-                consumer.seek(place, 0)
-                while True:
-                    fact = await consumer.getone(place)
-                    for host in (zombie, successor):
-                        await host.deliver(fact.offset, fact.key, fact.value, fact.timestamp, fact.timestamp_type)
-
-        showing = asyncio.create_task(show())
-        try:
-            await swarm.configure("g", CONFIG, topology(6))
-            swarm.add("g", ["m1", "m2"])
-            swarm.start()
-            await swarm.until_all_run("g", 6, ["m1", "m2"])
-            swarm.add("g", ["m3"])
-            await swarm.until_all_run("g", 6, ["m1", "m2", "m3"])
-            assert not swarm.overlaps
-        finally:
-            showing.cancel()
-            await asyncio.gather(showing, return_exceptions=True)
+        await swarm.configure("g", CONFIG, topology(6))
+        swarm.add("g", ["m1", "m2"])
+        swarm.start()
+        await swarm.until_all_run("g", 6, ["m1", "m2"])
+        swarm.add("g", ["m3"])
+        await swarm.until_all_run("g", 6, ["m1", "m2", "m3"])
+        assert not swarm.overlaps
+        position = (await (await swarm.send("g", MemberLeft(member_id="nobody", incarnation=1)))).offset
+        for host in (zombie, successor):
+            await until(lambda host=host: host.lead.position > position, "both read on")
     (group,) = verified(settings).groups
     assert group.verdict is Verdict.IDENTICAL
     assert group.repeated > 0

@@ -1,0 +1,146 @@
+"""What the benchmarks on a real broker share: the broker, a worker as it is deployed, groups that are led, and how times are put into a row."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import multiprocessing
+import os
+import signal
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any, Self
+
+from equipoise.worker.settings import WorkerSettings
+from tests.groups import configured
+from tests.live.brokers import Brokers
+from tests.live.swarm import Swarm, topology
+
+Row = tuple[str, float, str]
+PATIENCE_S = 120.0
+
+
+@contextlib.contextmanager
+def broker() -> Iterator[str]:
+    """``host:port`` of a real Kafka: `KAFKA_BOOTSTRAP` of the environment, or one that is started here and ended at the end."""
+    given = os.environ.get("KAFKA_BOOTSTRAP")
+    if given:
+        yield given
+        return
+    with Brokers() as brokers:
+        yield brokers.bootstrap
+
+
+def quantile(values: Sequence[float], part: float) -> float:
+    """The value that `part` of all do not exceed: 0.5 is the median."""
+    ordered = sorted(values)
+    return ordered[min(len(ordered) - 1, int(part * len(ordered)))]
+
+
+def told_ms(values_s: Sequence[float]) -> str:
+    """``0.8 / 2.1 ms``: median and 99th percentile of times in seconds."""
+    return f"{statistics.median(values_s) * 1000:.2f} / {quantile(values_s, 0.99) * 1000:.2f} ms"
+
+
+def cpu_seconds(pid: int) -> float:
+    """CPU that a process has used so far, all its threads."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+
+class WorkerProcess:
+    """`equipoise worker`, as it is deployed, from construction to `end`."""
+
+    def __init__(self, settings: WorkerSettings, *arguments: str) -> None:
+        self._log = tempfile.NamedTemporaryFile("w+", suffix=".log")  # noqa: SIM115  # closed in `end`
+        command = [sys.executable, "-m", "equipoise", "worker", "--bootstrap", settings.bootstrap, "--prefix", settings.prefix, "--http-port", "0"]
+        self.process = subprocess.Popen([*command, *arguments], stderr=self._log)
+
+    @property
+    def said(self) -> str:
+        return Path(self._log.name).read_text()
+
+    def until_said(self, text: str) -> None:
+        end = time.monotonic() + PATIENCE_S
+        while text not in self.said:
+            assert self.process.poll() is None, self.said[-3_000:]
+            assert time.monotonic() < end, f"the worker did not say {text!r}:\n{self.said[-3_000:]}"
+            time.sleep(0.02)
+
+    @property
+    def cpu_s(self) -> float:
+        return cpu_seconds(self.process.pid)
+
+    def end(self, how: signal.Signals = signal.SIGTERM) -> float:
+        """Seconds it took."""
+        began_s = time.monotonic()
+        self.process.send_signal(how)
+        self.process.wait(60)
+        took_s = time.monotonic() - began_s
+        self._log.close()
+        return took_s
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self.process.poll() is None:
+            self.end(signal.SIGKILL)
+
+
+class Groups:
+    """Groups whose members are simulated, in a process of their own: what they cost is not the measurer's. They live as long as the context."""
+
+    def __init__(self, settings: WorkerSettings, groups: int, members: int, tasks: int, **member: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_live, args=(settings, groups, members, tasks, member, theirs), daemon=True)
+
+    def __enter__(self) -> Self:
+        """Returns when every task of every group is run by somebody."""
+        self._process.start()
+        assert self._pipe.poll(2 * PATIENCE_S), "the groups did not come to run all their tasks"
+        assert self._pipe.recv() == "running"
+        return self
+
+    def counted(self) -> dict[str, int]:
+        """Facts sent so far, incarnations lost, tasks that two ran at once."""
+        self._pipe.send("count")
+        assert self._pipe.poll(PATIENCE_S), "the swarm does not answer"
+        counted: dict[str, int] = self._pipe.recv()
+        return counted
+
+    def __exit__(self, *_: object) -> None:
+        self._process.kill()
+        self._process.join()
+
+
+def group_name(number: int) -> str:
+    return f"group-{number:03d}"
+
+
+def _live(settings: WorkerSettings, groups: int, members: int, tasks: int, member: dict[str, Any], pipe: Pipe) -> None:
+    asyncio.run(_run_groups(settings, groups, members, tasks, member, pipe))
+
+
+async def _run_groups(settings: WorkerSettings, groups: int, members: int, tasks: int, member: dict[str, Any], pipe: Pipe) -> None:
+    async with Swarm(settings, settings.topics) as swarm:
+        names = [group_name(number) for number in range(groups)]
+        for name in names:
+            await swarm.configure(name, configured(initial_delay_ms=500), topology(tasks, prefix=f"{name}-"))
+            swarm.add(name, [f"m{each}" for each in range(members)], heartbeat_interval_ms=3_000, session_timeout_ms=30_000, **member)
+        swarm.start()
+        while any(len(swarm.owners(name)) < tasks for name in names):  # noqa: ASYNC110  # many sessions, none of which would tell
+            await asyncio.sleep(0.5)
+        pipe.send("running")
+        while True:
+            if pipe.poll():
+                pipe.recv()
+                pipe.send({"sent": swarm.sent, "lost": swarm.lost, "overlaps": len(swarm.overlaps)})
+            await asyncio.sleep(0.02)

@@ -1,0 +1,139 @@
+"""From a fact sent to its decision read, over one produce-consume round trip of the same broker in the same run.
+
+The decision's way holds two such trips: the fact to the worker, the decision back. The clients are the same ones for both: one producer, one
+consumer, in this process; a worker as it is deployed leads in another, and the members of its groups live in a third. Asked by turns, one at
+a time:
+
+- a record to a topic that nobody else uses, read back: the round trip;
+- a fact that is answered with one decision and changes nothing (MemberLeft of somebody who is not there);
+- a member that joins a group: the assignor decides, and the joined member reads what it is given.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from bench.live import Groups, Row, WorkerProcess, broker, group_name, quantile, told_ms
+from equipoise.worker.settings import WorkerSettings
+from events.decisions import EventRejected, MemberAssigned
+from events.facts import Fact, MemberJoined, MemberLeft
+from events.log.kafka.envelope import decision_record, group_key, pack_fact, stored_decision
+
+GROUPS, MEMBERS, TASKS = 200, 2, 8
+TURNS = 1_000
+WARM_TURNS = 100
+PAUSE_S = 0.01
+GOAL = {0.5: 2.5, 0.99: 4.0}
+
+
+class Prober:
+    """Sends one thing at a time and waits for what comes of it. Everything is in partition 0."""
+
+    def __init__(self, settings: WorkerSettings) -> None:
+        self._settings = settings
+        self._echo = f"{settings.prefix}.rejected"  # a topic that is there, and that nobody else writes to or reads here
+        self._arrived: asyncio.Future[float] | None = None
+        self._wanted: Any = None
+
+    async def __aenter__(self) -> Prober:
+        options = self._settings.options()
+        self._producer = AIOKafkaProducer(**options, enable_idempotence=True)
+        self._consumer = AIOKafkaConsumer(**options, enable_auto_commit=False, auto_offset_reset="latest")
+        await self._producer.start()
+        await self._consumer.start()
+        places = [TopicPartition(topic, 0) for topic in (self._echo, self._settings.topics.decisions)]
+        self._consumer.assign(places)
+        await self._consumer.seek_to_end(*places)
+        self._reading = asyncio.create_task(self._read())
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self._reading.cancel()
+        await asyncio.gather(self._reading, return_exceptions=True)
+        await self._consumer.stop()
+        await self._producer.stop()
+
+    async def _read(self) -> None:
+        async for record in self._consumer:
+            read_s = time.perf_counter()
+            if self._arrived is not None and not self._arrived.done() and self._wanted(record):
+                self._arrived.set_result(read_s)
+
+    async def _ask(self, topic: str, key: bytes, value: bytes, wanted: Any) -> float:
+        self._arrived, self._wanted = asyncio.get_running_loop().create_future(), wanted
+        sent_s = time.perf_counter()
+        sent = await self._producer.send(topic, value, key=key, partition=0)
+        async with asyncio.timeout(30):
+            read_s = await self._arrived
+        await sent
+        return read_s - sent_s
+
+    async def round_trip(self, number: int) -> float:
+        """Seconds."""
+        value = b"%0150d" % number
+        return await self._ask(self._echo, b"", value, lambda record: record.topic == self._echo and record.value == value)
+
+    async def decision(self, group: str, fact: MemberJoined | MemberLeft, kind: type[EventRejected] | type[MemberAssigned]) -> float:
+        """Seconds until the first decision of this kind about the fact's member is read."""
+
+        def answers(record: Any) -> bool:
+            if record.topic == self._echo or record.key != group_key(group):
+                return False
+            decision = decision_record(stored_decision(record.key, record.value, "decisions")).decision
+            return isinstance(decision, kind) and (decision.member_id, decision.incarnation) == (fact.member_id, fact.incarnation)
+
+        return await self._ask(self._settings.topics.facts, group_key(group), pack_fact(fact), answers)
+
+    async def say(self, group: str, fact: Fact) -> None:
+        """A fact whose answer does not count."""
+        await self._producer.send_and_wait(self._settings.topics.facts, pack_fact(fact), key=group_key(group), partition=0)
+
+
+def joining(number: int) -> MemberJoined:
+    """A visitor."""
+    return MemberJoined(
+        member_id="visitor", incarnation=number, session_timeout_ms=30_000, lease_margin_ms=3_000, topology_epoch=1, join_nonce=f"v{number}"
+    )
+
+
+async def measured(settings: WorkerSettings) -> dict[str, list[float]]:
+    """Seconds of every turn."""
+    found: dict[str, list[float]] = {"round trip": [], "answer": [], "join": []}
+    async with Prober(settings) as prober:
+        for turn in range(WARM_TURNS + TURNS):
+            group = group_name(turn % GROUPS)
+            took = {"round trip": await prober.round_trip(turn)}
+            await asyncio.sleep(PAUSE_S)
+            took["answer"] = await prober.decision(group, MemberLeft(member_id="nobody", incarnation=turn), EventRejected)
+            await asyncio.sleep(PAUSE_S)
+            if turn % 5 == 0:
+                took["join"] = await prober.decision(group, joining(turn), MemberAssigned)
+                await prober.say(group, MemberLeft(member_id="visitor", incarnation=turn))
+                await asyncio.sleep(PAUSE_S)
+            if turn >= WARM_TURNS:
+                for what, seconds in took.items():
+                    found[what].append(seconds)
+    return found
+
+
+def run() -> list[Row]:
+    """Rows for `python -m bench`."""
+    with broker() as bootstrap:
+        settings = WorkerSettings(bootstrap=bootstrap, prefix="latency")
+        with WorkerProcess(settings) as worker:
+            worker.until_said("taken over")
+            with Groups(settings, GROUPS, MEMBERS, TASKS):
+                found = asyncio.run(measured(settings))
+    trips = found["round trip"]
+    rows = []
+    for what, measure in (("answer", "an answer that changes nothing"), ("join", "a joiner's assignment")):
+        for part, most in GOAL.items():
+            ratio = quantile(found[what], part) / quantile(trips, part)
+            note = f"{told_ms(found[what])} over {told_ms(trips)} (p50 / p99)"
+            note += f"; goal: at most {most}" if what == "answer" else "; the assignor's time is in it"
+            rows.append((f"{measure}, fact sent to decision read / round trip, p{round(part * 100)}", ratio, note))
+    return rows
