@@ -14,8 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 import numpy as np
 
-from assignors.network import deal
 from assignors.transport import Hashes, Ints, Network, mixed, solve, stable_hash
+from assignors.turns import deal
 from events.tasks import TaskId
 
 Suit = tuple[int, int]

@@ -123,9 +123,8 @@ def _candidates(situation: Situation, free: list[TaskId]) -> dict[TaskId, Candid
     Stateless tasks without a movement are absent: anybody who may run them may be it.
     """
     candidates = min_rank(situation, [task for task in free if situation.tasks[task].stateful and not _stands(situation, task)])
-    for task in free:
-        movement = situation.in_flight.get(task)
-        if movement is not None and (_stands(situation, task) or (task in candidates and movement.destination in candidates[task])):
+    for task, movement in situation.in_flight.items():
+        if task not in situation.owner and (_stands(situation, task) or (task in candidates and movement.destination in candidates[task])):
             candidates[task] = Candidates(members=(movement.destination,))
     return candidates
 
@@ -183,7 +182,7 @@ def _now(
         else:
             waiting[task] = candidates[task]
     now.update(balance.owners_for_now(waiting, now))
-    return dict(sorted(now.items()))
+    return {task: now[task] for task in situation.tasks if task in now}
 
 
 def _plan(
@@ -215,7 +214,8 @@ def _plan(
 
 def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys) -> dict[TaskId, Reason]:
     """For each task that moves, waits, is placed, or gets a copy."""
-    reasons = {task: Reason(code="standby", lag_records=None) for task in standbys.placed}
+    reasons = dict.fromkeys(standbys.placed, Reason(code="standby", lag_records=None))
+    granted: dict[tuple[str, int | None], Reason] = {}  # one for all that are alike
     for task, owner in now.items():
         if task in situation.owner:
             if situation.members[owner].leaving and not situation.eligible(task):
@@ -229,6 +229,10 @@ def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movemen
                 code = "unowned" if situation.caught_up(owner, task) else "unowned_cold"
             else:
                 code = "unowned_stateless"
-        reasons[task] = Reason(code=code, lag_records=situation.lag(owner, task))
+        lag = situation.lag(owner, task)
+        reason = granted.get((code, lag))
+        if reason is None:
+            reason = granted[code, lag] = Reason(code=code, lag_records=lag)
+        reasons[task] = reason
     reasons.update(movements.reasons)
-    return dict(sorted(reasons.items()))
+    return {task: reasons[task] for task in situation.tasks if task in reasons}

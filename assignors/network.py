@@ -20,15 +20,17 @@ Where sub-topologies are spread, a member has one more node for each of them, in
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Container, Iterable, Mapping, Sequence
 from typing import Any
 
+import attrs
 import numpy as np
 
 from assignors.problem import Task
 from assignors.situation import Kind, Pool
 from assignors.transport import Flow, Hashes, Ints, Network, mixed, solve, stable_hash
+from assignors.turns import deal
 from events.tasks import TaskId
 
 _DIRECT, _POOLED, _POOL, _PLACE = (role << 32 for role in range(1, 5))  # so that arcs between the same names draw different ties
@@ -36,11 +38,6 @@ _RACK = 1 << 63
 
 PARTS_OF_A_SHARE = 8  # members that must take more than their share are even to within an eighth of a share, or one task
 MOST_STEPS = 64  # eight shares too many: beyond that evenness no longer matters
-
-
-def anywhere(task: TaskId, member: str) -> bool:
-    """For what may go to every member that has a place."""
-    return True
 
 
 Lane = int
@@ -60,10 +57,95 @@ def _lane_of(subtopology: int, stateful: bool) -> Lane:
     return 2 + 2 * subtopology + stateful
 
 
+@attrs.define(eq=False)
+class Offer:
+    """A choice that tasks of one lane may have in common: any member of the pool at `cost` (None: it may not), and those in a rack of `near` at what
+    stands there. One object for all tasks that are alike, so each costs no more than its name."""
+
+    pool: Pool
+    lane: Lane
+    cost: Sequence[int] | None
+    near: Mapping[str, Sequence[int]] | None
+    number: int | None = None
+    """Among the offers of the network, once a task has it."""
+
+
+@attrs.define
+class _TaskArcs:
+    """Arcs of tasks to members that they name, one item each."""
+
+    node: list[int] = attrs.field(factory=list)
+    head: list[int] = attrs.field(factory=list)
+    row: list[int] = attrs.field(factory=list)
+    last: list[int] = attrs.field(factory=list)
+    name: list[int] = attrs.field(factory=list)
+    pair: list[tuple[TaskId, str]] = attrs.field(factory=list)
+
+
+@attrs.define
+class _Offers:
+    """What tasks were offered, one item for each task and offer; and the arcs of each offer, which all its tasks have."""
+
+    node: list[int] = attrs.field(factory=list)
+    task: list[TaskId] = attrs.field(factory=list)
+    offer: list[int] = attrs.field(factory=list)
+    last: list[int] = attrs.field(factory=list)
+    key: list[_Key] = attrs.field(factory=list)
+    """Of each offer, as the next two: its pool, where its arcs begin, and how many they are."""
+    first: list[int] = attrs.field(factory=list)
+    arcs: list[int] = attrs.field(factory=list)
+    head: list[int] = attrs.field(factory=list)
+    row: list[int] = attrs.field(factory=list)
+    place: list[_Key | _Part] = attrs.field(factory=list)
+
+    def open(self, key: _Key, arcs: Sequence[tuple[_Key | _Part, int, int]]) -> int:
+        """A new offer's number. `arcs`: place, node, and row of costs."""
+        self.key.append(key)
+        self.first.append(len(self.head))
+        self.arcs.append(len(arcs))
+        for place, node, row in arcs:
+            self.place.append(place)
+            self.head.append(node)
+            self.row.append(row)
+        return len(self.key) - 1
+
+    def written_out(self) -> tuple[Ints, Ints]:
+        """For each arc of each task: the item it belongs to, and which of the offers' arcs it is."""
+        offer = np.array(self.offer, dtype=np.int64)
+        arcs = np.array(self.arcs, dtype=np.int64)[offer]
+        item = np.repeat(np.arange(len(offer)), arcs)
+        before = np.cumsum(arcs) - arcs
+        return item, np.array(self.first, dtype=np.int64)[offer][item] + np.arange(len(item)) - before[item]
+
+
+@attrs.define
+class _InnerArcs:
+    """From pools to their members, and from members to the sink, one item each."""
+
+    tail: list[int] = attrs.field(factory=list)
+    head: list[int] = attrs.field(factory=list)
+    capacity: list[int] = attrs.field(factory=list)
+    row: list[int] = attrs.field(factory=list)
+    name: list[int] = attrs.field(factory=list)
+    role: list[int] = attrs.field(factory=list)
+
+    def add(self, tail: int, head: int, capacity: int, row: int, name: int, role: int) -> int:
+        """A new arc's number."""
+        self.tail.append(tail)
+        self.head.append(head)
+        self.capacity.append(capacity)
+        self.row.append(row)
+        self.name.append(name)
+        self.role.append(role)
+        return len(self.tail) - 1
+
+
 class AssignmentNetwork:
-    """Built arc by arc, solved, and read back. `levels`: costs per arc, the most important first.
+    """Built arc by arc, solved, and read back. `levels`: costs per arc, the most important first. Tasks are added in rising order.
 
     `racks`: member -> rack, when racks make a difference. `spread`: each sub-topology has lanes of its own.
+
+    Arcs stand in columns, and costs in a table: few of them differ but in the last level.
     """
 
     def __init__(
@@ -84,71 +166,62 @@ class AssignmentNetwork:
         self._task_node: dict[TaskId, int] = {}
         self._member_node: dict[tuple[str, Lane], int] = {}
         self._pool_node: dict[_Key, int] = {}
-        self._pool_tasks: dict[_Key, int] = {}
+        self._pool_tasks: Counter[_Key] = Counter()
         self._part_node: dict[_Part, int] = {}
-        self._direct_wanted: dict[str, int] = {}
-        self._tail: list[int] = []
-        self._head: list[int] = []
-        self._capacity: list[int] = []
-        self._cost: list[int] = []
-        self._name_of_member: list[int] = []
-        self._name_of_task: list[int] = []
-        self._role: list[int] = []
-        self._direct_arcs: tuple[list[int], list[TaskId], list[str]] = ([], [], [])
-        self._pooled_arcs: dict[_Key | _Part, tuple[list[int], list[TaskId]]] = {}
+        self._row_of: dict[tuple[int, ...], int] = {}
+        self._free = self._row((0,) * levels)
+        self._direct = _TaskArcs()
+        self._offers = _Offers()
+        self._inner = _InnerArcs()
         self._rack_arcs: dict[_Key, list[tuple[int, str | None]]] = {}
-        self._pool_arcs: dict[_Key | _Part, list[tuple[int, str]]] = {}
+        self._pool_arcs: dict[_Key | _Part, tuple[int, Sequence[str]]] = {}
+        """The number of the first, and the members they lead to."""
         self._racks_of_pool: dict[Pool, dict[str | None, list[str]]] = {}
         self._opened = 0
         self._hash: dict[str, int] = {}
 
     def direct(self, task: TaskId, member: str, cost: Sequence[int]) -> None:
         """The task may go to this member."""
-        node = self._source(task)
-        arcs, tasks, members = self._direct_arcs
-        arcs.append(len(self._tail))
-        tasks.append(task)
-        members.append(member)
-        self._direct_wanted[member] = self._direct_wanted.get(member, 0) + 1
-        self._arc(node, self._member(member, self._lane(task)), 1, cost, _DIRECT, task, member)
+        arcs = self._direct
+        arcs.node.append(self._source(task))
+        arcs.head.append(self._member(member, self.lane(task)))
+        arcs.row.append(self._row(cost))
+        arcs.last.append(cost[-1])
+        arcs.name.append(self._hashed(member))
+        arcs.pair.append((task, member))
 
-    def pooled(self, task: TaskId, pool: Pool, cost: Sequence[int] | None, near: Mapping[str, Sequence[int]] | None = None) -> None:
-        """The task may go to any member of the pool at `cost` (None: it may not), and to those in a rack of `near` at the cost that stands there."""
-        node = self._source(task)
-        key = (pool, self._lane(task))
-        pool_node = self._pool_node.get(key)
-        if pool_node is None:
-            pool_node = self._pool_node[key] = self._new_node()
-            self._pool_tasks[key] = 0
-        self._pool_tasks[key] += 1
-        if cost is not None:
-            self._to_pool(key, task)
-            self._arc(node, pool_node, 1, cost, _POOLED | pool_node, task, None)
-        if near:
-            racks = self._by_rack(pool)
-            for rack, cheaper in near.items():
+    def pooled(self, task: TaskId, offer: Offer, more: int = 0) -> None:
+        """The task has this offer, for `more` on the last level of costs. `offer` is of its lane."""
+        offers = self._offers
+        offers.node.append(self._source(task))
+        offers.task.append(task)
+        offers.last.append(more)
+        if offer.number is None:
+            offer.number = self._open_offer(offer)
+        offers.offer.append(offer.number)
+
+    def _open_offer(self, offer: Offer) -> int:
+        key = (offer.pool, offer.lane)
+        node = self._pool_node.get(key)
+        if node is None:
+            node = self._pool_node[key] = self._new_node()
+        arcs: list[tuple[_Key | _Part, int, int]] = []
+        if offer.cost is not None:
+            arcs.append((key, node, self._row(offer.cost)))
+        if offer.near:
+            racks = self._by_rack(offer.pool)
+            for rack, cheaper in offer.near.items():
                 if rack in racks:
-                    part = (key, rack)
-                    part_node = self._part(part)
-                    self._to_pool(part, task)
-                    self._arc(node, part_node, 1, cheaper, _POOLED | part_node, task, None)
-
-    def _to_pool(self, place: _Key | _Part, task: TaskId) -> None:
-        """The next arc is one of the task to this pool, or to its members in a rack."""
-        found = self._pooled_arcs.get(place)
-        if found is None:
-            found = self._pooled_arcs[place] = ([], [])
-        found[0].append(len(self._tail))
-        found[1].append(task)
+                    arcs.append(((key, rack), self._part((key, rack)), self._row(cheaper)))
+        return self._offers.open(key, arcs)
 
     def place(self, member: str, capacity: int, cost: Sequence[int], *, lane: Lane = OUTER) -> None:
         """Room for `capacity` tasks on a member, at this cost each."""
         if capacity <= 0 or (member, lane) not in self._member_node:
             return
-        node = self._member_node[member, lane]
         behind = self._behind(lane)
         head = 0 if behind is None else self._member(member, behind)
-        self._arc(node, head, capacity, cost, _PLACE + (lane << 32) | sum(cost), None, member)
+        self._inner.add(self._member_node[member, lane], head, capacity, self._row(cost), self._hashed(member), _PLACE + (lane << 32) | sum(cost))
 
     def shares(self, member: str, lower: int, upper: int, *, kind: str) -> None:
         """Soft bounds for a member's stateful tasks, or for all its tasks; the first level of cost counts what is outside."""
@@ -200,66 +273,104 @@ class AssignmentNetwork:
     def wanted(self) -> dict[str, int]:
         """Member -> how many tasks could come to it at most."""
         self._open_pools()
-        wanted = dict(self._direct_wanted)
+        wanted: Counter[str] = Counter([member for _, member in self._direct.pair])
         for (pool, _), tasks in self._pool_tasks.items():
             for member in pool.members:
-                wanted[member] = wanted.get(member, 0) + tasks
+                wanted[member] += tasks
         return dict(sorted(wanted.items()))
 
     def solve(self) -> Flow:
         """The cheapest flow."""
         self._open_pools()
+        direct, offers, inner = self._direct, self._offers, self._inner
+        item, arc = offers.written_out()
+        offered_head = np.array(offers.head, dtype=np.int64)[arc]
+        tail = _joined(direct.node, np.array(offers.node, dtype=np.int64)[item], inner.tail)
         supply = np.zeros(self._nodes, dtype=np.int64)
         supply[list(self._task_node.values())] = 1
         supply[0] = -len(self._task_node)
-        tail = np.array(self._tail, dtype=np.int64)
-        cost = np.array(self._cost, dtype=np.int64).reshape(-1, self._levels)
-        for level in range(self._levels):
-            cost[:, level] -= self._unavoidable(tail, cost[:, level])
         return solve(
             Network(
                 nodes=self._nodes,
                 supply=supply,
                 tail=tail,
-                head=np.array(self._head, dtype=np.int64),
-                capacity=np.array(self._capacity, dtype=np.int64),
-                costs=tuple(np.ascontiguousarray(cost[:, level]) for level in range(self._levels)),
-                names=self._names(),
+                head=_joined(direct.head, offered_head, inner.head),
+                capacity=_joined(np.ones(len(direct.node) + len(item), dtype=np.int64), inner.capacity),
+                costs=self._costs(tail, item, arc),
+                names=self._names(tail, offered_head),
                 most_costed=4,
             )
         )
 
-    def _unavoidable(self, tail: Ints, cost: Ints) -> Ints:
-        """Per arc, what its task costs whatever arc it takes: no reason for any of them. Without it more levels fit into one solve."""
-        of_task = np.zeros(self._nodes, dtype=np.bool_)
-        of_task[list(self._task_node.values())] = True
-        least = np.full(self._nodes, np.iinfo(np.int64).max, dtype=np.int64)
-        np.minimum.at(least, tail, cost)
-        return np.where(of_task[tail], least[tail], 0)
+    def _costs(self, tail: Ints, item: Ints, arc: Ints) -> tuple[Ints, ...]:
+        """Per level and arc, less what its task costs whatever arc it takes: no reason for any of them. Without that more levels fit into one solve.
+
+        `item`, `arc`: as `_Offers.written_out` has them.
+        """
+        direct, offers, inner = self._direct, self._offers, self._inner
+        table = np.array(list(self._row_of), dtype=np.int64).reshape(len(self._row_of), self._levels - 1)
+        row = _joined(direct.row, np.array(offers.row, dtype=np.int64)[arc], inner.row)
+        last = _joined(direct.last, np.array(offers.last, dtype=np.int64)[item], np.zeros(len(inner.row), dtype=np.int64))
+        of_tasks = tail[: len(tail) - len(inner.row)]
+
+        def avoidable(cost: Ints) -> Ints:
+            if cost.any():
+                least = np.full(self._nodes, np.iinfo(np.int64).max, dtype=np.int64)
+                np.minimum.at(least, of_tasks, cost[: len(of_tasks)])
+                cost[: len(of_tasks)] -= least[of_tasks]
+            return cost
+
+        return (*(avoidable(table[row, level]) for level in range(self._levels - 1)), avoidable(last))
+
+    def _names(self, tail: Ints, offered_head: Ints) -> Hashes:
+        """Of all that an arc joins, and of its role there: no two arcs that compete have the same."""
+        direct, inner = self._direct, self._inner
+        number = np.array(list(self._task_node), dtype=np.uint64).reshape(-1, 2)
+        of_node = np.zeros(self._nodes, dtype=np.uint64)
+        of_node[list(self._task_node.values())] = (number[:, 0] << np.uint64(32) | number[:, 1]) + np.uint64(1)
+        task = of_node[tail]
+        member = np.zeros(len(tail), dtype=np.uint64)
+        member[: len(direct.name)] = direct.name
+        member[len(tail) - len(inner.name) :] = inner.name
+        role = np.concatenate(
+            (
+                np.full(len(direct.node), _DIRECT, dtype=np.uint64),
+                offered_head.astype(np.uint64) | np.uint64(_POOLED),
+                np.array(inner.role, dtype=np.uint64),
+            )
+        )
+        return mixed(member ^ mixed(task ^ mixed(role, 2), 1), 0)
 
     def assigned(
-        self, flow: Flow, *, order: Callable[[TaskId], Any] | None = None, allowed: Callable[[TaskId, str], bool] = anywhere
+        self, flow: Flow, *, order: Callable[[TaskId], Any] | None = None, never: Callable[[TaskId], Container[str | None]] | None = None
     ) -> dict[TaskId, str]:
         """Task -> member. What the flow sent through a pool is dealt by `deal`, in `order`: first to the pool's racks, then to the members.
 
-        Tasks for which no member is `allowed` are absent.
+        `never`: members that a task must not go to, though its pool has them. Tasks for which no member is left are absent.
         """
-        amount: list[int] = flow.amount.tolist()
-        owner = {task: member for arc, task, member in zip(*self._direct_arcs, strict=True) if amount[arc]}
-        pooled = {place: [task for arc, task in zip(arcs, tasks, strict=True) if amount[arc]] for place, (arcs, tasks) in self._pooled_arcs.items()}
+        direct, offers, inner = len(self._direct.node), self._offers, len(self._inner.tail)
+        amount = flow.amount
+        owner = dict([self._direct.pair[arc] for arc in np.flatnonzero(amount[:direct]).tolist()])
+        item, arc = offers.written_out()
+        used = np.flatnonzero(amount[direct : len(amount) - inner])
+        pooled: dict[_Key | _Part, list[TaskId]] = {}
+        for index, which in zip(item[used].tolist(), arc[used].tolist(), strict=True):
+            pooled.setdefault(offers.place[which], []).append(offers.task[index])
+        onward: list[int] = amount[len(amount) - inner :].tolist()
         for hub, arcs in self._rack_arcs.items():
             parts = {rack or "": (hub, rack) for _, rack in arcs}
-            for task, rack in deal(sorted(pooled.pop(hub, ()), key=order), {rack or "": amount[arc] for arc, rack in arcs}).items():
+            for task, rack in deal(sorted(pooled.pop(hub, ()), key=order), {rack or "": onward[arc] for arc, rack in arcs}).items():
                 pooled.setdefault(parts[rack], []).append(task)
         for place, tasks in pooled.items():
-            owner.update(deal(sorted(tasks, key=order), {member: amount[arc] for arc, member in self._pool_arcs[place]}, allowed))
-        return dict(sorted(owner.items()))
+            first, members = self._pool_arcs[place]
+            owner.update(deal(sorted(tasks, key=order), dict(zip(members, onward[first : first + len(members)], strict=True)), never))
+        return {task: owner[task] for task in self._task_node if task in owner}
 
-    def _lane(self, task: TaskId) -> Lane:
-        stateful = self._tasks[task].stateful
+    def lane(self, task: TaskId) -> Lane:
+        """Where the task's arcs lead to."""
         if self._spread:
-            return _lane_of(task.subtopology, stateful)
-        return INNER if self._two_kinds and stateful else OUTER
+            return _lane_of(task.subtopology, self._tasks[task].stateful)
+        return INNER if self._two_kinds and self._tasks[task].stateful else OUTER
 
     def _behind(self, lane: Lane) -> Lane | None:
         """The lane that a lane's places lead to; None: the sink."""
@@ -290,6 +401,9 @@ class AssignmentNetwork:
         if self._opened == len(self._pool_node):
             return
         self._opened = len(self._pool_node)
+        offered = Counter(self._offers.offer)
+        for number, key in enumerate(self._offers.key):
+            self._pool_tasks[key] += offered[number]
         split = {key for key, _ in self._part_node}
         for key, node in self._pool_node.items():
             if key in self._pool_arcs or key in self._rack_arcs:
@@ -300,15 +414,24 @@ class AssignmentNetwork:
                 continue
             arcs = self._rack_arcs[key] = []
             for rack, members in sorted(self._by_rack(pool).items(), key=lambda item: (item[0] is not None, item[0] or "")):
-                arcs.append((len(self._tail), rack))
-                self._arc(node, self._part((key, rack)), self._pool_tasks[key], (0,) * self._levels, _RACK | node, None, rack)
-                self._open((key, rack), self._part((key, rack)), lane, members, self._pool_tasks[key])
+                part, name = self._part((key, rack)), 0 if rack is None else self._hashed(rack)
+                arcs.append((self._inner.add(node, part, self._pool_tasks[key], self._free, name, _RACK | node), rack))
+                self._open((key, rack), part, lane, members, self._pool_tasks[key])
 
     def _open(self, place: _Key | _Part, node: int, lane: Lane, members: Sequence[str], tasks: int) -> None:
-        arcs = self._pool_arcs[place] = []
+        self._pool_arcs[place] = len(self._inner.tail), members
         for member in members:
-            arcs.append((len(self._tail), member))
-            self._arc(node, self._member(member, lane), tasks, (0,) * self._levels, _POOL | node, None, member)
+            self._inner.add(node, self._member(member, lane), tasks, self._free, self._hashed(member), _POOL | node)
+
+    def _row(self, cost: Sequence[int]) -> int:
+        """Where all levels of this cost but the last stand in the table."""
+        return self._row_of.setdefault(tuple(cost[:-1]), len(self._row_of))
+
+    def _hashed(self, name: str) -> int:
+        found = self._hash.get(name)
+        if found is None:
+            found = self._hash[name] = stable_hash(name)
+        return found
 
     def _new_node(self) -> int:
         self._nodes += 1
@@ -329,78 +452,6 @@ class AssignmentNetwork:
                 self._member(member, behind)
         return node
 
-    def _arc(self, tail: int, head: int, capacity: int, cost: Sequence[int], role: int, task: TaskId | None, member: str | None) -> None:
-        self._tail.append(tail)
-        self._head.append(head)
-        self._capacity.append(capacity)
-        self._cost.extend(cost)
-        named = 0
-        if member is not None:
-            named = self._hash.get(member, 0) or self._hash.setdefault(member, stable_hash(member))
-        self._name_of_member.append(named)
-        self._name_of_task.append(0 if task is None else (task[0] << 32 | task[1]) + 1)
-        self._role.append(role)
 
-    def _names(self) -> Hashes:
-        """Of all that an arc joins, and of its role there: no two arcs that compete have the same."""
-        member, task, role = (np.array(each, dtype=np.uint64) for each in (self._name_of_member, self._name_of_task, self._role))
-        return mixed(member ^ mixed(task ^ mixed(role, 2), 1), 0)
-
-
-def deal(tasks: Sequence[TaskId], places: Mapping[str, int], allowed: Callable[[TaskId, str], bool] = anywhere) -> dict[TaskId, str]:
-    """The canonical rule for what is left open: tasks, in the order given, go round the members, in rising order, one to each that has a place left.
-
-    So tasks that follow each other spread over the members. A task goes to the next member that is `allowed` for it. Those for which none is left
-    come last: others change places for them (an augmenting path, the shortest there is). Tasks for which nobody can are absent.
-    """
-    turn = deque((member, count) for member, count in sorted(places.items()) if count > 0)
-    dealt: dict[TaskId, str] = {}
-    stuck: list[TaskId] = []
-    for task in tasks:
-        place = next((index for index, (member, _) in enumerate(turn) if allowed(task, member)), None)
-        if place is None:
-            stuck.append(task)
-            continue
-        member, count = turn[place]
-        del turn[place]
-        if count > 1:
-            turn.append((member, count - 1))
-        dealt[task] = member
-    left = dict(turn)
-    for task in stuck:
-        _change_places(task, dealt, left, sorted(places), allowed)
-    return dealt
-
-
-def _change_places(
-    task: TaskId, dealt: dict[TaskId, str], left: dict[str, int], members: Sequence[str], allowed: Callable[[TaskId, str], bool]
-) -> None:
-    """Finds a place for `task` by moving others on, breadth first; changes nothing if there is none."""
-    if not any(left.values()):
-        return
-    guests: dict[str, list[TaskId]] = {}
-    for guest, member in dealt.items():
-        guests.setdefault(member, []).append(guest)
-    reached_by: dict[str, TaskId] = {}
-    queue = deque([task])
-    while queue:
-        mover = queue.popleft()
-        for member in members:
-            if member in reached_by or not allowed(mover, member):
-                continue
-            reached_by[member] = mover
-            if left.get(member, 0) > 0:
-                left[member] -= 1
-                _move_on(task, member, dealt, reached_by)
-                return
-            queue.extend(guests.get(member, ()))
-
-
-def _move_on(task: TaskId, member: str, dealt: dict[TaskId, str], reached_by: Mapping[str, TaskId]) -> None:
-    """Each task on the path takes the place it reached, the last one first."""
-    mover = reached_by[member]
-    while mover != task:
-        before = dealt[mover]
-        dealt[mover] = member
-        member, mover = before, reached_by[before]
-    dealt[task] = member
+def _joined(*parts: Sequence[int] | Ints) -> Ints:
+    return np.concatenate([np.asarray(part, dtype=np.int64) for part in parts])

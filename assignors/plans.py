@@ -15,7 +15,9 @@ def member_plans(
 ) -> dict[str, MemberPlan]:
     """What each member may hold now. It revokes what moves at once, what nobody may run while it is leaving, and what no topology has any more."""
     revoked = {movement.task for movement in planned if movement.state is MovementState.REVOKING}
-    revoked.update(task for task, owner in situation.owner.items() if situation.members[owner].leaving and not situation.eligible(task))
+    for member_ in situation.members.values():
+        if member_.leaving:
+            revoked.update(task for task in member_.active if situation.owner.get(task) == member_.id and not situation.eligible(task))
     active: dict[str, list[TaskId]] = {member: [] for member in situation.members}
     revoke: dict[str, list[TaskId]] = {
         member.id: [task for task in member.active if task not in situation.tasks] for member in situation.members.values()
@@ -43,6 +45,6 @@ def member_plans(
 def by_member(situation: Situation, owner: Mapping[TaskId, str]) -> dict[str, tuple[TaskId, ...]]:
     """Member -> its tasks, in rising order; every member is named."""
     tasks: dict[str, list[TaskId]] = {member: [] for member in situation.members}
-    for task, member in sorted(owner.items()):
+    for task, member in owner.items():
         tasks[member].append(task)
-    return {member: tuple(of) for member, of in tasks.items()}
+    return {member: tuple(sorted(of)) for member, of in tasks.items()}

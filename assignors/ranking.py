@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping
+from types import MappingProxyType
 
 import attrs
 
@@ -43,18 +44,24 @@ class Copy:
     records: int
 
 
+_UP_TO_DATE = Copy(True, 0)
+_NO_COPIES: Mapping[str, Copy] = MappingProxyType({})
+"""One for all tasks of which nobody has a copy: in a new group these are all tasks."""
+
+
 def whole(task: Task) -> int:
     """Records that a member without a copy has to restore; at least 1, at most MOST_RECORDS."""
-    return min(max(task.end_offset, 1), MOST_RECORDS)
+    end_offset = task.end_offset
+    return end_offset if 1 <= end_offset <= MOST_RECORDS else min(max(end_offset, 1), MOST_RECORDS)
 
 
 def copy_of(task: Task, lag: Lag | None, *, owns: bool, ready: bool, acceptable: int) -> Copy:
     """What one report is worth, by the table above. `lag` None: no report. `acceptable`: records, as `acceptable_lag` has them."""
     if lag is LagSentinel.ACTIVE and owns:
-        return Copy(True, 0)
+        return _UP_TO_DATE
     if isinstance(lag, int):
         return Copy(ready or lag <= acceptable, min(lag, whole(task)))
-    return Copy(True, 0) if ready else Copy(False, whole(task))
+    return _UP_TO_DATE if ready else Copy(False, whole(task))
 
 
 def lag_within(
@@ -103,26 +110,23 @@ def acceptable_lag(tasks: Mapping[TaskId, Task], member: Member, knobs: Knobs) -
     return max(knobs.acceptable_recovery_lag, within)
 
 
-def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], knobs: Knobs) -> dict[TaskId, dict[str, Copy]]:
+def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], knobs: Knobs) -> dict[TaskId, Mapping[str, Copy]]:
     """Task -> member -> its copy, for stateful tasks, and for members that report, keep or own one only; all others have none (rank = the whole
     changelog).
 
     Costs time in the number of reports, never tasks x members. Members stand in the order given.
     """
-    held: dict[TaskId, dict[str, Copy]] = {task.id: {} for task in tasks.values() if task.stateful}
+    held: dict[TaskId, dict[str, Copy]] = {}
     for member in members:
         owned = frozenset(member.active)
         acceptable = acceptable_lag(tasks, member, knobs)
         for task_id in {**member.lags, **dict.fromkeys((*member.active, *member.standby, *member.warmup, *sorted(member.ready)))}:
-            if task_id in held:
-                held[task_id][member.id] = copy_of(
-                    tasks[task_id],
-                    member.lags.get(task_id),
-                    owns=task_id in owned,
-                    ready=task_id in member.ready,
-                    acceptable=acceptable,
+            task = tasks.get(task_id)
+            if task is not None and task.stateful:
+                held.setdefault(task_id, {})[member.id] = copy_of(
+                    task, member.lags.get(task_id), owns=task_id in owned, ready=task_id in member.ready, acceptable=acceptable
                 )
-    return held
+    return {**dict.fromkeys([task.id for task in tasks.values() if task.stateful], _NO_COPIES), **held}
 
 
 def rank(tasks: Iterable[Task], members: Iterable[Member], knobs: Knobs) -> dict[TaskId, dict[int, tuple[str, ...]]]:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from operator import attrgetter
 
 import attrs
 
@@ -44,8 +46,8 @@ class Situation:
     def __init__(self, problem: AssignmentProblem, *, announced: bool = False) -> None:
         self._announced = announced
         self.knobs = problem.knobs
-        self.tasks: dict[TaskId, Task] = {task.id: task for task in sorted(problem.tasks, key=lambda task: task.id)}
-        self.members: dict[str, Member] = {member.id: member for member in sorted(problem.members, key=lambda member: member.id)}
+        self.tasks: dict[TaskId, Task] = {task.id: task for task in sorted(problem.tasks, key=attrgetter("id"))}
+        self.members: dict[str, Member] = {member.id: member for member in sorted(problem.members, key=attrgetter("id"))}
         _check(problem, self.tasks, self.members)
         self.racks = Racks(self.knobs, self.tasks, self.members)
         self.places = Places(self.knobs, self.members.values())
@@ -57,7 +59,7 @@ class Situation:
             self.blocked.setdefault(task_id, []).append(member_id)
         self.stateful = [task.id for task in self.tasks.values() if task.stateful]
         self.owner: dict[TaskId, str] = {task: member.id for member in self.members.values() for task in member.active if task in self.tasks}
-        self.copies: dict[TaskId, dict[str, Copy]] = copies(self.tasks, self.members.values(), self.knobs)
+        self.copies: Mapping[TaskId, Mapping[str, Copy]] = copies(self.tasks, self.members.values(), self.knobs)
         self.pace = Pace(self.members.values())
         self._eligible = self._pools()
         self._unblocked: dict[tuple[Pool, tuple[str, ...]], Pool] = {}
@@ -150,6 +152,12 @@ class Situation:
         """The same for readers: None when the task has no state."""
         return self.records(member, task) if self.tasks[task].stateful else None
 
+    def stateful_of(self, owner: Mapping[TaskId, str]) -> Counter[str]:
+        """Member -> how many stateful tasks it has of these."""
+        if len(self.stateful) == len(self.tasks):
+            return Counter(owner.values())
+        return Counter([member for task, member in owner.items() if self.tasks[task].stateful])
+
     def must_move(self, task: TaskId) -> bool:
         """Its owner may not keep it, and somebody else may have it.
 
@@ -237,15 +245,11 @@ class Shares:
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
         """Tasks outside the shares, summed over members; with both kinds of tasks, over stateful tasks plus over all tasks."""
-        stateful = dict.fromkeys(self.every, 0)
-        every = dict.fromkeys(self.every, 0)
-        for task, member in owner.items():
-            every[member] += 1
-            if self._situation.tasks[task].stateful:
-                stateful[member] += 1
-        outside = sum(self.every[member].outside(count) for member, count in every.items())
+        every = Counter(owner.values())
+        outside = sum([share.outside(every.get(member, 0)) for member, share in self.every.items()])
         if self.two_kinds:
-            outside += sum(self.stateful[member].outside(count) for member, count in stateful.items())
+            stateful = self._situation.stateful_of(owner)
+            outside += sum([share.outside(stateful.get(member, 0)) for member, share in self.stateful.items()])
         return outside
 
     def parts(self) -> Mapping[Kind, Mapping[str, Share]]:

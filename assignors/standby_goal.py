@@ -17,11 +17,11 @@ A copy stays unless another place is better at one of these, so a group whose st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Container, Mapping, Sequence
 
 import attrs
 
-from assignors.network import AssignmentNetwork
+from assignors.network import AssignmentNetwork, Offer
 from assignors.problem import StageCost
 from assignors.ranking import whole
 from assignors.situation import Pool, Share, Situation
@@ -105,7 +105,7 @@ class _Goal:
         self.exact &= flow.optimal
         self.unique &= flow.unique
         owner = self.wishes
-        taken = network.assigned(flow, order=lambda task: (owner[task].owner, task), allowed=self._may_have)
+        taken = network.assigned(flow, order=lambda task: (owner[task].owner, task), never=self._never)
         for task in placed:
             self.exact &= task in taken
             holder = taken.get(task) or self._any(task)
@@ -136,9 +136,9 @@ class _Goal:
         near: dict[str, Sequence[int]] = {}
         for place, common in self._offered(task, pool, alike):
             cost = traffic.at(self.places.rack[place]) + move_cost
-            near[place] = (common, 0, cost, 1, 0, 0, whole(situation.tasks[task]))
+            near[place] = (common, 0, cost, 1, 0, 0, 0)
         if near:
-            network.pooled(task, pool, None, near)
+            network.pooled(task, Offer(pool, network.lane(task), None, near), whole(situation.tasks[task]))
         return any_arc or bool(near)
 
     def _offered(self, task: TaskId, pool: Pool, alike: Callable[[str], int]) -> list[tuple[str, int]]:
@@ -164,6 +164,10 @@ class _Goal:
             for member in pool.members:
                 found.setdefault(self.places.of[member], []).append(member)
         return found
+
+    def _never(self, task: TaskId) -> Container[str | None]:
+        """Members that cannot have one more copy of it."""
+        return (*self.wishes[task].never, *self.holders[task])
 
     def _may_have(self, task: TaskId, member: str) -> bool:
         return member not in self.wishes[task].never and member not in self.holders[task]

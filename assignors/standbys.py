@@ -15,14 +15,14 @@ Where racks or tags matter, where the copies are to be in the end comes from `st
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 
 import attrs
 
 from assignors.movements import Movements, Slots
-from assignors.network import deal
 from assignors.situation import Pool, Share, Situation
 from assignors.standby_goal import StandbyGoal, Wish, standby_goal
+from assignors.turns import deal
 from events.tasks import TaskId
 
 
@@ -228,11 +228,14 @@ class _Board:
             capacity = self.situation.members[member].capacity
             heapq.heapreplace(loads, ((self.load[member] + places[member]) / capacity, member))
 
-        def allowed(task: TaskId, member: str) -> bool:
-            return self.may_hold(member, task) and member != self.destination.get(task)
+        def never(task: TaskId) -> Container[str | None]:
+            return (self.now[task], self.destination.get(task), *self.holders[task])
 
-        by_owner = sorted(tasks, key=lambda task: (self.now[task], task))
-        dealt = deal(by_owner, places, allowed)
+        of_owner: dict[str, list[TaskId]] = {}
+        for task in tasks:
+            of_owner.setdefault(self.now[task], []).append(task)
+        by_owner = [task for owner in sorted(of_owner) for task in of_owner[owner]]
+        dealt = deal(by_owner, places, never)
         stuck: list[TaskId] = []
         for task in by_owner:
             if task in dealt:

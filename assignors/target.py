@@ -9,7 +9,7 @@ from collections.abc import Container, Iterable, Iterator, Mapping
 
 import attrs
 
-from assignors.network import AssignmentNetwork
+from assignors.network import AssignmentNetwork, Lane, Offer
 from assignors.pace import Pace
 from assignors.racks import Traffic
 from assignors.ranking import whole
@@ -46,12 +46,14 @@ def min_rank(situation: Situation, tasks: Iterable[TaskId]) -> dict[TaskId, Cand
     cold: list[TaskId] = []
     for task in sorted(tasks):
         eligible = situation.eligible(task)
-        caught_up = tuple(member for member, copy in situation.copies[task].items() if copy.caught_up and member in eligible)
+        copies = situation.copies[task]
+        caught_up = tuple([member for member, copy in copies.items() if copy.caught_up and member in eligible]) if copies else ()
         if caught_up:
             found[task] = Candidates(members=caught_up)
         elif eligible:
             cold.append(task)
-    found.update(_soonest_ready(situation, cold))
+    if cold:
+        found.update(_soonest_ready(situation, cold))
     return found
 
 
@@ -71,20 +73,24 @@ def _soonest_ready(situation: Situation, tasks: list[TaskId]) -> dict[TaskId, Ca
     copyless: list[TaskId] = []
     for task in tasks:
         eligible = situation.eligible(task)
-        if eligible not in levels:
-            levels[eligible] = _Level(pace, queue, eligible)
-        expected = {member: queue[member] + pace.span(member, copy.records) for member, copy in situation.copies[task].items() if member in eligible}
-        soonest = min(expected.values(), default=None)
-        if soonest is not None and levels[eligible].is_later(whole(situation.tasks[task]), than=soonest):
-            found[task] = Candidates(members=tuple(member for member, span in expected.items() if span <= soonest + slack))
-            takers = [member for member, span in expected.items() if span == soonest]
-            for member in takers:
-                queue[member] += (soonest - queue[member]) // len(takers)
-        else:
-            copyless.append(task)
-            levels[eligible].add(whole(situation.tasks[task]))
-    idle = {eligible: level.idle(queue, slack) for eligible, level in levels.items()}
-    found.update((task, Candidates(fresh=idle[situation.eligible(task)])) for task in copyless)
+        level = levels.get(eligible)
+        if level is None:
+            level = levels[eligible] = _Level(pace, queue, eligible)
+        records = whole(situation.tasks[task])
+        copies = situation.copies[task]
+        if copies:
+            expected = {member: queue[member] + pace.span(member, copy.records) for member, copy in copies.items() if member in eligible}
+            soonest = min(expected.values(), default=None)
+            if soonest is not None and level.is_later(records, than=soonest):
+                found[task] = Candidates(members=tuple(member for member, span in expected.items() if span <= soonest + slack))
+                takers = [member for member, span in expected.items() if span == soonest]
+                for member in takers:
+                    queue[member] += (soonest - queue[member]) // len(takers)
+                continue
+        copyless.append(task)
+        level.add(records)
+    idle = {eligible: Candidates(fresh=level.idle(queue, slack)) for eligible, level in levels.items()}
+    found.update([(task, idle[situation.eligible(task)]) for task in copyless])
     return found
 
 
@@ -109,12 +115,17 @@ class _Level:
         self.filled = self.queues[0][0] * self.speed
         self.poured = 0
         self.tasks = 0
+        self._settled = 0
 
     def add(self, records: int) -> None:
         """Pour these in too."""
         self.poured += records
         self.tasks += 1
-        self.filled += records * self.pace.slowest
+
+    def _settle(self) -> None:
+        """Find the level anew. It does not matter in how many parts the records came."""
+        self.filled += (self.poured - self._settled) * self.pace.slowest
+        self._settled = self.poured
         while self.members < len(self.queues) and self.queues[self.members][0] * self.speed < self.filled:
             queue, speed = self.queues[self.members]
             self.filled += queue * speed
@@ -123,6 +134,7 @@ class _Level:
 
     def is_later(self, records: int, *, than: int) -> bool:
         """Would `records` be ready later than `than`, on whichever member is first, above the level and its queue?"""
+        self._settle()
         effort = records * self.pace.slowest
         return all(
             length * speed + effort > than * speed or self.filled * speed + effort * self.speed > than * self.speed * speed
@@ -134,6 +146,7 @@ class _Level:
 
         Where all restore alike: those whose queue is below the level, or next to the shortest. The pool itself when that is everybody.
         """
+        self._settle()
         pool = self.pool
         mean = self.poured // max(1, self.tasks)
         done = {member: queue[member] + self.pace.span(member, mean) for member in pool.members}
@@ -162,14 +175,13 @@ def constrained_balanced_assignment(
     """
     if not candidates:
         return {}
-    load = dict.fromkeys(situation.members, 0)
-    for task, owner in running.items():
-        load[owner] += situation.tasks[task].stateful
+    load = situation.stateful_of(running)
 
     def cost(member: str, task: TaskId) -> tuple[int, int, int]:
         return 0, 0 if situation.comes_home(member, task) else 1, situation.pace.span(member, situation.records(member, task))
 
     network = AssignmentNetwork(situation.tasks, levels=3)
+    offers: dict[Pool, Offer] = {}
     for task in sorted(candidates):
         for member in candidates[task].members:
             network.direct(task, member, cost(member, task))
@@ -178,7 +190,9 @@ def constrained_balanced_assignment(
             if member in candidates[task]:
                 network.direct(task, member, cost(member, task))
         if fresh is not None:
-            network.pooled(task, fresh, (0, 1, whole(situation.tasks[task])))
+            if fresh not in offers:
+                offers[fresh] = Offer(fresh, network.lane(task), (0, 1, 0), None)
+            network.pooled(task, offers[fresh], whole(situation.tasks[task]))
     for member, wanted in network.wanted().items():
         share = shares.stateful[member]
         network.room(member, share.lower, share.upper, taken=load[member], wanted=wanted)
@@ -199,11 +213,13 @@ def adopted_target(
         or len(situation.owner) < len(situation.tasks)
         or any(situation.members[owner].leaving or situation.must_move(task) for task, owner in situation.owner.items())
     )
+    if must_change:
+        return propose_balanced_assignment(situation, shares, candidates, settled, even_parts=even_parts)
     worth = _worth(situation, shares, running.owner)
-    if not must_change and worth == (0, 0, situation.racks.least()):
+    if worth == (0, 0, situation.racks.least()):
         return running
     proposed = propose_balanced_assignment(situation, shares, candidates, settled, even_parts=even_parts)
-    if must_change or _worth(situation, shares, proposed.owner) < worth:
+    if _worth(situation, shares, proposed.owner) < worth:
         return proposed
     return Target(owner=running.owner, optimal=proposed.optimal, unique=proposed.unique)
 
@@ -236,11 +252,12 @@ def propose_balanced_assignment(
     network = AssignmentNetwork(
         situation.tasks, levels=len(STAYS), two_kinds=shares.two_kinds, racks=racks.of if racks.counts else None, spread=even_parts or bool(limits)
     )
+    arcs = _TaskArcs(network, situation)
     for task in situation.tasks:
         if task in settled:
             network.direct(task, settled[task], STAYS)
         elif situation.eligible(task):
-            _add_task(network, situation, task, candidates.get(task))
+            arcs.add(task, candidates.get(task))
         elif task in situation.owner and not situation.members[situation.owner[task]].leaving:
             network.direct(task, situation.owner[task], STAYS)
     parts = shares.parts() if even_parts else {}
@@ -268,48 +285,70 @@ def _steps_of_part(most: int, part: Share | None, every: int) -> Iterator[tuple[
         yield end, (0, int(end > most), 0, 0, uneven, 0, 0)
 
 
-def _add_task(network: AssignmentNetwork, situation: Situation, task: TaskId, candidates: Candidates | None) -> None:
-    """One task's arcs.
+class _TaskArcs:
+    """The arcs of each task.
 
     Costs: (imbalance, crowding, rack cost, changes of owner, unevenness, dislike, records to restore), where dislike is one of LIKED, NEUTRAL and
     BLOCKED. The rack cost is that of `racks.Racks`: of the traffic, and of a change of owner in the same coin; 0 where racks make no difference.
     """
-    owner = situation.owner.get(task)
-    eligible = situation.unblocked(task)
-    changes = 0 if owner is None and candidates is None else 1
-    granted: Container[str] = candidates if candidates is not None else ()
-    named = dict.fromkeys(candidates.members if candidates is not None else ())
-    if situation.tasks[task].stateful:
-        named.update(dict.fromkeys((*situation.copies[task], *situation.blocked.get(task, ()))))
-    else:
-        named.update(dict.fromkeys(situation.homes(task)))
-    racks = situation.racks
-    traffic, move_cost = racks.active(task), racks.move_cost(task)
-    if owner is not None and situation.may_run(owner, task):
-        network.direct(task, owner, (0, 0, traffic.at(racks.of[owner]), 0, 0, 0, 0))
-    for member in named:
-        if member != owner and situation.may_run(member, task):
-            ready = situation.is_ready(member, task)
-            dislike = NEUTRAL
-            if situation.comes_home(member, task) or situation.tasks[task].guest or (ready and _restoring(situation, task)):
-                dislike = LIKED
-            elif not ready and member not in eligible and member not in granted:
-                dislike = BLOCKED
-            change = 0 if member in granted else changes
-            rack_cost = traffic.at(racks.of[member]) + change * move_cost
-            network.direct(task, member, (0, 0, rack_cost, change, 0, dislike, 0 if ready else situation.records(member, task)))
-    records = whole(situation.tasks[task]) if situation.tasks[task].stateful else 0
-    fresh = candidates.fresh if candidates is not None else None
-    if fresh is not None:
-        _add_pool(network, task, fresh, traffic, 0, (0, 0, NEUTRAL, records))
-    if fresh is not eligible and eligible:
-        dislike = LIKED if situation.tasks[task].guest else NEUTRAL
-        _add_pool(network, task, eligible, traffic, changes * move_cost, (changes, 0, dislike, records))
 
+    def __init__(self, network: AssignmentNetwork, situation: Situation) -> None:
+        self.network = network
+        self.situation = situation
+        self.offers: dict[tuple[Pool, Lane, int, int, int, int], Offer] = {}
 
-def _add_pool(network: AssignmentNetwork, task: TaskId, pool: Pool, traffic: Traffic, move_cost: int, rest: tuple[int, int, int, int]) -> None:
-    near = {rack: (0, 0, cost + move_cost, *rest) for rack, cost in traffic.near.items()}
-    network.pooled(task, pool, (0, 0, traffic.far + move_cost, *rest), near)
+    def add(self, task: TaskId, candidates: Candidates | None) -> None:
+        """Those of one task."""
+        situation = self.situation
+        of_task = situation.tasks[task]
+        owner = situation.owner.get(task)
+        eligible = situation.unblocked(task)
+        changes = 0 if owner is None and candidates is None else 1
+        traffic, move_cost = situation.racks.active(task), situation.racks.move_cost(task)
+        if owner is not None and situation.may_run(owner, task):
+            self.network.direct(task, owner, (0, 0, traffic.at(situation.racks.of[owner]), 0, 0, 0, 0))
+        self._named(task, owner, eligible, candidates, traffic, changes, move_cost)
+        records = whole(of_task) if of_task.stateful else 0
+        fresh = candidates.fresh if candidates is not None else None
+        if fresh is not None:
+            self.network.pooled(task, self._offer(fresh, task, traffic, 0, 0, NEUTRAL), records)
+        if fresh is not eligible and eligible:
+            dislike = LIKED if of_task.guest else NEUTRAL
+            self.network.pooled(task, self._offer(eligible, task, traffic, changes * move_cost, changes, dislike), records)
+
+    def _named(
+        self, task: TaskId, owner: str | None, eligible: Pool, candidates: Candidates | None, traffic: Traffic, changes: int, move_cost: int
+    ) -> None:
+        """To members that it names: its candidates, and those that have copies or had it before."""
+        situation = self.situation
+        granted: Container[str] = candidates if candidates is not None else ()
+        named = dict.fromkeys(candidates.members if candidates is not None else ())
+        if situation.tasks[task].stateful:
+            named.update(dict.fromkeys((*situation.copies[task], *situation.blocked.get(task, ()))))
+        else:
+            named.update(dict.fromkeys(situation.homes(task)))
+        for member in named:
+            if member != owner and situation.may_run(member, task):
+                ready = situation.is_ready(member, task)
+                dislike = NEUTRAL
+                if situation.comes_home(member, task) or situation.tasks[task].guest or (ready and _restoring(situation, task)):
+                    dislike = LIKED
+                elif not ready and member not in eligible and member not in granted:
+                    dislike = BLOCKED
+                change = 0 if member in granted else changes
+                rack_cost = traffic.at(situation.racks.of[member]) + change * move_cost
+                records = 0 if ready else situation.records(member, task)
+                self.network.direct(task, member, (0, 0, rack_cost, change, 0, dislike, records))
+
+    def _offer(self, pool: Pool, task: TaskId, traffic: Traffic, move_cost: int, changes: int, dislike: int) -> Offer:
+        """To any member of the pool; the records come on top. One for all tasks that are alike."""
+        key = pool, self.network.lane(task), id(traffic), move_cost, changes, dislike  # `Racks` keeps one object for all that cost the same
+        found = self.offers.get(key)
+        if found is None:
+            rest = (changes, 0, dislike, 0)
+            near = {rack: (0, 0, cost + move_cost, *rest) for rack, cost in traffic.near.items()}
+            found = self.offers[key] = Offer(pool, key[1], (0, 0, traffic.far + move_cost, *rest), near)
+        return found
 
 
 LIKED = 0

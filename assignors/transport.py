@@ -102,7 +102,6 @@ class _Face:
         self.network = network
         self.free: Flags = network.capacity > 0
         self.amount: Ints = np.zeros_like(network.capacity)
-        self.solved = False
         # The solver multiplies costs by the number of nodes, and keeps twice that below 2**63 (BAD_COST_RANGE otherwise).
         self.most_cost = 2 ** (61 - (network.nodes + 1).bit_length())
         self.units = int(network.supply[network.supply > 0].sum())
