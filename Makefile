@@ -55,5 +55,5 @@ $(READY): pyproject.toml constraints.txt
 	if [ -z "$$python" ]; then echo "make: no Python 3.11 or later found; install one, or name it: make PYTHON=/path/to/python3" >&2; exit 1; fi; \
 	echo "setting up .venv with $$python (once; about a minute)" >&2; \
 	"$$python" -m venv .venv
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,kafka]'
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check -c constraints.txt -e '.[dev,kafka,spark]'
 	@touch $@

@@ -28,6 +28,7 @@ COMMANDS = {
     "status": "equipoise.cli.groups:status",
     "tail": "equipoise.cli.tail:tail",
     "archive": "equipoise.cli.archive:archive",
+    "compact": "equipoise.cli.archive:compact",
 }
 """Command -> ``module:attribute``, in the order `equipoise --help` lists them."""
 
@@ -40,7 +41,7 @@ main = Front(
     a log, and answers from that log: what was decided, why, and what would have been decided otherwise.
 
     Start with `equipoise demo`. A LOG is a path or URL: group.db or sqlite:///... (SQLite), group.jsonl (JSON Lines),
-    kafka://host:port[/prefix] (Kafka).
+    archive/ (a Parquet dataset), kafka://host:port[/prefix] (Kafka).
     """,
     epilog="`equipoise COMMAND --help` shows examples. Exit codes: 0 it holds or is done, 1 the answer is no, 2 bad input or usage.",
 )

@@ -1,51 +1,126 @@
-"""`equipoise archive LOG --to FILE`: a log in Kafka copied into a file, resumable, no record twice."""
+"""`equipoise archive LOG --to LOG2`: a log copied into a file or a Parquet archive, resumable, no record twice. `equipoise compact ARCHIVE`."""
 
 from __future__ import annotations
 
 import time
+from collections.abc import Callable
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import attrs
 import click
 
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG
 from equipoise.cli.screen import Screen
 from events.errors import InputError
-from events.log import Log, open_log
+from events.log import Log, is_archive_location, open_log
+from events.log.stored import StoredLog
 from replay.wording import counted
 
+if TYPE_CHECKING:
+    from events.log.kafka.log import KafkaLog
+
+Advance = Callable[[int], None]
 _ROUND_S = 2.0
+_FACTS_A_FILE = 100_000
 
 
-@command("archive", short_help="Copy a log in Kafka into a file, going on where the last run ended.")
+@attrs.define
+class _Done:
+    facts: int = 0
+    decisions: int = 0
+    waiting: int = 0
+    next_offsets: dict[int, int] = attrs.field(factory=dict)
+    """Partition -> offset of the next fact to copy."""
+
+
+@command("archive", short_help="Copy a log into a file or a Parquet archive, going on where the last run ended.")
 @click.argument("log", type=LOG)
-@click.option("--to", "location", required=True, metavar="LOG2", help="The file (group.db); one that holds the beginning of LOG is continued.")
+@click.option(
+    "--to", "location", required=True, metavar="LOG2", help="The file (group.db) or archive (archive/); one that holds LOG's beginning is continued."
+)
 @click.option("--follow", is_flag=True, help="Go on with what comes, until interrupted.")
 def archive(screen: Screen, log: Log, location: str, follow: bool) -> None:
-    """Copies facts and decisions of LOG (kafka://host:port[/prefix][?partition=N]) into a file that every other command reads. It may be killed at
-    any moment; the next run goes on from there. Facts whose decisions may not all be written yet wait for the next run.
+    """Copies facts and decisions of LOG into a file, or into a Parquet archive, that every other command reads. It may be killed at any moment; the
+    next run goes on from there. Of a log in Kafka (kafka://host:port[/prefix][?partition=N]) facts whose decisions may not all be written yet wait
+    for the next run. A file holds one partition, an archive all.
 
     \b
     Examples:
-      equipoise archive kafka://127.0.0.1:9092 --to groups.db
+      equipoise archive kafka://127.0.0.1:9092 --to archive/
       equipoise archive 'kafka://127.0.0.1:9092/equipoise?partition=3' --to groups.p3.db --follow
+      equipoise archive group.db --to archive/
     """
-    from events.log.kafka.archive import archive
-    from events.log.kafka.log import KafkaLog
-
-    if not isinstance(log, KafkaLog):
-        raise InputError(f"{log.location}: is a file already; archive copies kafka://host:port[/prefix]")
     if location.startswith("kafka://"):
-        raise InputError("--to: name a file, as group.db")
-    facts = decisions = 0
-    with open_log(Path(location) if "://" not in location else location, "a") as target, screen.progress("copying") as advance:
+        raise InputError("--to: name a file, as group.db, or an archive, as archive/")
+    done = _Done()
+    with screen.progress("copying") as advance:
         while True:
-            done = archive(log, target, advance=advance)
-            facts, decisions = facts + done.facts, decisions + done.decisions
+            _round(log, location, done, advance)
             if not follow:
                 break
             time.sleep(_ROUND_S)
-    told = f"{counted(facts, 'fact')} and {counted(decisions, 'decision')} copied to {location}, up to offset {done.position}"
+    offsets = sorted(done.next_offsets.items())
+    where = f"offset {offsets[0][1]}" if len(offsets) == 1 else ", ".join(f"offset {offset} of partition {each}" for each, offset in offsets)
+    told = f"{counted(done.facts, 'fact')} and {counted(done.decisions, 'decision')} copied to {location}, up to {where}"
     waiting = f"; {counted(done.waiting, 'fact')} behind the last decision wait for the next run" if done.waiting else ""
-    document = {"facts": facts, "decisions": decisions, "next_offset": done.position, "waiting": done.waiting}
+    document = {
+        "facts": done.facts,
+        "decisions": done.decisions,
+        "next_offset": offsets[0][1] if len(offsets) == 1 else None,
+        "next_offsets": [{"partition": each, "offset": offset} for each, offset in offsets],
+        "waiting": done.waiting,
+    }
     screen.answer(document, told + waiting)
+
+
+def _round(log: Log, location: str, done: _Done, advance: Advance) -> None:
+    from events.log.kafka.log import KafkaLog
+
+    done.waiting = 0
+    if isinstance(log, KafkaLog):
+        _from_kafka(log, location, done, advance)
+    elif isinstance(log, StoredLog):
+        from events.log.copying import copy_log
+
+        with open_log(location, "a") as target:
+            copied = copy_log(log, target, advance=advance)
+        done.facts, done.decisions = done.facts + copied.facts, done.decisions + copied.decisions
+        done.next_offsets[0] = copied.position
+    else:
+        raise InputError(f"{log.location}: is an archive already; archive copies logs in Kafka (kafka://host:port[/prefix]) and in files (group.db)")
+
+
+def _from_kafka(log: KafkaLog, location: str, done: _Done, advance: Advance) -> None:
+    from events.log.kafka.archive import archive
+    from events.log.kafka.log import KafkaLog
+
+    if not is_archive_location(location):
+        with open_log(location, "a") as target:
+            archived = archive(log, target, advance=advance)
+        done.facts, done.decisions, done.waiting = done.facts + archived.facts, done.decisions + archived.decisions, archived.waiting
+        done.next_offsets[log.only_partition()] = archived.position
+        return
+    for partition in log.partitions():
+        with KafkaLog(log.location_of(partition)) as source, open_log(f"{location}?partition={partition}", "a") as target:
+            archived = archive(source, target, facts_a_transaction=_FACTS_A_FILE, advance=advance)
+        done.facts, done.decisions, done.waiting = done.facts + archived.facts, done.decisions + archived.decisions, done.waiting + archived.waiting
+        done.next_offsets[partition] = archived.position
+
+
+@command("compact", short_help="Merge the small files of a Parquet archive.")
+@click.argument("location", metavar="ARCHIVE", type=click.Path(file_okay=False, path_type=Path))
+def compact(screen: Screen, location: Path) -> None:
+    """Merges files of ARCHIVE that hold the same partition and day into few large ones. Others may read it and append to it meanwhile; killed at any
+    moment, it loses nothing and doubles nothing.
+
+    \b
+    Examples:
+      equipoise compact archive/
+    """
+    from events.log.parquet.compact import compact
+
+    with screen.progress("compacting, in partitions") as advance:
+        done = compact(location, advance=advance)
+    screen.answer(attrs.asdict(done), f"{counted(done.before, 'file')} -> {done.after:,}: {counted(done.merged_rows, 'record')} merged")

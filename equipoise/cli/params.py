@@ -6,6 +6,7 @@ import contextlib
 import difflib
 import json
 import os
+import shutil
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -16,7 +17,7 @@ import click
 from equipoise.cli.screen import Screen
 from events.errors import FieldError, InputError
 from events.knobs import Knobs
-from events.log import Log, open_log
+from events.log import Log, PartitionedLog, is_archive_location, open_log
 from events.records import DecisionRecord, Record
 from events.tasks import TaskId, parse_task
 
@@ -59,10 +60,7 @@ OFFSET = click.IntRange(min=0)
 def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iterator[Record | DecisionRecord]:
     """Every record of `log` in stored order, under a progress bar. Of a log with several partitions, and a `group`: those in its partition."""
     records = log.read()
-    if group is not None and log.location.startswith("kafka://"):
-        from events.log.kafka.log import KafkaLog
-
-        assert isinstance(log, KafkaLog), "the only form of log at such a location"
+    if group is not None and isinstance(log, PartitionedLog):
         records = log.read_beside(group)
     return screen.track(records, label, log.count())
 
@@ -75,19 +73,23 @@ def new_log(location: str) -> Iterator[Log]:
     """
     scheme = "sqlite:///" if location.startswith("sqlite:///") else ""
     path = Path(location.removeprefix(scheme))
-    if path.is_dir() or ("://" in location and not scheme) or (path.is_file() and path.stat().st_size):
+    is_archive = is_archive_location(location)
+    if (
+        (path.is_dir() and (any(path.iterdir()) or not location.endswith(("/", ".parquet"))))
+        or ("://" in location and not scheme)
+        or (path.is_file() and path.stat().st_size)
+    ):
         open_log(location, "r").close()  # raises when that can be no log, or is none
     part = path.with_name(f"{path.stem}.part{path.suffix}")
     try:
-        with _opened(f"{scheme}{part}", part, path) as log, log.transaction():
+        with _opened(f"{part}/" if is_archive else f"{scheme}{part}", part, path) as log, log.transaction():
             yield log
-        for name in _beside(path):
-            name.unlink(missing_ok=True)
+        _remove(path, *_beside(path))
         os.replace(part, path)
     finally:
-        for name in (part, *_beside(part)):
-            with contextlib.suppress(OSError):
-                name.unlink(missing_ok=True)
+        with contextlib.suppress(OSError):
+            _remove(part, *_beside(part))
+            part.unlink(missing_ok=True)
 
 
 def _opened(location: str, part: Path, path: Path) -> Log:
@@ -100,6 +102,14 @@ def _opened(location: str, part: Path, path: Path) -> Log:
 def _beside(path: Path) -> tuple[Path, Path]:
     """The files that SQLite may have left beside a log."""
     return Path(f"{path}-wal"), Path(f"{path}-shm")
+
+
+def _remove(path: Path, *beside: Path) -> None:
+    """A log, and what stands beside it; an archive with all that is in it, a file only as what takes its place replaces it."""
+    for name in beside:
+        name.unlink(missing_ok=True)
+    if path.is_dir():
+        shutil.rmtree(path)
 
 
 def with_settings(knobs: Knobs, settings: Iterable[str]) -> Knobs:

@@ -17,7 +17,7 @@ from contextlib import AbstractContextManager
 from os import PathLike, fspath
 from pathlib import Path
 from types import TracebackType
-from typing import Protocol, Self
+from typing import Protocol, Self, runtime_checkable
 
 from events.errors import InputError
 from events.facts import Fact
@@ -26,7 +26,7 @@ from events.log.sqlite import SqliteLog
 from events.log.stored import Mode
 from events.records import DecisionRecord, Record
 
-__all__ = ["JsonLinesLog", "Log", "Mode", "SqliteLog", "open_log"]
+__all__ = ["JsonLinesLog", "Log", "Mode", "PartitionedLog", "SqliteLog", "is_archive_location", "open_log"]
 
 
 class Log(Protocol):
@@ -41,7 +41,8 @@ class Log(Protocol):
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Record | DecisionRecord]:
         """Records in stored order, from the fact `from_offset` on.
 
-        With `group`: the records of that group, and LogOpened. The others are checked all the same, but not decoded.
+        With `group`: the records of that group, and LogOpened. The others are checked all the same, but not decoded; of those in an archive
+        only that each is there, so that damage to one group leaves the others readable.
 
         A fact whose payload is unsound, though its checksum holds, comes as `Undecodable` (PROTOCOL L6).
 
@@ -94,9 +95,18 @@ class Log(Protocol):
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None, /) -> None: ...
 
 
+@runtime_checkable
+class PartitionedLog(Protocol):
+    """What a log that may have several partitions has besides: offsets count in each of them."""
+
+    def read_beside(self, group: str) -> Iterator[Record | DecisionRecord]:
+        """Everything in the partition that holds `group`."""
+        ...
+
+
 def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure: bool = False) -> Log:
     """Open the log at `location`: ``group.db`` or ``sqlite:///group.db`` (``sqlite:////absolute.db``), ``group.jsonl``,
-    ``kafka://host:port[/prefix]`` (to read).
+    ``archive/`` (a Parquet dataset), ``kafka://host:port[/prefix]`` (to read).
 
     `mode`: "r" to read; "w" for a new one, in place of a log that is there (anything else there is left alone); "a" to go on with one, or begin it.
     `check_structure`: have the store check its own pages and indexes first, and its seal at the end of each reading, where it has them.
@@ -114,10 +124,21 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
         return KafkaLog(text)
     if text.startswith("sqlite:///"):
         return SqliteLog(Path(text.removeprefix("sqlite:///")), mode, check_structure=check_structure)
-    if "://" in text or text.endswith("/") or Path(text).is_dir():
-        raise InputError(f"{text}: this build reads SQLite (group.db, sqlite:///group.db), JSON Lines (group.jsonl) and kafka://host:port[/prefix]")
+    if is_archive_location(text):
+        from events.log.parquet.log import ArchiveLog
+
+        return ArchiveLog(text, mode)
+    if "://" in text:
+        forms = "SQLite (group.db, sqlite:///group.db), JSON Lines (group.jsonl), Parquet (archive/) and kafka://host:port[/prefix]"
+        raise InputError(f"{text}: this build reads {forms}")
     if text.endswith(".db"):
         return SqliteLog(Path(text), mode, check_structure=check_structure)
     if text.endswith(".jsonl"):
         return JsonLinesLog(Path(text), mode)
-    raise InputError(f"{text}: which form is this? Name it .db (SQLite) or .jsonl (JSON Lines), or write sqlite:///{text}")
+    raise InputError(f"{text}: which form is this? Name it .db (SQLite) or .jsonl (JSON Lines), end it with / (Parquet), or write sqlite:///{text}")
+
+
+def is_archive_location(location: str) -> bool:
+    """Whether it names a folder, which an archive is: ``archive/``, ``group.parquet``, ``archive/?partition=3``, or one that is there."""
+    folder = location.partition("?partition=")[0]
+    return "://" not in location and (folder.endswith(("/", ".parquet")) or Path(folder).is_dir())

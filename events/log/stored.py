@@ -83,23 +83,24 @@ class StoredLog(abc.ABC):
         return self._read(from_offset, group)
 
     def _read(self, from_offset: int, group: str | None) -> Iterator[Record | DecisionRecord]:
-        order = Order(from_offset)
         any_row = False
-        try:
-            order.log_id = self._log_id() if from_offset else ""
-            for row in self._rows(from_offset):
-                any_row = True
-                order.take(row)
-                if isinstance(row, FactRow) and row.belongs_to_no_group:
-                    continue
-                if group is None or row.group == group or row.group == "":
-                    yield order.record(row)
-        except MissingRowError as error:
-            raise GapError(order.position, f"a record is missing here: {error}; restore the log from a copy") from None
-        except BrokenStoreError as error:
-            raise DamagedError(order.position, f"cannot be read: {error}; restore the log from a copy") from None
+        for row, order in self.checked_rows(from_offset):
+            any_row = True
+            if isinstance(row, FactRow) and row.belongs_to_no_group:
+                continue
+            if group is None or row.group == group or row.group == "":
+                yield order.record(row)
         if from_offset and not any_row and from_offset != self.position():
             raise InputError(f"{self.location}: begins at offset 0 and its next fact gets {self.position()}; {from_offset} is beyond that")
+
+    def checked_rows(self, from_offset: int = 0) -> Iterator[tuple[Row, Order]]:
+        """Every row, those of no group too, once it was found to follow on; with the order, which gives its record. Raises what `read` does."""
+        order = Order(from_offset)
+        with self._as_damage(order):
+            order.log_id = self._log_id() if from_offset else ""
+            for row in self._rows(from_offset):
+                order.take(row)
+                yield row, order
 
     def _log_id(self) -> str:
         order = Order()
@@ -121,11 +122,15 @@ class StoredLog(abc.ABC):
             return self._stored_position() if self.mode == "r" else self._order.position
 
     @contextlib.contextmanager
-    def _as_damage(self) -> Iterator[None]:
+    def _as_damage(self, reading: Order | None = None) -> Iterator[None]:
+        """Turns what a store raises into an error with its offset. `reading`: the order of the reading it happens in."""
         try:
             yield
+        except MissingRowError as error:
+            raise GapError((reading or self._order).position, f"a record is missing here: {error}; restore the log from a copy") from None
         except BrokenStoreError as error:
-            raise DamagedError(self._order.position, f"{self.location} cannot be read: {error}; restore the log from a copy") from None
+            where = "" if reading is not None else f"{self.location} "
+            raise DamagedError((reading or self._order).position, f"{where}cannot be read: {error}; restore the log from a copy") from None
 
     # ---------------------------------------------------------------------------------------------------------- appending
 

@@ -82,6 +82,13 @@ async def test_every_reader_says_of_a_log_in_kafka_what_it_says_of_its_archive(b
         ours = list(copy.read())
         theirs = [entry for entry in live.read(group=group) if not isinstance(entry, Record) or entry.offset < copied["next_offset"]]
     assert ours == theirs[: len(ours)]
+    dataset = f"{tmp_path / 'archive'}/"
+    all_copied = document("archive", location, "--to", dataset)
+    assert [each["partition"] for each in all_copied["next_offsets"]] == [0, 1]
+    assert document("archive", location, "--to", dataset)["facts"] == 0
+    assert document("verify", dataset)["groups"] == document("verify", str(archived))["groups"]
+    with open_log(dataset) as copy:
+        assert list(copy.read(group=group)) == ours
     codes = [entry.event.code for entry in ours if isinstance(entry, Record) and isinstance(entry.event, Undecodable)]
     assert codes == ["no_envelope", "misshapen"]
     at = str(copied["next_offset"] - 1)
@@ -104,7 +111,7 @@ async def test_every_reader_says_of_a_log_in_kafka_what_it_says_of_its_archive(b
         assert set(read.never_met()) <= {("group", "halted"), ("", "halted")}
 
 
-async def test_an_archive_goes_on_where_it_was_cut_off(bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_an_archive_goes_on_where_it_was_cut_off(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     from events.log.kafka import archive as archiving
 
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0)
@@ -118,7 +125,6 @@ async def test_an_archive_goes_on_where_it_was_cut_off(bootstrap: str, prefix: s
         swarm.add("g", ["m2"])
         await swarm.until_all_run("g", 4, ["m1", "m2"])
     location, path = f"kafka://{bootstrap}/{prefix}", tmp_path / "archive.db"
-    monkeypatch.setattr(archiving, "_FACTS_A_TRANSACTION", 4)
 
     class KilledError(Exception):
         pass
@@ -133,7 +139,7 @@ async def test_an_archive_goes_on_where_it_was_cut_off(bootstrap: str, prefix: s
 
     with open_log(location) as source:
         with open_log(path, "a") as target, pytest.raises(KilledError):
-            archiving.archive(source, target, advance=advance)  # type: ignore[arg-type]
+            archiving.archive(source, target, facts_a_transaction=4, advance=advance)  # type: ignore[arg-type]
         with open_log(path, "a") as target:
             assert target.position() == 12
             done = archiving.archive(source, target)  # type: ignore[arg-type]

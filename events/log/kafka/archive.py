@@ -32,8 +32,12 @@ class Archived:
     """Facts that are there and not settled yet."""
 
 
-def archive(source: KafkaLog, target: Log, *, advance: Callable[[int], None] = lambda records: None) -> Archived:
+def archive(
+    source: KafkaLog, target: Log, *, facts_a_transaction: int = _FACTS_A_TRANSACTION, advance: Callable[[int], None] = lambda records: None
+) -> Archived:
     """Copies what is settled in `source` and not yet in `target`, which is open for appending.
+
+    `facts_a_transaction`: a file that makes a new part for each transaction wants larger ones.
 
     Killed at any moment, it goes on where its last transaction ended. Raises InputError when `target` holds another log, or `source` has several
     partitions and none is named; LogError when decisions came so late (of a group that had been halted) that they have no place any more.
@@ -46,7 +50,7 @@ def archive(source: KafkaLog, target: Log, *, advance: Callable[[int], None] = l
     settled = _Settling()
     for each in settled.over(source.rows(partition, begin)):
         batch.append(each)
-        if len(batch) >= _FACTS_A_TRANSACTION:
+        if len(batch) >= facts_a_transaction:
             facts, decisions = facts + len(batch), decisions + _write(target, batch)
             advance(len(batch))
             batch.clear()

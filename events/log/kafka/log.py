@@ -224,6 +224,14 @@ class KafkaLog:
         self._must_be_open()
         return self._loop.run(self._end(self._place.topics.facts, self.only_partition()))
 
+    def partitions(self) -> list[int]:
+        """Those that are meant: the one that is named, or all that groups are spread over."""
+        return self._partitions(None)
+
+    def location_of(self, partition: int) -> str:
+        """Where one of its partitions is, as a log by itself."""
+        return f"{self.location.partition('?')[0]}?partition={partition}"
+
     def only_partition(self) -> int:
         """The partition it is a log of. Raises InputError when it has several and none is named."""
         partitions = self._partitions(None)

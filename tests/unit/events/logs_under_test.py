@@ -11,12 +11,16 @@ from events.decisions import BalanceEvaluated, Decision, EventRejected, MemberAs
 from events.facts import Fact, GroupConfigured, LagReported, LogOpened, MemberJoined, ProbingTick
 from events.log import open_log
 from events.log.jsonl import JsonLinesLog, render
+from events.log.parquet.log import ArchiveLog
+from events.log.parquet.store import ArchivePartition
+from events.log.parquet.writing import Writer
 from events.log.rows import DecisionRow, FactRow, Row
 from events.log.sqlite import SqliteLog
+from events.log.stored import StoredLog
 from events.records import DecisionRecord, Record
 from events.tasks import LagSentinel, TaskId
 
-FORMS = ("group.db", "group.jsonl")
+FORMS = ("group.db", "group.jsonl", "group.parquet")
 
 T = TaskId
 FACTS: list[tuple[str, int, Fact]] = [
@@ -57,13 +61,24 @@ def fill(path: Path) -> list[Record | DecisionRecord]:
 
 def rows_of(path: Path) -> list[Row]:
     """The rows of a log, as they are stored."""
-    log = SqliteLog(path, "r") if path.suffix == ".db" else JsonLinesLog(path, "r")
+    log: StoredLog
+    if path.suffix == ".parquet":
+        log = ArchivePartition(path, 0, "r", str(path))
+    else:
+        log = SqliteLog(path, "r") if path.suffix == ".db" else JsonLinesLog(path, "r")
     with log:
         return list(log._rows(0))
 
 
 def put(path: Path, rows: Iterable[Row]) -> None:
     """Make `path` a log of exactly these rows, sound or not."""
+    if path.suffix == ".parquet":
+        ArchiveLog(str(path), "w").close()
+        writer = Writer(path, 0, 0, 0, 0)
+        for row in rows:
+            writer.add(row)
+        writer.publish()
+        return
     path.unlink(missing_ok=True)
     if path.suffix == ".jsonl":
         path.write_bytes(b"".join(render(row) + b"\n" for row in rows))

@@ -312,7 +312,9 @@ def test_sound_rows_make_a_sound_log(path: Path) -> None:
     assert read_all(path) == written
 
 
-def test_records_of_other_groups_are_checked_too(path: Path) -> None:
+@pytest.mark.parametrize("form", ["group.db", "group.jsonl"])
+def test_records_of_other_groups_are_checked_too(tmp_path: Path, form: str) -> None:
+    path = tmp_path / form
     fill(path)
     rows: list[Any] = list(rows_of(path))
     put(path, [*rows[:5], attrs.evolve(rows[5], append_ms=7), *rows[6:]])
@@ -342,10 +344,11 @@ def test_a_damaged_log_is_not_appended_to_past_the_damage(tmp_path: Path, at: in
 @pytest.mark.parametrize(
     ("location", "says"),
     [
-        ("archive/", "this build reads SQLite"),
+        ("archive/", "archive: there is no such log; make one with"),
         ("kafka://127.0.0.1:1/equipoise", "no broker answers at 127.0.0.1:1"),
         ("http://x/group.db", "this build reads SQLite"),
-        ("group.parquet", "which form is this"),
+        ("group.parquet", "there is no such log"),
+        ("group", "which form is this"),
         ("nothing.db", "there is no such log"),
         ("nothing.jsonl", "there is no such log"),
         ("sqlite:///nothing.txt", "there is no such log"),
@@ -365,7 +368,7 @@ def test_a_new_log_needs_its_folder(path: Path) -> None:
 
 
 def test_a_folder_is_no_log(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="this build reads"):
+    with pytest.raises(InputError, match="is a folder, but no archive of equipoise"):
         open_log(tmp_path)
 
 

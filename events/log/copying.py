@@ -1,0 +1,72 @@
+"""A log in a file copied into another form, record by record: resumable, no record twice, the bytes of facts as they came."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import islice
+
+import attrs
+
+from events.errors import InputError, LogError
+from events.facts import LogOpened
+from events.log import Log
+from events.log.rows import FactRow
+from events.log.stored import StoredLog
+from events.records import DecisionRecord, Record
+
+_ROWS_A_TRANSACTION = 200_000
+
+
+@attrs.frozen(kw_only=True)
+class Copied:
+    """What one run has copied."""
+
+    facts: int
+    decisions: int
+    position: int
+    """Offset of the next fact to copy."""
+
+
+def copy_log(source: StoredLog, target: Log, *, advance: Callable[[int], None] = lambda records: None) -> Copied:
+    """Copies what is in `source` and not yet in `target`, which is open for appending.
+
+    Killed at any moment, it goes on where its last transaction ended. Raises InputError when `target` holds another log, and what reading raises.
+    """
+    position = target.position()
+    _must_be_the_same(source, target)
+    facts = decisions = 0
+    begin = max(0, position - 1)
+    there = sum(isinstance(record, DecisionRecord) for record in target.read(begin)) if position else -1
+    rows = source.checked_rows(begin)
+    while True:
+        seen = 0
+        with target.transaction():
+            for row, order in islice(rows, _ROWS_A_TRANSACTION):  # it may end between a fact and its decisions: the next run looks which are there
+                seen += 1
+                if isinstance(row, FactRow):
+                    if row.offset >= position:
+                        target.append_payload(row.group, row.append_ms, row.kind, row.version, row.payload)
+                        facts, there = facts + 1, 0
+                elif there > 0:
+                    there -= 1
+                else:
+                    record = order.record(row)
+                    assert isinstance(record, DecisionRecord), "a decision's row gives a decision"
+                    target.append_decisions([record])
+                    decisions += 1
+        advance(seen)
+        if not seen:
+            return Copied(facts=facts, decisions=decisions, position=target.position())
+
+
+def _must_be_the_same(source: Log, target: Log) -> None:
+    theirs, ours = _opening(target), _opening(source)
+    if ours is None:
+        raise LogError(0, f"{source.location}: the log is empty, so there is nothing to copy; import or simulate one")
+    if theirs is not None and theirs != ours:
+        raise InputError(f"{target.location}: holds log {theirs.log_id!r}, and {source.location} is {ours.log_id!r}; name another place")
+
+
+def _opening(log: Log) -> LogOpened | None:
+    first = next(iter(log.read()), None)
+    return first.event if isinstance(first, Record) and isinstance(first.event, LogOpened) else None

@@ -1,0 +1,1 @@
+"""An archive: a Parquet dataset that is a log, partitioned by date. See `events.log.parquet.log`."""

@@ -1,0 +1,98 @@
+"""Many small files of an archive become few large ones, while others read and append.
+
+A merged file covers the rows of those it came from and says so in its name, so a reader that meets both takes each row once; killed in between, the
+next run removes what is covered. Rows keep their order and their bytes.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import attrs
+
+from events.errors import DamagedError, InputError
+from events.log.parquet.files import Part, all_parts, batches, by_partition, check_archive, covering
+from events.log.parquet.writing import MOST_FILE_ROWS, Writer
+from events.log.stored import BrokenStoreError
+
+
+@attrs.frozen(kw_only=True)
+class Compacted:
+    """What one run has done. `before`, `after`: files there were and are."""
+
+    partitions: int
+    before: int
+    after: int
+    merged_rows: int
+
+
+def compact(root: Path, *, most_rows: int = MOST_FILE_ROWS, advance: Callable[[int], None] = lambda partitions: None) -> Compacted:
+    """Merges files of the same partition and day that follow each other, up to `most_rows` rows each, and removes files that others cover.
+
+    Raises InputError when it is no archive or somebody else compacts it; DamagedError, and that partition stays as it is.
+    """
+    check_archive(root)
+    lock = os.open(root / ".lock-compaction", os.O_RDWR | os.O_CREAT, 0o644)
+    try:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{root}: another process compacts it; let it end") from None
+        parts = by_partition(all_parts(root))
+        merged_rows = 0
+        for partition in sorted(parts):
+            try:
+                merged_rows += _compact_partition(root, parts[partition], most_rows)
+            except BrokenStoreError as error:
+                raise DamagedError(-1, f"partition {partition} of {root} cannot be read: {error}; restore it from a copy") from None
+            advance(1)
+        return Compacted(partitions=len(parts), before=sum(map(len, parts.values())), after=len(all_parts(root)), merged_rows=merged_rows)
+    finally:
+        os.close(lock)
+
+
+def _compact_partition(root: Path, parts: list[Part], most_rows: int) -> int:
+    kept = covering(parts)
+    for part in parts:
+        if part not in kept:
+            part.path.unlink(missing_ok=True)
+    merged_rows = 0
+    for run in _runs(kept, most_rows):
+        if len(run) > 1:
+            _merge(root, run)
+            merged_rows += sum(part.rows for part in run)
+    return merged_rows
+
+
+def _runs(parts: list[Part], most_rows: int) -> list[list[Part]]:
+    """Files that may become one: neighbours of one day with at most `most_rows` rows in all."""
+    runs: list[list[Part]] = []
+    rows = 0
+    for part in parts:
+        if runs and runs[-1][-1].day == part.day and rows + part.rows <= most_rows and runs[-1][-1].next_row == part.first_row:
+            runs[-1].append(part)
+            rows += part.rows
+        else:
+            runs.append([part])
+            rows = part.rows
+    return runs
+
+
+def _merge(root: Path, run: list[Part]) -> None:
+    """One file in the place of several. It is there before they go."""
+    first = run[0]
+    writer = Writer(root, first.partition, first.first_row, first.first_offset, 0, hidden="compaction")
+    try:
+        for part in run:
+            for batch in batches(part, batch_rows=32_768):
+                writer.add_batch(batch, part.day)
+        merged = writer.publish()
+    except BaseException:
+        writer.discard()
+        raise
+    for part in run:
+        if part.path not in merged:
+            part.path.unlink(missing_ok=True)

@@ -1,0 +1,192 @@
+"""An archive as a log: ``archive/[?partition=N]``, a Parquet dataset (`events.log.parquet.files`) that any other reader of Parquet reads too.
+
+It may hold several partitions of one log, as Kafka does. They are read one after the other; a group is in one of them. To append, one is named, or it
+is partition 0.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+from events.errors import InputError, LogError
+from events.facts import Fact, LogOpened
+from events.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, check_archive, is_archive, make_archive, pyarrow
+from events.log.parquet.store import ArchivePartition
+from events.log.stored import Mode
+from events.records import DecisionRecord, Record
+
+_QUERY = re.compile(r"(.*)\?partition=(\d{1,5})")
+
+
+def split_location(location: str) -> tuple[Path, int | None]:
+    """``archive/?partition=3`` -> its folder and the partition that is named."""
+    match = _QUERY.fullmatch(location)
+    return (Path(match[1]), int(match[2])) if match else (Path(location), None)
+
+
+class ArchiveLog:
+    """See the module. `events.log.Log` says what its methods promise."""
+
+    def __init__(self, location: str, mode: Mode) -> None:
+        pyarrow()
+        self.location = location
+        self.root, self._named = split_location(location)
+        self.mode = mode
+        self._appended: ArchivePartition | None = None
+        self._groups: dict[str, tuple[int, int]] | None = None
+        self._closed = False
+        if mode == "r":
+            check_archive(self.root)
+            self._partition_of_one()
+            return
+        if is_archive(self.root):
+            check_archive(self.root)
+            if mode == "w" and self._named is None:
+                clear(self.root)
+        make_archive(self.root)
+        self._appended = self.part(self._named or 0, mode)
+
+    def part(self, partition: int, mode: Mode = "r") -> ArchivePartition:
+        """One of its partitions, open by itself."""
+        if partition >= MOST_PARTITIONS:
+            raise InputError(f"{self.location}: partition {partition}; an archive has at most {MOST_PARTITIONS}")
+        location = self.location if self._named is not None else f"{self.location}?partition={partition}"
+        return ArchivePartition(self.root, partition, mode, location)
+
+    def partitions(self) -> list[int]:
+        """Those that are there and meant, in rising order."""
+        self._must_be_open()
+        there = sorted(by_partition(all_parts(self.root)))
+        return [each for each in there if self._named in (None, each)]
+
+    def _partition_of_one(self) -> None:
+        if self._named is not None and self.partitions() != [self._named]:
+            raise InputError(f"{self.location}: has no partition {self._named}; name another one, or none to read all")
+
+    def groups(self) -> dict[str, tuple[int, int]]:
+        """Group -> (its partition, how many records it has), in the order of names."""
+        self._must_be_open()
+        if self._groups is None:
+            found = [(group, partition, count) for partition in self.partitions() for group, count in self.part(partition).groups().items()]
+            self._groups = {}
+            for group, partition, count in sorted(found):
+                if group in self._groups:
+                    where = f"partitions {self._groups[group][0]} and {partition}"
+                    raise LogError(-1, f"{self.location}: group {group!r} stands in {where}; a group has one, so make the archive anew")
+                self._groups[group] = partition, count
+        return self._groups
+
+    # ------------------------------------------------------------------------------------------------------------ reading
+
+    def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Record | DecisionRecord]:
+        """Records in order, from the fact `from_offset` on. See `events.log.Log.read`."""
+        self._must_be_open()
+        if self._appended is not None:
+            return self._appended.read(from_offset, group)
+        partitions = self.partitions() if group is None else self._of_group(group)
+        if len(partitions) == 1:
+            return self.part(partitions[0]).read(from_offset, group)
+        if from_offset:
+            raise InputError(f"{self.location}: offsets count in each of its {len(partitions)} partitions; name one with ?partition=N, or a group")
+        return self._read_all(partitions, group)
+
+    def _read_all(self, partitions: list[int], group: str | None) -> Iterator[Record | DecisionRecord]:
+        """LogOpened comes once, whatever stands at the beginning of each partition."""
+        log_id = ""
+        for partition in partitions:
+            for record in self.part(partition).read(0, group):
+                if isinstance(record, Record) and isinstance(record.event, LogOpened):
+                    if log_id and record.event.log_id != log_id:
+                        raise LogError(0, f"{self.location}: partition {partition} is of log {record.event.log_id!r}, others are of {log_id!r}")
+                    if log_id:
+                        continue
+                    log_id = record.event.log_id
+                yield record
+
+    def read_beside(self, group: str) -> Iterator[Record | DecisionRecord]:
+        """Everything in the partition that holds `group`: offsets then count in one partition only."""
+        self._must_be_open()
+        partitions = self._of_group(group)
+        return self.part(partitions[0]).read() if len(partitions) == 1 else self._read_all(partitions, None)
+
+    def _of_group(self, group: str) -> list[int]:
+        """The partition of a group; of one that is not there all of them, so that a reader can say which are."""
+        partitions = self.partitions()
+        if len(partitions) == 1:
+            return partitions
+        found = self.groups().get(group)
+        return partitions if found is None else [found[0]]
+
+    def count(self) -> int:
+        """How many records there are, facts and decisions, without decoding them."""
+        self._must_be_open()
+        if self._appended is not None:
+            return self._appended.count()
+        return sum(self.part(partition).count() for partition in self.partitions())
+
+    def position(self) -> int:
+        """The offset that the next fact gets."""
+        self._must_be_open()
+        if self._appended is not None:
+            return self._appended.position()
+        partitions = self.partitions()
+        if len(partitions) > 1:
+            raise InputError(f"{self.location}: each of its {len(partitions)} partitions has its own offsets; name one with ?partition=N")
+        return self.part(partitions[0] if partitions else 0).position()
+
+    # ---------------------------------------------------------------------------------------------------------- appending
+
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+        """See `events.log.Log.append_fact`."""
+        return self._to_append().append_fact(group, append_ms, event)
+
+    def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
+        """See `events.log.Log.append_payload`."""
+        return self._to_append().append_payload(group, append_ms, kind, version, payload)
+
+    def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
+        """See `events.log.Log.append_decisions`."""
+        self._to_append().append_decisions(decisions)
+
+    def transaction(self) -> contextlib.AbstractContextManager[None]:
+        """See `events.log.Log.transaction`. Each one makes a file of its own, so append much in one."""
+        return self._to_append().transaction()
+
+    def _to_append(self) -> ArchivePartition:
+        self._must_be_open()
+        if self._appended is None:
+            raise InputError(f'{self.location}: is open for reading; open it with mode "a" to append')
+        return self._appended
+
+    # ------------------------------------------------------------------------------------------------------------ closing
+
+    def close(self) -> None:
+        """Let go of the files. A second close does nothing."""
+        if not self._closed:
+            self._closed = True
+            if self._appended is not None:
+                self._appended.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.close()
+
+    def _must_be_open(self) -> None:
+        if self._closed:
+            raise InputError(f"{self.location}: is closed; open it again")
+
+
+def clear(root: Path) -> None:
+    """Removes every row of an archive, and the folders that are empty then; of nothing else in the folder."""
+    for part in all_parts(root):
+        part.path.unlink(missing_ok=True)
+    for folder in root.glob("date=*"):
+        with contextlib.suppress(OSError):
+            folder.rmdir()

@@ -1,0 +1,260 @@
+"""One partition of an archive as a log that stores rows."""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from events.errors import GapError, InputError, RepeatError
+from events.fields import INT64_MAX
+from events.log.parquet.files import COLUMNS, Part, all_parts, batches, by_partition, covering, pyarrow
+from events.log.parquet.writing import Writer, appender
+from events.log.rows import DecisionRow, FactRow, Order, Row
+from events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog
+from events.records import DecisionRecord, Record
+
+_MOST_LISTINGS = 1_000
+"""A reader that finds a file compacted away lists anew; so often only if somebody compacts without end."""
+
+
+class ArchivePartition(StoredLog):
+    """See `events.log.parquet.files` for how rows are kept.
+
+    Reading one group looks at no other group's rows, but for their offsets, each of which must be there: damage in one group's rows does not keep
+    others from being read.
+    """
+
+    def __init__(self, root: Path, partition: int, mode: Mode, location: str) -> None:
+        super().__init__(location, mode)
+        self.root = root
+        self.partition = partition
+        self._lock_file: int | None = None
+        self._writer: Writer | None = None
+        try:
+            if mode != "r":
+                self._lock()
+                self._sweep(everything=mode == "w")
+            self._parts: list[Part] = []
+            with self._as_damage():
+                self._parts = self._list()
+                if mode != "r":
+                    self._order = self._last_order()
+        except BaseException:
+            self._close()
+            raise
+
+    def _list(self) -> list[Part]:
+        return covering(by_partition(all_parts(self.root)).get(self.partition, []))
+
+    def _lock(self) -> None:
+        self._lock_file = os.open(self.root / f".lock-p{self.partition:05}", os.O_RDWR | os.O_CREAT, 0o644)
+        try:
+            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError:
+            raise InputError(f"{self.location}: another process appends to it; a log has one writer, so close the other one") from None
+
+    def _sweep(self, *, everything: bool) -> None:
+        """Removes what a killed writer left unfinished; and all rows of the partition, when a new log takes its place."""
+        for path in self.root.glob(f"date=*/.{appender(self.partition)}.*"):
+            path.unlink(missing_ok=True)
+        if everything:
+            for part in by_partition(all_parts(self.root)).get(self.partition, []):
+                part.path.unlink(missing_ok=True)
+
+    # ------------------------------------------------------------------------------------------------------------ reading
+
+    def _first_row(self, from_offset: int) -> int:
+        """A row at or before the fact `from_offset`, at the beginning of a file."""
+        return max((part.first_row for part in self._parts if part.first_offset <= from_offset and part.next_offset > part.first_offset), default=0)
+
+    def _batches(self, from_offset: int) -> Iterator[Any]:
+        """The batches of all rows there are now, from `_first_row` on."""
+        if self.mode == "r":
+            self._parts = self._list()
+        row = self._first_row(from_offset)
+        last = self._parts[-1].next_row if self._parts else 0
+        listings = 0
+        while row < last:
+            part = next((part for part in self._parts if part.first_row <= row < part.next_row), None)
+            if part is None:
+                raise MissingRowError(f"row {row} of partition {self.partition}")
+            skip = row - part.first_row
+            try:
+                for batch in batches(part):
+                    taken = batch.slice(skip, max(0, last - row))
+                    skip = max(0, skip - batch.num_rows)
+                    row += taken.num_rows
+                    if taken.num_rows:
+                        yield taken
+            except FileNotFoundError:
+                listings += 1
+                if listings > _MOST_LISTINGS:
+                    raise BrokenStoreError(f"its files change faster than they can be read, {part.path.name} among them") from None
+                self._parts = self._list()
+
+    def _rows(self, from_offset: int) -> Iterator[Row]:
+        reached = from_offset == 0
+        for batch in self._batches(from_offset):
+            for row in _rows_of(batch, self.partition):
+                reached = reached or (isinstance(row, FactRow) and row.offset == from_offset)
+                if reached:
+                    yield row
+
+    def _read(self, from_offset: int, group: str | None) -> Iterator[Record | DecisionRecord]:
+        if group is None:
+            yield from super()._read(from_offset, None)
+            return
+        order = Order(from_offset)
+        any_row = False
+        with self._as_damage(order):
+            order.log_id = self._log_id() if from_offset else ""
+            offsets = _Offsets(from_offset)
+            for batch in self._batches(from_offset):
+                sound, problem = offsets.check(batch)
+                for row in _rows_of(_of_group(sound, group), self.partition):
+                    any_row = True
+                    if isinstance(row, FactRow):
+                        if row.offset < from_offset:
+                            continue
+                        order.position = row.offset  # those between are there, and of other groups
+                    elif not order.started:
+                        continue  # of a fact before `from_offset`
+                    order.take(row)
+                    if not (isinstance(row, FactRow) and row.belongs_to_no_group):
+                        yield order.record(row)
+                if problem is not None:
+                    raise problem
+        if from_offset and not any_row and from_offset > self.position():
+            raise InputError(f"{self.location}: begins at offset 0 and its next fact gets {self.position()}; {from_offset} is beyond that")
+
+    def groups(self) -> dict[str, int]:
+        """Group -> how many records it has, facts and decisions; found in one column."""
+        pa, _ = pyarrow()
+        counts: dict[str, int] = {}
+        with self._as_damage():
+            for part in self._parts:
+                for batch in batches(part, ("group",), 65_536):
+                    for each in pa.chunked_array([batch.column(0)]).value_counts().to_pylist():
+                        if each["values"]:
+                            counts[each["values"]] = counts.get(each["values"], 0) + each["counts"]
+        return dict(sorted(counts.items()))
+
+    def _last_order(self) -> Order:
+        if not self._parts or not self._stored_position():
+            return Order()
+        position = self._stored_position()
+        order = self._order = Order(position - 1, self._log_id())
+        for row in self._rows(position - 1):
+            order.take(row)
+        for part in self._parts:
+            for batch in batches(part, ("group", "number"), 65_536):
+                for group, number in zip(batch.column(0).to_pylist(), batch.column(1).to_pylist(), strict=True):
+                    if number is not None:
+                        order.numbers[group] = number
+        order.from_the_middle = False
+        return order
+
+    def _stored_position(self) -> int:
+        if self._writer is not None:
+            return self._writer.next_offset
+        return self._parts[-1].next_offset if self._parts else 0
+
+    def _count(self) -> int:
+        if self._writer is not None:
+            return self._writer.next_row
+        return self._parts[-1].next_row if self._parts else 0
+
+    # ---------------------------------------------------------------------------------------------------------- appending
+
+    def _latest_ms(self) -> int:
+        """The latest append time there is: that of the last file's day, or later."""
+        latest = 0
+        if self._parts:
+            for batch in batches(self._parts[-1], ("append_ms",), 65_536):
+                latest = max(latest, *(each for each in batch.column(0).to_pylist() if each is not None), 0)
+        return latest
+
+    def _begin(self) -> None:
+        self._parts = self._list()
+        self._writer = Writer(self.root, self.partition, self._count(), self._stored_position(), self._latest_ms())
+
+    def _store(self, row: Row) -> None:
+        assert self._writer is not None, "rows are stored within a transaction"
+        self._writer.add(row)
+
+    def _commit(self) -> None:
+        assert self._writer is not None, "a transaction has begun"
+        self._writer.publish()
+        self._writer = None
+        self._parts = self._list()
+
+    def _roll_back(self) -> None:
+        if self._writer is not None:
+            self._writer.discard()
+            self._writer = None
+        self._parts = self._list()
+
+    def _close(self) -> None:
+        if self._writer is not None:
+            self._writer.discard()
+        if self._lock_file is not None:
+            with contextlib.suppress(OSError):
+                os.close(self._lock_file)
+            self._lock_file = None
+
+
+def _rows_of(batch: Any, partition: int) -> Iterator[Row]:
+    """The rows of a batch. Raises BrokenStoreError where columns are set that a record of its sort does not have; `Order` checks the rest."""
+    columns = [batch.column(name).to_pylist() for name in COLUMNS]
+    for group, of, offset, append_ms, kind, version, payload, number, caused_by, index, checksum in zip(*columns, strict=True):
+        if of != partition:
+            raise BrokenStoreError(f"a row of partition {of!r:.20} stands in a file of partition {partition}")
+        if number is None and caused_by is None and index is None:
+            yield FactRow(group, offset, append_ms, kind, version, payload, checksum)
+        elif offset is None and append_ms is None:
+            yield DecisionRow(group, number, caused_by, index, kind, version, payload, checksum)
+        else:
+            raise BrokenStoreError("a row is neither a fact nor a decision")
+
+
+def _of_group(batch: Any, group: str) -> Any:
+    """The rows of one group, and those of no group: LogOpened."""
+    import pyarrow.compute as pc
+
+    named = batch.column("group")
+    return batch.filter(pc.or_(pc.equal(named, group), pc.equal(named, "")))
+
+
+class _Offsets:
+    """Whether each offset of a partition comes once and in order, looked at a batch at a time and without the rows themselves."""
+
+    def __init__(self, from_offset: int) -> None:
+        self._from_offset = from_offset
+        self._due: int | None = None if from_offset else 0
+        """None: not reached yet; a file may begin before the fact that is asked for."""
+
+    def check(self, batch: Any) -> tuple[Any, GapError | RepeatError | None]:
+        """The batch up to the first offset that is not in its place, and what is wrong there."""
+        import numpy as np
+
+        found = batch.column("offset").fill_null(-1).to_numpy(zero_copy_only=False)
+        at = np.flatnonzero(found >= 0)
+        if not len(at):
+            return batch, None
+        offsets = found[at]
+        if self._due is None:
+            self._due = int(offsets[0])
+        wrong = np.flatnonzero(offsets != self._due + np.arange(len(offsets)))
+        if not len(wrong):
+            self._due = min(int(offsets[-1]) + 1, INT64_MAX)
+            return batch, None
+        first = int(wrong[0])
+        due, came = self._due + first, int(offsets[first])
+        kept = batch.slice(0, int(at[first]))
+        if came > due:
+            return kept, GapError(due, f"is missing; the next record has offset {came}. Restore the log from a copy")
+        return kept, RepeatError(came, f"came again where offset {due} was due; restore the log from a copy")

@@ -1,0 +1,162 @@
+"""Files of an archive being written: rows are gathered into row groups, row groups into files, and nothing shows before all of it is on the disk."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import uuid
+from pathlib import Path
+from typing import Any
+
+from events.log.parquet.files import COLUMNS, crc32_of, day_of, part_path, pyarrow, schema
+from events.log.rows import FactRow, Row
+from events.log.stored import BrokenStoreError
+
+MOST_FILE_ROWS = 1_000_000
+"""A file is closed after so many rows: some 50 MB of reports."""
+_GROUP_ROWS = 32_768
+_GROUP_BYTES = 8 << 20
+"""A row group is closed at either: a reader holds one at a time."""
+_LEVEL = 3  # zstd's own default
+
+
+def appender(partition: int) -> str:
+    """The word for the one who appends to a partition. Files that no reader sees yet are named ``.<word>.<something>``."""
+    return f"p{partition:05}"
+
+
+class Writer:
+    """Rows of one partition on their way into files. `publish` makes them part of the archive, `discard` forgets them.
+
+    `hidden`: a word for whose unfinished files these are; default: the partition's one writer.
+    """
+
+    def __init__(self, root: Path, partition: int, first_row: int, first_offset: int, latest_ms: int, *, hidden: str = "") -> None:
+        self._hidden = hidden or appender(partition)
+        self._root = root
+        self._partition = partition
+        self.next_row = first_row
+        self.next_offset = first_offset
+        self.latest_ms = latest_ms
+        self._file: _OpenFile | None = None
+        self._done: list[tuple[Path, Path]] = []
+        self._columns: list[list[Any]] = [[] for _ in COLUMNS]
+        self._bytes = 0
+
+    def add(self, row: Row) -> None:
+        """Raises BrokenStoreError."""
+        if isinstance(row, FactRow):
+            day_before, self.latest_ms = day_of(self.latest_ms), max(self.latest_ms, row.append_ms)
+            if self._file is not None and (day_of(self.latest_ms) != day_before or self.next_row - self._file.first_row >= MOST_FILE_ROWS):
+                self._end_file()
+            what = (row.kind, row.version, row.payload)
+            values: tuple[Any, ...] = (row.group, self._partition, row.offset, row.append_ms, *what, None, None, None, row.checksum)
+            offsets = 1
+        else:
+            about = (row.number, row.caused_by, row.index, row.checksum)
+            values = (row.group, self._partition, None, None, row.kind, row.version, row.payload, *about)
+            offsets = 0
+        if self._file is None:
+            self._file = _OpenFile(self._root, self._hidden, day_of(self.latest_ms), self.next_row, self.next_offset)
+        for column, value in zip(self._columns, values, strict=True):
+            column.append(value)
+        self._bytes += len(row.payload)
+        self.next_row += 1
+        self.next_offset += offsets
+        if self._bytes >= _GROUP_BYTES or len(self._columns[0]) >= _GROUP_ROWS:
+            self._end_group()
+
+    def add_batch(self, batch: Any, day: str) -> None:
+        """Rows as a pyarrow.RecordBatch, for compaction: they go to `day` as they are, into one file."""
+        if self._file is None:
+            self._file = _OpenFile(self._root, self._hidden, day, self.next_row, self.next_offset)
+        self.next_row += batch.num_rows
+        self.next_offset += batch.num_rows - batch.column("offset").null_count
+        self._file.write(batch.cast(schema()))
+
+    def publish(self) -> list[Path]:
+        """Puts the files where readers find them, in order, so that a writer killed meanwhile leaves a shorter log and never a gap."""
+        self._end_file()
+        done, self._done = self._done, []
+        try:
+            for part, path in done:
+                os.replace(part, path)
+                _make_lasting(path.parent)
+        except OSError as error:
+            raise BrokenStoreError(str(error)) from None
+        return [path for _, path in done]
+
+    def discard(self) -> None:
+        """Removes what was not published."""
+        if self._file is not None:
+            self._file.discard()
+            self._file = None
+        for part, path in self._done:
+            for name in (part, path):
+                name.unlink(missing_ok=True)
+        self._done = []
+
+    def _end_group(self) -> None:
+        if self._columns[0]:
+            assert self._file is not None, "a file is open as long as rows wait for it"
+            pa, _ = pyarrow()
+            try:
+                arrays = [pa.array(column, field.type) for column, field in zip(self._columns, schema(), strict=True)]
+            except (ValueError, OverflowError, TypeError) as error:
+                raise BrokenStoreError(str(error)) from None
+            self._columns, self._bytes = [[] for _ in COLUMNS], 0
+            self._file.write(pa.RecordBatch.from_arrays(arrays, schema=schema()))
+
+    def _end_file(self) -> None:
+        self._end_group()
+        if self._file is not None:
+            file, self._file = self._file, None
+            rows, offsets = (file.first_row, self.next_row), (file.first_offset, self.next_offset)
+            self._done.append((file.part, part_path(self._root, file.day, self._partition, rows, offsets, file.close())))
+
+
+class _OpenFile:
+    """A file that no reader sees yet: its name begins with a dot."""
+
+    def __init__(self, root: Path, hidden: str, day: str, first_row: int, first_offset: int) -> None:
+        self.day, self.first_row, self.first_offset = day, first_row, first_offset
+        folder = root / f"date={day}"
+        self.part = folder / f".{hidden}.{uuid.uuid4().hex}"
+        _, parquet = pyarrow()
+        try:
+            folder.mkdir(exist_ok=True)
+            self._writer = parquet.ParquetWriter(
+                self.part, schema(), compression="zstd", compression_level=_LEVEL, use_dictionary=["group", "kind", "version", "partition"]
+            )
+        except OSError as error:
+            raise BrokenStoreError(str(error)) from None
+
+    def write(self, batch: Any) -> None:
+        try:
+            self._writer.write_batch(batch, row_group_size=max(batch.num_rows, 1))
+        except (OSError, ValueError) as error:
+            raise BrokenStoreError(str(error)) from None
+
+    def close(self) -> int:
+        """Returns the file's CRC-32; its bytes are on the disk then."""
+        try:
+            self._writer.close()
+            with open(self.part, "rb") as file:
+                os.fsync(file.fileno())
+            return crc32_of(self.part)
+        except OSError as error:
+            raise BrokenStoreError(str(error)) from None
+
+    def discard(self) -> None:
+        with contextlib.suppress(OSError):
+            self._writer.close()
+        self.part.unlink(missing_ok=True)
+
+
+def _make_lasting(folder: Path) -> None:
+    for each in (folder, folder.parent):
+        descriptor = os.open(each, os.O_RDONLY)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
