@@ -41,6 +41,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     12: (1, facts.ProbingTick),
     13: (1, facts.AssignmentObserved),
     14: (1, facts.Undecodable),
+    15: (1, facts.LeaveRequested),
     100: (1, decisions.MemberExpired),
     101: (1, decisions.BalanceEvaluated),
     102: (1, decisions.AssignmentIssued),
@@ -49,6 +50,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     105: (1, decisions.EventRejected),
     106: (1, decisions.Checkpointed),
     107: (1, decisions.MemberWarned),
+    108: (1, decisions.MemberAsked),
 }
 """Type code -> (schema version written, class). A code is never used again for another class; a version is never changed, only followed."""
 

@@ -169,6 +169,16 @@ class MemberWarned:
 
 
 @attrs.frozen(kw_only=True)
+class MemberAsked:
+    """An operator wants this incarnation to leave, and it is drained from here on; or no longer wants it (PROTOCOL M8)."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    leave: bool = attrs.field(validator=fields.boolean)
+    """False: the request was taken back."""
+
+
+@attrs.frozen(kw_only=True)
 class Checkpointed:
     """The state after this fact has this hash, so that `verify` may start here (PROTOCOL L7)."""
 
@@ -176,4 +186,14 @@ class Checkpointed:
     seq: int = attrs.field(validator=fields.integer())
 
 
-Decision = MemberExpired | BalanceEvaluated | AssignmentIssued | MemberAssigned | AssignmentProposed | EventRejected | Checkpointed | MemberWarned
+Decision = (
+    MemberExpired
+    | BalanceEvaluated
+    | AssignmentIssued
+    | MemberAssigned
+    | AssignmentProposed
+    | EventRejected
+    | Checkpointed
+    | MemberWarned
+    | MemberAsked
+)

@@ -6,6 +6,8 @@ the machine's time comes from records (PROTOCOL L2).
 
 from __future__ import annotations
 
+import itertools
+
 import attrs
 
 from events import fields
@@ -194,6 +196,23 @@ class LeaveCancelled:
 
 
 @attrs.frozen(kw_only=True)
+class LeaveRequested:
+    """Somebody who is no member, an operator, asks these members to leave, all in one round; or takes that back (PROTOCOL M8)."""
+
+    members: tuple[str, ...] = attrs.field(validator=fields.tuple_of(fields.text()))
+    """At least one, in rising order. Whichever incarnation is there: the request is to whom the name stands for."""
+    withdrawn: bool = attrs.field(default=False, validator=fields.boolean)
+    """They are to stay after all."""
+
+    def __attrs_post_init__(self) -> None:
+        if not self.members:
+            raise FieldError("LeaveRequested.members", "names nobody; name at least one member")
+        for index, (before, name) in enumerate(itertools.pairwise(self.members)):
+            if before >= name:
+                raise FieldError(f"LeaveRequested.members[{index + 1}]", "members must be in rising order, each once")
+
+
+@attrs.frozen(kw_only=True)
 class MemberLeft:
     """The member's own word that it has stopped everything; nobody else may say it."""
 
@@ -263,6 +282,7 @@ Fact = (
     | TasksRevoked
     | LeaveIntended
     | LeaveCancelled
+    | LeaveRequested
     | MemberLeft
     | ProbingTick
     | AssignmentObserved

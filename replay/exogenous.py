@@ -22,6 +22,7 @@ from events.facts import (
     LagReported,
     LeaveCancelled,
     LeaveIntended,
+    LeaveRequested,
     LogOpened,
     MemberJoined,
     MemberLeft,
@@ -187,6 +188,7 @@ class _Life:
     joined_ms: int
     heard_ms: int
     intended_ms: int | None = None
+    asked_ms: int | None = None
     removed_ms: int | None = None
     end: ProcessEnded | None = None
 
@@ -245,6 +247,9 @@ class _Reading:
             self._partitions(event)
         elif isinstance(event, MemberJoined):
             self._joined(event)
+        elif isinstance(event, LeaveRequested):
+            for asked in (self.live[name] for name in event.members if name in self.live):
+                asked.asked_ms = None if event.withdrawn else self.now_ms if asked.asked_ms is None else asked.asked_ms
         elif isinstance(event, AssignmentObserved):
             for ended in event.ended:
                 life = self._life(ended.member_id, ended.incarnation)
@@ -286,9 +291,9 @@ class _Reading:
         elif isinstance(event, LeaveCancelled | LagReported):
             life.intended_ms = None
         elif isinstance(event, MemberLeft):
-            announced = life.intended_ms is not None
-            begun_ms = self.now_ms if life.intended_ms is None else life.intended_ms
-            life.ends(begun_ms, "announced" if announced else "closed", inferred=False, removed_ms=self.now_ms)
+            said_ms = [each for each in (life.intended_ms, life.asked_ms) if each is not None]
+            how = "announced" if said_ms else "closed"
+            life.ends(min(said_ms, default=self.now_ms), how, inferred=False, removed_ms=self.now_ms)
 
     def decision(self, record: DecisionRecord) -> None:
         if isinstance(record.decision, MemberExpired):

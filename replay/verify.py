@@ -23,7 +23,16 @@ import attrs
 from assignors import registry
 from assignors.problem import Assignor
 from events import codec
-from events.decisions import AssignmentIssued, AssignmentProposed, BalanceEvaluated, Checkpointed, MemberAssigned, MemberExpired, MemberWarned
+from events.decisions import (
+    AssignmentIssued,
+    AssignmentProposed,
+    BalanceEvaluated,
+    Checkpointed,
+    MemberAsked,
+    MemberAssigned,
+    MemberExpired,
+    MemberWarned,
+)
 from events.errors import GroupHalted, LogError
 from events.facts import LogOpened
 from events.records import DecisionRecord, Record
@@ -426,6 +435,8 @@ def _by_place(records: Iterable[DecisionRecord]) -> dict[str, str]:
             for member in decision.members:
                 for name in ("active", "standby", "warmup"):
                     places[f"{member.member_id}.{name} (proposed)"] = tasks_text(getattr(member, name))
+        elif isinstance(decision, MemberAsked):
+            places[f"{decision.member_id}.asked"] = "to leave" if decision.leave else "to stay after all"
         elif isinstance(decision, MemberWarned):
             places[f"{decision.member_id}.warned"] = f"{decision.code}: rack {decision.said}, tag {decision.tag}"
         elif isinstance(decision, Checkpointed):

@@ -12,13 +12,14 @@ from typing import Any
 
 import attrs
 
-from events.decisions import AssignmentIssued, EventRejected, MemberAssigned, MemberExpired, Move
+from events.decisions import AssignmentIssued, EventRejected, MemberAsked, MemberAssigned, MemberExpired, Move
 from events.errors import InvariantBroken
 from events.facts import (
     GroupConfigured,
     LagReported,
     LeaveCancelled,
     LeaveIntended,
+    LeaveRequested,
     LogOpened,
     MemberJoined,
     MemberLeft,
@@ -31,7 +32,7 @@ from events.facts import (
 from events.fields import INT64_MAX
 from events.records import DecisionRecord, Record
 from events.tasks import Lag, LagSentinel, TaskId, tasks_text
-from statemachine.state import REMEMBERED_TOPOLOGIES
+from statemachine.state import ASKED_MEMORY_MS, REMEMBERED_TOPOLOGIES
 
 _OF_A_MEMBER = (LagReported, TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled, MemberLeft)
 
@@ -68,6 +69,7 @@ class Account:
     revoking: dict[TaskId, Revocation] = attrs.field(factory=dict)
     standby: frozenset[TaskId] = frozenset()
     warmup: frozenset[TaskId] = frozenset()
+    intends: bool = False
     leaving: bool = False
     released: bool = False
     eager: bool = False
@@ -110,6 +112,8 @@ class Books:
         self.waiting_until_ms = 0
         """Group time until which, the leader said, it leaves something undone on purpose."""
         self.leaving: set[str] = set()
+        self.asked: dict[str, int | None] = {}
+        """Members told to leave -> None, or, of who went without having left, until when somebody of that name is told again (PROTOCOL M8)."""
         self.standbys: dict[TaskId, int] = {}
         self.warmups = 0
         self.touched: set[str] = set()
@@ -294,6 +298,8 @@ class Books:
                 del going[task]
         self._copies(account, frozenset(), frozenset())
         del self.accounts[account.member_id]
+        if self._is_asked(account.member_id):
+            self.asked[account.member_id] = self.now_ms + ASKED_MEMORY_MS
         self.leaving.discard(account.member_id)
         self.touched.add(account.member_id)
 
@@ -332,12 +338,17 @@ class Books:
             self._observed(event)
         elif isinstance(event, MemberJoined):
             self._joined(event, answers)
+        elif isinstance(event, LeaveRequested):
+            self._requested(event, answers)
         elif isinstance(event, _OF_A_MEMBER):
             account = self._renew(event)
             if account is None:
                 who = f"{event.member_id} incarnation {event.incarnation}"
                 raise InvariantBroken(0, f"a {type(event).__name__} of {who} was accepted, which is no live one")
             self._said(account, event)
+            again_until_ms = self.asked.get(account.member_id)
+            if isinstance(event, LagReported) and not self.shadowing and again_until_ms is not None and again_until_ms > self.now_ms:
+                self._check_asked([account.member_id], answers, leave=True)
 
     def _topology(self, event: TopologyDeclared) -> None:
         self.topologies[event.epoch] = {part.subtopology: part for part in event.subtopologies}
@@ -373,14 +384,40 @@ class Books:
             restore_records_per_s=speed,
         )
         self.touched.add(event.member_id)
+        self.asked = {name: until_ms for name, until_ms in self.asked.items() if until_ms is None or until_ms > self.now_ms}
+
+    def _is_asked(self, name: str) -> bool:
+        return name in self.asked and self.asked[name] is None
+
+    def _requested(self, event: LeaveRequested, answers: list[Any]) -> None:
+        """PROTOCOL M8. It renews nobody."""
+        if event.withdrawn:
+            told = [name for name in event.members if self._is_asked(name) and not self.accounts[name].released]
+            for name in event.members:
+                if name in told or not self._is_asked(name):
+                    self.asked.pop(name, None)
+            self._check_asked(told, answers, leave=False)
+        else:
+            self._check_asked([name for name in event.members if not self._is_asked(name)], answers, leave=True)
+
+    def _check_asked(self, names: list[str], answers: list[Any], *, leave: bool) -> None:
+        wanted = [(name, self.accounts[name].incarnation, leave) for name in names if name in self.accounts]
+        told = [(answer.member_id, answer.incarnation, answer.leave) for answer in answers if isinstance(answer, MemberAsked)]
+        if wanted != told or len(wanted) != len(names):
+            raise InvariantBroken(0, f"{names} were to be asked to {'leave' if leave else 'stay'}; told were {told}")
+        for name in names:
+            if leave:
+                self.asked[name] = None
+            self.touched.add(name)
+            self._leave(self.accounts[name], leave or self.accounts[name].intends)
 
     def _said(self, account: Account, event: Any) -> None:
         if isinstance(event, MemberLeft):
             self._out(account, hold_ms=0)
-        elif isinstance(event, LeaveIntended):
-            self._leave(account, True)
-        elif isinstance(event, LeaveCancelled):
-            self._leave(account, False)
+            self.asked.pop(account.member_id, None)
+        elif isinstance(event, LeaveIntended | LeaveCancelled):
+            account.intends = isinstance(event, LeaveIntended)
+            self._leave(account, account.intends or self._is_asked(account.member_id))
         elif isinstance(event, TaskReady):
             account.ready.update(event.tasks)
         elif isinstance(event, TasksRevoked):
@@ -421,8 +458,9 @@ class Books:
         for task, revocation in sorted(account.revoking.items(), key=lambda item: item[0]):
             if event.assignment_epoch >= revocation.epoch and task not in held:
                 self._released(account, task)
+        account.intends = event.leaving
         if event.leaving or not account.released:
-            self._leave(account, event.leaving)
+            self._leave(account, event.leaving or self._is_asked(account.member_id))
 
     def _released(self, account: Account, task: TaskId) -> None:
         del account.revoking[task]

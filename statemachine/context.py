@@ -7,11 +7,11 @@ from collections.abc import Callable
 import attrs
 
 from assignors.problem import Revocations
-from events.decisions import Decision, MemberExpired, Move
+from events.decisions import Decision, MemberAsked, MemberExpired, Move
 from events.facts import AssignmentObserved, GroupConfigured
 from events.tasks import TaskId
 from statemachine.deadlines import NO_TASK, Deadlines, Timer
-from statemachine.state import Ghost, GroupState, Lost, MemberState, ghost_key, known_lag
+from statemachine.state import ASKED_MEMORY_MS, Ghost, GroupState, Lost, MemberState, ghost_key, known_lag
 
 CAUSES = (
     "start",
@@ -20,7 +20,9 @@ CAUSES = (
     "expiry",
     "expelled",
     "leave_intended",
+    "leave_requested",
     "leave_cancelled",
+    "leave_withdrawn",
     "overdue",
     "scheduled",
     "topology",
@@ -206,6 +208,13 @@ class Context:
         self.emitted.append(expired)
         self.remove_member(member, hold_ms=hold_ms)
 
+    def ask(self, member: MemberState) -> None:
+        """An operator wants the member to leave: it is told so, and drained (PROTOCOL M8)."""
+        self.state.asked[member.member_id] = None
+        self.emitted.append(MemberAsked(member_id=member.member_id, incarnation=member.incarnation, leave=True))
+        if not member.leaving:
+            self.begin_drain(member, "leave_requested")
+
     def rest_if_empty(self) -> None:
         """Nobody is left: nothing is under way, and no timer of a round runs (PROTOCOL L3: no ticks while a group is empty)."""
         state = self.state
@@ -242,6 +251,8 @@ class Context:
         for key in [key for key in state.backoffs if key[1] == member.member_id]:
             del state.backoffs[key]
         del state.members[member.member_id]
+        if state.is_asked(member.member_id):
+            state.asked[member.member_id] = state.now_ms + ASKED_MEMORY_MS
         self.changed.discard(member.member_id)
 
     def regains_no_more(self, member: MemberState, task: TaskId, reason: str) -> None:
@@ -296,8 +307,8 @@ class Context:
         if task in self.state.in_flight:
             self.state.in_flight[task] = attrs.evolve(movement, source=None)
 
-    def begin_drain(self, member: MemberState) -> None:
-        """The member wants to leave: it gets nothing new, and its tasks go elsewhere by drain_timeout_ms (PROTOCOL M7)."""
+    def begin_drain(self, member: MemberState, cause: str) -> None:
+        """The member is to leave: it gets nothing new, and its tasks go elsewhere by drain_timeout_ms (PROTOCOL M7)."""
         member.leaving = True
         member.drain_deadline_ms = self.state.now_ms + self.state.knobs.drain_timeout_ms
         self.deadlines.watch(Timer.DRAIN, (member.member_id, NO_TASK))
@@ -310,4 +321,4 @@ class Context:
             del member.active[task]
             del self.state.owner[task]
             self._never_told(task, "destination_leaving")
-        self.causes.add("leave_intended")
+        self.causes.add(cause)

@@ -199,6 +199,7 @@ class Validator:
             ("tokens", [task for task, token in sorted(books.tokens.items()) if state.tokens.get(task, 0) < token], []),
             ("in flight", {task: m.destination for task, m in state.in_flight.items() if m.state is MovementState.REVOKING}, books.heading),
             ("regained", {task: member.member_id for member in state.members.values() for task in member.regains}, books.regaining),
+            ("asked", state.asked, books.asked),
             ("holds", {task: hold_ms for task, hold_ms in state.holds.items() if hold_ms >= books.forced.get(task, 0)}, books.forced),
         ):
             if believed != booked:
@@ -213,6 +214,7 @@ def _compared(account: Account, member: MemberState) -> Iterable[tuple[str, obje
     yield "incarnation", member.incarnation, account.incarnation
     yield "last_heard_ms", member.last_heard_ms, account.last_heard_ms
     yield "issued_epoch", member.issued_epoch, account.epoch
+    yield "intends", member.intends, account.intends
     yield "leaving", member.leaving, account.leaving
     yield "released", member.released, account.released
     yield "active", member.active.keys(), account.active.keys()

@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import enum
 
-from events.decisions import Decision, EventRejected, MemberAssigned, MemberExpired
+from events.decisions import Decision, EventRejected, MemberAsked, MemberAssigned, MemberExpired
 from events.errors import InputError
 from events.facts import Fact, LagReported, LeaveCancelled, LeaveIntended, Load, MemberJoined, MemberLeft, TaskReady, TasksRevoked
 from events.records import DecisionRecord
@@ -285,6 +285,9 @@ class MemberSession(SessionState):
                     self._end(End.EXPIRED, now_ms)
         elif self.ended is not None:
             return
+        elif isinstance(decision, MemberAsked):
+            if self._is_mine(decision.member_id, decision.incarnation):
+                self.asked = decision.leave
         elif isinstance(decision, MemberAssigned):
             if self._is_mine(decision.member_id, decision.incarnation) and self._takes_epoch(decision.assignment_epoch):
                 self._apply(decision, now_ms)

@@ -35,6 +35,8 @@ REJECTIONS: dict[str, str] = {
     "not_revoking": "task {0}_{1} is not being revoked from it",
     "not_a_copy": "task {0}_{1} is neither standby nor warm-up of it",
     "already_released": "the member was released already; join again",
+    "unknown_members": "{0} of the members asked to leave are not there; nobody is asked",
+    "nobody_asked": "none of these members is asked to leave, or each that was has been released already",
     "generation_not_newer": "generation {0} is not above the last observed one, {1}",
     "task_owned_twice": "task {0}_{1} stands in two members' active lists",
     "observed_unknown_task": "task {0}_{1} is not in the topology",

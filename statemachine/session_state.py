@@ -88,6 +88,9 @@ class SessionState:
         self.closing: set[TaskId] = set()
         """Tasks the host must stop now; it says `task_closed` when that is done."""
         self.leaving = False
+        """It wants to leave, of itself."""
+        self.asked = False
+        """An operator wants it to leave (PROTOCOL M8)."""
         self.stopping = False
         """It is being closed: nothing new is opened, and MemberLeft follows when all is closed."""
 
@@ -125,7 +128,7 @@ class SessionState:
         session.standby = frozenset(_tasks(state["standby"]))
         session.warmup = frozenset(_tasks(state["warmup"]))
         session.closing = set(_tasks(state["closing"]))
-        session.leaving, session.stopping = state["leaving"], state["stopping"]
+        session.leaving, session.asked, session.stopping = state["leaving"], state["asked"], state["stopping"]
         session._joined, session._last_number, session._gap = state["joined"], state["last_number"], state["gap"]
         session._heartbeat_ms, session._fetch_ms = state["heartbeat_ms"], state["fetch_ms"]
         session._lags = _lags(state["lags"])
@@ -148,6 +151,7 @@ class SessionState:
             "warmup": _texts(self.warmup),
             "closing": _texts(self.closing),
             "leaving": self.leaving,
+            "asked": self.asked,
             "stopping": self.stopping,
             "joined": self._joined,
             "last_number": self._last_number,

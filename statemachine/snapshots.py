@@ -107,6 +107,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         state.waiting,
         [[str(task), member_id, b.until_ms, b.times, b.over] for (task, member_id), b in sorted(state.backoffs.items())],
         dict(sorted(state.nonces.items())),
+        dict(sorted(state.asked.items())),
         [state.gathering_until_ms, state.probing_deadline_ms, state.scheduled_ms],
         [state.revocations.times, state.revocations.since_ms, state.revocations.until_ms],
         {key: value if isinstance(value, int) else [str(item) for item in value] for key, value in sorted(state.memory.items())},
@@ -116,7 +117,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
 
 def _state_from_wire(wire: list[Any]) -> GroupState:
     group, log_id, config, topologies, ends, racks, growth, loads, behind, numbers, members, owner, *rest = wire
-    tokens, holds, ghosts, homes, lost, in_flight, waiting, backoffs, nonces, timers, revocations, memory, verdict = rest
+    tokens, holds, ghosts, homes, lost, in_flight, waiting, backoffs, nonces, asked, timers, revocations, memory, verdict = rest
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
         group=group,
@@ -140,6 +141,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         lost={parse_task(text): Lost(since_ms=since_ms, until_ms=until_ms) for text, (since_ms, until_ms) in lost.items()},
         waiting=waiting,
         nonces=nonces,
+        asked=asked,
         gathering_until_ms=timers[0],
         probing_deadline_ms=timers[1],
         scheduled_ms=timers[2],
@@ -173,7 +175,7 @@ def _member_to_wire(member: MemberState) -> list[Any]:
         _tasks(member.held),
         _tasks(member.ready),
         member.restore_records_per_s,
-        [member.leaving, member.drain_deadline_ms, member.drained, member.released],
+        [member.leaving, member.drain_deadline_ms, member.drained, member.released, member.intends],
         _task_map(member.active),
         {str(task): list(member.revoking[task]) for task in sorted(member.revoking)},
         _task_map(member.regains),
@@ -206,6 +208,7 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         drain_deadline_ms=leave[1],
         drained=leave[2],
         released=leave[3],
+        intends=leave[4],
         active=_from_task_map(active),
         revoking={parse_task(text): (epoch, since_ms) for text, (epoch, since_ms) in revoking.items()},
         regains=_from_task_map(regains),

@@ -22,6 +22,11 @@ REMEMBERED_TOPOLOGIES = 16
 """Epochs kept beside those that members run: one that comes with an older one is eligible for nothing (PROTOCOL D1)."""
 
 
+ASKED_MEMORY_MS = 600_000
+"""How long who was asked to leave, and is gone without a word, is asked again when it comes back: twice the longest pause that Kubernetes makes
+before it starts a process anew (5 min). Who comes later was started because somebody wants it there."""
+
+
 class GroupPhase(enum.Enum):
     """What the group waits for."""
 
@@ -84,7 +89,10 @@ class MemberState:
     """Restore speed it measured last. Until it has measured one: that of its last incarnation, if that was still there, or the slowest that anybody
     had measured when it joined; 0: nobody had."""
 
+    intends: bool = False
+    """It said itself that it wants to leave."""
     leaving: bool = False
+    """It is drained: it intends to leave, or is asked to (`GroupState.asked`)."""
     drain_deadline_ms: int | None = None
     drained: bool = False
     """Its drain timeout has passed: what it still runs goes now (PROTOCOL M7)."""
@@ -222,6 +230,10 @@ class GroupState:
     nonces: dict[str, int] = attrs.field(factory=dict)
     """Join nonce -> group time at which it may be forgotten (PROTOCOL M1)."""
 
+    asked: dict[str, int | None] = attrs.field(factory=dict)
+    """Members that an operator asked to leave -> None once they are told; of who went without having left, the group time until which somebody
+    who comes back under that name is asked too (PROTOCOL M8)."""
+
     revocations: Revocations = attrs.field(factory=Revocations)
     memory: Memory = attrs.field(factory=dict)
     """What the last plan wants to be told again."""
@@ -251,6 +263,15 @@ class GroupState:
     def topology(self) -> TopologyDeclared | None:
         """The newest topology, None before the first."""
         return self.topologies[max(self.topologies)] if self.topologies else None
+
+    def is_asked(self, member_id: str) -> bool:
+        """Whether the incarnation that is there was asked to leave."""
+        return self.asked.get(member_id, 0) is None
+
+    def is_to_be_asked(self, member_id: str) -> bool:
+        """Whether an incarnation before was asked to leave, and went without having left, so that this one is to be asked too."""
+        until_ms = self.asked.get(member_id, 0)
+        return until_ms is not None and until_ms > self.now_ms
 
     def tasks(self) -> dict[TaskId, Subtopology]:
         """Every task of the newest topology, in rising order."""

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+from events.decisions import MemberAsked
 from events.facts import (
     AssignmentObserved,
     Fact,
@@ -16,6 +17,7 @@ from events.facts import (
     LagReported,
     LeaveCancelled,
     LeaveIntended,
+    LeaveRequested,
     LogOpened,
     MemberJoined,
     MemberLeft,
@@ -177,6 +179,7 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
     )
     state.members[fact.member_id] = member
     warn_of_racks(context, member)
+    state.asked = {member_id: until_ms for member_id, until_ms in state.asked.items() if until_ms is None or state.is_to_be_asked(member_id)}
     context.deadlines.watch(Timer.SESSION, (fact.member_id, NO_TASK))
     if first and state.knobs.initial_delay_ms and state.phase is not GroupPhase.SHADOWING:
         state.gathering_until_ms = state.now_ms + state.knobs.initial_delay_ms
@@ -216,11 +219,15 @@ def lag_reported(context: Context, fact: LagReported) -> None:
     if shadowing:
         return
     _applied(context, member, fact.assignment_epoch, fact.held)
-    if fact.leaving != member.leaving:
-        if fact.leaving:
-            context.begin_drain(member)
+    member.intends = fact.leaving
+    if context.state.is_to_be_asked(fact.member_id):
+        context.ask(member)  # with its first report: what ran on it has come home to its copies by now, and moves state first
+    leaving = fact.leaving or context.state.is_asked(fact.member_id)
+    if leaving != member.leaving:
+        if leaving:
+            context.begin_drain(member, "leave_intended")
         elif not member.released:
-            _cancel_drain(context, member)
+            _cancel_drain(context, member, "leave_cancelled")
     if member.warmup or member.incoming:
         _note_progress(context, member, declared=member.ready - before, had=had)
 
@@ -251,21 +258,57 @@ def tasks_revoked(context: Context, fact: TasksRevoked) -> None:
 
 def leave_intended(context: Context, fact: LeaveIntended) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
+    member.intends = True
     if not member.leaving:
-        context.begin_drain(member)
+        context.begin_drain(member, "leave_intended")
 
 
 def leave_cancelled(context: Context, fact: LeaveCancelled) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
     if member.released:
         raise Rejected("already_released")
-    if member.leaving:
-        _cancel_drain(context, member)
+    member.intends = False
+    if member.leaving and not context.state.is_asked(fact.member_id):
+        _cancel_drain(context, member, "leave_cancelled")
+
+
+def leave_requested(context: Context, fact: LeaveRequested) -> None:
+    """An operator's word, and no member's: nobody's lease is renewed by it. All are asked at once, so that none is given what another gives up."""
+    state = context.state
+    if fact.withdrawn:
+        _withdraw(context, fact.members)
+        return
+    unknown = sum(member_id not in state.members for member_id in fact.members)
+    if unknown:
+        raise Rejected("unknown_members", unknown)
+    for member_id in fact.members:
+        if not state.is_asked(member_id):
+            context.ask(state.members[member_id])
+
+
+def _withdraw(context: Context, members: tuple[str, ...]) -> None:
+    state = context.state
+    staying = [member_id for member_id in members if _may_stay(state, member_id)]
+    if not staying:
+        raise Rejected("nobody_asked")
+    for member_id in staying:
+        told = state.asked.pop(member_id) is None
+        if told:
+            member = state.members[member_id]
+            context.emitted.append(MemberAsked(member_id=member_id, incarnation=member.incarnation, leave=False))
+            if not member.intends:
+                _cancel_drain(context, member, "leave_withdrawn")
+
+
+def _may_stay(state: GroupState, member_id: str) -> bool:
+    """It is asked to leave and was not released yet; or it would be asked when it is back."""
+    return state.is_to_be_asked(member_id) or (state.is_asked(member_id) and not state.members[member_id].released)
 
 
 def member_left(context: Context, fact: MemberLeft) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
     context.remove_member(member, hold_ms=0)
+    context.state.asked.pop(fact.member_id, None)  # what was asked is done
     context.rest_if_empty()
     context.causes.add("leave")
 
@@ -403,7 +446,7 @@ def _is_handed_to(state: GroupState, member: MemberState, task: TaskId) -> bool:
     return movement is not None and movement.destination == member.member_id and movement.state.value == "revoking"
 
 
-def _cancel_drain(context: Context, member: MemberState) -> None:
+def _cancel_drain(context: Context, member: MemberState, cause: str) -> None:
     """It stays: what was to be moved for its leaving alone is not moved (PROTOCOL D9); what it was told to give up is given up."""
     member.leaving = False
     for task, movement in sorted(context.state.in_flight.items()):
@@ -411,7 +454,7 @@ def _cancel_drain(context: Context, member: MemberState) -> None:
             context.cancel(task, "source_stays")
     member.drain_deadline_ms = None
     member.drained = False
-    context.causes.add("leave_cancelled")
+    context.causes.add(cause)
 
 
 Transition = Callable[[Context, Any], None]
@@ -441,16 +484,21 @@ _OF_MEMBERS: dict[type, Transition] = {
     LeaveCancelled: leave_cancelled,
     MemberLeft: member_left,
 }
-_LED: dict[type, Transition] = {**_ALWAYS, MemberJoined: member_joined, AssignmentObserved: _reject("not_external")}
+_LED: dict[type, Transition] = {
+    **_ALWAYS,
+    MemberJoined: member_joined,
+    LeaveRequested: leave_requested,
+    AssignmentObserved: _reject("not_external"),
+}
 
 TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
-    GroupPhase.UNCONFIGURED: {**_ALWAYS, **dict.fromkeys((MemberJoined, AssignmentObserved, *_OF_MEMBERS), _reject("not_configured"))},
+    GroupPhase.UNCONFIGURED: {**dict.fromkeys((*_LED, *_OF_MEMBERS), _reject("not_configured")), **_ALWAYS},
     GroupPhase.EMPTY: {**_LED, **_OF_MEMBERS},
     GroupPhase.GATHERING: {**_LED, **_OF_MEMBERS},
     GroupPhase.LEADING: {**_LED, **_OF_MEMBERS},
     GroupPhase.SHADOWING: {
         **_ALWAYS,
-        **dict.fromkeys((TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled), _reject("external")),
+        **dict.fromkeys((TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled, LeaveRequested), _reject("external")),
         MemberJoined: member_joined,
         LagReported: lag_reported,
         MemberLeft: member_left,

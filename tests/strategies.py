@@ -84,6 +84,8 @@ def instances(kind: type) -> st.SearchStrategy[Any]:
         return _topologies()
     if kind is decisions.MemberAssigned:
         return _assigned()
+    if kind is facts.LeaveRequested:
+        return _requests()
     return st.builds(kind, **_fields(kind))
 
 
@@ -95,6 +97,12 @@ def _fields(kind: Any, *without: str) -> dict[str, st.SearchStrategy[Any]]:
 def _topologies(draw: st.DrawFn) -> facts.TopologyDeclared:
     parts = draw(st.lists(instances(facts.Subtopology), max_size=MOST_ITEMS, unique_by=lambda part: part.subtopology))
     return facts.TopologyDeclared(epoch=draw(_FEW), subtopologies=tuple(sorted(parts, key=lambda part: part.subtopology)))
+
+
+@st.composite
+def _requests(draw: st.DrawFn) -> facts.LeaveRequested:
+    names = draw(st.lists(_fields(facts.LeaveIntended)["member_id"], min_size=1, max_size=MOST_ITEMS, unique=True))
+    return facts.LeaveRequested(members=tuple(sorted(names)), withdrawn=draw(st.booleans()))
 
 
 @st.composite

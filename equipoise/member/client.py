@@ -21,7 +21,7 @@ from typing import TYPE_CHECKING, Any, Self
 from equipoise.member.host import Host
 from equipoise.member.options import MemberOptions
 from equipoise.member.runner import Callback, Handler
-from equipoise.member.work import StandbyCallback
+from equipoise.member.work import AskedCallback, StandbyCallback
 from events.errors import InputError
 from events.facts import TopologyDeclared
 from events.log.kafka.connection import Connection
@@ -43,7 +43,9 @@ class Member:
     `topology`: the tasks of this build of the application; a build with other tasks has a higher epoch (PROTOCOL D1).
 
     `on_assigned(context)` is called when a task has been restored, before its first record; `on_revoked(context)` when it has stopped here, given
-    up or taken, and before anybody hears that it was given up; `on_standby(task)` when a copy of it begins to be kept here.
+    up or taken, and before anybody hears that it was given up; `on_standby(task)` when a copy of it begins to be kept here. `on_asked(leave)` when
+    an operator asks this member to leave (`equipoise scale-down`), or takes that back: nothing needs to be done. It goes on until its tasks run
+    elsewhere; then it is released, and `wait` returns as after `leave`.
 
     `lead`: also run a worker in this process; True, or its settings. When several members do, each log partition is led by one of them.
 
@@ -63,6 +65,7 @@ class Member:
         on_assigned: Callback | None = None,
         on_standby: StandbyCallback | None = None,
         on_revoked: Callback | None = None,
+        on_asked: AskedCallback | None = None,
         lead: bool | WorkerSettings = False,
         **options: Any,
     ) -> None:
@@ -71,7 +74,7 @@ class Member:
         self._handler = handler
         self._topology = topology
         self._connection = Connection() if connection is None else connection
-        self._callbacks = {"on_assigned": on_assigned, "on_standby": on_standby, "on_revoked": on_revoked}
+        self._callbacks = {"on_assigned": on_assigned, "on_standby": on_standby, "on_revoked": on_revoked, "on_asked": on_asked}
         known = MemberOptions.__annotations__
         for name in options:
             if name not in known:
@@ -127,7 +130,7 @@ class Member:
         return 0 if self._lead is None else self._lead.http_port
 
     async def wait(self) -> None:
-        """Until the member has ended: released after `leave`, closed, or by an error, which this raises.
+        """Until the member has ended: released after `leave` or because it was asked to, closed, or by an error, which this raises.
 
         SupersededError: another process has joined with its id. Else what the handler or a callback raised, or an EquipoiseError.
         """
@@ -151,6 +154,12 @@ class Member:
     @property
     def incarnation(self) -> int:
         return self._running_host().session.incarnation
+
+    @property
+    def leaving(self) -> bool:
+        """It goes once its tasks run elsewhere: of itself (`leave`), or because an operator asked it to."""
+        session = self._running_host().session
+        return session.leaving or session.asked
 
     @property
     def running(self) -> dict[TaskId, int]:

@@ -20,7 +20,7 @@ from equipoise.member.restorer import Restorer
 from equipoise.member.runner import Callback, Handler
 from equipoise.member.threads import LoopThread
 from equipoise.member.throttle import Throttle
-from equipoise.member.work import RunnerFactory, Shared, StandbyCallback, Work
+from equipoise.member.work import AskedCallback, RunnerFactory, Shared, StandbyCallback, Work
 from events.errors import EquipoiseError, FieldError
 from events.facts import Fact, GroupConfigured, LagReported, TopologyDeclared
 from events.log.kafka.connection import Connection
@@ -53,6 +53,7 @@ class Host:
         on_assigned: Callback | None,
         on_standby: StandbyCallback | None,
         on_revoked: Callback | None,
+        on_asked: AskedCallback | None,
     ) -> None:
         self._directory = None if options.state_directory is None else StateDirectory(options.state_directory, group, member_id)
         self._proven_dead = None if self._directory is None else self._directory.last_incarnation
@@ -86,7 +87,9 @@ class Host:
         )  # fmt: skip
         self.shared = Shared(self._new_session())
         runners = RunnerFactory(connection, group, topology, options, handler, on_assigned, on_revoked)
-        self.work = Work(self.shared, self._restorer, self._restore_thread, runners, on_standby, wake=self.wake, fail=self.fail, call=self._call)
+        self.work = Work(
+            self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked, wake=self.wake, fail=self.fail, call=self._call
+        )  # fmt: skip
 
     # Beginning and end, in the application's loop
 
@@ -304,7 +307,12 @@ class Host:
 
     def _received(self, record: DecisionRecord) -> Reception:
         with self.shared.lock:
+            before = self.session.asked
             reception = self.session.receive(record, boot_ms())
+            asked = self.session.asked
+        if asked != before:
+            _LOG.info("member %s is asked to %s", self._member_id, "leave" if asked else "stay after all")
+            self.work.tell_asked(asked)
         self._wake.set()
         return reception
 

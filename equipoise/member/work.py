@@ -7,6 +7,7 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 import attrs
 
@@ -22,7 +23,9 @@ from events.log.kafka.connection import Connection
 from events.tasks import Lag, TaskId
 from statemachine.member import End, MemberSession
 
+T = TypeVar("T")
 StandbyCallback = Callable[[TaskId], Awaitable[None] | None]
+AskedCallback = Callable[[bool], Awaitable[None] | None]
 
 
 class Shared:
@@ -68,6 +71,7 @@ class Work:
         restore_thread: LoopThread,
         runners: RunnerFactory,
         on_standby: StandbyCallback | None,
+        on_asked: AskedCallback | None,
         *,
         wake: Callable[[], None],
         fail: Callable[[BaseException], None],
@@ -78,6 +82,7 @@ class Work:
         self._restore_thread = restore_thread
         self._factory = runners
         self._on_standby = on_standby
+        self._on_asked = on_asked
         self._wake, self._fail, self._call = wake, fail, call
         self._app = asyncio.get_running_loop()
         self._runners: dict[TaskId, TaskRunner] = {}
@@ -161,7 +166,12 @@ class Work:
             self._following.add(task)
             self._restore_thread.loop.call_soon_threadsafe(self._restorer.follow, task)
             if self._on_standby is not None:
-                self._app.call_soon_threadsafe(self._tell_standby, task)
+                self._app.call_soon_threadsafe(self._tell, self._on_standby, task)
+
+    def tell_asked(self, leave: bool) -> None:
+        """Somebody asks this member to leave, or to stay after all."""
+        if self._on_asked is not None:
+            self._app.call_soon_threadsafe(self._tell, self._on_asked, leave)
 
     def abandon(self) -> None:
         """Everything stops at once."""
@@ -182,17 +192,16 @@ class Work:
 
     # In the application's loop
 
-    def _tell_standby(self, task: TaskId) -> None:
-        assert self._on_standby is not None, "asked before"
+    def _tell(self, callback: Callable[[T], Awaitable[None] | None], what: T) -> None:
         try:
-            result = self._on_standby(task)
+            result = callback(what)
         except Exception as error:  # noqa: BLE001  # the application's code may raise anything
             self._fail(error)
             return
         if inspect.isawaitable(result):
-            asyncio.ensure_future(result).add_done_callback(self._standby_told)
+            asyncio.ensure_future(result).add_done_callback(self._told_of)
 
-    def _standby_told(self, told: asyncio.Future[None]) -> None:
+    def _told_of(self, told: asyncio.Future[None]) -> None:
         if not told.cancelled() and (error := told.exception()) is not None:
             self._fail(error)
 

@@ -25,13 +25,17 @@ async def count(record: Any, context: TaskContext) -> None:
 
 
 async def run_member(connection: Connection, topic: str, group: str, member_id: str, **options: Any) -> bool:
-    """Until it was told to go: SIGTERM leaves in order, its tasks first; SIGINT stops at once. False: another process has its id by now."""
+    """Until it was told to go: SIGTERM leaves in order, its tasks first, as who is asked by `equipoise scale-down` does; SIGINT stops at once.
+
+    False: another process has its id by now.
+    """
     partitions = await partition_count(connection, topic)
     part = Subtopology(
         subtopology=0, partitions=partitions, stateful=True, source_topics=(topic,), changelog_topics=(f"{topic}-state",),
     )  # fmt: skip
     topology = TopologyDeclared(epoch=0, subtopologies=(part,))
     said: dict[str, Any] = {
+        "on_asked": lambda leave: print(f"{member_id} is asked to {'leave' if leave else 'stay after all'}", flush=True),
         "on_assigned": lambda context: print(f"{member_id} runs {context.task}, token {context.token}", flush=True),
         "on_revoked": lambda context: print(f"{member_id} has stopped {context.task}", flush=True),
         "on_standby": lambda task: print(f"{member_id} keeps a copy of {task}", flush=True),

@@ -16,6 +16,7 @@ from events.facts import (
     LagReported,
     LeaveCancelled,
     LeaveIntended,
+    LeaveRequested,
     MemberJoined,
     MemberLeft,
     ProbingTick,
@@ -40,6 +41,8 @@ FAULTS = (
     "duplicate",
     "leave",
     "leave_cancelled",
+    "asked",
+    "asked_to_stay",
     "close",
     "close_silently",
     "failover",
@@ -53,8 +56,9 @@ FAULTS = (
     "junk",
 )
 """crash: kill -9, and the same id comes back with proof that its predecessor is dead; crash_unproven: without. pause and cut: shorter or longer
-than the lease. stuck: its decisions reader stands still while its heartbeats go on. duplicate: a second process with the id. clock_*: a broker
-failover whose successor's clock differs. junk: a fact that is unsound, or from somebody who is no member."""
+than the lease. asked: an operator asks it to leave; asked_to_stay: and takes that back. stuck: its decisions reader stands still while its
+heartbeats go on. duplicate: a second process with the id. clock_*: a broker failover whose successor's clock differs. junk: a fact that is unsound,
+or from somebody who is no member."""
 
 NOBODYS = frozenset({"failover", "clock_ahead", "clock_back", "worker_crash", "worker_pause", "worker_cut", "worker_skips", "second_worker", "junk"})
 """Faults that befall no member: the broker, a worker, or the log."""
@@ -176,6 +180,10 @@ def strike(cluster: SimulatedCluster, fault: Fault) -> None:
     elif fault.kind == "leave_cancelled":
         process.leave()
         after(fault.lasts_ms, process.cancel_leave)
+    elif fault.kind in ("asked", "asked_to_stay"):
+        cluster.append(LeaveRequested(members=(fault.member_id,)))
+        if fault.kind == "asked_to_stay":
+            after(fault.lasts_ms, cluster.append, LeaveRequested(members=(fault.member_id,), withdrawn=True))
     elif fault.kind in ("leave", "close", "close_silently"):
         {"leave": process.leave, "close": process.close, "close_silently": process.close_silently}[fault.kind]()
         after(fault.lasts_ms, _return_when_gone, cluster, process)

@@ -84,7 +84,13 @@ def _members(play: Play) -> list[MemberState]:
 
 
 def _row(play: Play, member: MemberState) -> tuple[str, ...]:
-    marks = [word for word, holds in (("leaving", member.leaving), ("drained", member.drained), ("released", member.released)) if holds]
+    said = (
+        ("leaving", member.leaving),
+        ("asked", play.state.is_asked(member.member_id)),
+        ("drained", member.drained),
+        ("released", member.released),
+    )
+    marks = [word for word, holds in said if holds]
     return (
         member_text(member.member_id, member.incarnation),
         play.state.member_phase(member).value,

@@ -14,6 +14,7 @@ from events.decisions import (
     Checkpointed,
     Decision,
     EventRejected,
+    MemberAsked,
     MemberAssigned,
     MemberExpired,
     MemberWarned,
@@ -64,6 +65,8 @@ def fact_text(fact: Fact) -> str:
         words.append(f"epoch={fact.assignment_epoch}")
     elif isinstance(fact, facts.TaskReady | facts.TasksRevoked):
         words += [f"epoch={fact.assignment_epoch}", tasks_text(fact.tasks)]
+    elif isinstance(fact, facts.LeaveRequested):
+        words += [f"({','.join(fact.members)})", *(["withdrawn"] if fact.withdrawn else [])]
     elif isinstance(fact, facts.TopologyDeclared):
         words.append(f"epoch={fact.epoch}")
     elif isinstance(fact, facts.AssignmentObserved):
@@ -93,6 +96,9 @@ def decision_lines(decision: Decision, shown: Shown, fact: Fact | None = None) -
     if isinstance(decision, MemberExpired):
         hold = f" hold_ms={decision.hold_ms}" if decision.hold_ms else ""
         return [f"-> MemberExpired {member_text(decision.member_id, decision.incarnation)} {decision.cause} silent_ms={decision.silent_ms}{hold}"]
+    if isinstance(decision, MemberAsked):
+        wish = "to leave" if decision.leave else "to stay after all"
+        return [f"-> MemberAsked {member_text(decision.member_id, decision.incarnation)} {wish}"]
     if isinstance(decision, MemberWarned):
         return [f"-> MemberWarned {member_text(decision.member_id, decision.incarnation)} {warning_text(decision)}"]
     if isinstance(decision, EventRejected):

@@ -16,6 +16,7 @@ from events.facts import (
     GroupConfigured,
     LeaveCancelled,
     LeaveIntended,
+    LeaveRequested,
     Load,
     MemberJoined,
     MemberLeft,
@@ -339,6 +340,15 @@ def leave_cancel(play: Play, said: Said) -> None:
         actor = play.actor(said, member_id)
         actor.leaving = False
         play.append(LeaveCancelled(member_id=member_id, incarnation=actor.incarnation))
+
+
+@directive(
+    "leave-request", "MEMBER...", "LeaveRequested: an operator asks them all to leave (PROTOCOL M8).",
+    withdrawn=Argument(YES_NO, "yes: they are to stay after all"), **TIME,
+)  # fmt: skip
+def leave_request(play: Play, said: Said) -> None:
+    play.move_clock(said)
+    play.append(LeaveRequested(members=tuple(sorted(said.members())), withdrawn=said.get("withdrawn", False)))
 
 
 @directive("left", "MEMBER...", "MemberLeft: its own word that it has stopped everything.", incarnation=INCARNATION, **TIME)

@@ -13,6 +13,7 @@ CAUSE_COLOURS = {
     "expelled": "#d92d3a",
     "leave": "#f0932b",
     "leave_intended": "#f0932b",
+    "leave_requested": "#f0932b",
     "overdue": "#f0932b",
     "probing": "#4a86e8",
     "ready": "#9a6bd6",

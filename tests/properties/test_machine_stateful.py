@@ -22,6 +22,7 @@ from events.facts import (
     LagReported,
     LeaveCancelled,
     LeaveIntended,
+    LeaveRequested,
     Load,
     MemberJoined,
     MemberLeft,
@@ -80,6 +81,7 @@ def lies(draw: st.DrawFn) -> Fact:
             st.builds(TasksRevoked, **{key: st.just(value) for key, value in who.items()}, assignment_epoch=st.just(epoch), tasks=task_sets),
             st.just(LeaveIntended(**who)),
             st.just(LeaveCancelled(**who)),
+            st.builds(LeaveRequested, members=st.just((who["member_id"],)), withdrawn=st.booleans()),
             st.just(MemberLeft(**who)),
             st.builds(
                 MemberJoined,
