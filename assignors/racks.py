@@ -22,8 +22,6 @@ from events.tasks import TaskId
 
 RACK_TAG = "rack"
 """The client tag that names a member's rack; where `rack_aware_tags` lists it, it wins over the member's `rack` (KIP-925, 4.D)."""
-MOST_WEIGHT = 1_000_000
-"""The heaviest partition: with the highest costs and 100 partitions, what a task costs is below 2**47."""
 STATELESS_TRAFFIC_COST = 1
 STATELESS_NON_OVERLAP_COST = 0
 

@@ -34,10 +34,10 @@ from assignors import json_fields as read
 from assignors import registry
 from assignors.plan_json import plan_json
 from assignors.problem import AssignmentProblem, Member, Memory, Movement, MovementState, Partition, Revocations, Task, TaskLoad
-from assignors.racks import MOST_WEIGHT
 from assignors.topics import PLAIN, Naming, TopicTask, naming_of
 from assignors.validation import plan_faults
 from events.errors import EquipoiseError, FieldError
+from events.facts import MOST_WEIGHT
 from events.fields import INT64_MAX, MOST_TASK_NUMBER
 from events.knobs import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, Knobs
 from events.tasks import Lag, LagSentinel, TaskId, parse_task

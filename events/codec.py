@@ -30,7 +30,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     1: (1, facts.LogOpened),
     2: (1, facts.GroupConfigured),
     3: (1, facts.TopologyDeclared),
-    4: (1, facts.PartitionsObserved),
+    4: (2, facts.PartitionsObserved),
     5: (3, facts.MemberJoined),
     6: (1, facts.LagReported),
     7: (1, facts.TaskReady),

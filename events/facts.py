@@ -15,6 +15,9 @@ from events.errors import FieldError
 from events.knobs import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, Knobs
 from events.tasks import Lag, TaskId
 
+MOST_WEIGHT = 1_000_000
+"""The heaviest partition: with the highest costs and 100 partitions, what a task costs is below 2**47."""
+
 _member = attrs.field(validator=fields.text())
 _incarnation = attrs.field(validator=fields.integer())
 
@@ -70,7 +73,7 @@ class TopologyDeclared:
 
 @attrs.frozen(kw_only=True)
 class PartitionsObserved:
-    """End offsets and replica racks of some partitions; what is not named stays as it was (PROTOCOL D6)."""
+    """End offsets, replica racks and weights of some partitions; what is not named stays as it was (PROTOCOL D6)."""
 
     end_offsets: dict[str, dict[int, int]] = attrs.field(
         factory=dict,
@@ -84,6 +87,13 @@ class PartitionsObserved:
         validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.tuple_of(fields.text()))),
     )
     """topic -> partition -> racks of its replicas."""
+    weights: dict[str, dict[int, int]] = attrs.field(
+        factory=dict,
+        converter=fields.sorted_mapping,
+        validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.integer(0, MOST_WEIGHT))),
+    )
+    """topic -> partition -> its traffic, in any unit that is the same for all partitions of the group; 1 where nobody said. A change is worth a
+    round where racks count, so it is told when it has become another, not whenever it was measured."""
 
 
 @attrs.frozen(kw_only=True)

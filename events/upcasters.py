@@ -15,7 +15,24 @@ from events import fields
 from events.errors import UnsoundError
 from events.tasks import Lag, TaskId
 
+PARTITIONS_OBSERVED = 4
 MEMBER_JOINED = 5
+
+
+@attrs.frozen(kw_only=True)
+class PartitionsObservedV1:
+    """PartitionsObserved before partitions had weights."""
+
+    end_offsets: dict[str, dict[int, int]] = attrs.field(
+        factory=dict,
+        converter=fields.sorted_mapping,
+        validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.integer())),
+    )
+    racks: dict[str, dict[int, tuple[str, ...]]] = attrs.field(
+        factory=dict,
+        converter=fields.sorted_mapping,
+        validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.tuple_of(fields.text()))),
+    )
 
 
 @attrs.frozen(kw_only=True)
@@ -50,6 +67,11 @@ class MemberJoinedV2:
     lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
 
 
+def _partitions_observed_2(wire: list[Any]) -> list[Any]:
+    """No weights, at the end."""
+    return [*wire, {}]
+
+
 def _member_joined_2(wire: list[Any]) -> list[Any]:
     """No tags, between `rack` and `session_timeout_ms`; no copies, at the end."""
     return [*wire[:4], {}, *wire[4:], {}]
@@ -60,10 +82,15 @@ def _member_joined_3(wire: list[Any]) -> list[Any]:
     return [*wire, False]
 
 
-PAST_SHAPES: Mapping[tuple[int, int], type] = {(MEMBER_JOINED, 1): MemberJoinedV1, (MEMBER_JOINED, 2): MemberJoinedV2}
+PAST_SHAPES: Mapping[tuple[int, int], type] = {
+    (PARTITIONS_OBSERVED, 1): PartitionsObservedV1,
+    (MEMBER_JOINED, 1): MemberJoinedV1,
+    (MEMBER_JOINED, 2): MemberJoinedV2,
+}
 """(kind, version) -> the class that version had. JSON Lines of that version are read with it."""
 
 STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
+    (PARTITIONS_OBSERVED, 1): _partitions_observed_2,
     (MEMBER_JOINED, 1): _member_joined_2,
     (MEMBER_JOINED, 2): _member_joined_3,
 }

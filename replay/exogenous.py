@@ -67,14 +67,13 @@ class Curve:
 
 @attrs.frozen(kw_only=True)
 class GroupStart:
-    """How the group began. `curves`: (topic, partition) -> end offsets over time; `racks`: topic -> partition -> racks of its replicas."""
+    """How the group began. `curves`: (topic, partition) -> end offsets over time."""
 
     at_ms: int
     group: str
     config: GroupConfigured
     topology: TopologyDeclared
     curves: Mapping[tuple[str, int], Curve]
-    racks: Mapping[str, Mapping[int, tuple[str, ...]]]
 
     def end_offset(self, task: TaskId, ms: int) -> int:
         """Records in the task's changelogs at `ms`; 0 for a task without state or of another topology."""
@@ -142,7 +141,15 @@ class TopologyChanged:
     topology: TopologyDeclared
 
 
-Happening = ProcessStarted | ProcessEnded | ConfigurationChanged | TopologyChanged
+@attrs.frozen(kw_only=True)
+class PartitionsPlaced:
+    """Racks and weights of some partitions were told; without end offsets, which are curves."""
+
+    at_ms: int
+    observed: PartitionsObserved
+
+
+Happening = ProcessStarted | ProcessEnded | ConfigurationChanged | TopologyChanged | PartitionsPlaced
 
 
 @attrs.frozen(kw_only=True)
@@ -215,7 +222,6 @@ class _Reading:
         self.topology: TopologyDeclared | None = None
         self.changes: list[Happening] = []
         self.samples: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        self.racks: dict[str, dict[int, tuple[str, ...]]] = {}
         self.lives: list[_Life] = []
         self.live: dict[str, _Life] = {}
         self.known: dict[tuple[str, int], _Life] = {}
@@ -268,8 +274,8 @@ class _Reading:
                     samples[-1] = (self.now_ms, end)
                 else:
                     samples.append((self.now_ms, end))
-        for topic, racks in event.racks.items():
-            self.racks.setdefault(topic, {}).update(racks)
+        if event.racks or event.weights:
+            self.changes.append(PartitionsPlaced(at_ms=self.now_ms, observed=attrs.evolve(event, end_offsets={})))
 
     def _joined(self, event: MemberJoined) -> None:
         before = self.live.get(event.member_id)
@@ -341,7 +347,6 @@ class ExogenousReader:
             config=reading.config,
             topology=reading.topology,
             curves={key: Curve(tuple(samples)) for key, samples in sorted(reading.samples.items())},
-            racks={topic: dict(sorted(racks.items())) for topic, racks in sorted(reading.racks.items())},
         )
         return Exogenous(
             start=start,

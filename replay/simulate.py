@@ -21,7 +21,7 @@ from events.knobs import Knobs
 from replay.cluster import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, Sink, WorkerSettings
 from replay.cluster.measures import Costs, Life, Notes, WindowCost
 from replay.cluster.process import Process
-from replay.exogenous import ConfigurationChanged, Exogenous, ProcessEnded, ProcessStarted, TopologyChanged, Window
+from replay.exogenous import ConfigurationChanged, Exogenous, PartitionsPlaced, ProcessEnded, ProcessStarted, TopologyChanged, Window
 
 Progress = Callable[[int, int], None]
 """(milliseconds simulated, milliseconds in all)."""
@@ -185,6 +185,8 @@ class _Run:
         elif isinstance(happening, TopologyChanged):
             self.epoch = happening.topology.epoch
             self.cluster.append(happening.topology)
+        elif isinstance(happening, PartitionsPlaced):
+            self.cluster.append(happening.observed)
 
     def _process(self, member_id: str) -> Process | None:
         theirs = [process for process in self.cluster.processes if process.member_id == member_id]

@@ -39,7 +39,7 @@ CAUSES: Mapping[str, str] = {
     "overdue": "a leaving member's drain timeout passed",
     "topology": "a new topology was declared",
     "configured": "the configuration changed",
-    "racks": "replicas were seen in other racks",
+    "racks": "replicas were seen in other racks, or partitions with other traffic",
     "wiped": "a member lost a copy",
     "ready": "a copy was caught up",
     "handover": "a task was given up",

@@ -65,7 +65,15 @@ def _task(state: GroupState, task: TaskId, part: Subtopology) -> Task:
 
 
 def _partitions(state: GroupState, topics: tuple[str, ...], partition: int) -> tuple[Partition, ...]:
-    return tuple(Partition(topic=topic, partition=partition, racks=state.racks.get(topic, {}).get(partition, ())) for topic in topics)
+    return tuple(
+        Partition(
+            topic=topic,
+            partition=partition,
+            racks=state.racks.get(topic, {}).get(partition, ()),
+            weight=state.weights.get(topic, {}).get(partition, 1),
+        )
+        for topic in topics
+    )
 
 
 def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopology], home: Iterable[TaskId]) -> Member:

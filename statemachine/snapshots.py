@@ -89,6 +89,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         [list(codec.encode(state.topologies[epoch])) for epoch in sorted(state.topologies)],
         {topic: dict(sorted(ends.items())) for topic, ends in sorted(state.end_offsets.items())},
         {topic: {number: list(names) for number, names in sorted(racks.items())} for topic, racks in sorted(state.racks.items())},
+        {topic: dict(sorted(weights.items())) for topic, weights in sorted(state.weights.items())},
         {topic: {number: [g.observed_ms, g.records_per_s] for number, g in sorted(of.items())} for topic, of in sorted(state.growth.items())},
         {str(task): list(attrs.astuple(state.loads[task])) for task in sorted(state.loads)},
         _task_map(state.behind),
@@ -116,7 +117,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
 
 
 def _state_from_wire(wire: list[Any]) -> GroupState:
-    group, log_id, config, topologies, ends, racks, growth, loads, behind, numbers, members, owner, *rest = wire
+    group, log_id, config, topologies, ends, racks, weights, growth, loads, behind, numbers, members, owner, *rest = wire
     tokens, holds, ghosts, homes, lost, in_flight, waiting, backoffs, nonces, asked, timers, revocations, memory, verdict = rest
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
@@ -125,6 +126,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         config=None if config is None else _expect(GroupConfigured, codec.decode(*config)),
         end_offsets=ends,
         racks={topic: {partition: tuple(names) for partition, names in of_topic.items()} for topic, of_topic in racks.items()},
+        weights=weights,
         growth={topic: {number: Growth(*values) for number, values in of_topic.items()} for topic, of_topic in growth.items()},
         loads={parse_task(text): MeasuredLoad(*values) for text, values in loads.items()},
         behind=_from_task_map(behind),

@@ -193,6 +193,8 @@ class GroupState:
     topologies: dict[int, TopologyDeclared] = attrs.field(factory=dict)
     end_offsets: dict[str, dict[int, int]] = attrs.field(factory=dict)
     racks: dict[str, dict[int, tuple[str, ...]]] = attrs.field(factory=dict)
+    weights: dict[str, dict[int, int]] = attrs.field(factory=dict)
+    """Topic -> partition -> its traffic, where that was said."""
     growth: dict[str, dict[int, Growth]] = attrs.field(factory=dict)
     """Topic -> partition -> how fast it grows, from its last two end offsets."""
     loads: dict[TaskId, MeasuredLoad] = attrs.field(factory=dict)

@@ -6,8 +6,8 @@ Decision rounds are not begun here: a transition only notes a cause, and the mac
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
+from typing import Any, TypeVar
 
 from events.decisions import MemberAsked
 from events.facts import (
@@ -36,6 +36,8 @@ from statemachine.doubts import warn_of_racks
 from statemachine.loads import note_behind, note_load
 from statemachine.rejections import Rejected
 from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, ghost_key, known_lag
+
+V = TypeVar("V")
 
 NONCE_MEMORY_MS = 3_600_000
 """How long a join nonce is remembered: far longer than any producer retries (Kafka's delivery.timeout.ms defaults to 120 s)."""
@@ -123,11 +125,19 @@ def partitions_observed(context: Context, fact: PartitionsObserved) -> None:
         known = context.state.end_offsets.setdefault(topic, {})
         _note_growth(context.state.growth.setdefault(topic, {}), known, ends, context.state.now_ms)
         known.update(ends)
-    for topic, racks in fact.racks.items():
-        known_racks = context.state.racks.setdefault(topic, {})
-        if context.state.knobs.rack_aware_strategy != "none" and any(known_racks.get(partition) != where for partition, where in racks.items()):
-            context.causes.add("racks")
-        known_racks.update(racks)
+    changed = _learned(context.state.racks, fact.racks)
+    if (_learned(context.state.weights, fact.weights) or changed) and context.state.knobs.rack_aware_strategy != "none":
+        context.causes.add("racks")
+
+
+def _learned(known: dict[str, dict[int, V]], said: Mapping[str, Mapping[int, V]]) -> bool:
+    """Whether any of what is said was not known."""
+    news = False
+    for topic, of_topic in said.items():
+        before = known.setdefault(topic, {})
+        news |= any(before.get(partition) != value for partition, value in of_topic.items())
+        before.update(of_topic)
+    return news
 
 
 def _note_growth(growth: dict[int, Growth], known: dict[int, int], ends: dict[int, int], now_ms: int) -> None:

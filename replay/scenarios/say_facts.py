@@ -184,11 +184,12 @@ def topology(play: Play, said: Said) -> None:
 @directive(
     "partitions",
     "",
-    "PartitionsObserved (PROTOCOL D6): end offsets by task, or end offsets and racks of one topic's partitions.",
+    "PartitionsObserved (PROTOCOL D6): end offsets by task, or end offsets, racks and weights of one topic's partitions.",
     ends=Argument(ENDS, "end offset of each task's changelog partition"),
-    topic=Argument(TEXT, "the topic that `end_offsets=` and `racks=` are of"),
+    topic=Argument(TEXT, "the topic that `end_offsets=`, `racks=` and `weights=` are of"),
     end_offsets=Argument(PARTITIONS, "partition: end offset"),
     racks=Argument(RACKS, "partition: racks of its replicas"),
+    weights=Argument(PARTITIONS, "partition: its traffic; 1 where nothing is said"),
     **TIME,
 )
 def partitions(play: Play, said: Said) -> None:
@@ -199,8 +200,8 @@ def partitions(play: Play, said: Said) -> None:
     if not said.has("topic"):
         raise said.error("name a topic=, or ends= by task")
     topic = said.get("topic", "")
-    fact = play.make(said, PartitionsObserved, end_offsets={topic: said.get("end_offsets", {})}, racks={topic: said.get("racks", {})})
-    play.append(fact)
+    told: dict[str, object] = {name: {topic: said.get(name, {})} for name in ("end_offsets", "racks", "weights") if said.has(name)}
+    play.append(play.make(said, PartitionsObserved, **told))
 
 
 @directive(

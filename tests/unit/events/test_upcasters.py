@@ -13,7 +13,7 @@ from hypothesis import given
 
 from events import codec, readable, upcasters
 from events.errors import UnsoundError
-from events.facts import MemberJoined
+from events.facts import MemberJoined, PartitionsObserved
 from tests.strategies import instances
 
 DATA = Path(__file__).parents[2] / "data" / "events"
@@ -55,6 +55,13 @@ def test_a_join_from_before_eager_members_is_not_eager(past: upcasters.MemberJoi
     form = codec.payload_from_json("MemberJoined", 2, readable.write(past))
     event = codec.decode(code, 2, form[1])
     assert event == MemberJoined(**attrs.asdict(past, recurse=False), eager=False)
+
+
+@given(instances(upcasters.PartitionsObservedV1))
+def test_partitions_from_before_weights_have_none(past: upcasters.PartitionsObservedV1) -> None:
+    form = codec.payload_from_json("PartitionsObserved", 1, readable.write(past))
+    event = codec.decode(codec.kind_of(PartitionsObserved), 1, form[1])
+    assert event == PartitionsObserved(**attrs.asdict(past, recurse=False), weights={})
 
 
 @pytest.mark.parametrize("count", [0, 8, 10, 11])

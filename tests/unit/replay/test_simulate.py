@@ -13,12 +13,12 @@ import pytest
 
 from events.decisions import AssignmentIssued
 from events.errors import FieldError, InputError
-from events.facts import GroupConfigured
+from events.facts import GroupConfigured, PartitionsObserved
 from events.log import open_log
 from events.records import DecisionRecord, Record
 from replay.cluster import RestoreModel
 from replay.cluster.measures import WindowCost
-from replay.exogenous import Exogenous, ProcessEnded, ProcessStarted, read_exogenous
+from replay.exogenous import Exogenous, PartitionsPlaced, ProcessEnded, ProcessStarted, read_exogenous
 from replay.kafka_streams import import_history
 from replay.simulate import Simulation, SimulationResult, simulate
 from replay.verify import Verdict, verify
@@ -206,6 +206,28 @@ def test_a_configuration_that_changes_and_progress_are_passed_on(recorded: dict[
     assert result.configured.knobs.num_standbys == 1
     assert result.configured.led_by == "equipoise"
     assert result.whole.totals["standby_copies_begun"] >= 20
+
+
+def test_racks_and_weights_are_told_the_simulated_leader_when_they_were(recorded: dict[str, Exogenous], tmp_path: Path):
+    exogenous = short(recorded["scale-out"], 30_000)
+    start_ms = exogenous.start.at_ms
+    source = exogenous.start.topology.subtopologies[0].source_topics[0]
+    placed = PartitionsPlaced(at_ms=start_ms, observed=PartitionsObserved(racks={source: {0: ("a",)}}))
+    weighed = PartitionsPlaced(at_ms=start_ms + 20_000, observed=PartitionsObserved(weights={source: {0: 7}}))
+    told = attrs.evolve(exogenous, happenings=(placed, weighed, *exogenous.happenings))
+    with open_log(tmp_path / "one.db", "w") as log, log.transaction():
+        simulate(told, FITTED, sink=log)
+    with open_log(tmp_path / "one.db") as log:
+        again = read_exogenous(log.read())
+        facts = [each.event for each in log.read() if isinstance(each, Record)]
+    observed = [fact for fact in facts if isinstance(fact, PartitionsObserved)]
+    assert [(fact.racks, fact.weights) for fact in observed if fact.racks or fact.weights] == [
+        ({source: {0: ("a",)}}, {}),
+        ({}, {source: {0: 7}}),
+    ]
+    found = [each for each in again.happenings if isinstance(each, PartitionsPlaced)]
+    assert [each.observed for each in found] == [placed.observed, weighed.observed]
+    assert found[1].at_ms - found[0].at_ms == pytest.approx(20_000, abs=50)
 
 
 def test_another_assignor_begins_without_the_options_of_the_one_in_the_log(recorded: dict[str, Exogenous]):
