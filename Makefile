@@ -1,14 +1,14 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check java bench bench-live soak states pictures clean .venv
+.PHONY: help demo test check java bench bench-live compare-live soak states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
 
 help: ## what can be made
-	@sed -n 's/^\([a-z.]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 16
+	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
 
 demo: $(READY) ## a recorded Kafka Streams group: imported, decided anew, replayed to the byte, compared
 	@$(BIN)/equipoise demo
@@ -33,6 +33,9 @@ bench: $(READY) ## ratios that must not get worse
 
 bench-live: java $(READY) ## how fast and how large a live group may be, on a real Kafka; half an hour
 	@$(BIN)/python -m bench --live
+
+compare-live: java $(READY) ## equipoise beside Kafka Streams, Faust and a plain consumer group, on a real broker (OPTIONS="--only faust")
+	@$(BIN)/python -m bench.peers --out out/peers.json $(OPTIONS)
 
 soak: $(READY) ## a long storm on the simulated cluster, seeds printed
 	@$(BIN)/python -m tests.soak

@@ -1,0 +1,108 @@
+"""The command: runs the systems one after the other on one broker, and prints one table."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import logging
+import shutil
+import tempfile
+import time
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import attrs
+import click
+
+from bench.__main__ import environment
+from bench.peers.actions import ACTIONS, Run, run
+from bench.peers.feed import Load
+from bench.peers.systems import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS, SYSTEMS
+from bench.peers.table import rows_of, summary_of
+from equipoise.cli.command import command
+from equipoise.cli.screen import Screen, Table
+from tests.live.brokers import Brokers
+
+
+def _listed(known: Mapping[str, Any] | tuple[str, ...]) -> Any:
+    def split(context: click.Context, parameter: click.Parameter, value: str | None) -> list[str]:
+        names = list(known) if value is None else value.split(",")
+        for name in names:
+            if name not in known:
+                raise click.BadParameter(f"{name!r} is none of {', '.join(known)}")
+        return names
+
+    return split
+
+
+@contextlib.contextmanager
+def _broker(bootstrap: str | None) -> Iterator[str]:
+    if bootstrap is not None:
+        yield bootstrap
+        return
+    with Brokers() as brokers:
+        yield brokers.bootstrap
+
+
+@command("peers", short_help="equipoise beside Kafka Streams, Faust and a plain consumer group.")
+@click.option("--only", callback=_listed(SYSTEMS), metavar="NAMES", help=f"Some of {','.join(SYSTEMS)}.")
+@click.option("--actions", callback=_listed(ACTIONS), metavar="NAMES", help=f"Some of {','.join(ACTIONS)}, in the order in which they are to happen.")
+@click.option("--tasks", default=26, show_default=True, type=click.IntRange(1, 99), help="Partitions of the input.")
+@click.option("--state-mb", default=100, show_default=True, type=click.IntRange(0), help="State of all tasks, there before the first member starts.")
+@click.option("--per-second", default=10.0, show_default=True, help="Records for each task.")
+@click.option("--members", default=3, show_default=True, type=click.IntRange(1), help="Started at the beginning.")
+@click.option("--standbys", default=0, show_default=True, type=click.IntRange(0), help="Of each task, where a system has any.")
+@click.option("--most-s", default=60.0, show_default=True, help="An action that has not come to rest by then is cut off.")
+@click.option("--rest-s", default=5.0, show_default=True, help="For so long nothing must change until an action counts as over.")
+@click.option("--bootstrap", envvar="KAFKA_BOOTSTRAP", help="A broker that is there; else one is started.")
+@click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder for logs and states; else they are removed.")
+@click.option("--out", type=click.Path(path_type=Path, dir_okay=False), help="Write everything measured here, as JSON.")
+@click.option("--beside", multiple=True, type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Earlier --out, for the table too.")
+def peers(screen: Screen, only: list[str], actions: list[str], bootstrap: str | None, keep: Path | None, out: Path | None, beside: tuple[Path, ...],
+          most_s: float, rest_s: float, members: int, standbys: int, **load: Any) -> None:  # fmt: skip
+    """The same application, records counted per key with a changelog, on four systems one after the other on one broker. Members are restarted one
+    by one, one joins, one leaves, one is killed, while records keep coming to every task; what is measured is how long they wait.
+
+    \b
+    Examples:
+      python -m bench.peers
+      python -m bench.peers --only equipoise,streams --actions join,kill --tasks 12 --state-mb 20
+      python -m bench.peers --only equipoise --actions join --state-mb 2000   # 500 MB of it for the fourth member
+    """
+    logging.getLogger("aiokafka").setLevel(logging.ERROR)  # a new topic answers that it has no leader yet
+    given = Load(**{("per_s" if name == "per_second" else name): value for name, value in load.items()})
+    home = Path(tempfile.mkdtemp(prefix="equipoise-peers-")) if keep is None else keep
+    runs: list[dict[str, Any]] = [each for path in beside for each in json.loads(path.read_text())["runs"]]
+    try:
+        with _broker(bootstrap) as reached:
+            for key in screen.track(only, "measuring", len(only)):
+                system = SYSTEMS[key](reached, f"peers-{key}-{time.time_ns() // 1_000_000}", home / key, given, standbys)
+                begun_s = time.monotonic()
+
+                def told(line: str, begun_s: float = begun_s) -> None:
+                    screen.remark(f"{time.monotonic() - begun_s:5.0f} s  {line}")
+
+                done: Run = asyncio.run(run(system, given, actions, members=members, rest_s=rest_s, most_s=most_s, told=told))
+                runs.append({**attrs.asdict(done), "standbys": standbys, "members": members, **attrs.asdict(given)})
+    except BaseException:
+        if keep is None:
+            screen.remark(f"logs of the processes: {home}")
+        raise
+    if keep is None:
+        shutil.rmtree(home, ignore_errors=True)
+    document = {"environment": environment(), "session_timeout_ms": SESSION_TIMEOUT_MS, "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS, "runs": runs}
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+        out.write_text(json.dumps(document, indent=2) + "\n")
+    tables = [Table(columns=columns, rows=rows) for columns, rows in (summary_of(runs), rows_of(runs))]
+    about = (
+        f"{environment()}; {given.tasks} tasks, {given.state_mb} MB of state, {given.per_s:g} records/s for each task, {standbys} standbys; "
+        f"session timeout {SESSION_TIMEOUT_MS / 1_000:g} s, heartbeats each {HEARTBEAT_INTERVAL_MS / 1_000:g} s"
+    )
+    screen.answer(document, about, tables[0], "", tables[1])
+
+
+if __name__ == "__main__":
+    peers.main(prog_name="python -m bench.peers")

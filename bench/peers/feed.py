@@ -1,0 +1,163 @@
+"""The outside of an application: its topics, the state it begins with, a steady input, and a record of when what was answered by whom."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import time
+from collections.abc import AsyncIterator
+from typing import Any
+
+import attrs
+
+from bench.peers.waits import Answer, TaskWaits
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import admin_client, reader
+
+VALUE_BYTES = 152
+"""Of a value of the state, as in the recorded runs: 8 bytes of count, the rest as it was loaded."""
+COUNT_BYTES = 8
+KEY_BYTES = 9
+BATCH_BYTES = 512 * 1024
+BATCHES_AT_ONCE = 8
+CHANGELOG = {"cleanup.policy": "compact", "segment.bytes": "104857600"}
+BROKER_TIME = {"message.timestamp.type": "LogAppendTime"}
+
+
+def key_of(partition: int, number: int) -> bytes:
+    """The same in all applications; of a length that never changes."""
+    return b"%02d%07d" % (partition, number)
+
+
+@attrs.frozen(kw_only=True)
+class Load:
+    """What every application gets alike."""
+
+    tasks: int
+    state_mb: int
+    per_s: float
+    """Records a second and task."""
+
+    @property
+    def keys(self) -> int:
+        """Per task; keys and values of all tasks together are the state."""
+        return max(1, self.state_mb * 1_000_000 // (VALUE_BYTES + KEY_BYTES) // self.tasks)
+
+
+async def make_topics(connection: Connection, load: Load, *, input: str, output: str, changelog: str) -> None:
+    """Makes the three topics of an application."""
+    from aiokafka.admin import NewTopic
+
+    settings = {input: BROKER_TIME, output: BROKER_TIME, changelog: CHANGELOG}
+    async with admin_client(connection) as admin:
+        await admin.create_topics([NewTopic(name, load.tasks, 1, topic_configs=each) for name, each in settings.items()])
+
+
+async def load_state(connection: Connection, load: Load, changelog: str) -> int:
+    """Writes each key once to the changelog, with a count of 0: an application that was there before. Gives the number of records."""
+    from aiokafka import AIOKafkaProducer
+
+    noise = random.Random(1).randbytes(1 << 16)
+    producer = AIOKafkaProducer(**connection.options(), max_batch_size=BATCH_BYTES, enable_idempotence=True, request_timeout_ms=60_000)
+    await producer.start()
+    try:
+        for partition in range(load.tasks):
+            number, sending = 0, []
+            while number < load.keys:
+                batch = producer.create_batch()
+                while number < load.keys:
+                    start = number * 31 % (len(noise) - VALUE_BYTES)
+                    value = bytes(COUNT_BYTES) + noise[start : start + VALUE_BYTES - COUNT_BYTES]
+                    if batch.append(key=key_of(partition, number), value=value, timestamp=None) is None:
+                        break
+                    number += 1
+                batch.close()
+                sending.append(await producer.send_batch(batch, changelog, partition=partition))
+                if len(sending) >= BATCHES_AT_ONCE:
+                    await sending.pop(0)
+            await asyncio.gather(*sending)
+    finally:
+        await producer.stop()
+    return load.keys * load.tasks
+
+
+@attrs.define
+class Outside:
+    """What was seen so far. `tasks[p]` is partition p."""
+
+    tasks: list[TaskWaits]
+    instances: set[str] = attrs.field(factory=set)
+    """Whoever has answered."""
+    behind_ms: int = 0
+    """How far behind the feeder is with its rate."""
+
+    def owners(self) -> dict[str, int]:
+        """Instance -> tasks it answered last."""
+        counts: dict[str, int] = {}
+        for task in self.tasks:
+            if task.owner is not None:
+                counts[task.owner] = counts.get(task.owner, 0) + 1
+        return counts
+
+    def last_move_ms(self) -> int:
+        return max((task.owners[-1].at_ms for task in self.tasks if task.owners), default=0)
+
+    def longest_open_ms(self, now_ms: int) -> int:
+        """The longest wait that goes on."""
+        return max(task.open_for_ms(now_ms) for task in self.tasks)
+
+    def answered_all_once(self) -> bool:
+        return all(task.owners for task in self.tasks)
+
+
+@contextlib.asynccontextmanager
+async def feeding(connection: Connection, load: Load, *, input: str, output: str) -> AsyncIterator[Outside]:
+    """Feeds and watches until the block ends."""
+    from aiokafka import AIOKafkaProducer, TopicPartition
+
+    outside = Outside(tasks=[TaskWaits() for _ in range(load.tasks)])
+    producer = AIOKafkaProducer(**connection.options(), linger_ms=0)
+    async with reader(connection, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer:
+        consumer.assign([TopicPartition(topic, partition) for topic in (input, output) for partition in range(load.tasks)])
+        await consumer.seek_to_beginning()
+        await producer.start()
+        jobs = [asyncio.ensure_future(_feed(producer, load, input, outside)), asyncio.ensure_future(_watch(consumer, input, outside))]
+        try:
+            yield outside
+            for job in jobs:
+                if job.done():
+                    job.result()
+        finally:
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+            await producer.stop()
+
+
+async def _feed(producer: Any, load: Load, topic: str, outside: Outside) -> None:
+    """Each task's records at even distances, and the tasks one after the other, so that none has them all at once."""
+    begun_s, number, apart_s = time.monotonic(), 0, 1 / (load.per_s * load.tasks)
+    sent: Any = None
+    while True:
+        turn, partition = divmod(number, load.tasks)
+        sent = await producer.send(topic, b"", key=key_of(partition, turn * 7_919 % load.keys), partition=partition)
+        number += 1
+        ahead_s = begun_s + number * apart_s - time.monotonic()
+        outside.behind_ms = int(max(0.0, -ahead_s) * 1_000)
+        if ahead_s > 0:
+            await asyncio.sleep(ahead_s)
+        if sent.done():
+            sent.result()
+
+
+async def _watch(consumer: Any, input: str, outside: Outside) -> None:
+    while True:
+        for tp, records in (await consumer.getmany(timeout_ms=1_000)).items():
+            for record in records:
+                if tp.topic == input:
+                    outside.tasks[tp.partition].asked(record.offset, record.timestamp)
+                    continue
+                partition, offset, instance, _ = record.value.decode().split(" ")
+                outside.instances.add(instance)
+                outside.tasks[int(partition)].answered(int(offset), Answer(record.timestamp, instance))

@@ -1,0 +1,180 @@
+"""The systems that are compared: how a process of each is started, asked to go for good, and stopped for a restart; and with which settings."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+from typing import Protocol
+
+from bench.peers.apps.given import Given
+from bench.peers.feed import Load
+from tests.live.streams import StreamsApplication, changelog_of
+
+SESSION_TIMEOUT_MS = 10_000
+HEARTBEAT_INTERVAL_MS = 3_000
+WORKER_START_S = 60.0
+STREAMS = {
+    "num.stream.threads": "1",
+    "acceptable.recovery.lag": "10000",
+    "max.warmup.replicas": "2",
+    "probing.rebalance.interval.ms": "60000",
+    "commit.interval.ms": "1000",
+    "session.timeout.ms": str(SESSION_TIMEOUT_MS),
+    "heartbeat.interval.ms": str(HEARTBEAT_INTERVAL_MS),
+    "auto.offset.reset": "earliest",
+}
+
+
+class Instance(Protocol):
+    """One process of an application."""
+
+    process: subprocess.Popen[bytes]
+
+    def kill(self) -> None:
+        """kill -9, and waits for its end."""
+
+    def leave(self) -> None:
+        """Asks it to go for good, in the best way the system has, and does not wait."""
+
+    def stop(self) -> None:
+        """Asks it to stop because it will be back at once, in the way the system is meant for, and does not wait."""
+
+
+class System:
+    """`label` is its name in tables, `settings` what a reader must know of it. One object is one application on one broker."""
+
+    label = ""
+    settings = ""
+
+    def __init__(self, bootstrap: str, name: str, folder: Path, load: Load, standbys: int) -> None:
+        self.bootstrap, self.name, self.folder, self.load, self.standbys = bootstrap, name, folder, load, standbys
+        self.input, self.output = f"{name}-in", f"{name}-out"
+        folder.mkdir(parents=True, exist_ok=True)
+
+    @property
+    def changelog(self) -> str:
+        return f"{self.name}-state"
+
+    def open(self) -> None:
+        """Starts what it needs besides its instances."""
+
+    def close(self) -> None:
+        """Ends that."""
+
+    def start(self, instance: str) -> Instance:
+        """A process of it. With the same name as one before, it has that one's disk."""
+        raise NotImplementedError
+
+    def given(self, instance: str) -> Given:
+        return Given(
+            bootstrap=self.bootstrap, name=self.name, instance=instance, input=self.input, output=self.output, changelog=self.changelog,
+            tasks=self.load.tasks, folder=str(self.folder / "state"), standbys=self.standbys, session_timeout_ms=SESSION_TIMEOUT_MS,
+            heartbeat_interval_ms=HEARTBEAT_INTERVAL_MS,
+        )  # fmt: skip
+
+
+class PythonInstance:
+    """SIGTERM is both ways to go, for all three."""
+
+    def __init__(self, out: Path, module: str, *arguments: str) -> None:
+        command = [sys.executable, "-m", "bench.peers.apps.tied", module, *arguments]
+        with open(out, "ab") as file:
+            self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=file, stderr=file, env={**os.environ, "PYTHONUNBUFFERED": "1"})
+
+    def kill(self) -> None:
+        self.process.kill()
+        self.process.wait()
+        if self.process.stdin is not None:
+            self.process.stdin.close()
+
+    def leave(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+    def stop(self) -> None:
+        self.process.send_signal(signal.SIGTERM)
+
+
+class Equipoise(System):
+    label = "equipoise"
+    settings = (
+        "at_least_once, high_availability with its defaults (2 warm-ups at once), probing 60 s, lease margin 3 s, commit every 100 ms, RocksDB; "
+        "one worker process leads; leave and restart: SIGTERM, which gives tasks up as copies of them are warm elsewhere"
+    )
+
+    def open(self) -> None:
+        out = self.folder / "worker.out"
+        self._worker = PythonInstance(out, "equipoise", "worker", "--bootstrap", self.bootstrap, "--prefix", self.name, "--http-port", "0")
+        end = time.monotonic() + WORKER_START_S
+        while "leading log" not in out.read_text(errors="replace"):
+            if time.monotonic() > end or self._worker.process.poll() is not None:
+                raise RuntimeError(f"the worker did not begin to lead:\n{out.read_text(errors='replace')[-3_000:]}")
+            time.sleep(0.1)
+
+    def close(self) -> None:
+        self._worker.kill()
+
+    def start(self, instance: str) -> Instance:
+        return PythonInstance(self.folder / f"{instance}.out", "bench.peers.apps.equipoise_app", self.given(instance).pack())
+
+
+class StreamsInstance:
+    def __init__(self, application: StreamsApplication) -> None:
+        self._application, self.process = application, application.process
+
+    def kill(self) -> None:
+        self._application.kill()
+
+    def leave(self) -> None:
+        self._application.end("leave")
+
+    def stop(self) -> None:
+        self._application.end("close")
+
+
+class KafkaStreams(System):
+    label = "Kafka Streams"
+    settings = (
+        "4.3.1, at_least_once, HighAvailabilityTaskAssignor with its defaults (2 warm-ups at once), 1 thread, probing 60 s, commit every 1 s, "
+        "RocksDB; leave: close with LEAVE_GROUP; restart: close(), which does not leave the group"
+    )
+
+    @property
+    def changelog(self) -> str:
+        return changelog_of(self.name)
+
+    def start(self, instance: str) -> Instance:
+        settings = {**STREAMS, "num.standby.replicas": str(self.standbys)}
+        made = StreamsApplication(self.bootstrap, self.name, instance, self.folder, input=self.input, output=self.output, settings=settings)
+        return StreamsInstance(made)
+
+
+class Faust(System):
+    label = "Faust"
+    settings = "faust-streaming 0.15, at_least_once, table in RocksDB (rocksdict), commit every 1 s; leave and restart: SIGTERM"
+
+    @property
+    def changelog(self) -> str:
+        return f"{self.name}-counts-changelog"
+
+    def start(self, instance: str) -> Instance:
+        out = self.folder / f"{instance}.out"
+        return PythonInstance(out, "bench.peers.apps.faust_app", self.given(instance).pack(), "worker", "--loglevel", "info", "--without-web")
+
+
+class PlainGroup(System):
+    label = "consumer group"
+    settings = (
+        "aiokafka 0.14, sticky assignor, commit every 1 s, counts in memory, rebuilt from the changelog of each partition that is new to a member; "
+        "leave and restart: SIGTERM, which commits and leaves the group; no standbys"
+    )
+
+    def start(self, instance: str) -> Instance:
+        return PythonInstance(self.folder / f"{instance}.out", "bench.peers.apps.group_app", self.given(instance).pack())
+
+
+SYSTEMS: dict[str, type[System]] = {"equipoise": Equipoise, "streams": KafkaStreams, "faust": Faust, "group": PlainGroup}
+

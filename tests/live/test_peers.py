@@ -1,0 +1,50 @@
+"""The comparison with peers, small: its harness runs against two of them, and what it says of them can be true."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from bench.peers.systems import SESSION_TIMEOUT_MS
+from bench.peers.waits import STILL_MS
+
+TASKS = 4
+
+
+@pytest.mark.slow
+def test_two_systems_through_a_join_and_a_kill(bootstrap: str, tmp_path: Path) -> None:
+    out = tmp_path / "peers.json"
+    command = [sys.executable, "-m", "bench.peers", "--only", "equipoise,group", "--actions", "join,kill", "--tasks", str(TASKS), "--state-mb", "1"]
+    command += ["--members", "1", "--rest-s", "2", "--bootstrap", bootstrap, "--out", str(out), "--keep", str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    document = json.loads(out.read_text())
+    ours, group = document["runs"]
+    assert (ours["system"], group["system"]) == ("equipoise", "consumer group")
+    for run in document["runs"]:
+        join, kill = (step["cost"] for step in run["steps"])
+        assert run["keys"] == 1_000_000 // 161 // TASKS * TASKS
+        assert join["settled"]
+        assert kill["settled"]
+        assert join["moves"] == TASKS // 2
+        assert kill["moves"] == TASKS // 2
+        assert run["unanswered"] == 0
+        # The one that was killed ran half of them, and nobody knew before its session was over.
+        assert kill["tasks_still"] == TASKS // 2
+        assert SESSION_TIMEOUT_MS / 2 < kill["longest_still_ms"] < kill["lasts_ms"]
+        assert kill["unavailable_ms"] >= (TASKS // 2) * SESSION_TIMEOUT_MS / 2
+        assert 0 < run["wait_median_ms"] < STILL_MS
+    # A consumer group stops everything to rebalance, the task that stays included; equipoise stops nothing that stays.
+    assert _unmoved(ours) < STILL_MS
+    assert "one joins" in done.stdout
+    assert "kill -9" in done.stdout
+
+
+def _unmoved(run: dict[str, Any]) -> int:
+    waited: int = run["steps"][0]["cost"]["untouched_wait_ms"]
+    return waited
