@@ -14,7 +14,7 @@ demo: $(READY) ## a recorded Kafka Streams group: imported, decided anew, replay
 	@$(BIN)/equipoise demo
 
 test: check java ## check, then every test, those on a real Kafka included
-	@$(BIN)/python -m pytest -q -n $(WORKERS)
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 
 check: $(READY) ## style, types, doors
 	@$(BIN)/ruff check --quiet .

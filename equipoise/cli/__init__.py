@@ -29,6 +29,8 @@ COMMANDS = {
     "tail": "equipoise.cli.tail:tail",
     "archive": "equipoise.cli.archive:archive",
     "compact": "equipoise.cli.archive:compact",
+    "fleet": "equipoise.cli.fleet:fleet",
+    "spark": "equipoise.cli.spark:spark",
 }
 """Command -> ``module:attribute``, in the order `equipoise --help` lists them."""
 

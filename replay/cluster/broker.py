@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, TypeVar, cast
 
 import attrs
 
@@ -110,6 +110,15 @@ class Broker:
         self.duplicates += 1
         if self.published[record.number - 1] != record:
             raise GroupHalted(self.group, record.caused_by, "published_differs", f"two decisions have number {record.number}")
+
+    def forget(self, keep: int) -> None:
+        """Lets go of all but the last `keep` facts and decisions; their places stay, and whoever reads one of them fails."""
+        for kept in (self.facts.records, self.decisions.records, self.published):
+            gone = cast(list[Any], kept)
+            for at in range(len(gone) - keep - 1, -1, -1):
+                if gone[at] is None:
+                    break
+                gone[at] = None
 
     def store_checkpoint(self, checkpoint: StoredCheckpoint) -> None:
         """Compacted: only the newest stays."""

@@ -215,6 +215,10 @@ class SimulatedCluster:
         self.broker.wake_facts()
         return record
 
+    def forget(self, keep: int) -> None:
+        """Lets go of facts and decisions older than the last `keep` of each, for runs that are long: nobody may ask for them any more."""
+        self.broker.forget(keep)
+
     def _was_folded(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         if record.offset != self.folded:
             return

@@ -9,7 +9,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from events.errors import GapError, InputError, RepeatError
+from events.errors import DamagedError, GapError, InputError, RepeatError
 from events.fields import INT64_MAX
 from events.log.parquet.files import COLUMNS, Part, all_parts, batches, by_partition, covering, pyarrow
 from events.log.parquet.writing import Writer, appender
@@ -132,16 +132,26 @@ class ArchivePartition(StoredLog):
             raise InputError(f"{self.location}: begins at offset 0 and its next fact gets {self.position()}; {from_offset} is beyond that")
 
     def groups(self) -> dict[str, int]:
-        """Group -> how many records it has, facts and decisions; found in one column."""
+        """Group -> how many records it has, facts and decisions; found in one column. Raises DamagedError."""
+        counts, problems = self.readable_groups()
+        if problems:
+            raise DamagedError(-1, f"{self.location} cannot be read: {problems[0]}; restore the log from a copy")
+        return counts
+
+    def readable_groups(self) -> tuple[dict[str, int], list[str]]:
+        """`groups` of the files that can be read, and what is wrong with the others."""
         pa, _ = pyarrow()
         counts: dict[str, int] = {}
-        with self._as_damage():
-            for part in self._parts:
+        problems: list[str] = []
+        for part in self._parts:
+            try:
                 for batch in batches(part, ("group",), 65_536):
                     for each in pa.chunked_array([batch.column(0)]).value_counts().to_pylist():
                         if each["values"]:
                             counts[each["values"]] = counts.get(each["values"], 0) + each["counts"]
-        return dict(sorted(counts.items()))
+            except BrokenStoreError as error:
+                problems.append(str(error))
+        return dict(sorted(counts.items())), problems
 
     def _last_order(self) -> Order:
         if not self._parts or not self._stored_position():

@@ -13,6 +13,7 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import COMMANDS, main
+from equipoise.cli.spark import SPARK_COMMANDS
 from events.decisions import MemberAssigned, MemberExpired
 from events.facts import GroupConfigured, LeaveIntended, LogOpened
 from events.log import open_log
@@ -139,9 +140,10 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
     return {
         "archive": archive,
         "compact": [printed("compact", archived)],
+        "fleet": [printed("fleet", "--to", folder / "fleet", "--groups", "1", "--records", "200", "--processes", "1")],
         "import": [printed("import", "kafka-streams", "rolling", "--to", told)],
         "simulate": [
-            printed("simulate", log, "--to", led, "--set", "options.a=1", "--set", "rack_aware_tags=zone"),
+            printed("simulate", log, "--to", led, "--assignor", "learner", "--set", "options.strict=true", "--set", "rack_aware_tags=zone"),
             printed("simulate", told, "--to", led),
         ],
         "compare": [printed("compare", told, "--assignor", "learner")],
@@ -167,6 +169,8 @@ def write_log(path: Path, entries: Any = None) -> None:
         write(log, lived() if entries is None else entries)
 
 
+ON_SPARK = {f"spark-{name}" for name in SPARK_COMMANDS}
+"""Held to their sections in tests/spark, where there is a session."""
 LIVE = {"groups", "status", "tail"}
 """Held to their sections in tests/live/test_kafka_log.py, where there is a broker."""
 
@@ -180,10 +184,10 @@ NOT_MET: dict[str, set[tuple[str, str]]] = {
 
 
 def test_every_command_with_a_document_has_a_section() -> None:
-    assert sorted(SECTIONS) == sorted(set(COMMANDS) - {"assign", "worker"})
+    assert sorted(SECTIONS) == sorted({*COMMANDS, *ON_SPARK} - {"assign", "worker", "spark"})
 
 
-@pytest.mark.parametrize("command", sorted(set(SECTIONS) - LIVE))
+@pytest.mark.parametrize("command", sorted(set(SECTIONS) - LIVE - ON_SPARK))
 def test_a_command_prints_the_keys_of_its_section(documents: dict[str, list[Any]], command: str) -> None:
     reader = Reader(shapes_of(SECTIONS[command]))
     for document in documents[command]:

@@ -1,0 +1,20 @@
+"""`equipoise spark COMMAND`: the offline commands over the many groups of Parquet archives. One command is one module."""
+
+from __future__ import annotations
+
+from equipoise.cli.front import Front
+
+SPARK_COMMANDS = {
+    "verify": "equipoise.cli.spark.verify:verify",
+    "timeline": "equipoise.cli.spark.timeline:timeline",
+}
+
+spark = Front(
+    name="spark",
+    commands_by_place=SPARK_COMMANDS,
+    short_help="verify and timeline over many groups, on Spark.",
+    help="""verify and timeline over the many groups of Parquet archives, on Apache Spark: on all cores of this machine, or on a cluster
+    (--master, spark-submit). An ARCHIVE is a folder that `equipoise archive` has written; make one of a file with
+    `equipoise archive group.db --to archive/`.
+    """,
+)

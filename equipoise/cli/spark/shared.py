@@ -1,0 +1,54 @@
+"""What the Spark commands share: their arguments, the session and its end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, TypeVar
+
+import click
+
+from events.errors import InputError
+
+if TYPE_CHECKING:
+    from replay.spark.groups import Unit
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+
+def archives(run: F) -> F:
+    """Arguments and options of a job over archives: ``locations``, ``master``, ``settings``."""
+    run = click.argument("locations", metavar="ARCHIVE...", nargs=-1, required=True)(run)
+    return spark_options(run)
+
+
+def spark_options(run: F) -> F:
+    """Where Spark runs, for who does not start it with spark-submit."""
+    run = click.option("--master", metavar="URL", help="Spark's master; default: spark-submit's, else local[*].")(run)
+    return click.option("--conf", "settings", multiple=True, metavar="NAME=VALUE", help="A setting of Spark's; may be repeated.")(run)
+
+
+@contextlib.contextmanager
+def spark_session(master: str | None, settings: Sequence[str]) -> Iterator[Any]:
+    """The user's session, or one that ends with the block."""
+    from replay.spark.session import session
+
+    given: dict[str, str] = {}
+    for setting in settings:
+        name, equals, value = setting.partition("=")
+        if not equals:
+            raise InputError(f"--conf {setting}: write it as name=value")
+        given[name] = value
+    spark, is_ours = session(master, given)
+    try:
+        yield spark
+    finally:
+        if is_ours:
+            spark.stop()
+
+
+def units(locations: Sequence[str]) -> list[Unit]:
+    """Every group of the archives. Raises InputError."""
+    from replay.spark.groups import units_of
+
+    return units_of(locations)

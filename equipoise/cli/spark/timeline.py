@@ -1,0 +1,52 @@
+"""`equipoise spark timeline ARCHIVE... --to FOLDER`: the history of every group, as Parquet tables."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.screen import Screen, Table
+from equipoise.cli.spark.shared import archives, spark_session, units
+from replay.wording import counted
+
+_MOST_ROWS = 40
+
+
+@command("timeline", short_help="Who owned what when in every group, as Parquet tables.")
+@archives
+@click.option("--to", "folder", metavar="FOLDER", required=True, type=click.Path(path_type=Path), help="Where to write; tables there are replaced.")
+def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: Path) -> int:
+    """What `equipoise timeline` tells, for every group of the archives: the tables groups, intervals, unavailability, moves, rounds, imbalance,
+    copies and members, each a folder of Parquet files in FOLDER, with the group's name in the first column.
+
+    Exit code 0: every group has its history. 2: at least one has not; its row in `groups` says why.
+
+    \b
+    Examples:
+      equipoise spark timeline archive/ --to history/
+      duckdb -c "select * from 'history/unavailability/*.parquet' order by to_ms - from_ms desc limit 10"
+    """
+    from replay.spark.timeline import spark_timeline, write_tables
+
+    found = units(locations)
+    with spark_session(master, settings) as spark:
+        tables = spark_timeline(spark, found)
+        write_tables(tables, folder)
+        counts = {name: spark.read.parquet(str(folder / name)).count() for name in tables}
+        groups = sorted((row.asDict() for row in spark.read.parquet(str(folder / "groups")).collect()), key=lambda row: row["group"])
+        tables["groups"].unpersist()
+    without = [group for group in groups if group["problem"] is not None]
+    worst = sorted(groups, key=lambda row: (-(row["stopped_ms"] or 0), row["group"]))[:_MOST_ROWS]
+    columns = ("group", "facts", "rounds", "moves", "task-seconds not running", "longest s", "problem")
+    cells = [(r["group"], r["facts"], r["rounds"], r["moves"], _seconds(r["stopped_ms"]), _seconds(r["longest_ms"]), r["problem"]) for r in worst]
+    said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
+    more = [f"... and {len(groups) - len(worst):,} more in {folder}/groups"] if len(worst) < len(groups) else []
+    parts: list[str | Table] = [f"{counted(len(groups), 'group')}, rows in {folder}: {said}", Table(columns=columns, rows=cells), *more]
+    screen.answer({"folder": str(folder), "tables": [{"table": name, "rows": count} for name, count in counts.items()], "groups": groups}, *parts)
+    return 2 if without else 0
+
+
+def _seconds(ms: int | None) -> float | None:
+    return None if ms is None else ms / 1_000

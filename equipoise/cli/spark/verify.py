@@ -1,0 +1,59 @@
+"""`equipoise spark verify ARCHIVE...`: does the log of every group replay to the byte?"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.screen import Screen, Table
+from equipoise.cli.spark.shared import archives, spark_session, units
+from replay.wording import counted
+
+_MOST_ROWS = 40
+
+
+@command("verify", short_help="Does every group's log replay to the byte? One row for each.")
+@archives
+@click.option("--to", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Write the rows there as well, as Parquet.")
+@click.option("--all", "everything", is_flag=True, help="Every group on the screen, however many; default: those that are not identical first.")
+def verify(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: Path | None, everything: bool) -> int:
+    """What `equipoise verify` does, for every group of the archives, many at once. A group whose log is damaged is one row that says so.
+
+    Exit code 0: all identical. 1: at least one diverges. 2: none diverges, and at least one cannot be verified.
+
+    \b
+    Examples:
+      equipoise spark verify archive/
+      equipoise spark verify archive/ --to verified/ --json | jq '.groups[] | select(.verdict != "identical")'
+    """
+    from replay.spark.verify import spark_verify
+    from replay.verify import Verdict
+
+    found = units(locations)
+    with spark_session(master, settings) as spark:
+        rows = spark_verify(spark, found)
+        if folder is not None:
+            rows = rows.persist()
+            rows.coalesce(1).sortWithinPartitions("group", "location").write.mode("overwrite").parquet(str(folder))
+        told = sorted((row.asDict() for row in rows.drop("document").collect()), key=lambda row: (row["group"], row["location"]))
+    verdicts = [Verdict(row["verdict"]) for row in told]
+    worst = next((each for each in (Verdict.DIVERGENCE, Verdict.CANNOT_VERIFY) if each in verdicts), Verdict.IDENTICAL)
+    screen.answer({"verdict": worst.value, "groups": told}, *_parts(told, everything))
+    return worst.exit_code
+
+
+def _parts(rows: list[dict[str, Any]], everything: bool) -> list[str | Table]:
+    counts = [f"{counted(sum(row['verdict'] == verdict for row in rows), 'group')} {word}" for verdict, word in _WORDS.items()]
+    records = sum(row["records"] or 0 for row in rows)
+    first = sorted(rows, key=lambda row: (row["verdict"] == "identical", row["group"], row["location"]))
+    shown = first if everything else first[:_MOST_ROWS]
+    columns = ("group", "verdict", "records", "facts", "decisions identical", "offset", "problem")
+    cells = [tuple(row[name.replace(" ", "_")] for name in columns) for row in shown]
+    more = [f"... and {len(rows) - len(shown):,} more: --all shows them"] if len(shown) < len(rows) else []
+    return [f"{', '.join(counts)}; {records:,} records read", Table(columns=columns, rows=cells), *more]
+
+
+_WORDS = {"identical": "identical", "divergence": "diverging", "cannot verify": "not verified"}

@@ -1,0 +1,60 @@
+"""The Spark session: the user's own where there is one, else one on this machine."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from events.errors import InputError
+
+MISSING = "Spark needs the extra: pip install 'equipoise[spark]'"
+NO_JAVA = "Spark needs Java 17 or later: install one (apt-get install default-jre-headless), or set JAVA_HOME"
+LOCAL = "local[*,4]"
+"""All cores of this machine; a task whose worker dies is tried four times, as on a cluster."""
+_QUIET = Path(__file__).with_name("log4j2.properties")
+
+
+def session(master: str | None = None, settings: Mapping[str, str] | None = None, *, app_name: str = "equipoise") -> tuple[Any, bool]:
+    """A SparkSession, and whether it was made here, so that whoever asked for it ends it.
+
+    The active one, if there is one (a notebook's, spark-submit's): then `master` and `settings` are the user's own affair and are not looked at.
+    Else a new one: `master` or what the environment says, else all cores of this machine. Raises InputError with what to install.
+    """
+    try:
+        from pyspark.sql import SparkSession
+    except ImportError:
+        raise InputError(MISSING) from None
+    there = SparkSession.getActiveSession()
+    if there is not None:
+        return there, False
+    if "SPARK_REMOTE" not in os.environ and not _has_java():
+        raise InputError(NO_JAVA)
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # else workers are whatever python3 the path has, without equipoise
+    builder = SparkSession.builder.appName(app_name)
+    submitted = "PYSPARK_GATEWAY_PORT" in os.environ  # under spark-submit the JVM is there already, with a master of its own
+    if master is not None:
+        builder = builder.master(master)
+    elif not submitted and "SPARK_REMOTE" not in os.environ and "MASTER" not in os.environ:
+        builder = builder.master(LOCAL)
+    for name, value in {**({} if submitted else _own_settings()), **(settings or {})}.items():
+        builder = builder.config(name, value)
+    return builder.getOrCreate(), True
+
+
+def _own_settings() -> dict[str, str]:
+    """A session on this machine: no page to look at, no log on stderr but errors, nothing compiled that is run once."""
+    return {
+        "spark.ui.enabled": "false",
+        "spark.ui.showConsoleProgress": "false",
+        "spark.sql.shuffle.partitions": "8",
+        "spark.driver.extraJavaOptions": f"-XX:+UseSerialGC -XX:TieredStopAtLevel=1 -Dlog4j2.configurationFile={_QUIET.as_uri()}",
+    }
+
+
+def _has_java() -> bool:
+    home = os.environ.get("JAVA_HOME")
+    return shutil.which("java") is not None or (home is not None and (Path(home) / "bin" / "java").exists())

@@ -1,0 +1,108 @@
+"""`timeline` over many groups: tables of intervals, unavailability, moves, rounds, imbalance and members, as Parquet."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from replay.spark.groups import Unit, over_groups, told
+from replay.timeline import Timeline, build_timeline, timeline_document
+
+_TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
+_SPAN = (("from_ms", _WHOLE), ("to_ms", _WHOLE))
+
+TABLES: dict[str, tuple[tuple[str, str], ...]] = {
+    "intervals": (("task", _TEXT), ("member_id", _TEXT), ("condition", _TEXT), *_SPAN, ("offset", _WHOLE), ("generation", _WHOLE)),
+    "unavailability": (("task", _TEXT), *_SPAN),
+    "moves": (
+        ("task", _TEXT), ("source", _TEXT), ("destination", _TEXT), ("outcome", _TEXT), ("reason", _TEXT), ("began_ms", _WHOLE), ("ended_ms", _WHOLE),
+        ("waited_ms", _WHOLE), ("warmed_ms", _WHOLE), ("revoking_ms", _WHOLE), ("restored_records", _WHOLE),
+    ),
+    "rounds": (("append_ms", _WHOLE), ("offset", _WHOLE), ("generation", _WHOLE), ("cause", _TEXT), ("moves", _WHOLE), ("members", _WHOLE)),
+    "imbalance": (("append_ms", _WHOLE), ("tasks", _WHOLE)),
+    "copies": (("task", _TEXT), ("member_id", _TEXT), ("kind", _TEXT), *_SPAN, ("ready_ms", _WHOLE)),
+    "members": (
+        ("member_id", _TEXT), ("incarnation", _WHOLE), ("capacity", _WHOLE), ("rack", _TEXT), ("joined_ms", _WHOLE), ("ended_ms", _WHOLE),
+        ("silent_ms", _WHOLE), ("how", _TEXT),
+    ),
+}  # fmt: skip
+"""Table -> its columns, behind `group`; the names are those of docs/json.md, "timeline". Unavailability: stretches without a running owner."""
+
+GROUPS: tuple[tuple[str, str], ...] = (
+    ("group", _TEXT), ("location", _TEXT), ("log_id", _TEXT), ("led_by", _TEXT), ("assignor", _TEXT), *_SPAN, ("facts", _WHOLE), ("tasks", _WHOLE),
+    ("moves", _WHOLE), ("rounds", _WHOLE), ("stopped_ms", _WHOLE), ("tasks_stopped", _WHOLE), ("longest_ms", _WHOLE), ("rejections", _WHOLE),
+    ("differs_at", _WHOLE), ("problem", _TEXT),
+)  # fmt: skip
+"""Columns of the table `groups`: a row for each; `problem`: why it has no history, or null."""
+
+
+def timeline_group(unit: Unit) -> dict[str, Any]:
+    """One group: its row in `groups`, and under the name of each other table a list of its rows."""
+    try:
+        return row_of(unit, build_timeline(unit.entries(), group=unit.group))
+    except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
+        nothing: dict[str, Any] = {name: [] for name in TABLES}
+        return {"groups": {**dict.fromkeys(name for name, _ in GROUPS), **_head(unit), "problem": told(error)}, **nothing}
+
+
+def row_of(unit: Unit, timeline: Timeline) -> dict[str, Any]:
+    """A history as the rows of all tables, in the order that the history has them."""
+    document = timeline_document(timeline)
+    totals = document["totals"]
+    counted = {name: totals[name] for name in ("moves", "rounds", "stopped_ms", "tasks_stopped", "longest_ms")}
+    plain = {name: document[name] for name in ("log_id", "led_by", "assignor", "from_ms", "to_ms", "facts", "rejections")}
+    stretches = [{"task": each["task"], **stretch} for each in document["not_running"] for stretch in each["stretches"]]
+    rows = {**document, "unavailability": stretches}
+    head = {**_head(unit), **plain, **counted, "tasks": len(timeline.tasks), "differs_at": timeline.differs_at, "problem": None}
+    return {"groups": head, **{table: [{name: row[name] for name, _ in TABLES[table]} for row in rows[table]] for table in TABLES}}
+
+
+def _head(unit: Unit) -> dict[str, Any]:
+    return {"group": unit.group, "location": unit.location}
+
+
+def schema() -> Any:
+    """Of the rows of `timeline_group`, for pyarrow."""
+    import pyarrow as pa
+
+    kinds = {"string": pa.string(), "int64": pa.int64(), "bool": pa.bool_()}
+
+    def struct(columns: Sequence[tuple[str, str]]) -> Any:
+        return pa.struct([(name, kinds[kind]) for name, kind in columns])
+
+    return pa.schema([("groups", struct(GROUPS)), *((table, pa.list_(struct(columns))) for table, columns in TABLES.items())])
+
+
+def spark_timeline(spark: Any, units: Sequence[Unit]) -> dict[str, Any]:
+    """Table -> DataFrame: `groups` and those of TABLES, each with `group` first; `seq` counts a group's rows from 0.
+
+    The histories are computed once, when the first of them is asked for, and kept on Spark's disks.
+    """
+    from pyspark import StorageLevel
+    from pyspark.sql import functions as f
+
+    rows = over_groups(spark, units, timeline_group, schema()).persist(StorageLevel.DISK_ONLY)
+    tables = {"groups": rows.select("groups.*")}
+    for table, columns in TABLES.items():
+        exploded = rows.select(f.col("groups.group").alias("group"), f.posexplode(table).alias("seq", "row"))
+        tables[table] = exploded.select("group", f.col("seq").cast("bigint").alias("seq"), *[f.col(f"row.{name}").alias(name) for name, _ in columns])
+    return tables
+
+
+def write_tables(tables: dict[str, Any], folder: Path) -> None:
+    """Writes ``folder/<table>/*.parquet``, in the place of what is there, sorted by group and seq."""
+    for name, table in tables.items():
+        by = ["group", "location"] if name == "groups" else ["group", "seq"]
+        table.coalesce(1).sortWithinPartitions(*by).write.mode("overwrite").parquet(str(folder / name))
+
+
+def plain_tables(units: Sequence[Unit]) -> dict[str, list[dict[str, Any]]]:
+    """The same tables without Spark, one group after the other, in the order of `units`."""
+    found: dict[str, list[dict[str, Any]]] = {"groups": [], **{name: [] for name in TABLES}}
+    for unit in units:
+        answer = timeline_group(unit)
+        found["groups"].append(answer["groups"])
+        for name in TABLES:
+            found[name] += [{"group": unit.group, "seq": seq, **row} for seq, row in enumerate(answer[name])]
+    return found

@@ -1,0 +1,70 @@
+"""`verify` over many groups: one row for each, with its verdict and its first divergence."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from typing import Any
+
+from replay.spark.groups import Unit, over_groups, told
+from replay.verify import Verdict, Verification, verify
+
+COLUMNS = (
+    ("group", "string"),
+    ("location", "string"),
+    ("verdict", "string"),
+    ("records", "int64"),
+    ("facts", "int64"),
+    ("decisions_identical", "int64"),
+    ("checkpoints_identical", "int64"),
+    ("repeated", "int64"),
+    ("not_yet_written", "int64"),
+    ("offset", "int64"),
+    ("problem", "string"),
+    ("document", "string"),
+)
+"""`offset`: where it diverges, or cannot be verified any further. `document`: what ``equipoise verify --json`` says of it (docs/json.md)."""
+
+
+def verify_group(unit: Unit) -> dict[str, Any]:
+    """The row of one group."""
+    try:
+        return row_of(unit, verify(unit.entries()))
+    except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
+        return {**dict.fromkeys(name for name, _ in COLUMNS), **_head(unit), "verdict": Verdict.CANNOT_VERIFY.value, "problem": told(error)}
+
+
+def row_of(unit: Unit, verification: Verification) -> dict[str, Any]:
+    """A verification of one group as a row."""
+    problem = next(iter(verification.problems), None)
+    row: dict[str, Any] = {**_head(unit), "verdict": verification.verdict.value, "records": verification.records}
+    for group in verification.groups:
+        row |= {
+            "facts": group.facts,
+            "decisions_identical": group.compared,
+            "checkpoints_identical": group.checkpoints,
+            "repeated": group.repeated,
+            "not_yet_written": group.not_yet_written,
+            "offset": group.offset,
+            "problem": problem or (group.divergence.problem if group.divergence is not None else None),
+        }
+    if not verification.groups or row["offset"] is None:
+        row |= {"offset": verification.offset, "problem": problem or row.get("problem")}
+    document = json.dumps(verification.document(), ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return {**dict.fromkeys(name for name, _ in COLUMNS), **row, "document": document}
+
+
+def _head(unit: Unit) -> dict[str, Any]:
+    return {"group": unit.group, "location": unit.location}
+
+
+def schema() -> Any:
+    """Of the rows, for pyarrow."""
+    import pyarrow as pa
+
+    return pa.schema(list(COLUMNS))
+
+
+def spark_verify(spark: Any, units: Sequence[Unit]) -> Any:
+    """A DataFrame with the row of each unit."""
+    return over_groups(spark, units, verify_group, schema())

@@ -1,0 +1,43 @@
+"""One Spark session for all tests here, and a small fleet for them to read."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from replay.fleet import Fleet, make_fleet
+from replay.spark.session import NO_JAVA, session
+
+GROUPS = 4
+FLEET = Fleet(groups=GROUPS, records=4_000, seed=5)
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """A real session on two cores. Without Java this fails, and says what to install."""
+    if shutil.which("java") is None:
+        raise pytest.UsageError(NO_JAVA)
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    settings = {
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
+        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
+        "spark.task.maxFailures": "4",
+    }
+    made, _ = session("local[2,4]", settings)
+    yield made
+    made.stop()
+
+
+@pytest.fixture(scope="session")
+def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Four groups that lived, in an archive; nobody changes it."""
+    path = tmp_path_factory.mktemp("fleet") / "archive"
+    make_fleet(FLEET, path)
+    return path

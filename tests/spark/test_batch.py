@@ -1,0 +1,243 @@
+"""Jobs over many groups on a real Spark: the same answers as one group at a time without it, to the byte, whatever happens to some of the groups."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow as pa
+import pyarrow.dataset as ds
+import pytest
+from click.testing import CliRunner
+
+from equipoise.cli import main
+from events import codec
+from events.decisions import MemberAssigned
+from events.errors import InputError
+from events.facts import ProbingTick
+from events.log import open_log
+from events.log.parquet.files import all_parts
+from events.log.parquet.store import ArchivePartition
+from events.log.parquet.writing import Writer
+from events.log.rows import DecisionRow, FactRow, Row
+from replay.spark.groups import Unit, dealt, over_groups, units_of
+from replay.spark.timeline import GROUPS, TABLES, plain_tables, spark_timeline, write_tables
+from replay.spark.verify import row_of, spark_verify, verify_group
+from replay.timeline import build_timeline, timeline_document
+from replay.verify import verify
+from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
+from tests.unit.replay.lived import lived, write
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+
+def rows_of(archive: Path, partition: int) -> list[Row]:
+    with ArchivePartition(archive, partition, "r", str(archive)) as log:
+        return list(log._rows(0))
+
+
+def put_rows(archive: Path, partition: int, rows: Sequence[Row]) -> None:
+    """Makes the partition these rows, sound or not, in a file that is what it says."""
+    for part in all_parts(archive):
+        if part.partition == partition:
+            part.path.unlink()
+    writer = Writer(archive, partition, 0, 0, 0)
+    for row in rows:
+        writer.add(row)
+    writer.publish()
+
+
+def collected(frame: Any) -> list[dict[str, Any]]:
+    return sorted((row.asDict(recursive=True) for row in frame.collect()), key=lambda row: (row["group"], row["location"]))
+
+
+def sorted_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return sorted(rows, key=lambda row: (row["group"], row["location"]))
+
+
+@pytest.fixture
+def damaged(fleet: Path, tmp_path: Path) -> Path:
+    """The fleet, where one group's record was changed, another one's decision says something else, and the file of a third has a flipped bit."""
+    archive = tmp_path / "damaged"
+    shutil.copytree(fleet, archive)
+    rows = rows_of(archive, 0)
+    assert isinstance(rows[100], FactRow)
+    put_rows(archive, 0, [*rows[:100], attrs.evolve(rows[100], append_ms=1), *rows[101:]])
+    put_rows(archive, 1, with_another_decision(rows_of(archive, 1)))
+    (part,) = (part for part in all_parts(archive) if part.partition == 2)
+    changed = bytearray(part.path.read_bytes())
+    changed[len(changed) // 2] ^= 1
+    part.path.write_bytes(changed)
+    return archive
+
+
+def with_another_decision(rows: list[Row]) -> list[Row]:
+    """The first MemberAssigned with another token, and a checksum that holds."""
+    at = next(at for at, row in enumerate(rows) if isinstance(row, DecisionRow) and row.kind == codec.kind_of(MemberAssigned))
+    row = rows[at]
+    assert isinstance(row, DecisionRow)
+    fact = next(each for each in reversed(rows[:at]) if isinstance(each, FactRow))
+    decision = codec.decode(row.kind, row.version, row.payload)
+    assert isinstance(decision, MemberAssigned)
+    kind, version, payload = codec.encode(attrs.evolve(decision, tokens=tuple(token + 1 for token in decision.tokens)))
+    opened = codec.decode(rows[0].kind, rows[0].version, rows[0].payload)
+    place = (opened.log_id, row.group, row.number, row.caused_by, row.index, fact.checksum)  # type: ignore[union-attr] # LogOpened
+    checksum = codec.decision_checksum(*place, kind, version, payload)
+    return [*rows[:at], attrs.evolve(row, payload=payload, checksum=checksum), *rows[at + 1 :]]
+
+
+# ----------------------------------------------------------------------------------------------------------------- verify
+
+
+def test_spark_says_of_every_group_what_the_plain_function_says(spark: Any, fleet: Path) -> None:
+    units = units_of([str(fleet)])
+    rows = collected(spark_verify(spark, units))
+    assert rows == sorted_rows([verify_group(unit) for unit in units])
+    assert [(row["group"], row["verdict"]) for row in rows] == [(f"g{index:03}", "identical") for index in range(4)]
+    assert sum(row["records"] for row in rows) == sum(unit.records for unit in units) + len(units)  # each with its partition's opening
+    for unit, row in zip(units, rows, strict=True):
+        with open_log(f"{fleet}?partition={unit.group[-1]}") as log:
+            assert json.loads(row["document"]) == verify(log.read()).document()
+
+
+def test_a_damaged_group_is_one_row_and_the_others_go_on(spark: Any, damaged: Path) -> None:
+    units = units_of([str(damaged)])
+    rows = {row["group"]: row for row in collected(spark_verify(spark, units))}
+    assert list(rows.values()) == sorted_rows([verify_group(unit) for unit in units])
+    assert {group: row["verdict"] for group, row in rows.items()} == {
+        "": "cannot verify",
+        "g000": "cannot verify",
+        "g001": "divergence",
+        "g003": "identical",
+    }
+    assert "are not those it was named for" in rows[""]["problem"]
+    changed = next(row.offset for row in rows_of(damaged, 0)[100:] if isinstance(row, FactRow))
+    assert rows["g000"]["offset"] == changed
+    assert "differ" in rows["g000"]["problem"]
+    assert ".tokens" in json.dumps(json.loads(rows["g001"]["document"])["groups"][0]["divergence"]["differences"])
+    assert rows["g001"]["problem"]
+
+
+def test_a_group_in_a_partition_with_others_is_read_by_itself(spark: Any, fleet: Path, tmp_path: Path) -> None:
+    """Two groups in one partition, as Kafka has them: the damage of one is not the other's."""
+    archive = tmp_path / "shared"
+    with open_log(f"{archive}/", "w") as log, log.transaction():
+        write(log, lived())
+        log.append_fact("noise", 5, ProbingTick())
+    rows = rows_of(archive, 0)
+    last = rows[-1]
+    assert isinstance(last, FactRow)
+    put_rows(archive, 0, [*rows[:-1], attrs.evolve(last, payload=b"\x91")])
+    verdicts = {row["group"]: row["verdict"] for row in collected(spark_verify(spark, units_of([str(archive)])))}
+    assert verdicts == {"noise": "cannot verify", "orders": "identical"}
+
+
+def test_the_command_ends_as_verify_does(spark: Any, fleet: Path, damaged: Path, tmp_path: Path) -> None:
+    good = CliRunner().invoke(main, ["spark", "verify", str(fleet), "--to", str(tmp_path / "rows")])
+    assert good.exit_code == 0, good.output
+    assert good.stdout.startswith("4 groups identical, 0 groups diverging, 0 groups not verified; ")
+    assert ds.dataset(tmp_path / "rows").to_table().column("group").to_pylist() == ["g000", "g001", "g002", "g003"]
+    bad = CliRunner().invoke(main, ["spark", "verify", str(damaged), "--json"])
+    assert bad.exit_code == 1, bad.output
+    document = json.loads(bad.stdout)
+    assert [row["verdict"] for row in document["groups"]] == ["cannot verify", "cannot verify", "divergence", "identical"]
+    Reader(shapes_of(SECTIONS["spark-verify"])).read(document)
+
+
+def test_what_is_no_archive_is_said_before_spark_is_begun(tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["spark", "verify", str(tmp_path / "nothing")])
+    assert result.exit_code == 2
+    assert "there is no such log" in result.stderr
+    with open_log(f"{tmp_path}/empty/", "w"):
+        pass
+    with pytest.raises(InputError, match="holds no fact of any group"):
+        units_of([f"{tmp_path}/empty/"])
+
+
+# --------------------------------------------------------------------------------------------------------------- timeline
+
+
+def test_the_tables_are_those_of_the_plain_function(spark: Any, fleet: Path, tmp_path: Path) -> None:
+    units = units_of([str(fleet)])
+    tables = spark_timeline(spark, units)
+    write_tables(tables, tmp_path / "history")
+    tables["groups"].unpersist()
+    plain = plain_tables(units)
+    kinds = {"string": pa.string(), "int64": pa.int64()}
+    for name in ("groups", *TABLES):
+        written = ds.dataset(tmp_path / "history" / name).to_table()
+        columns = GROUPS if name == "groups" else (("group", "string"), ("seq", "int64"), *TABLES[name])
+        expected = pa.Table.from_pylist(plain[name], schema=pa.schema([(column, kinds[kind]) for column, kind in columns]))
+        assert written.column_names == expected.column_names
+        assert written.to_pylist() == expected.to_pylist(), name
+        assert written.num_rows > 0, name
+
+
+def test_the_tables_say_what_the_timeline_says(fleet: Path) -> None:
+    unit = units_of([str(fleet)])[0]
+    plain = plain_tables([unit])
+    document = timeline_document(build_timeline(unit.entries(), group=unit.group))
+    assert [row["member_id"] for row in plain["members"]] == [each["member_id"] for each in document["members"]]
+    stopped_ms = sum(row["to_ms"] - row["from_ms"] for row in plain["unavailability"])
+    assert stopped_ms == document["totals"]["stopped_ms"] == plain["groups"][0]["stopped_ms"]
+    assert len(plain["intervals"]) == len(document["intervals"])
+
+
+def test_a_group_without_a_history_is_one_row(spark: Any, damaged: Path, tmp_path: Path) -> None:
+    result = CliRunner().invoke(main, ["spark", "timeline", str(damaged), "--to", str(tmp_path / "history"), "--json"])
+    assert result.exit_code == 2, result.output
+    document = json.loads(result.stdout)
+    Reader(shapes_of(SECTIONS["spark-timeline"])).read(document)
+    assert [(row["group"], row["problem"] is None) for row in document["groups"]] == [("", False), ("g000", False), ("g001", True), ("g003", True)]
+    assert {row["group"] for row in ds.dataset(tmp_path / "history" / "intervals").to_table().to_pylist()} == {"g001", "g003"}
+
+
+# ----------------------------------------------------------------------------------------------------------------- groups
+
+
+def test_groups_are_dealt_evenly_and_all_of_them() -> None:
+    units = [Unit(location="x", group=f"g{size}", records=size) for size in (100, 7, 30, 29, 31, 9)]
+    parts = dealt(units, 3)
+    assert sorted(unit.records for part in parts for unit in part) == [7, 9, 29, 30, 31, 100]
+    assert [sum(unit.records for unit in part) for part in parts] == [100, 47, 59]
+    assert len(dealt(units, 50)) == 6
+
+
+def die_once(unit: Unit) -> dict[str, Any]:
+    """Kills its own process, as the kernel does that needs its memory, the first time that it is asked for a group."""
+    mark = Path(unit.location.partition("?")[0]) / f"_died-{unit.group}"
+    if not mark.exists():
+        mark.touch()
+        os.kill(os.getpid(), signal.SIGKILL)
+    return verify_group(unit)
+
+
+def test_a_killed_worker_changes_nothing(spark: Any, fleet: Path, tmp_path: Path) -> None:
+    from replay.spark.verify import schema
+
+    archive = tmp_path / "archive"
+    shutil.copytree(fleet, archive)
+    units = units_of([str(archive)])[:2]
+    rows = collected(over_groups(spark, units, die_once, schema()))
+    assert len(list(archive.glob("_died-*"))) == 2
+    assert rows == sorted_rows([verify_group(unit) for unit in units])
+
+
+def test_a_defect_in_one_group_is_its_row(fleet: Path) -> None:
+    unit = attrs.evolve(units_of([str(fleet)])[0], location=None)  # type: ignore[arg-type] # what no archive is
+    row = verify_group(unit)
+    assert row["verdict"] == "cannot verify"
+    assert "a defect of equipoise" in row["problem"]
+
+
+def test_a_row_is_made_of_a_verification(fleet: Path) -> None:
+    unit = units_of([str(fleet)])[0]
+    entries = list(unit.entries())[:50]
+    row = row_of(unit, verify(entries))
+    assert (row["records"], row["verdict"], row["problem"]) == (50, "identical", None)
