@@ -25,6 +25,7 @@ import attrs
 
 from assignors.hands import Dealt, Suit, given
 from assignors.java_order import text_key
+from assignors.near_hands import given_near
 from assignors.situation import Pool, Situation
 from events.tasks import TaskId
 
@@ -92,9 +93,9 @@ def subscriptions(topics: Sequence[Topic]) -> dict[tuple[int, ...], list[str]]:
 # Topic by topic
 
 
-def deal_topic(situation: Situation, topic: Topic) -> Dealt:
-    """KIP-169 for one topic, from nothing."""
-    return _given(situation, hand_out(topic, {}, loads_of([topic], {})), [topic], _suits([topic]))
+def deal_topic(situation: Situation, topic: Topic, tolerance: int = 0) -> Dealt:
+    """KIP-169 for one topic, from nothing. `tolerance`: see `_suits`."""
+    return _given(situation, hand_out(topic, {}, loads_of([topic], {})), [topic], _suits([topic], tolerance))
 
 
 def hand_out(topic: Topic, fixed: Mapping[TaskId, str], loads: Mapping[str, Load]) -> dict[TaskId, str]:
@@ -136,7 +137,7 @@ class Row:
         return self.most - (min(self.lags.values()) if self.is_full else 0)
 
 
-def deal_all(situation: Situation, topics: Sequence[Topic]) -> Dealt:
+def deal_all(situation: Situation, topics: Sequence[Topic], tolerance: int = 0) -> Dealt:
     """All topics in rows, from nothing: first the full ones, then what is left of each topic.
 
     A full row gives one partition to each subscriber, so it is a matter of lag alone: the more behind a member is, the less it gets. The widest come
@@ -145,7 +146,7 @@ def deal_all(situation: Situation, topics: Sequence[Topic]) -> Dealt:
 
     So members that subscribe to the same have as many partitions of each topic and in the whole, to within one. Two members of one subscription that
     all topics share differ in lag by at most the widest full row, the largest lag among what is left of topics, and what the lags left of each topic
-    differ by: the one's (j+1)th such partition comes after the other's j-th.
+    differ by: the one's (j+1)th such partition comes after the other's j-th. `tolerance`: see `_suits`.
     """
     rank = {name: (numbers, text_key(name)) for numbers, names in subscriptions(topics).items() for name in names}
     loads = loads_of(topics, {})
@@ -156,9 +157,8 @@ def deal_all(situation: Situation, topics: Sequence[Topic]) -> Dealt:
     for row in sorted((row for row in rows if not row.is_full), key=lambda row: (len(row.members), -row.most)):
         fewest = heapq.nsmallest(len(row.lags), row.members, key=lambda name: (loads[name].count, loads[name].lag, rank[name]))
         _take(row, fewest, rank, loads, owner)
-    suits = _suits(topics)
-    suits.update((task, _single(topics, row.place, lag)) for row in rows if len(row.lags) == 1 for task, lag in row.lags.items())
-    return _given(situation, owner, topics, suits)
+    singles = {task: _single(topics, row.place) for row in rows if len(row.lags) == 1 for task in row.lags}
+    return _given(situation, owner, topics, _suits(topics, tolerance, singles))
 
 
 def fill_all(topics: Sequence[Topic], fixed: Mapping[TaskId, str]) -> dict[TaskId, str]:
@@ -194,19 +194,47 @@ def loads_of(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> dict[str, 
     return loads
 
 
-def _suits(topics: Iterable[Topic]) -> dict[TaskId, Suit]:
-    return {task: (task.subtopology, lag) for topic in topics for task, lag in topic.lags.items()}
+def deal_nearer(situation: Situation, topics: Sequence[Topic], tolerance: int = 0) -> Dealt:
+    """What members have of these topics, which is even, is given anew where that is worth it by racks; else it stays. `tolerance`: see `_suits`."""
+    now = {task: situation.owner[task] for topic in topics for task in topic.lags}
+    near = _given(situation, now, topics, _suits(topics, tolerance))
+    racks = situation.racks
+    worth = sum(racks.cost(task, name) - racks.cost(task, near.owner[task]) for task, name in now.items())
+    price = sum(racks.move_cost(task) for task, name in now.items() if near.owner[task] != name)
+    if worth <= price:
+        return attrs.evolve(near, owner=now)
+    return attrs.evolve(near, for_traffic=frozenset(task for task, name in now.items() if near.owner[task] != name))
 
 
-def _single(topics: Sequence[Topic], place: int, lag: int) -> Suit:
+def _suits(topics: Iterable[Topic], tolerance: int = 0, singles: Mapping[TaskId, int] | None = None) -> dict[TaskId, Suit]:
+    """Partitions of a topic stand for each other whose lags are equal; where racks make a difference, also those that differ by no more than
+    `tolerance` from the largest of their suit. `singles`: partitions that do so across topics, with a number for what they have in common."""
+    suits: dict[TaskId, Suit] = {}
+    found = [(task, lag) for topic in topics for task, lag in topic.lags.items()]
+    largest: dict[int, int] = {}
+    for task, lag in sorted(found, key=lambda item: (-item[1], item[0])):
+        group = (singles or {}).get(task, task.subtopology)
+        if largest.get(group, lag) - lag > tolerance or group not in largest:
+            largest[group] = lag
+        suits[task] = (group, largest[group])
+    return suits
+
+
+def _single(topics: Sequence[Topic], place: int) -> int:
     """The one partition that is left of a topic may stand for that of another topic with the same subscribers: whoever has it, both are even."""
-    return -1 - next(index for index, topic in enumerate(topics) if topic.pool.members == topics[place].pool.members), lag
+    return -1 - next(index for index, topic in enumerate(topics) if topic.pool.members == topics[place].pool.members)
 
 
 def _given(situation: Situation, owner: Mapping[TaskId, str], topics: Sequence[Topic], suits: Mapping[TaskId, Suit]) -> Dealt:
-    """The same hands, so that the fewest partitions move; members with the same subscription may change hands."""
+    """The same hands, so that the fewest partitions move, and before that, where racks make a difference, so that it costs least; members with the
+    same subscription may change hands."""
     hands: dict[str, list[TaskId]] = {}
     for task, name in owner.items():
         hands.setdefault(name, []).append(task)
-    dealt = [given({name: hands.get(name, []) for name in members}, suits, situation.owner) for members in subscriptions(topics).values()]
-    return Dealt({task: name for part in dealt for task, name in part.owner.items()}, all(part.unique for part in dealt))
+    groups = [{name: hands.get(name, []) for name in members} for members in subscriptions(topics).values()]
+    dealt = [given_near(situation, group, suits) if situation.racks.counts else given(group, suits, situation.owner) for group in groups]
+    return Dealt(
+        {task: name for part in dealt for task, name in part.owner.items()},
+        all(part.unique for part in dealt),
+        sum(part.rack_cost_lower_bound for part in dealt),
+    )

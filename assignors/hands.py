@@ -34,6 +34,10 @@ class Dealt:
 
     owner: Mapping[TaskId, str]
     unique: bool = True
+    rack_cost_lower_bound: int = 0
+    """Where racks make a difference: of what these hands cost, traffic and changes of owner, however they are given."""
+    for_traffic: frozenset[TaskId] = frozenset()
+    """Tasks that change their owner for that alone."""
 
 
 def given(hands: Mapping[str, Sequence[TaskId]], suits: Mapping[TaskId, Suit], owner: Mapping[TaskId, str]) -> Dealt:
@@ -47,16 +51,16 @@ def given(hands: Mapping[str, Sequence[TaskId]], suits: Mapping[TaskId, Suit], o
             held.setdefault(suits[task], {}).setdefault(owner[task], []).append(task)
     shapes: dict[Shape, int] = {}
     for hand in hands.values():
-        shape = _shape(suits[task] for task in hand)
-        shapes[shape] = shapes.get(shape, 0) + 1
+        its_shape = shape(suits[task] for task in hand)
+        shapes[its_shape] = shapes.get(its_shape, 0) + 1
     if len(shapes) * len(hands) > MOST_PAIRS:
-        shape_of, unique = {name: _shape(suits[task] for task in hand) for name, hand in hands.items()}, True
+        shape_of, unique = {name: shape(suits[task] for task in hand) for name, hand in hands.items()}, True
     else:
         shape_of, unique = _matched(shapes, {suit: {name: len(own) for name, own in of.items()} for suit, of in held.items()}, sorted(hands))
     kept: dict[TaskId, str] = {}
     open_places: dict[Suit, dict[str, int]] = {}
-    for name, shape in shape_of.items():
-        for suit, count in shape:
+    for name, its_shape in shape_of.items():
+        for suit, count in its_shape:
             own = held.get(suit, {}).get(name, [])[:count]
             kept.update(dict.fromkeys(own, name))
             open_places.setdefault(suit, {})[name] = count - len(own)
@@ -69,7 +73,8 @@ def given(hands: Mapping[str, Sequence[TaskId]], suits: Mapping[TaskId, Suit], o
     return Dealt(kept, unique)
 
 
-def _shape(suits: Iterable[Suit]) -> Shape:
+def shape(suits: Iterable[Suit]) -> Shape:
+    """How many tasks of each suit these are."""
     counts: dict[Suit, int] = {}
     for suit in suits:
         counts[suit] = counts.get(suit, 0) + 1
@@ -83,7 +88,7 @@ def _matched(shapes: Mapping[Shape, int], held: Mapping[Suit, Mapping[str, int]]
     the sink.
     """
     ordered = sorted(shapes)
-    keeps = _keeps(ordered, held, members)
+    keeps = keeps_of(ordered, held, members)
     least = keeps.min(axis=0)
     shape, member = np.nonzero(keeps > least)
     first_member = 2 + len(ordered)  # 0 is the sink, 1 the pool, then the shapes
@@ -105,7 +110,7 @@ def _matched(shapes: Mapping[Shape, int], held: Mapping[Suit, Mapping[str, int]]
             head=head,
             capacity=np.concatenate((np.ones_like(shape), counts, ones, ones)),
             costs=(np.concatenate((most - keeps[shape, member], np.zeros_like(kinds), most - least, zeros)),),
-            names=_names(tail, head, members, first_member),
+            names=arc_names(tail, head, members, first_member),
             most_costed=1,
         )
     )
@@ -117,7 +122,7 @@ def _matched(shapes: Mapping[Shape, int], held: Mapping[Suit, Mapping[str, int]]
     return shape_of, flow.unique
 
 
-def _keeps(shapes: Sequence[Shape], held: Mapping[Suit, Mapping[str, int]], members: Sequence[str]) -> Ints:
+def keeps_of(shapes: Sequence[Shape], held: Mapping[Suit, Mapping[str, int]], members: Sequence[str]) -> Ints:
     """How much of each shape (row) each member (column) would keep."""
     column = {name: index for index, name in enumerate(members)}
     wanted: dict[Suit, list[tuple[int, int]]] = {}
@@ -132,7 +137,7 @@ def _keeps(shapes: Sequence[Shape], held: Mapping[Suit, Mapping[str, int]], memb
     return keeps
 
 
-def _names(tail: Ints, head: Ints, members: Sequence[str], first_member: int) -> Hashes:
+def arc_names(tail: Ints, head: Ints, members: Sequence[str], first_member: int) -> Hashes:
     """A stable hash of what each arc joins."""
     nodes = np.array([*range(first_member), *(stable_hash(name) for name in members)], dtype=np.uint64)
     return mixed(nodes[tail] ^ mixed(nodes[head], 1), 0)

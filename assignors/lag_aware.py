@@ -3,7 +3,7 @@
 The KIP's example: C0 and C1 read t0 with the lags 100,000, 60,000 and 50,000. Before, by range: 160,000 and 50,000. After: 100,000 and 110,000.
 
 A topic is a sub-topology here, and one of its partitions a task; `dealing` has the algorithm. Who subscribes to a topic are the members that know the
-sub-topology (`Member.subtopologies`). Capacity, rack and copies of state play no part, as in the KIP.
+sub-topology (`Member.subtopologies`). Capacity and copies of state play no part, as in the KIP.
 
 The option `cross_topic` deals all topics together, so that counts and lags are even over all that members have. Without it each topic is dealt by
 itself, as the KIP says: ten topics of one partition each go to one member.
@@ -13,24 +13,34 @@ meantime. A topic is dealt anew when a partition has no owner that may keep it, 
 also when that is so of the whole of members that subscribe to the same. While partitions of it are being handed over, only those that need an owner
 are dealt, beside the others; the rest waits until that is done. And a partition that changes its owner is revoked first and granted when its owner
 has let go; the KIP's consumers all stop.
+
+Racks, which the KIP does not know, come last: with `rack_aware_strategy` the same hands are given so that the least is read across racks
+(`near_hands`). Counts are what they would be without; so are lags, but for partitions that stand for each other, of equal lag or within
+`rack_lag_tolerance`: with a tolerance of d records, two members that have k partitions of a topic each at most may differ by 2*d*k more. What is even
+moves only when the traffic falls by more than the moves cost, and then changes places in the same way. `balanced_min_cost` means the same as
+`min_cost`: each topic is spread anyway.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+import attrs
 
 from assignors import options
-from assignors.costs import cross_rack, restore_records
-from assignors.dealing import Topic, deal_all, deal_topic, fill_all, hand_out, loads_of, subscriptions, topics_of
+from assignors.costs import cross_rack, rack_cost, restore_records
+from assignors.dealing import Topic, deal_all, deal_nearer, deal_topic, fill_all, hand_out, loads_of, subscriptions, topics_of
 from assignors.hands import Dealt
-from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason
+from assignors.movements import Merits
+from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason, StageCost
 from assignors.situation import Situation
 from assignors.transport import SOLVER
-from events.errors import FieldError
+from events.knobs import Knobs
 from events.tasks import TaskId
 
 CROSS_TOPIC = "cross_topic"
 DEAL_ANEW = "deal_anew"
+RACK_LAG_TOLERANCE = "rack_lag_tolerance"
 
 
 def partition_lag(*, beginning: int | None, end: int | None, committed: int | None, auto_offset_reset: str = "latest") -> int:
@@ -46,10 +56,31 @@ def partition_lag(*, beginning: int | None, end: int | None, committed: int | No
     return max(after - following, 0)
 
 
-class LagAware:
-    """KIP-169. Pure and without memory.
+@attrs.frozen(kw_only=True)
+class Ways:
+    """The options of `lag_aware`.
 
-    Options, both false by default: `cross_topic`; `deal_anew`: what is even is dealt anew at every question, too, for a group that has stopped.
+    `cross_topic`, `deal_anew`: see above. `rack_lag_tolerance`: partitions of a topic whose lags differ by no more records may stand for each other
+    where racks make a difference.
+    """
+
+    cross_topic: bool = False
+    deal_anew: bool = False
+    rack_lag_tolerance: int = 0
+
+    @classmethod
+    def of(cls, knobs: Knobs) -> Ways:
+        """Raises FieldError for one that is unsound, and for an option that is none of these."""
+        options.known_only(knobs, LagAware.name, (CROSS_TOPIC, DEAL_ANEW, RACK_LAG_TOLERANCE))
+        return cls(
+            cross_topic=options.flag(knobs, CROSS_TOPIC),
+            deal_anew=options.flag(knobs, DEAL_ANEW),
+            rack_lag_tolerance=options.whole(knobs, RACK_LAG_TOLERANCE, 0),
+        )
+
+
+class LagAware:
+    """KIP-169. Pure and without memory. Its options: see `Ways`.
 
     It does not promise CAUGHT_UP_FIRST: who has a copy plays no part. It keeps no copies, so COPIES_CAPPED holds of itself. Its balance is that of
     each topic, and is reached when everybody has let go of what it was asked for.
@@ -61,18 +92,14 @@ class LagAware:
     guarantees = frozenset({Guarantee.ALWAYS_OWNED, Guarantee.COPIES_CAPPED, Guarantee.CONVERGES})
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, asks for racks, or `cross_topic` is no boolean."""
-        if problem.knobs.rack_aware_strategy != "none":
-            raise FieldError("config.rack_aware_strategy", f"{self.name} version {self.version} places without regard to racks; use 'none'")
-        options.known_only(problem.knobs, self.name, (CROSS_TOPIC, DEAL_ANEW))
-        cross_topic = options.flag(problem.knobs, CROSS_TOPIC)
-        deal_anew = options.flag(problem.knobs, DEAL_ANEW)
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound or none of its own."""
+        ways = Ways.of(problem.knobs)
         situation = Situation(problem)
         topics = topics_of(situation, task_lags(situation))
         settled = {task: movement.destination for task, movement in situation.in_flight.items() if movement.state is MovementState.REVOKING}
         heading = {**situation.owner, **settled}
-        dealt = (_deal_all if cross_topic else _deal_each)(situation, topics, heading, settled, deal_anew=deal_anew)
-        return _plan(situation, topics, {**heading, **dealt.owner}, unique=dealt.unique)
+        dealt = (_deal_all if ways.cross_topic else _deal_each)(situation, topics, heading, settled, ways)
+        return _plan(situation, topics, {**heading, **dealt.owner}, dealt)
 
 
 def task_lags(situation: Situation) -> dict[TaskId, int]:
@@ -83,32 +110,40 @@ def task_lags(situation: Situation) -> dict[TaskId, int]:
 # What is dealt now
 
 
-def _deal_each(
-    situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], *, deal_anew: bool
-) -> Dealt:
-    owner: dict[TaskId, str] = {}
-    unique = True
+def _deal_each(situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], ways: Ways) -> Dealt:
+    dealt: list[Dealt] = []
     for topic in topics:
-        if not deal_anew and topic.is_even(heading):
-            continue
+        even = topic.is_even(heading) and not ways.deal_anew
         if any(task in settled for task in topic.lags):
             staying = _staying([topic], heading)
-            owner.update(hand_out(topic, staying, loads_of([topic], staying)))
+            dealt.append(_left(situation, [topic]) if even else Dealt(hand_out(topic, staying, loads_of([topic], staying))))
+        elif even:
+            dealt.append(_nearer(situation, [topic], ways))
         else:
-            dealt = deal_topic(situation, topic)
-            owner.update(dealt.owner)
-            unique &= dealt.unique
-    return Dealt(owner, unique)
+            dealt.append(deal_topic(situation, topic, ways.rack_lag_tolerance))
+    return Dealt(
+        {task: name for each in dealt for task, name in each.owner.items()},
+        all(each.unique for each in dealt),
+        sum(each.rack_cost_lower_bound for each in dealt),
+        frozenset[TaskId]().union(*(each.for_traffic for each in dealt)),
+    )
 
 
-def _deal_all(
-    situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], *, deal_anew: bool
-) -> Dealt:
-    if not deal_anew and all(topic.is_even(heading) for topic in topics) and _is_even_in_the_whole(topics, heading):
-        return Dealt({})
+def _deal_all(situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], ways: Ways) -> Dealt:
+    even = not ways.deal_anew and all(topic.is_even(heading) for topic in topics) and _is_even_in_the_whole(topics, heading)
     if settled:
-        return Dealt(fill_all(topics, _staying(topics, heading)))
-    return deal_all(situation, topics)
+        return _left(situation, topics) if even else Dealt(fill_all(topics, _staying(topics, heading)))
+    return _nearer(situation, topics, ways) if even else deal_all(situation, topics, ways.rack_lag_tolerance)
+
+
+def _left(situation: Situation, topics: Iterable[Topic]) -> Dealt:
+    """Nothing of these topics is dealt."""
+    return Dealt({}, True, sum(situation.racks.active(task).least for topic in topics for task in topic.lags))
+
+
+def _nearer(situation: Situation, topics: Sequence[Topic], ways: Ways) -> Dealt:
+    """What is even stays, but for partitions that change places because that is less to read across racks, by more than the changes cost."""
+    return deal_nearer(situation, topics, ways.rack_lag_tolerance) if situation.racks.counts else Dealt({})
 
 
 def _staying(topics: Iterable[Topic], heading: Mapping[TaskId, str]) -> dict[TaskId, str]:
@@ -127,7 +162,7 @@ def _is_even_in_the_whole(topics: Sequence[Topic], heading: Mapping[TaskId, str]
 # The plan
 
 
-def _plan(situation: Situation, topics: Sequence[Topic], target: Mapping[TaskId, str], *, unique: bool) -> Plan:
+def _plan(situation: Situation, topics: Sequence[Topic], target: Mapping[TaskId, str], dealt: Dealt) -> Plan:
     """Who owns a task that goes elsewhere is told to give it up; who gets a free one has it at once."""
     now = {**target, **situation.owner}
     movements = tuple(
@@ -141,11 +176,12 @@ def _plan(situation: Situation, topics: Sequence[Topic], target: Mapping[TaskId,
     for task, owner in sorted(target.items()):
         targets[owner].append(task)
     lags = {task: lag for topic in topics for task, lag in topic.lags.items()}
+    stages = _rack_stages(situation, target, dealt)
     return Plan(
         members=_member_plans(situation, now, movements, lags),
         target={member: tuple(tasks) for member, tasks in targets.items()},
         movements=movements,
-        reasons=_reasons(situation, target, lags),
+        reasons=_reasons(situation, target, lags, dealt.for_traffic),
         probing=bool(movements),
         cost=PlanCost(
             moves=moves,
@@ -153,11 +189,20 @@ def _plan(situation: Situation, topics: Sequence[Topic], target: Mapping[TaskId,
             restore_records=restore_records(situation, target),
             cross_rack=cross_rack(situation, target),
             imbalance=_imbalance(topics, target),
-            optimal=moves == bound,
+            optimal=all(stage.cost == stage.lower_bound for stage in stages) if stages else moves == bound,
+            stages=stages,
+            rack_cost_lower_bound=sum(stage.lower_bound for stage in stages),
         ),
-        unique=unique,
+        unique=dealt.unique,
         imbalance_now=_imbalance(topics, now),
     )
+
+
+def _rack_stages(situation: Situation, target: Mapping[TaskId, str], dealt: Dealt) -> tuple[StageCost, ...]:
+    """What is read across racks and what the moves cost, where that counts, and a lower bound of it for the same hands, however they are given."""
+    if not situation.racks.counts:
+        return ()
+    return (StageCost(name="active", cost=rack_cost(situation, situation.owner, target), lower_bound=dealt.rack_cost_lower_bound),)
 
 
 def _member_plans(
@@ -178,9 +223,10 @@ def _member_plans(
     return {member: MemberPlan(active=tuple(active[member]), revoke=tuple(sorted(revoke[member]))) for member in situation.members}
 
 
-def _reasons(situation: Situation, target: Mapping[TaskId, str], lags: Mapping[TaskId, int]) -> dict[TaskId, Reason]:
+def _reasons(situation: Situation, target: Mapping[TaskId, str], lags: Mapping[TaskId, int], for_traffic: Container[TaskId]) -> dict[TaskId, Reason]:
     """For each task that moves or is placed, with its lag, or that of its new owner if it has state; and for what who leaves gives up for nobody."""
     reasons: dict[TaskId, Reason] = {}
+    merits = Merits(situation, situation.owner, target)
     for task, destination in sorted(target.items()):
         owner = situation.owner.get(task)
         leaving = owner is not None and situation.members[owner].leaving
@@ -191,7 +237,10 @@ def _reasons(situation: Situation, target: Mapping[TaskId, str], lags: Mapping[T
         movement = situation.in_flight.get(task)
         carried = movement is not None and movement.state is MovementState.REVOKING
         behind = situation.lag(destination, task) if situation.tasks[task].stateful else lags[task]
-        reasons[task] = Reason(code="carried" if carried else "dealt", lag_records=behind, because="leaving" if leaving else None)
+        code = "carried" if carried else merits.code(task) if task in for_traffic else "dealt"
+        reasons[task] = Reason(
+            code=code, lag_records=behind, because="leaving" if leaving else None, rack_costs=None if owner is None else merits.rack_costs(task)
+        )
     return reasons
 
 

@@ -37,12 +37,14 @@ PLAIN = Naming()
 
 @attrs.frozen(kw_only=True)
 class TopicTask:
-    """A partition of a topic as it is read. `lag` None: not known."""
+    """A partition of a topic as it is read. `lag` None: not known. `racks`, `weight`: see `Partition`."""
 
     id: str
     topic: str
     partition: int
     lag: int | None = None
+    racks: tuple[str, ...] = ()
+    weight: int = 1
 
 
 def naming_of(tasks: Iterable[TopicTask], subscriptions: Mapping[str, Iterable[str] | None]) -> Naming:

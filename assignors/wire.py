@@ -181,12 +181,16 @@ def _knobs(path: str, value: object) -> Knobs:
         raise FieldError(f"{path}.{error.field.removeprefix('Knobs.')}", error.problem) from None
 
 
+def _racks(fields: read.JsonObject) -> tuple[str, ...]:
+    return tuple(sorted(set(fields.each("racks", read.text))))
+
+
 def _partition(path: str, value: object) -> Partition:
     fields = read.JsonObject(path, value, required=("topic", "partition"), optional=("racks", "weight"))
     return Partition(
         topic=fields.get("topic", read.text, ""),
         partition=fields.get("partition", read.whole, 0),
-        racks=tuple(sorted(set(fields.each("racks", read.text)))),
+        racks=_racks(fields),
         weight=fields.get("weight", _weight, 1),
     )
 
@@ -244,7 +248,7 @@ def _topic_tasks(fields: read.JsonObject) -> tuple[tuple[Task, ...], Naming]:
                 id=TaskId(naming.topics[task.topic], task.partition),
                 stateful=False,
                 lag=task.lag,
-                source=(Partition(topic=task.topic, partition=task.partition),),
+                source=(Partition(topic=task.topic, partition=task.partition, racks=task.racks, weight=task.weight),),
             )
             for task in found
         ),
@@ -253,12 +257,19 @@ def _topic_tasks(fields: read.JsonObject) -> tuple[tuple[Task, ...], Naming]:
 
 
 def _topic_task(path: str, value: object) -> TopicTask:
-    fields = read.JsonObject(path, value, required=("id", "topic", "partition"), optional=("lag",))
+    fields = read.JsonObject(path, value, required=("id", "topic", "partition"), optional=("lag", "racks", "weight"))
     partition = fields.get("partition", read.whole, 0)
     if partition > MOST_TASK_NUMBER:
         fields.refuse("partition", f"{partition} is more than {MOST_TASK_NUMBER}")
     topic = fields.get("topic", read.text, "")
-    return TopicTask(id=fields.get("id", read.text, ""), topic=topic, partition=partition, lag=fields.get("lag", _source_lag, None))
+    return TopicTask(
+        id=fields.get("id", read.text, ""),
+        topic=topic,
+        partition=partition,
+        lag=fields.get("lag", _source_lag, None),
+        racks=_racks(fields),
+        weight=fields.get("weight", _weight, 1),
+    )
 
 
 def _source_lag(path: str, value: object) -> int | None:

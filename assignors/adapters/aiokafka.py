@@ -134,9 +134,7 @@ class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiok
         timeout_s: float = 3.0,
         fetcher: LagFetcher | None = None,
     ) -> None:
-        self.fetcher = fetcher or LagFetcher(
-            group_id=group_id, connection=connection, auto_offset_reset=auto_offset_reset, timeout_s=timeout_s
-        )
+        self.fetcher = fetcher or LagFetcher(group_id=group_id, connection=connection, auto_offset_reset=auto_offset_reset, timeout_s=timeout_s)
         self._knobs = Knobs(options={CROSS_TOPIC: cross_topic, DEAL_ANEW: True})
         self._owned: dict[str, list[int]] = {}
 
@@ -149,9 +147,7 @@ class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiok
         """Remembers what this member has."""
         self._owned = {topic: sorted(partitions) for topic, partitions in sorted(assignment.assignment)}
 
-    def assign(
-        self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]
-    ) -> dict[str, ConsumerProtocolMemberAssignment]:
+    def assign(self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]) -> dict[str, ConsumerProtocolMemberAssignment]:
         """Member -> its partitions. Topics that the cluster does not know are left out, with a warning."""
         subscriptions = {name: tuple(metadata.subscription) for name, metadata in members.items()}
         partitions = _partitions(cluster, {topic for topics in subscriptions.values() for topic in topics})

@@ -17,9 +17,7 @@ from tests.live.test_restorer import until
 async def test_the_leader_knows_what_is_still_to_be_processed(bootstrap: str, prefix: str) -> None:
     application = Application(bootstrap, prefix)
     assignor = registry.latest("lag_aware")
-    application.config = attrs.evolve(
-        application.config, assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver
-    )
+    application.config = attrs.evolve(application.config, assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver)
     await application.make_topics()
     await application.order(90)
     goes_on = asyncio.Event()

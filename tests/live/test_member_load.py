@@ -18,9 +18,7 @@ MOST_ROUNDS = 60
 async def test_the_leader_knows_what_each_task_processes(bootstrap: str, prefix: str) -> None:
     application = Application(bootstrap, prefix)
     assignor = registry.latest("load_balanced")
-    application.config = attrs.evolve(
-        application.config, assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver
-    )
+    application.config = attrs.evolve(application.config, assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver)
     await application.make_topics()
     handled: list[int] = []
 

@@ -336,8 +336,6 @@ async def test_end_offsets_of_the_groups_topics_become_facts(settings: WorkerSet
             assert (await http.get("/groups/none")).status == 404
 
 
-
-
 async def test_a_worker_that_does_not_know_that_it_was_replaced_says_the_same_as_its_successor(settings: WorkerSettings) -> None:
     """Both fold every fact and publish; whoever reads takes each decision once."""
     async with hosting(settings) as zombie, hosting(settings) as successor, Swarm(settings, settings.topics) as swarm:

@@ -40,7 +40,13 @@ SUBJECTS: dict[str, Subject] = {
             "rack_aware_tags": st.sampled_from([(), ("zone",)]),
         },
     ),
-    "lag_aware": Subject(assignor=LagAware(), knobs={"options": st.fixed_dictionaries({"cross_topic": st.booleans()})}),
+    "lag_aware": Subject(
+        assignor=LagAware(),
+        knobs={
+            "options": st.fixed_dictionaries({"cross_topic": st.booleans()}, optional={"rack_lag_tolerance": st.sampled_from([0, 10])}),
+            "rack_aware_strategy": st.sampled_from(["none", "min_cost"]),
+        },
+    ),
     "cooperative": Subject(
         assignor=registry.latest("cooperative"),
         knobs={
@@ -57,7 +63,8 @@ LEFT_OUT: dict[str, dict[str, str]] = {
     "kafka_connect": {"names_play_no_part": "in Connect who keeps more than others depends on hashes of their names; the baseline does the same"},
     "kafka_streams": {"names_play_no_part": "Kafka deals tasks out by the order of process ids, wherever they run; the baseline does the same"},
     "lag_aware": {
-        "names_play_no_part": "copies play no part in it, so what is to be restored is left to chance; test_lag_aware holds its other costs",
+        "names_play_no_part": "copies play no part in it, so what is to be restored is left to chance; test_lag_aware holds its other costs, counts "
+        "and lags",
     },
 }
 """Assignor -> check that it cannot pass by its nature -> why."""

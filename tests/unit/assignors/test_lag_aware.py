@@ -11,12 +11,13 @@ import pytest
 from click.testing import CliRunner
 
 from assignors.lag_aware import LagAware, partition_lag
-from assignors.problem import AssignmentProblem, Plan
+from assignors.problem import AssignmentProblem, Partition, Plan, Task
 from assignors.validation import plan_faults
 from assignors.wire import assign_line
 from equipoise.cli import main
 from equipoise.testing import Group, stateless
 from events.errors import InputError
+from events.tasks import parse_task
 from tests import vectors
 from tests.unit.assignors.build import ids, in_flight, member, movements, problem, tasks, text
 
@@ -191,8 +192,56 @@ def test_cross_topic_is_true_or_false(value: Any):
     assert said == f"$.config.options.cross_topic: {value!r} is neither true nor false"
 
 
-def test_racks_are_refused():
-    assert refused({"tasks": [], "members": [], "config": {"rack_aware_strategy": "min_cost"}}).startswith("$.config.rack_aware_strategy: ")
+def test_racks_decide_what_counts_and_lags_leave_open():
+    """Of the KIP's example with a member in each rack: who has the one hand and who the other."""
+    question: dict[str, Any] = {
+        "assignor": "lag_aware",
+        "config": {"rack_aware_strategy": "min_cost"},
+        "tasks": [
+            {"id": f"t0-{number}", "topic": "t0", "partition": number, "lag": lag, "racks": racks, "weight": 1 + number}
+            for number, (lag, racks) in enumerate([(100_000, ["b"]), (60_000, ["b"]), (50_000, ["a"])])
+        ],
+        "members": [{"id": "C0", "rack": "a"}, {"id": "C1", "rack": "b"}],
+    }
+    plain = json.loads(assign_line(json.dumps({**question, "config": {}})))
+    assert {name: part["active"] for name, part in plain["members"].items()} == {"C0": ["t0-0"], "C1": ["t0-1", "t0-2"]}
+    answer = json.loads(assign_line(json.dumps(question)))
+    assert {name: part["active"] for name, part in answer["members"].items()} == {"C0": ["t0-1", "t0-2"], "C1": ["t0-0"]}
+    assert (answer["cost"]["rack_cost"], answer["cost"]["rack_cost_lower_bound"], answer["cost"]["optimal"]) == (2, 2, True)
+    assert refused({**question, "tasks": [{**question["tasks"][0], "weight": -1}]}).startswith("$.tasks[0].weight: ")
+
+
+def crossed(other_lag: int, **options: Any) -> AssignmentProblem:
+    """0_0 is remote on m1 and 0_1 on m2, in the other's rack each; 0_2 and 0_3 are where they should be. 0_0 has a lag of 5, 0_1 another."""
+    placed = [("0_0", 5, "b"), ("0_1", other_lag, "a"), ("0_2", 0, "a"), ("0_3", 100, "b")]
+    return problem(
+        [
+            Task(id=parse_task(task), stateful=False, lag=lag, source=(Partition(topic="t", partition=0, racks=(rack,)),))
+            for task, lag, rack in placed
+        ],
+        attrs.evolve(member("m1", "0_0 0_2"), rack="a"),
+        attrs.evolve(member("m2", "0_1 0_3"), rack="b"),
+        rack_aware_strategy="min_cost",
+        options=options,
+    )
+
+
+def test_what_is_even_changes_places_for_traffic_and_says_why():
+    answer = plan(crossed(5))
+    assert movements(answer) == ["0_0 m1 -> m2 revoking", "0_1 m2 -> m1 revoking"]
+    assert {(reason.code, reason.rack_costs) for reason in answer.reasons.values()} == {("traffic", (1, 0))}
+    assert (answer.cost.rack_cost, answer.cost.rack_cost_lower_bound) == (0, 0)
+    on_its_way = attrs.evolve(crossed(5), in_flight=(in_flight("0_2", "m1", "m2", "revoking"), in_flight("0_3", "m2", "m1", "revoking")))
+    assert plan(on_its_way).cost.moves == 2  # what else there is to do waits until that is done
+
+
+def test_partitions_change_places_only_if_their_lags_are_alike():
+    assert plan(crossed(6)).movements == ()
+    assert plan(crossed(6, rack_lag_tolerance=1)).cost.moves == 2
+    assert plan(crossed(7, rack_lag_tolerance=1)).movements == ()
+    assert refused({"tasks": [], "members": [], "config": {"options": {"rack_lag_tolerance": -1}}}).startswith(
+        "$.config.options.rack_lag_tolerance: "
+    )
 
 
 # A group that runs

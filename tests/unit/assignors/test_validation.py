@@ -224,9 +224,7 @@ def test_lost_work_may_be_left_to_nobody_for_a_stated_time():
     ],
 )
 def test_what_is_left_to_nobody_was_lost_and_is_not_left_for_ever(until_ms: dict[str, int], reasons: bool, fault: str):
-    plan = attrs.evolve(
-        WAITS, lost_until_ms={parse_task(task): until for task, until in until_ms.items()}, reasons=WAITS.reasons if reasons else {}
-    )
+    plan = attrs.evolve(WAITS, lost_until_ms={parse_task(task): until for task, until in until_ms.items()}, reasons=WAITS.reasons if reasons else {})
     assert plan_faults(LOST, plan, ALL) == [fault]
 
 

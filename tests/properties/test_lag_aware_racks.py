@@ -1,0 +1,173 @@
+"""`lag_aware` with racks: the same hands as without them, given so that less is read across racks; judged by trying every other way to give them."""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator
+
+import attrs
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assignors.lag_aware import LagAware
+from assignors.problem import AssignmentProblem, Member, Partition, Plan, Task
+from assignors.racks import Racks
+from assignors.validation import plan_faults
+from events.knobs import Knobs
+from events.tasks import TaskId
+
+ASSIGNOR = LagAware()
+RACKS = ("a", "b", "c")
+LAGS = st.sampled_from([0, 0, 0, 1, 7, 7, 300, 500_000])
+Owners = dict[TaskId, str]
+Hands = list[tuple[int, ...]]
+
+
+@st.composite
+def groups(draw: st.DrawFn, *, topics: int = 1, most: int = 5, tolerance: int = 0) -> AssignmentProblem:
+    """Consumers in racks, of topics to which all subscribe; partitions may be anybody's or nobody's."""
+    names = [f"c{number}" for number in range(draw(st.integers(2, 4)))]
+    has_state = draw(st.booleans())
+    tasks, owner = [], {}
+    for topic in range(topics):
+        for number in range(draw(st.integers(1, most))):
+            at = tuple(sorted(draw(st.sets(st.sampled_from(RACKS), min_size=0, max_size=2))))
+            source = Partition(topic=f"t{topic}", partition=number, racks=at, weight=draw(st.sampled_from([1, 1, 4])))
+            tasks.append(Task(id=TaskId(topic, number), stateful=has_state, end_offset=9 * has_state, lag=draw(LAGS), source=(source,)))
+            owner[tasks[-1].id] = draw(st.sampled_from([*names, None]))
+    members = tuple(
+        Member(id=name, rack=draw(st.sampled_from([*RACKS, None])), active=tuple(task for task, has in owner.items() if has == name))
+        for name in names
+    )
+    knobs = Knobs(
+        rack_aware_strategy=draw(st.sampled_from(["min_cost", "balanced_min_cost"])),
+        rack_non_overlap_cost=draw(st.sampled_from([0, 1, 15])),
+        options={"rack_lag_tolerance": tolerance} if tolerance else {},
+    )
+    return AssignmentProblem(tasks=tuple(tasks), members=members, knobs=knobs)
+
+
+def answer(problem: AssignmentProblem) -> Plan:
+    plan = ASSIGNOR.assign(problem)
+    assert plan_faults(problem, plan, ASSIGNOR.guarantees) == []
+    return plan
+
+
+def owners(plan: Plan) -> Owners:
+    return {task: name for name, tasks in plan.target.items() for task in tasks}
+
+
+def without_racks(problem: AssignmentProblem) -> AssignmentProblem:
+    return attrs.evolve(problem, knobs=Knobs())
+
+
+def hands(problem: AssignmentProblem, owner: Owners) -> Hands:
+    """What members have, by lags: of which topics with which lags, whoever has them."""
+    held: dict[str, list[int]] = {member.id: [] for member in problem.members}
+    for task in problem.tasks:
+        held[owner[task.id]].append(1_000_000 * task.id.subtopology + (task.lag or 0))
+    return sorted(tuple(sorted(of)) for of in held.values())
+
+
+def cost(problem: AssignmentProblem, owner: Owners) -> int:
+    """Of the traffic, and of changes of owner."""
+    racks = Racks(problem.knobs, {task.id: task for task in problem.tasks}, {member.id: member for member in problem.members})
+    before = {task: member.id for member in problem.members for task in member.active}
+    return sum(racks.cost(task, name) + (racks.move_cost(task) if before.get(task, name) != name else 0) for task, name in owner.items())
+
+
+def ways(problem: AssignmentProblem, wanted: Hands) -> Iterator[Owners]:
+    for chosen in itertools.product([member.id for member in problem.members], repeat=len(problem.tasks)):
+        owner = dict(zip([task.id for task in problem.tasks], chosen, strict=True))
+        if hands(problem, owner) == wanted:
+            yield owner
+
+
+@settings(max_examples=150)
+@given(groups())
+def test_the_same_hands_at_no_higher_cost_and_no_bound_above_the_least(problem: AssignmentProblem):
+    plan, plain = answer(problem), owners(answer(without_racks(problem)))
+    assert hands(problem, owners(plan)) == hands(problem, plain)
+    told = cost(problem, owners(plan))
+    assert told <= cost(problem, plain)
+    if plan.cost.stages:
+        least = min(cost(problem, owner) for owner in ways(problem, hands(problem, plain)))
+        assert plan.cost.rack_cost == told
+        assert plan.cost.rack_cost_lower_bound <= least
+        assert plan.cost.optimal == (told == plan.cost.rack_cost_lower_bound)
+    else:
+        assert owners(plan) == plain
+
+
+@given(groups(topics=3, most=4))
+def test_topic_by_topic_counts_and_lags_are_those_without_racks(problem: AssignmentProblem):
+    """A fresh deal; what runs and is even keeps its own hands, so there is nothing to compare it with."""
+    fresh = attrs.evolve(problem, members=tuple(attrs.evolve(member, active=()) for member in problem.members))
+    near, plain = owners(answer(fresh)), owners(answer(without_racks(fresh)))
+    for topic in range(3):
+        part = attrs.evolve(fresh, tasks=tuple(task for task in fresh.tasks if task.id.subtopology == topic))
+        assert hands(part, near) == hands(part, plain)
+
+
+@given(groups(most=8, tolerance=6))
+def test_with_a_tolerance_lags_are_within_it_for_each_partition(problem: AssignmentProblem):
+    fresh = attrs.evolve(problem, members=tuple(attrs.evolve(member, active=()) for member in problem.members))
+    near, plain = hands(fresh, owners(answer(fresh))), hands(fresh, owners(answer(without_racks(fresh))))
+    counts = [len(hand) for hand in plain]
+    assert sorted(map(len, near)) == sorted(counts)
+    spread, bound = (max(map(sum, dealt)) - min(map(sum, dealt)) for dealt in (near, plain))
+    assert spread <= bound + 2 * 6 * max(counts)
+
+
+@given(groups(topics=2, most=6), st.booleans(), st.data())
+def test_the_traffic_only_falls_whatever_lags_do_and_then_all_is_quiet(problem: AssignmentProblem, cross_topic: bool, data: st.DataObject):
+    knobs = attrs.evolve(problem.knobs, options={"cross_topic": cross_topic})
+    problem = after(attrs.evolve(problem, knobs=knobs))
+    for _ in range(4):
+        noisy = tuple(attrs.evolve(task, lag=data.draw(LAGS)) for task in problem.tasks)
+        moved = after(attrs.evolve(problem, tasks=noisy))
+        before, now = (cost(each, {task: member.id for member in each.members for task in member.active}) for each in (problem, moved))
+        assert now < before or moved.members == problem.members
+        problem = moved
+    asked = 0
+    while answer(problem).movements:
+        problem, asked = after(problem), asked + 1
+        assert asked < 20
+
+
+def after(problem: AssignmentProblem) -> AssignmentProblem:
+    """The group when the plan has come true."""
+    target = answer(problem).target
+    return attrs.evolve(problem, members=tuple(attrs.evolve(member, active=target[member.id]) for member in problem.members))
+
+
+def test_equal_lags_leave_everything_open_so_all_is_local():
+    """Six partitions, two in each of three racks; one consumer in each. Without racks they are dealt by their numbers."""
+    tasks = tuple(
+        Task(id=TaskId(0, number), stateful=False, lag=0, source=(Partition(topic="t", partition=number, racks=(RACKS[number // 2],)),))
+        for number in range(6)
+    )
+    members = tuple(Member(id=f"c{index}", rack=rack) for index, rack in enumerate(RACKS))
+    problem = AssignmentProblem(tasks=tasks, members=members, knobs=Knobs(rack_aware_strategy="min_cost"))
+    near, plain = answer(problem), answer(without_racks(problem))
+    assert (near.cost.cross_rack, plain.cost.cross_rack) == (0, 4)
+    assert (near.cost.rack_cost, near.cost.rack_cost_lower_bound, near.cost.optimal) == (0, 0, True)
+    assert near.target == {"c0": (TaskId(0, 0), TaskId(0, 1)), "c1": (TaskId(0, 2), TaskId(0, 3)), "c2": (TaskId(0, 4), TaskId(0, 5))}
+
+
+def test_a_large_group_in_racks_is_dealt_in_seconds():
+    tasks = tuple(
+        Task(
+            id=TaskId(topic, number),
+            stateful=False,
+            lag=topic * number % 97,
+            source=(Partition(topic=f"t{topic}", partition=number, racks=(RACKS[(topic + number) % 3],)),),
+        )
+        for topic in range(5)
+        for number in range(1_000)
+    )
+    members = tuple(Member(id=f"c{number}", rack=RACKS[number % 3]) for number in range(200))
+    problem = AssignmentProblem(tasks=tasks, members=members, knobs=Knobs(rack_aware_strategy="min_cost"))
+    plan = answer(problem)
+    assert plan.cost.imbalance == 0
+    assert plan.cost.cross_rack < answer(without_racks(problem)).cost.cross_rack
