@@ -77,6 +77,8 @@ def fact_row(key: bytes | None, value: bytes | None, offset: int, append_ms: int
     split = _split(bytes_, _FACT_FIELDS)
     if offset == 0 and not key:
         group = ""  # LogOpened, or its place
+    if offset > 0 and split is not None and split[0][0] == LOG_OPENED:
+        return _foreign("", offset, append_ms, "opened_again", bytes_)
     if group is None:
         return _foreign("", offset, append_ms, "no_group", bytes_)
     if split is None:
@@ -84,8 +86,6 @@ def fact_row(key: bytes | None, value: bytes | None, offset: int, append_ms: int
     (kind, version), payload = split
     if kind.__class__ is not int or version.__class__ is not int or not (0 <= kind < 2**31 and 0 <= version < 2**31):
         return _foreign(group, offset, append_ms, "no_envelope", bytes_)
-    if kind == LOG_OPENED and offset > 0:
-        return _foreign("", offset, append_ms, "opened_again", bytes_)
     return FactRow(group, offset, append_ms, kind, version, payload, codec.fact_checksum(group, offset, append_ms, kind, version, payload))
 
 

@@ -45,7 +45,7 @@ def test_a_fact_comes_back_as_every_other_log_would_give_it() -> None:
         (None, envelope.pack_fact(LEFT), "", "no_group"),
         (b"", envelope.pack_fact(LEFT), "", "no_group"),
         (b"\xff", envelope.pack_fact(LEFT), "", "no_group"),
-        (b"", envelope.pack_fact(LogOpened(log_id="late")), "", "no_group"),
+        (b"", envelope.pack_fact(LogOpened(log_id="late")), "", "opened_again"),
         (b"orders", envelope.pack_fact(LogOpened(log_id="late")), "", "opened_again"),
     ],
 )
