@@ -273,16 +273,18 @@ class TaskRunner:
     # Committing
 
     async def _commit(self) -> None:
+        if self._uncommitted:
+            self._may_go_on()  # what it is to close it still commits
+            await (self._commit_transaction() if self._options.transactional else self._commit_plainly())
+            self._uncommitted = 0
+        # From its end: where commits take longer than the interval, each would otherwise hold a single record.
         self._commit_at_s = time.monotonic() + self._options.commit_interval_ms / 1_000
-        if not self._uncommitted:
-            return
-        self._may_go_on()  # what it is to close it still commits
-        await (self._commit_transaction() if self._options.transactional else self._commit_plainly())
-        self._uncommitted = 0
 
     async def _commit_transaction(self) -> None:
         await self._producer.begin_transaction()
-        written = await self._send({})
+        outputs = await self._send_outputs()
+        written = await self._send_changes({})
+        await asyncio.gather(*outputs)
         await self._producer.send_offsets_to_transaction(dict(self._positions), self._group)
         await self._producer.commit_transaction()
         self._to_stores(written)
@@ -290,7 +292,9 @@ class TaskRunner:
     async def _commit_plainly(self) -> None:
         assert self._context is not None, "a task that processes was opened"
         sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self._positions.items()})
-        written = await self._send(dict.fromkeys(self._context.states, (SOURCES_KEY, sources)))
+        # The state may be ahead of no output: once the changelog says how far the source was read, nobody processes that again.
+        await asyncio.gather(*await self._send_outputs())
+        written = await self._send_changes(dict.fromkeys(self._context.states, (SOURCES_KEY, sources)))
         for topic, each in written.items():
             position = self._context.states[topic].store.position
             if each.first != position or each.end != position + len(each.changes):
@@ -298,19 +302,22 @@ class TaskRunner:
         self._to_stores(written)
         await self._consumer.commit(dict(self._positions))
 
-    async def _send(self, last: dict[str, Change]) -> dict[str, _Written]:
-        """Outputs and changelog records, and `last` in each changelog. Returns when all is acknowledged, with what changelogs got."""
+    async def _send_outputs(self) -> list[asyncio.Future[Any]]:
+        """Each done when it is acknowledged."""
         context = self._context
         assert context is not None, "a task that processes was opened"
-        sent = [await self._send_one(each.topic, each.value, each.key, each.partition, each.headers) for each in context.outputs]
+        return [await self._send_one(each.topic, each.value, each.key, each.partition, each.headers) for each in context.outputs]
+
+    async def _send_changes(self, last: dict[str, Change]) -> dict[str, _Written]:
+        """Changelog records, and `last` in each changelog. Returns when all are acknowledged, with what changelogs got."""
+        context = self._context
+        assert context is not None, "a task that processes was opened"
         logged: dict[str, tuple[list[Change], list[asyncio.Future[Any]]]] = {}
         for topic, state in context.states.items():
             changes = state.written() + ([last[topic]] if topic in last else [])
             if changes:
-                futures = [await self._send_one(topic, value, key, self.task.partition, ()) for key, value in changes]
-                logged[topic] = changes, futures
-                sent += futures
-        await asyncio.gather(*sent)
+                logged[topic] = changes, [await self._send_one(topic, value, key, self.task.partition, ()) for key, value in changes]
+        await asyncio.gather(*(future for _, futures in logged.values() for future in futures))
         return {topic: _Written(changes, futures[0].result().offset, futures[-1].result().offset + 1) for topic, (changes, futures) in logged.items()}
 
     async def _send_one(

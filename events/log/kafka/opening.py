@@ -41,11 +41,25 @@ def reaching(connection: Connection) -> Any:
 
 @contextlib.asynccontextmanager
 async def admin_client(connection: Connection) -> AsyncIterator[Any]:
-    """A started AIOKafkaAdminClient."""
+    """A started AIOKafkaAdminClient. What any broker may answer it asks one after the other, until one does: for some seconds after a broker has
+    died the others still name it."""
     with reaching(connection):
         from aiokafka.admin import AIOKafkaAdminClient
+        from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
 
-        client = AIOKafkaAdminClient(**connection.options())
+        class AsksAnother(AIOKafkaAdminClient):  # type: ignore[misc]  # aiokafka ships no types
+            async def _send_request(self, request: Any, node_id: int | None = None) -> Any:
+                if node_id is not None:
+                    return await super()._send_request(request, node_id)
+                gone: Exception = KafkaConnectionError("no broker is known")
+                for broker in sorted(self._client.cluster.brokers(), key=lambda each: each.nodeId):
+                    try:
+                        return await super()._send_request(request, broker.nodeId)
+                    except (KafkaConnectionError, NodeNotReadyError) as error:
+                        gone = error
+                raise gone
+
+        client = AsksAnother(**connection.options())
         await start_client(client)
     try:
         yield client

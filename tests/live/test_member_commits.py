@@ -1,0 +1,40 @@
+"""How much a commit holds."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from equipoise.member.runner import TaskRunner
+from tests.live.leader import leading
+from tests.live.test_member import Application
+
+COMMIT_S = 0.08
+RECORDS = 300
+
+
+async def test_commits_that_take_longer_than_their_interval_still_hold_many_records(
+    bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Slow brokers, short interval: a task that is behind must catch up, and not send one record after the other."""
+    commits = 0
+    commit: Any = TaskRunner._commit_plainly
+
+    async def slow(runner: TaskRunner) -> None:
+        nonlocal commits
+        commits += 1
+        await asyncio.sleep(COMMIT_S)
+        await commit(runner)
+
+    monkeypatch.setattr(TaskRunner, "_commit_plainly", slow)
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    await application.order(RECORDS)
+    async with (
+        leading(bootstrap, prefix, prefix, application.config, application.topology),
+        application.member("m1", None, "at_least_once", commit_interval_ms=round(COMMIT_S * 500)),
+    ):
+        await application.until_counted(exactly=True)
+    assert 0 < commits < RECORDS / 3

@@ -1,0 +1,68 @@
+"""Three brokers, of which one dies: what goes on with the other two."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import admin_client, ensure_topics, open_partitions, partition_count, read_opening
+from events.log.kafka.topics import Topics
+from tests.live.brokers import Brokers
+from tests.live.leader import leading
+from tests.live.test_member import PARTITIONS, Application
+from tests.live.test_restorer import until
+
+
+@pytest.fixture(scope="module")
+def brokers() -> Iterator[Brokers]:
+    with Brokers(3, **{"broker.session.timeout.ms": "6000"}) as running:
+        yield running
+
+
+async def test_who_starts_right_after_a_broker_has_died_asks_another(brokers: Brokers) -> None:
+    """The others name it as one of the cluster for seconds. A client that picks one of the three at random would fail in one start of three."""
+    connection, topics = Connection(bootstrap=brokers.bootstrap), Topics("ask")
+    await ensure_topics(connection, topics, partitions=2)
+    opened = await open_partitions(connection, topics)
+    brokers.kill(2)
+    assert [await partition_count(connection, topics.facts) for _ in range(20)] == [2] * 20
+    assert await read_opening(connection, topics) == opened
+    brokers.start(2)
+
+
+async def make_topic_on(brokers: Brokers, topic: str, broker: int) -> None:
+    """Each partition once, on that broker."""
+    from aiokafka.admin import NewTopic
+
+    async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
+        assignments = {partition: [broker] for partition in range(PARTITIONS)}
+        answer = await admin.create_topics([NewTopic(topic, -1, -1, replica_assignments=assignments)])
+        assert all(error == 0 for _, error, *_ in answer.topic_errors), answer
+
+
+async def test_the_state_never_goes_on_without_its_outputs(brokers: Brokers, tmp_path: Path) -> None:
+    """At least once. The output's broker is away for longer than a request may take, the changelog's is not: had the changelog said meanwhile how far
+    the source was read, whoever begins the task anew would never send those outputs."""
+    application = Application(brokers.bootstrap, "lag")
+    for topic in (application.source, application.changelog):
+        await make_topic_on(brokers, topic, 0)
+    await make_topic_on(brokers, application.counts, 2)
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(leading(brokers.bootstrap, "lag", "lag", application.config, application.topology))
+        member = await stack.enter_async_context(application.member("m1", tmp_path, "at_least_once", session_timeout_ms=30_000))
+        await until(lambda: len(member.running) == PARTITIONS)
+        await application.order(20)
+        await application.until_counted(exactly=True)
+        brokers.kill(2)
+        await application.order(60)
+        begun_s = time.monotonic()
+        await until(lambda: time.monotonic() - begun_s > 15)  # a request may take 9 s
+        brokers.start(2)
+        counted = await asyncio.wait_for(application.until_counted(exactly=False), 60)
+        assert {key: {count for count, _ in each} for key, each in counted.items()} == {key: {1, 2, 3, 4} for key in application.sent}
