@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check java bench bench-live compare-live soak states pictures clean .venv
+.PHONY: help demo test check java bench bench-live compare-live soak storm states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -39,6 +39,9 @@ compare-live: java $(READY) ## equipoise beside Kafka Streams, Faust and a plain
 
 soak: $(READY) ## a long storm on the simulated cluster, seeds printed
 	@$(BIN)/python -m tests.soak
+
+storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GUARANTEE=exactly_once EVERY=5, or what is left out
+	@$(BIN)/python -m tests.live.storm $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(EVERY),--every $(EVERY))
 
 states: $(READY) ## write docs/states.md anew from the transition table
 	@$(BIN)/python -c 'from statemachine.diagram import render; print(render(), end="")' >docs/states.md

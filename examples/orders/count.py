@@ -14,14 +14,20 @@ from events.log.kafka.opening import partition_count
 
 
 async def count(record: Any, context: TaskContext) -> None:
-    """One order: ``{"order": 17, "customer": "c3", "cents": 1250}``, keyed by customer."""
+    """One order: ``{"order": 17, "customer": "c3", "cents": 1250}``, keyed by customer.
+
+    What is said of it also tells where the order stands (`at`), and up to where the totals before it went (`after`; -1: nowhere): so a recount sees
+    whether one was passed over even where others were counted twice.
+    """
     known = context.state.get(record.key)
-    totals = {"orders": 0, "cents": 0} if known is None else json.loads(known)
+    totals = {"orders": 0, "cents": 0, "read": -1} if known is None else json.loads(known)
+    after = totals["read"]
     totals["orders"] += 1
     totals["cents"] += json.loads(record.value)["cents"]
-    value = json.dumps(totals).encode()
-    context.state.put(record.key, value)
-    context.send(f"{record.topic}-counts", value, key=record.key)
+    totals["read"] = max(after, record.offset)
+    context.state.put(record.key, json.dumps(totals).encode())
+    said = {"orders": totals["orders"], "cents": totals["cents"], "at": record.offset, "after": after}
+    context.send(f"{record.topic}-counts", json.dumps(said).encode(), key=record.key)
 
 
 async def run_member(connection: Connection, topic: str, group: str, member_id: str, **options: Any) -> bool:

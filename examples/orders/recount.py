@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import bisect
 import collections
 import json
 from collections.abc import AsyncIterator
@@ -17,67 +18,100 @@ class Recount:
     orders: int = 0
     counts: int = 0
     customers: int = 0
-    repeated: int = 0
-    """Totals that were said more than once, or went back: of orders that were processed again."""
-    overtaken: int = 0
-    """Counts with a smaller fencing token behind one with a larger, of the same task."""
+    again: collections.Counter[str] = attrs.field(factory=collections.Counter)
+    """``<group>/<task>/<token>`` -> counts under that grant of orders that had been counted before."""
+    late: collections.Counter[str] = attrs.field(factory=collections.Counter)
+    """The same -> counts under that grant that stand behind one with a larger fencing token of the same task."""
     faults: list[str] = attrs.field(factory=list)
+
+    @property
+    def repeated(self) -> int:
+        return self.again.total()
+
+    @property
+    def overtaken(self) -> int:
+        return self.late.total()
 
 
 async def everything(options: dict[str, Any], topic: str, isolation_level: str) -> AsyncIterator[Any]:
     """All records of a topic that are there now, each partition in order."""
-    from aiokafka import AIOKafkaConsumer
+    from aiokafka import AIOKafkaConsumer, TopicPartition
 
-    consumer = AIOKafkaConsumer(topic, **options, isolation_level=isolation_level, enable_auto_commit=False, auto_offset_reset="earliest")
+    reading = {"isolation_level": isolation_level, "enable_auto_commit": False, "auto_offset_reset": "earliest", "fetch_max_wait_ms": FETCH_WAIT_MS}
+    consumer = AIOKafkaConsumer(topic, **options, **reading)
     await consumer.start()
     try:
-        partitions = sorted(consumer.assignment())
+        partitions = sorted(TopicPartition(topic, partition) for partition in consumer.partitions_for_topic(topic))
         ends = await consumer.end_offsets(partitions)
-        await consumer.seek_to_beginning(*partitions)
-        for tp in partitions:
+        consumer.unsubscribe()
+        for tp in partitions:  # one at a time: what is asked of a broker waits for what was asked before
+            consumer.assign([tp])
+            await consumer.seek_to_beginning(tp)
             while await consumer.position(tp) < ends[tp]:
-                for record in (await consumer.getmany(tp, timeout_ms=500)).get(tp, ()):
+                for record in (await consumer.getmany(tp, timeout_ms=FETCH_WAIT_MS)).get(tp, ()):
                     yield record
     finally:
         await consumer.stop()
 
 
+FETCH_WAIT_MS = 50
+"""A marker that ends a transaction is no record to return for: a short wait, and one looks how far that was."""
+
+
 async def recount(options: dict[str, Any], topic: str, *, exactly_once: bool) -> Recount:
     """`options`: of aiokafka's clients, for the connection.
 
-    With `exactly_once` each customer's counts must be 1, 2, 3, ... once each, in order, with the right sums, and tokens of a task never fall.
-    Without, every order must be in the last totals at least once: more is allowed, less is not.
+    With either guarantee each order must be counted, and into totals that hold every order before it. With `exactly_once` each customer's counts must
+    also be 1, 2, 3, ... once each, in order, with the right sums, and tokens of a task never fall.
     """
     found = Recount()
-    wanted: dict[bytes, list[int]] = collections.defaultdict(lambda: [0])
+    wanted: dict[bytes, _Customer] = collections.defaultdict(_Customer)
     async for record in everything(options, topic, "read_uncommitted"):
         found.orders += 1
-        wanted[record.key].append(wanted[record.key][-1] + json.loads(record.value)["cents"])
-    reached: dict[bytes, int] = collections.defaultdict(int)
+        customer = wanted[record.key]
+        customer.places.append(record.offset)
+        customer.sums.append(customer.sums[-1] + json.loads(record.value)["cents"])
+    found.customers = len(wanted)
     tokens: dict[str, int] = {}
     async for record in everything(options, f"{topic}-counts", "read_committed" if exactly_once else "read_uncommitted"):
         found.counts += 1
-        totals, customer = json.loads(record.value), record.key.decode()
-        task, _, token = dict(record.headers)["equipoise"].decode().rpartition("/")
+        said, customer, place = json.loads(record.value), wanted[record.key], f"{record.key.decode()}, {record.partition}@{record.offset}"
+        grant = dict(record.headers)["equipoise"].decode()
+        task, _, token = grant.rpartition("/")
         if int(token) < tokens.get(task, 0):
-            found.overtaken += 1
+            found.late[grant] += 1
         tokens[task] = max(tokens.get(task, 0), int(token))
-        if totals["orders"] != reached[record.key] + 1:
-            if totals["orders"] <= reached[record.key]:
-                found.repeated += 1
-            elif exactly_once:
-                found.faults.append(f"{customer}: {totals['orders']} orders come after {reached[record.key]} ({record.partition}@{record.offset})")
-        sums = wanted[record.key]
-        if exactly_once and (totals["orders"] >= len(sums) or sums[totals["orders"]] != totals["cents"]):
-            found.faults.append(f"{customer}: {totals} at {record.partition}@{record.offset} is no sum of its orders")
-        reached[record.key] = max(reached[record.key], totals["orders"])
-    for key, sums in sorted(wanted.items()):
-        if reached[key] < len(sums) - 1:
-            found.faults.append(f"{key.decode()}: {reached[key]} orders were counted, there are {len(sums) - 1}")
-        elif exactly_once and reached[key] > len(sums) - 1:
-            found.faults.append(f"{key.decode()}: {reached[key]} orders were counted, there are only {len(sums) - 1}")
-    found.customers = len(wanted)
+        number = bisect.bisect_right(customer.places, said["at"])
+        before = customer.places[number - 2] if number > 1 else -1
+        if number == 0 or customer.places[number - 1] != said["at"]:
+            found.faults.append(f"{place}: counts an order at {said['at']}; there is none")
+            continue
+        if said["after"] < before:
+            found.faults.append(f"{place}: counts the order at {said['at']} into totals that end at {said['after']}: the order at {before} is lost")
+        if said["at"] in customer.counted:
+            found.again[grant] += 1
+        customer.counted.add(said["at"])
+        if exactly_once and (said["orders"], said["cents"], said["after"]) != (number, customer.sums[number], before):
+            found.faults.append(f"{place}: {said}, and it is order {number} behind {before}, {customer.sums[number]} cents in all")
+    for key, customer in sorted(wanted.items()):
+        lacking = [place for place in customer.places if place not in customer.counted]
+        if lacking:
+            found.faults.append(f"{key.decode()}: {len(lacking)} of {len(customer.places)} {NOT_COUNTED}, the first at {lacking[0]}")
     if exactly_once:
-        found.faults += [f"{found.repeated} counts were said twice"] if found.repeated else []
-        found.faults += [f"{found.overtaken} counts with a smaller fencing token come after one with a larger"] if found.overtaken else []
+        found.faults += [f"{found.repeated} counts were said twice"] if found.again else []
+        found.faults += [f"{found.overtaken} counts with a smaller fencing token come after one with a larger"] if found.late else []
     return found
+
+
+NOT_COUNTED = "orders were not counted"
+
+
+@attrs.define
+class _Customer:
+    """One customer's orders, as they stand in the input."""
+
+    places: list[int] = attrs.field(factory=list)
+    """Offsets, rising."""
+    sums: list[int] = attrs.field(factory=lambda: [0])
+    """Cents of the first 0, 1, 2, ... orders."""
+    counted: set[int] = attrs.field(factory=set)

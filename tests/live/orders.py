@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import itertools
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -17,18 +18,34 @@ from events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from events.knobs import Knobs
 from events.log.kafka.connection import Connection
 from examples.orders.produce import make_topics, produce
-from examples.orders.recount import Recount, recount
+from examples.orders.recount import NOT_COUNTED, Recount, recount
 
 SESSION_MS = 8_000
 LEASE_MARGIN_MS = 2_000
 LEASE_S = (SESSION_MS - LEASE_MARGIN_MS) / 1_000
 PATIENCE_S = 150.0
+ENDS_WITH_ITS_STARTER = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
+"""Linux: even a starter that is killed leaves nothing behind."""
+KNOBS = Knobs(acceptable_recovery_lag=100, initial_delay_ms=500, num_standbys=1, probing_interval_ms=1_000, revocation_timeout_ms=20_000)
 
 
 class Orders:
     """One deployment: topics, group and state folders of its own. Ends every process it has started."""
 
-    def __init__(self, bootstrap: str, prefix: str, folder: Path, guarantee: str, *, partitions: int = 4) -> None:
+    def __init__(
+        self,
+        bootstrap: str,
+        prefix: str,
+        folder: Path,
+        guarantee: str,
+        *,
+        partitions: int = 4,
+        session_ms: int = SESSION_MS,
+        lease_margin_ms: int = LEASE_MARGIN_MS,
+        heartbeat_ms: int = 1_000,
+        commit_ms: int = 50,
+        knobs: Knobs = KNOBS,
+    ) -> None:
         self.connection = Connection(bootstrap=bootstrap)
         self.topic, self.group, self.prefix, self.guarantee = f"{prefix}-orders", f"{prefix}-orders", prefix, guarantee
         self._folder = folder
@@ -42,9 +59,12 @@ class Orders:
         self.topology = TopologyDeclared(epoch=0, subtopologies=(part,))
         assignor = registry.latest("high_availability")
         self.config = GroupConfigured(
-            assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver,
-            knobs=Knobs(acceptable_recovery_lag=100, initial_delay_ms=500, num_standbys=1, probing_interval_ms=1_000, revocation_timeout_ms=20_000),
+            assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs,
         )  # fmt: skip
+        self._timing = {
+            "--session-timeout-ms": str(session_ms), "--lease-margin-ms": str(lease_margin_ms), "--heartbeat-interval-ms": str(heartbeat_ms),
+            "--commit-interval-ms": str(commit_ms),
+        }  # fmt: skip
 
     async def make_topics(self) -> None:
         await make_topics(self.connection, self.topic, self._partitions)
@@ -59,10 +79,10 @@ class Orders:
         name = f"{member_id}.{next(self._numbers)}"
         options = {
             "--member": member_id, "--group": self.group, "--state": str(self._folder / folder), "--guarantee": self.guarantee,
-            "--prefix": self.prefix, "--session-timeout-ms": str(SESSION_MS), "--lease-margin-ms": str(LEASE_MARGIN_MS),
-            "--heartbeat-interval-ms": "1000", "--commit-interval-ms": "50",
+            "--prefix": self.prefix, **self._timing,
         }  # fmt: skip
-        command = [sys.executable, "-m", "examples.orders", "--bootstrap", self.connection.bootstrap, "--topic", self.topic, "count"]
+        command = [*ENDS_WITH_ITS_STARTER, sys.executable, "-m", "examples.orders"]
+        command += ["--bootstrap", self.connection.bootstrap, "--topic", self.topic, "count"]
         command += [*itertools.chain(*options.items()), *(["--lead"] if lead else [])]
         with open(self._folder / f"{name}.out", "wb") as out:
             self._processes[name] = subprocess.Popen(command, stdout=out, stderr=out, env={**os.environ, "LOG_LEVEL": "INFO"})
@@ -70,6 +90,10 @@ class Orders:
 
     def said(self, name: str) -> str:
         return (self._folder / f"{name}.out").read_text(errors="replace")
+
+    def ended(self, name: str) -> int | None:
+        """The exit code of a process that has come to its end; None: it lives."""
+        return self._processes[name].poll()
 
     def signal(self, name: str, number: int) -> None:
         self._processes[name].send_signal(number)
@@ -103,7 +127,7 @@ class Orders:
         async with asyncio.timeout(PATIENCE_S):
             while True:
                 found = await recount(self.connection.options(), self.topic, exactly_once=exactly_once)
-                if not any("orders were counted, there are " in fault for fault in found.faults):
+                if not any(NOT_COUNTED in fault for fault in found.faults):
                     return found
                 await asyncio.sleep(1)
 

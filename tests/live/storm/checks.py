@@ -1,0 +1,198 @@
+"""What must hold when a storm is over. Each check reads what is in Kafka, or what processes have printed, and asks nothing of who wrote it."""
+
+from __future__ import annotations
+
+import collections
+import json
+import re
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from equipoise.member.context import SOURCES_KEY
+from equipoise.member.tokens import read_token
+from events.decisions import Decision, EventRejected, MemberExpired
+from events.log.kafka.connection import Connection
+from events.log.kafka.envelope import decision_record, stored_decision
+from events.log.kafka.topics import Topics
+from examples.orders.recount import Recount, everything
+
+MOST_UNCOMMITTED_RECORDS = 1_000
+"""`MemberOptions.most_uncommitted_records`, which the sample application leaves as it is: the most that one commit holds."""
+EXPLAINED = {
+    "topology_not_newer": "every process declares its topology when it starts",
+    "unknown_member": "a member that was put out, or has left, says something before it reads that",
+    "stale_incarnation": "a former process of a member says something before it reads that it is out",
+    "report_base_unknown": "the report before was lost with a broker, or not read yet by whoever leads now",
+    "report_repeated": "a report that the broker had already was sent again",
+    "epoch_went_back": "a report that was under way when a broker died arrives behind a later one",
+    "already_released": "a member that was let go says something before it reads that",
+    "not_a_copy": "TaskReady crosses a change of what the member is to keep",
+    "not_revoking": "TasksRevoked crosses the leader's change of mind",
+    "epoch_too_low": "TasksRevoked crosses a change of what the member is to run",
+    "join_repeated": "a join that the broker had already was sent again",
+}
+"""What a member's words may be rejected for under these faults, and why that is as it should be."""
+EXPLAINED_RECORDS = {"opened_again": "both workers opened the log at once, and one came second"}
+_FENCED = re.compile(r"task \S+, token \d+: another owner has begun: .*")
+_RUNS = re.compile(r"^m\d+ runs (\S+), token (\d+)$", re.MULTILINE)
+
+
+@attrs.frozen
+class Check:
+    """`found` in one line, `more` below it."""
+
+    name: str
+    holds: bool
+    found: str
+    more: tuple[str, ...] = ()
+
+
+def counts(found: Recount, guarantee: str) -> Check:
+    """The recount of the sample application."""
+    name = "every count equals an independent recount" if guarantee == "exactly_once" else "nothing is lost"
+    told = f"{found.orders:,} orders of {found.customers} customers, {found.counts:,} counts, {found.repeated} of them again, {found.overtaken} late"
+    return Check(name, not found.faults and found.orders > 0, told, tuple(found.faults[:20]))
+
+
+@attrs.define
+class Changelog:
+    """What the records of a changelog say of those who wrote them."""
+
+    records: int = 0
+    commits: int = 0
+    late: collections.Counter[str] = attrs.field(factory=collections.Counter)
+    """``<task>/<token>`` -> records behind one with a larger token."""
+    late_commits: collections.Counter[str] = attrs.field(factory=collections.Counter)
+    """The same -> ends of commits among them."""
+
+
+async def read_changelog(connection: Connection, topic: str, *, committed: bool) -> Changelog:
+    """Tokens of a changelog, partition by partition."""
+    found = Changelog()
+    tokens: dict[int, int] = collections.defaultdict(int)
+    async for record in everything(connection.options(), topic, "read_committed" if committed else "read_uncommitted"):
+        read = read_token(record.headers)
+        assert read is not None, f"{topic}/{record.partition}@{record.offset} has no token"
+        _, task, token = read
+        found.records += 1
+        found.commits += record.key == SOURCES_KEY
+        if token < tokens[record.partition]:
+            found.late[f"{task}/{token}"] += 1
+            found.late_commits[f"{task}/{token}"] += record.key == SOURCES_KEY
+        tokens[record.partition] = max(tokens[record.partition], token)
+    return found
+
+
+def tokens_never_fall(recount: Recount, changelog: Changelog) -> Check:
+    """With exactly_once: of no task an output or a change with a smaller token behind a larger."""
+    told = f"{recount.counts:,} outputs and {changelog.records:,} records of changelogs"
+    wrong = [f"{grant}: {count} outputs" for grant, count in recount.late.items()]
+    wrong += [f"{grant}: {count} records of the changelog" for grant, count in changelog.late.items()]
+    return Check("no smaller fencing token follows a larger", not wrong and changelog.records > 0, told, tuple(wrong))
+
+
+def overlap(recount: Recount, changelog: Changelog, commits_overtaken: list[str]) -> Check:
+    """With at_least_once: a former owner's late records are one commit at most, and so is what a grant counts again (docs/protocol.md, M6)."""
+    most_late, most_again = max(recount.late.values(), default=0), max(recount.again.values(), default=0)
+    wrong = [f"{grant}: {count} commits behind a larger token" for grant, count in changelog.late_commits.items() if count > 1]
+    wrong += [f"{grant}: {count} late outputs" for grant, count in recount.late.items() if count > MOST_UNCOMMITTED_RECORDS]
+    wrong += [f"{grant}: {count} orders counted again" for grant, count in recount.again.items() if count > MOST_UNCOMMITTED_RECORDS]
+    most_commits = max(changelog.late_commits.values(), default=0)
+    told = (
+        f"late: {recount.overtaken} outputs of {len(recount.late)} grants, at most {most_late} of one, in at most {most_commits} commits (bound: 1); "
+        f"again: {recount.repeated} orders by {len(recount.again)} grants, at most {most_again} by one (bound: {MOST_UNCOMMITTED_RECORDS}); "
+        f"{changelog.commits:,} commits in all, {len(commits_overtaken)} were noticed to be overtaken"
+    )
+    return Check("overlaps keep within the bound", not wrong, told, tuple(wrong))
+
+
+def grants(outputs: Iterable[Path]) -> dict[str, str]:
+    """``<task>/<token>`` -> the process that said it runs that, from what members printed."""
+    return {f"{task}/{token}": path.stem for path in outputs for task, token in _RUNS.findall(path.read_text(errors="replace"))}
+
+
+def refused(outputs: Iterable[Path]) -> list[str]:
+    """Commits that were refused, or overtaken, because somebody else had begun the task, as members have logged them."""
+    return [f"{path.name}: {line}" for path in sorted(outputs) for line in _FENCED.findall(path.read_text(errors="replace"))]
+
+
+async def cut_off(connection: Connection, topic: str) -> list[str]:
+    """``<task>/<token>`` of each grant whose last transaction was never committed, by the outputs that were written in it."""
+    ends: dict[tuple[int, str], list[int]] = {}
+    for place, isolation_level in enumerate(("read_uncommitted", "read_committed")):
+        async for record in everything(connection.options(), topic, isolation_level):
+            read = read_token(record.headers)
+            assert read is not None, f"{topic}/{record.partition}@{record.offset} has no token"
+            ends.setdefault((record.partition, f"{read[1]}/{read[2]}"), [-1, -1])[place] = record.offset
+    return [grant for (_, grant), (written, committed) in sorted(ends.items()) if written > committed]
+
+
+def fenced(commits_refused: list[str], grants_cut_off: list[str], processes: dict[str, str], killed: set[str]) -> Check:
+    """With exactly_once. A former owner that lives on and was writing when another began: there must be some, or nothing was tested."""
+    lived = [grant for grant in grants_cut_off if processes.get(grant) not in killed]
+    told = (
+        f"{len(lived)} transactions of processes that lived on were cut off by the next owner, {len(commits_refused)} commits refused after that; "
+        f"{len(grants_cut_off) - len(lived)} of killed ones were cut off"
+    )
+    shown = [f"{grant} of {processes.get(grant)}" for grant in lived[:4]] + commits_refused[:4]
+    return Check("writes of former owners were fenced", bool(lived or commits_refused), told, tuple(shown))
+
+
+def verifies(bootstrap: str, prefix: str) -> Check:
+    """By the command that anybody would use."""
+    command = [sys.executable, "-m", "equipoise", "verify", f"kafka://{bootstrap.split(',', maxsplit=1)[0]}/{prefix}"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=600)
+    lines = (done.stdout + done.stderr).strip().splitlines()
+    return Check("the log verifies to the byte", done.returncode == 0, lines[0] if lines else "", () if done.returncode == 0 else tuple(lines[1:]))
+
+
+async def rejected_records(connection: Connection, topics: Topics) -> Check:
+    """Records that belong to no group."""
+    reasons: collections.Counter[str] = collections.Counter()
+    async for record in everything(connection.options(), topics.rejected, "read_uncommitted"):
+        reasons[json.loads(dict(record.headers)["equipoise"])["code"]] += 1
+    unexplained = [f"{code}: {count}" for code, count in sorted(reasons.items()) if code not in EXPLAINED_RECORDS]
+    return Check(f"{topics.rejected} has nothing unexplained", not unexplained, _told(reasons) or "it is empty", tuple(unexplained))
+
+
+async def decisions(connection: Connection, topics: Topics) -> AsyncIterator[Decision]:
+    """Each once, group by group."""
+    known: set[tuple[str, int]] = set()
+    async for record in everything(connection.options(), topics.decisions, "read_uncommitted"):
+        decided = decision_record(stored_decision(record.key, record.value, f"{record.topic}/{record.partition}@{record.offset}"))
+        if (decided.group, decided.number) not in known:
+            known.add((decided.group, decided.number))
+            yield decided.decision
+
+
+async def rejections(connection: Connection, topics: Topics) -> Check:
+    """What members said and the leader did not believe; and, for the reader, why members were put out."""
+    codes: collections.Counter[str] = collections.Counter()
+    causes: collections.Counter[str] = collections.Counter()
+    async for decision in decisions(connection, topics):
+        if isinstance(decision, EventRejected):
+            codes[decision.code] += 1
+        elif isinstance(decision, MemberExpired):
+            causes[decision.cause] += 1
+    unexplained = [f"{code}: {count}" for code, count in sorted(codes.items()) if code not in EXPLAINED]
+    told = f"{_told(codes) or 'none'}; members put out: {_told(causes) or 'none'}"
+    return Check("facts were rejected only for what the faults explain", not unexplained, told, tuple(unexplained))
+
+
+def _told(counted: collections.Counter[str]) -> str:
+    return ", ".join(f"{name} {count}" for name, count in sorted(counted.items()))
+
+
+def nothing_else(incidents: list[str]) -> Check:
+    """Nothing ended by itself, nobody stayed who was to go."""
+    return Check("nothing ended or stayed that should not", not incidents, f"{len(incidents)} incidents", tuple(incidents))
+
+
+def settled(wrong: str, took_s: float, state: Any) -> Check:
+    """All tasks run, all members are there, nothing is wanted and nothing decided."""
+    return Check("the group is at rest", not wrong, wrong or f"{state}, {took_s:.0f} s after the last fault had ended")

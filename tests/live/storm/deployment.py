@@ -1,0 +1,289 @@
+"""Brokers, workers and members of the sample application, all of them processes; and how each fault is done to them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import attrs
+
+from equipoise.member.options import EXACTLY_ONCE
+from events.knobs import Knobs
+from events.log.kafka.envelope import group_key, pack_fact, partition_of
+from events.log.kafka.opening import read_opening
+from events.log.kafka.topics import Topics
+from tests.live.brokers import Brokers
+from tests.live.orders import ENDS_WITH_ITS_STARTER, Orders
+from tests.live.storm.faults import BROKERS, EXTRA, LEASE_S, MEMBERS, SESSION_S, WORKER_SESSION_S, WORKERS, Fault, Kind
+from tests.live.storm.transactions import Transactions
+
+TASKS = 8
+LOG_PARTITIONS = 2
+COMMIT_MS = 20
+"""Short, so that members commit nearly all the time, and nearly every pause falls into a commit."""
+PREFIX = "storm"
+KNOBS = Knobs(
+    acceptable_recovery_lag=200,
+    num_standbys=1,
+    initial_delay_ms=2_000,
+    probing_interval_ms=5_000,
+    revocation_timeout_ms=30_000,
+    drain_timeout_ms=30_000,
+    checkpoint_every_records=200,
+)
+LOOK_S = 0.3
+AGAIN_S = 1.0
+TWIN_S = 90.0
+"""How long two processes may have one id: until one of them reads that it is out."""
+LEAVING_S = 120.0
+GROUP_KNOWN_S = 60.0
+MOST_TRIES, ARRIVES_S, RUNS_S = 20, 0.1, 0.04
+"""To catch a member in a transaction: it is stopped, what it has sent arrives, one looks, it runs on."""
+
+
+@attrs.define
+class Seat:
+    """One member id: the process that has it, and where its disk is."""
+
+    member_id: str
+    process: str | None = None
+    """None: it is meant to be down."""
+    disk: int = 0
+    lock: asyncio.Lock = attrs.field(factory=asyncio.Lock)
+
+    @property
+    def folder(self) -> str:
+        return f"disk-{self.disk}"
+
+
+class Deployment:
+    """`folder` gets the output of every process, and the members' disks. `incidents`: whatever ended or went on when it should not have."""
+
+    def __init__(self, folder: Path, guarantee: str) -> None:
+        self._folder = folder
+        self.brokers = Brokers(len(BROKERS), **{"broker.session.timeout.ms": "6000"})
+        self.orders = Orders(
+            self.brokers.bootstrap, PREFIX, folder, guarantee, partitions=TASKS, session_ms=round(SESSION_S * 1_000),
+            lease_margin_ms=round((SESSION_S - LEASE_S) * 1_000), heartbeat_ms=1_500, commit_ms=COMMIT_MS, knobs=KNOBS,
+        )  # fmt: skip
+        self.topics = Topics(PREFIX)
+        self.seats = {name: Seat(name) for name in (*MEMBERS, *EXTRA)}
+        self._workers: dict[str, subprocess.Popen[bytes] | None] = dict.fromkeys(WORKERS)
+        self._worker_locks = {name: asyncio.Lock() for name in WORKERS}
+        self._brokers_lock = asyncio.Lock()
+        self._transactions = Transactions(self.orders.connection, f"{self.orders.topic}-counts") if guarantee == EXACTLY_ONCE else None
+        self.owned: Callable[[str], list[int]] = lambda member_id: []
+        """Partitions of the tasks that a member owns, as far as whoever watches the group knows."""
+        self.incidents: list[str] = []
+        self.killed: set[str] = set()
+        """Processes of members that were ended with kill -9."""
+        self._guard: asyncio.Task[None] | None = None
+
+    async def start(self) -> None:
+        """Topics, the group's configuration, both workers at once, all members."""
+        await self.orders.make_topics()
+        for name in WORKERS:
+            self._start_worker(name)
+        await self._configure()
+        for name in MEMBERS:
+            self._start_member(self.seats[name])
+        self._guard = asyncio.ensure_future(self._restart_who_ended())
+        if self._transactions is not None:
+            await self._transactions.start()
+
+    async def _configure(self) -> None:
+        from aiokafka import AIOKafkaProducer
+
+        opened = await read_opening(self.orders.connection, self.topics, timeout_s=GROUP_KNOWN_S)
+        producer = AIOKafkaProducer(**self.orders.connection.options(), enable_idempotence=True)
+        await producer.start()
+        try:
+            place = partition_of(self.orders.group, opened.partitions)
+            await producer.send_and_wait(self.topics.facts, pack_fact(self.orders.config), key=group_key(self.orders.group), partition=place)
+        finally:
+            await producer.stop()
+
+    def __enter__(self) -> Self:
+        self.orders.__enter__()
+        return self
+
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        self.orders.__exit__(None, None, None)
+        for process in self._workers.values():
+            if process is not None:
+                process.kill()
+                process.wait()
+        for each in self._folder.glob("disk-*"):
+            shutil.rmtree(each, ignore_errors=True)
+        self.brokers.close()
+
+    # What is meant to be there
+
+    @property
+    def present(self) -> set[str]:
+        """Members that are to be in the group."""
+        return {name for name, seat in self.seats.items() if seat.process is not None}
+
+    def _start_member(self, seat: Seat) -> None:
+        seat.process = self.orders.start(seat.member_id, folder=seat.folder)
+
+    def _kill(self, process: str) -> None:
+        self.killed.add(process)
+        self.orders.kill(process)
+
+    def _start_worker(self, name: str) -> None:
+        command = [
+            *ENDS_WITH_ITS_STARTER, sys.executable, "-m", "equipoise", "worker",
+            "--bootstrap", self.brokers.bootstrap, "--prefix", PREFIX, "--http-port", "0", "--partitions", str(LOG_PARTITIONS),
+            "--worker-session-timeout-ms", str(round(WORKER_SESSION_S * 1_000)), "--observe-interval-ms", "2000",
+        ]  # fmt: skip
+        with open(self._folder / f"{name}.out", "ab") as out:
+            self._workers[name] = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ)
+
+    async def _restart_who_ended(self) -> None:
+        """As whoever runs processes would; and it is written down, because nothing may end by itself."""
+        while True:
+            await asyncio.sleep(LOOK_S)
+            for seat in self.seats.values():
+                if seat.process is not None and not seat.lock.locked() and (code := self.orders.ended(seat.process)) is not None:
+                    self._incident(f"{seat.process} ended by itself with {code}: {self._last_line(seat.process)}")
+                    await asyncio.sleep(AGAIN_S)
+                    self._start_member(seat)
+            for name, process in self._workers.items():
+                if process is not None and not self._worker_locks[name].locked() and (code := process.poll()) is not None:
+                    self._incident(f"{name} ended by itself with {code}: {self._last_line(name)}")
+                    await asyncio.sleep(AGAIN_S)
+                    self._start_worker(name)
+
+    def _incident(self, text: str) -> None:
+        self.incidents.append(text)
+        print(f"           ! {text}", flush=True)
+
+    def _last_line(self, name: str) -> str:
+        lines = self.orders.said(name).splitlines()
+        return lines[-1] if lines else "it said nothing"
+
+    async def end(self) -> None:
+        """Nothing is started again from here on."""
+        if self._transactions is not None:
+            await self._transactions.stop()
+        if self._guard is not None:
+            self._guard.cancel()
+            await asyncio.gather(self._guard, return_exceptions=True)
+
+    # Faults
+
+    async def do(self, fault: Fault) -> None:
+        """From the fault to its end, when everything is as it was before."""
+        if fault.kind is Kind.KILL_BROKER:
+            async with self._brokers_lock:
+                await self._kill_broker(BROKERS.index(fault.victim), fault.length_s)
+        elif fault.victim in WORKERS:
+            async with self._worker_locks[fault.victim]:
+                await self._worker(fault)
+        else:
+            seat = self.seats[fault.victim]
+            async with seat.lock:
+                await self._member(fault, seat)
+
+    async def _kill_broker(self, index: int, length_s: float) -> None:
+        await asyncio.to_thread(self.brokers.kill, index)
+        await asyncio.sleep(length_s)
+        await asyncio.to_thread(self.brokers.start, index)
+
+    async def _worker(self, fault: Fault) -> None:
+        process = self._workers[fault.victim]
+        assert process is not None, "workers are always meant to be there"
+        if fault.kind is Kind.KILL_WORKER:
+            process.kill()
+            process.wait()
+            await asyncio.sleep(fault.length_s)
+            self._start_worker(fault.victim)
+        else:
+            process.send_signal(signal.SIGSTOP)
+            await asyncio.sleep(fault.length_s)
+            process.send_signal(signal.SIGCONT)
+
+    async def _member(self, fault: Fault, seat: Seat) -> None:
+        process = seat.process
+        if fault.kind is Kind.JOIN:
+            self._start_member(seat)
+            await asyncio.sleep(fault.length_s)
+            await self._leave(seat)
+            return
+        assert process is not None, "the five are always meant to be there"
+        if self.orders.ended(process) is not None:
+            self._incident(f"{process} ended by itself before {fault}: {self._last_line(process)}")
+            self._start_member(seat)
+        elif fault.kind in (Kind.KILL, Kind.WIPE):
+            self._kill(process)
+            if fault.kind is Kind.WIPE:
+                shutil.rmtree(self._folder / seat.folder / self.orders.group / seat.member_id)
+            await asyncio.sleep(fault.length_s)
+            self._start_member(seat)
+        elif fault.kind in (Kind.PAUSE, Kind.PAUSE_BEYOND):
+            if fault.kind is Kind.PAUSE_BEYOND and self._transactions is not None:
+                await self._stop_in_a_transaction(process, fault.victim)
+            self.orders.signal(process, signal.SIGSTOP)
+            await asyncio.sleep(fault.length_s)
+            self.orders.signal(process, signal.SIGCONT)
+        elif fault.kind is Kind.TWIN:
+            await self._twin(seat, process)
+        elif fault.kind is Kind.LEAVE:
+            await self._leave(seat)
+            await asyncio.sleep(fault.length_s)
+            self._start_member(seat)
+
+    async def _stop_in_a_transaction(self, process: str, member_id: str) -> None:
+        """Stops it where Kafka holds a transaction of it open, if it is caught there."""
+        assert self._transactions is not None, "asked before"
+        for _ in range(MOST_TRIES if self.owned(member_id) else 0):
+            self.orders.signal(process, signal.SIGSTOP)
+            await asyncio.sleep(ARRIVES_S)
+            if await self._transactions.open_in(self.owned(member_id)):
+                return
+            self.orders.signal(process, signal.SIGCONT)
+            await asyncio.sleep(RUNS_S)
+
+    async def _twin(self, seat: Seat, first: str) -> None:
+        """Two processes with one id: the one that joined last is the member, the other reads that it is out and ends with 3."""
+        seat.disk = 1 - seat.disk
+        second = self.orders.start(seat.member_id, folder=seat.folder)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(TWIN_S):
+                while self.orders.ended(first) is None and self.orders.ended(second) is None:  # noqa: ASYNC110  # other processes
+                    await asyncio.sleep(LOOK_S)
+        loser, winner = (second, first) if self.orders.ended(second) is not None else (first, second)
+        if self.orders.ended(loser) is None:
+            self._incident(f"{first} and {second} have one id for {TWIN_S:.0f} s, and neither has ended")
+            self._kill(loser)
+        elif (code := await self.orders.gone(loser)) != 3:
+            self._incident(f"{loser} has a twin, {winner}, and ended with {code}: {self._last_line(loser)}")
+        if loser == second:  # the first lost its lease meanwhile and joined again, behind the second
+            seat.disk = 1 - seat.disk
+        seat.process = winner
+
+    async def _leave(self, seat: Seat) -> None:
+        process = seat.process
+        assert process is not None, "who leaves is there"
+        seat.process = None
+        if self.orders.ended(process) is None:
+            self.orders.signal(process, signal.SIGTERM)
+        try:
+            async with asyncio.timeout(LEAVING_S):
+                code = await self.orders.gone(process)
+        except TimeoutError:
+            self._incident(f"{process} was told to leave and is still there after {LEAVING_S:.0f} s")
+            self._kill(process)
+            return
+        if code != 0:
+            self._incident(f"{process} was told to leave and ended with {code}: {self._last_line(process)}")

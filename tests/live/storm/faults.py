@@ -1,0 +1,103 @@
+"""What may happen to a deployment, and when: all of it drawn from a seed, before anything is started."""
+
+from __future__ import annotations
+
+import enum
+from random import Random
+
+import attrs
+
+MEMBERS = ("m1", "m2", "m3", "m4", "m5")
+EXTRA = ("m6", "m7")
+"""Who may join."""
+WORKERS = ("w1", "w2")
+BROKERS = ("b0", "b1", "b2")
+SESSION_S = 18.0
+LEASE_S = 15.0
+"""Above what three brokers take to fail over: about 8 s."""
+WORKER_SESSION_S = 10.0
+MOST_AT_ONCE = 3
+"""Of the five members, so many at most are in trouble at any time."""
+BETWEEN_BROKERS_S = 15.0
+"""From the start of one broker to the end of the next: it has to copy what it has missed, or two of three would be away."""
+
+
+class Kind(enum.Enum):
+    """`length_s` of each fault is the time to the end of what it names."""
+
+    KILL = "kill -9, started again"
+    WIPE = "kill -9, its disk wiped, started again"
+    PAUSE = "SIGSTOP within its lease, SIGCONT"
+    PAUSE_BEYOND = "SIGSTOP beyond its lease and session, SIGCONT"
+    TWIN = "a second process with its id, and another disk"
+    LEAVE = "leaves in order, started again"
+    JOIN = "joins, leaves in order"
+    KILL_WORKER = "kill -9 of a worker, started again"
+    PAUSE_WORKER = "SIGSTOP of a worker beyond its session, SIGCONT"
+    KILL_BROKER = "kill -9 of a broker, started again"
+
+
+_LENGTHS_S: dict[Kind, tuple[tuple[float, float], ...]] = {
+    Kind.KILL: ((0.2, 3), (SESSION_S + 2, SESSION_S + 10)),
+    Kind.WIPE: ((0.2, 3),),
+    Kind.PAUSE: ((0.5, 0.6 * LEASE_S),),
+    Kind.PAUSE_BEYOND: ((SESSION_S + 3, SESSION_S + 10),),
+    Kind.TWIN: ((0, 0),),
+    Kind.LEAVE: ((0.5, 10),),
+    Kind.JOIN: ((8, 25),),
+    Kind.KILL_WORKER: ((0.2, 3), (WORKER_SESSION_S, WORKER_SESSION_S + 8)),
+    Kind.PAUSE_WORKER: ((WORKER_SESSION_S + 2, WORKER_SESSION_S + 8),),
+    Kind.KILL_BROKER: ((0.5, 3), (8, 14)),
+}
+"""One of the ranges, evenly, and a length from it, evenly."""
+_AFTER_S = {Kind.WIPE: SESSION_S, Kind.TWIN: SESSION_S + 8, Kind.LEAVE: 15.0, Kind.JOIN: 15.0, Kind.KILL_BROKER: BETWEEN_BROKERS_S}
+_AFTER_OTHERS_S = 5.0
+"""How long nothing else happens to the same victim after a fault has ended."""
+
+
+@attrs.frozen
+class Fault:
+    """`at_s` from the storm's start."""
+
+    at_s: float
+    kind: Kind
+    victim: str
+    length_s: float
+
+    def __str__(self) -> str:
+        return f"{self.victim}: {self.kind.value}" + (f" after {self.length_s:.1f} s" if self.length_s else "")
+
+
+def draw(seed: int, count: int, every_s: float, kinds: tuple[Kind, ...] = tuple(Kind)) -> list[Fault]:
+    """`count` faults, about `every_s` apart; of each kind as many as of any other, but for one, in random order."""
+    random = Random(f"storm {seed}")
+    deck: list[Kind] = []
+    while len(deck) < count:
+        deck += random.sample(kinds, len(kinds))
+    del deck[count:]
+    at_s, free_at_s = 0.0, dict.fromkeys((*MEMBERS, *EXTRA, *WORKERS, "brokers"), 0.0)
+    drawn: list[Fault] = []
+    while deck:
+        at_s += random.uniform(0, 2 * every_s)
+        possible = [kind for kind in dict.fromkeys(deck) if _victims(kind, free_at_s, at_s)]
+        if not possible:
+            continue
+        kind = possible[0]
+        deck.remove(kind)
+        victim = random.choice(_victims(kind, free_at_s, at_s))
+        length_s = round(random.uniform(*random.choice(_LENGTHS_S[kind])), 1)
+        drawn.append(Fault(round(at_s, 1), kind, victim, length_s))
+        free_at_s["brokers" if kind is Kind.KILL_BROKER else victim] = at_s + length_s + _AFTER_S.get(kind, _AFTER_OTHERS_S)
+    return drawn
+
+
+def _victims(kind: Kind, free_at_s: dict[str, float], at_s: float) -> list[str]:
+    free = {name for name, free_s in free_at_s.items() if free_s <= at_s}
+    if kind is Kind.KILL_BROKER:
+        return list(BROKERS) if "brokers" in free else []
+    if kind in (Kind.KILL_WORKER, Kind.PAUSE_WORKER):
+        return sorted(free.intersection(WORKERS))
+    if kind is Kind.JOIN:
+        return sorted(free.intersection(EXTRA))
+    victims = sorted(free.intersection(MEMBERS))
+    return victims if len(victims) > len(MEMBERS) - MOST_AT_ONCE else []

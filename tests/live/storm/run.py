@@ -1,0 +1,140 @@
+"""A storm from its start to its judgement."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import attrs
+
+from examples.orders.recount import Recount
+from tests.live.storm import checks, evidence
+from tests.live.storm.checks import Check
+from tests.live.storm.deployment import LOG_PARTITIONS, TASKS, Deployment
+from tests.live.storm.faults import Fault, Kind, draw
+from tests.live.storm.watch import Watch
+
+PER_SECOND = 150.0
+ORDERS_AT_ONCE = 1_500
+QUIET_S = 8.0
+START_S = 90.0
+REST_S = 180.0
+AGAIN_S = 1.0
+
+
+@attrs.frozen(kw_only=True)
+class Storm:
+    """What the command line says."""
+
+    seed: int
+    faults: int
+    guarantee: str
+    every_s: float
+    folder: Path
+    """For what processes print, and the members' disks."""
+
+    def __str__(self) -> str:
+        return f"seed {self.seed}, {self.faults} faults, {self.guarantee}"
+
+
+async def run_storm(storm: Storm) -> list[Check]:
+    """Every check, in the order to be read in."""
+    plan = draw(storm.seed, storm.faults, storm.every_s)
+    began_s = time.monotonic()
+    _say(began_s, "three brokers, two workers and five members start")
+    with await asyncio.to_thread(Deployment, storm.folder, storm.guarantee) as deployment:
+        orders = deployment.orders
+        watch = Watch(orders.connection, deployment.topics, orders.group)
+        deployment.owned = watch.owned
+        try:
+            await deployment.start()
+            watch.start()
+            wrong = await watch.until_settled(deployment.present, TASKS, quiet_s=2.0, most_s=START_S)
+            if wrong:
+                return [Check("the deployment starts", False, wrong)]
+            _say(began_s, f"all runs: {watch}; the storm begins")
+            async with _load(deployment):
+                await _faults(plan, deployment, watch)
+                calm_s = time.monotonic()
+                _say(began_s, "every fault has ended; until the group is at rest")
+                wrong = await watch.until_settled(deployment.present, TASKS, quiet_s=QUIET_S, most_s=REST_S)
+            settled = checks.settled(wrong, time.monotonic() - calm_s - (0 if wrong else QUIET_S), watch)
+            _say(began_s, f"{wrong or watch}; until everything is counted")
+            recount = await orders.until_counted()
+            _say(began_s, "judging")
+            found = await _judge(storm, deployment, recount, settled, watch)
+            if not all(check.holds for check in found):
+                _say(began_s, "something does not hold; keeping the log and the topics")
+                topics = [orders.topic, f"{orders.topic}-state", f"{orders.topic}-counts"]
+                await evidence.keep(orders.connection, deployment.topics, LOG_PARTITIONS, topics, storm.folder)
+            return found
+        finally:
+            await watch.stop()
+            await deployment.end()
+
+
+async def _judge(storm: Storm, deployment: Deployment, recount: Recount, settled: Check, watch: Watch) -> list[Check]:
+    orders = deployment.orders
+    exactly_once = storm.guarantee == "exactly_once"
+    changelog = await checks.read_changelog(orders.connection, f"{orders.topic}-state", committed=exactly_once)
+    outputs = sorted(storm.folder.glob("m*.out"))
+    refused = checks.refused(outputs)
+    found = [checks.counts(recount, storm.guarantee)]
+    if exactly_once:
+        cut_off = await checks.cut_off(orders.connection, f"{orders.topic}-counts")
+        found += [checks.tokens_never_fall(recount, changelog), checks.fenced(refused, cut_off, checks.grants(outputs), deployment.killed)]
+    else:
+        found.append(checks.overlap(recount, changelog, refused))
+    found += [settled, Check("no group is halted", not watch.halted, watch.halted or "none")]
+    found.append(await asyncio.to_thread(checks.verifies, deployment.brokers.bootstrap, deployment.topics.prefix))
+    found.append(await checks.rejected_records(orders.connection, deployment.topics))
+    found.append(await checks.rejections(orders.connection, deployment.topics))
+    found.append(checks.nothing_else(deployment.incidents))
+    return found
+
+
+async def _faults(plan: list[Fault], deployment: Deployment, watch: Watch) -> None:
+    """Each at its time, whatever has come of the others; returns when all have ended."""
+    began_s = time.monotonic()
+    under_way: list[asyncio.Task[None]] = []
+    for number, fault in enumerate(plan, 1):
+        await asyncio.sleep(max(0.0, began_s + fault.at_s - time.monotonic()))
+        _say(began_s, f"{number:3}/{len(plan)} {fault!s:75} {watch}")
+        under_way.append(asyncio.ensure_future(deployment.do(fault)))
+    for each in under_way:
+        await each
+
+
+@contextlib.asynccontextmanager
+async def _load(deployment: Deployment) -> AsyncIterator[None]:
+    """Orders come in, all the time."""
+    from aiokafka.errors import KafkaError
+
+    async def load() -> None:
+        while True:
+            try:
+                await deployment.orders.produce(ORDERS_AT_ONCE, per_second=PER_SECOND)
+            except KafkaError as error:  # what was not acknowledged may be there or not: the recount looks
+                print(f"           the input waits: {error!r}", flush=True)
+                await asyncio.sleep(AGAIN_S)
+
+    loading = asyncio.ensure_future(load())
+    try:
+        yield
+    finally:
+        loading.cancel()
+        await asyncio.gather(loading, return_exceptions=True)
+
+
+def _say(began_s: float, text: str) -> None:
+    minutes, seconds = divmod(round(time.monotonic() - began_s), 60)
+    print(f"{minutes:3}:{seconds:02} {text}", flush=True)
+
+
+def summary(plan: list[Fault]) -> str:
+    """How many faults of each kind."""
+    counted = {kind: sum(fault.kind is kind for fault in plan) for kind in Kind}
+    return ", ".join(f"{count} {kind.name.lower()}" for kind, count in counted.items() if count)

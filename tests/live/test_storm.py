@@ -1,0 +1,32 @@
+"""A short storm with each guarantee: one fault of every kind on a real deployment. `make storm` is the long one."""
+
+from __future__ import annotations
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+
+from tests.live.storm.faults import Kind, draw
+from tests.live.storm.run import Storm, run_storm
+
+pytestmark = pytest.mark.slow
+EVERY_S = 3.0
+
+
+@pytest.mark.parametrize(("guarantee", "seed"), [("exactly_once", 14), ("at_least_once", 13)])
+async def test_nothing_is_lost_and_nobody_writes_late(tmp_path: Path, guarantee: str, seed: int) -> None:
+    found = await run_storm(Storm(seed=seed, faults=len(Kind), guarantee=guarantee, every_s=EVERY_S, folder=tmp_path))
+    print(*found, sep="\n")
+    assert [check for check in found if not check.holds] == []
+
+
+def test_a_seed_gives_the_same_faults_and_kinds_come_in_equal_numbers() -> None:
+    assert draw(7, 50, 5.0) == draw(7, 50, 5.0) != draw(8, 50, 5.0)
+    for seed in range(20):
+        faults = draw(seed, 3 * len(Kind) + 4, 5.0)
+        counted = [sum(fault.kind is kind for fault in faults) for kind in Kind]
+        assert (min(counted), sum(counted)) == (3, len(faults))
+        assert [fault.at_s for fault in faults] == sorted(fault.at_s for fault in faults)
+        brokers = [fault for fault in faults if fault.kind is Kind.KILL_BROKER]
+        assert all(later.at_s >= earlier.at_s + earlier.length_s + 10 for earlier, later in pairwise(brokers))
