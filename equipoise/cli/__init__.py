@@ -27,6 +27,7 @@ COMMANDS = {
     "groups": "equipoise.cli.groups:groups",
     "status": "equipoise.cli.groups:status",
     "tail": "equipoise.cli.tail:tail",
+    "shadow": "equipoise.cli.shadow:shadow",
     "archive": "equipoise.cli.archive:archive",
     "compact": "equipoise.cli.archive:compact",
     "fleet": "equipoise.cli.fleet:fleet",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -15,7 +16,7 @@ from events.errors import InputError
 from replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:
-    from replay.kafka_streams import ImportSummary
+    from replay.kafka_streams import ImportSummary, Source
 
 
 @command("import", short_help="History of a real Kafka Streams group, as facts in a log.")
@@ -26,7 +27,8 @@ if TYPE_CHECKING:
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that is not on the wire, as acceptable_recovery_lag=1000.")
 def import_(screen: Screen, kind: str, source: str, location: str, group: str | None, settings: tuple[str, ...]) -> None:
     """Reads the dump of `__consumer_offsets` and the end-offset samples in the folder SOURCE, and writes membership, lags, end offsets and what the
-    group's own leader decided as facts to LOG. SOURCE may also be the name of a recorded run that comes with equipoise: scale-out, rolling.
+    group's own leader decided as facts to LOG. SOURCE may also be the name of a recorded run that comes with equipoise (scale-out, rolling), or a
+    broker, kafka://host:port, with --group: then it is what `__consumer_offsets` still has of that group, and end offsets by the changelogs' times.
 
     What is observed, what is inferred and how, and what somebody supplied stands in the manifest, in the log's first record; --json prints it.
     Settings that no record tells come from SOURCE/settings.json or --set, else they are Kafka's defaults.
@@ -35,16 +37,21 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
     Examples:
       equipoise import kafka-streams scale-out --to recorded.db
       equipoise import kafka-streams dump/ --to group.db --set acceptable_recovery_lag=1000
+      equipoise import kafka-streams kafka://127.0.0.1:9092 --group orders --to orders.db
     """
     from replay.kafka_streams import Source, import_history, options_of, shipped_runs
 
-    folder = Path(source)
-    if not folder.exists():
-        folder = shipped_runs().get(source, folder)
-    given: dict[str, Any] = _given(settings)
+    given: dict[str, Any] = given_settings(settings)
     if group is not None:
         given["group"] = group
-    options = options_of(Source(folder), given)
+    if source.startswith("kafka://"):
+        if group is None:
+            raise InputError("--group: name the application id; a broker has many groups")
+        files: Source = asyncio.run(_read(source, group))
+    else:
+        folder = Path(source)
+        files = Source(folder if folder.exists() else shipped_runs().get(source, folder))
+    options = options_of(files, given)
     with screen.progress(f"importing {source}") as advance:
         done_before = 0
 
@@ -54,11 +61,19 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
             done_before = done
 
         with new_log(location) as log:
-            summary = import_history(folder, log, progress, options=options)
+            summary = import_history(files, log, progress, options=options)
     screen.answer({**attrs.asdict(summary), "log": location}, *import_parts(summary, location))
 
 
-def _given(settings: tuple[str, ...]) -> dict[str, Any]:
+async def _read(location: str, group: str) -> Source:
+    from replay.kafka_streams.broker import StreamsGroup
+
+    async with StreamsGroup(location, group) as read:
+        await read.catch_up()
+        return read.source
+
+
+def given_settings(settings: tuple[str, ...]) -> dict[str, Any]:
     """``name=value`` settings; whole numbers as such."""
     given: dict[str, Any] = {}
     for setting in settings:

@@ -1,7 +1,12 @@
-"""`equipoise scale-down LOG --percent 80`: whom to ask to leave."""
+"""`equipoise scale-down`: with a LOG, whom to ask to leave; with a live group, asks them and follows until they are gone."""
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
+import sys
+import time
+from collections.abc import Callable, Iterator
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -10,11 +15,19 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, OFFSET, read
 from equipoise.cli.screen import Screen, Table
+from equipoise.cli.settings import settings_options
+from equipoise.live import LiveSettings
+from events.errors import InputError
 from events.log import Log
 from replay.wording import counted
 
 if TYPE_CHECKING:
     from assignors.scale_down import ScaleDown
+    from equipoise.leaving import Going, Leaving
+
+EXIT_NOT_DONE = 1
+PATIENCE_S = 10.0
+"""Without a decision after this long somebody should look whether a worker runs."""
 
 
 class _Percent(click.ParamType):
@@ -32,20 +45,69 @@ class _Percent(click.ParamType):
         return percent
 
 
-@command("scale-down", short_help="Whom to ask to leave: the least state to move, evenly from the racks.")
-@click.argument("log", type=LOG)
-@click.option("--percent", "--to", "percent", type=_Percent(), required=True, metavar="N", help="How many of 100 members are to stay, rounded up.")
-@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="As the group was after this fact; default: the last.")
-@click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
-def scale_down(screen: Screen, log: Log, percent: int, at_offset: int | None, group: str | None) -> None:
-    """Folds LOG up to an offset and picks the members whose leaving costs the others the fewest records to restore; each rack gives up its share.
-    Members that are leaving already count. Nobody is told anything: who is picked is to say that it intends to leave.
+@command("scale-down", short_help="Ask members to leave, those that cost the least state to move, and follow until they are gone.")
+@click.argument("log", type=LOG, required=False)
+@click.option("--percent", "--to", "percent", type=_Percent(), metavar="N", help="How many of 100 members are to stay, rounded up.")
+@click.option("--group", metavar="GROUP", help="Which group; with a LOG only when it holds several.")
+@click.option("--dry-run", is_flag=True, help="Only say who would be asked.")
+@click.option("--follow", is_flag=True, help="Ask nobody; follow those who are asked already.")
+@click.option("--cancel", is_flag=True, help="Take every request of the group back: whoever was not released yet stays.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), metavar="SECONDS", help="Follow for so long; default: until all are gone.")
+@click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="LOG: as the group was after this fact; default: the last.")
+@settings_options(LiveSettings)
+def scale_down(
+    screen: Screen,
+    settings: LiveSettings,
+    log: Log | None,
+    percent: int | None,
+    group: str | None,
+    dry_run: bool,
+    follow: bool,
+    cancel: bool,
+    timeout_s: float | None,
+    at_offset: int | None,
+) -> int:
+    """Picks the members whose leaving costs the others the fewest records to restore; each rack gives up its share. Members that are leaving already
+    count. It asks them, all at once, and follows until each was released and has gone: exit code 0. Tasks move as always, state first.
+
+    Interrupted, or after --timeout (exit code 1), it leaves the request standing: the members go on leaving. --follow looks on again, --cancel takes
+    it back. A member's process ends by itself when it is released; see that nothing starts it anew.
+
+    With a LOG (a file, or kafka://host:port) nobody is asked: it tells whom it would ask.
 
     \b
     Examples:
-      equipoise scale-down group.db --percent 80
-      equipoise scale-down --json group.db --percent 50% | jq -r '.asked[].member'
+      equipoise scale-down --group orders --to 80%
+      equipoise scale-down --group orders --follow --timeout 600
+      equipoise scale-down --group orders --cancel
+      equipoise scale-down group.db --to 80% --json | jq -r '.asked[].member'
     """
+    asks = not (follow or cancel)
+    if sum((dry_run, follow, cancel)) > 1:
+        raise click.UsageError("--dry-run, --follow and --cancel: name one of them")
+    if asks and percent is None:
+        raise click.UsageError("--to: say how many of 100 members are to stay, as --to 80%")
+    if not asks and percent is not None:
+        raise click.UsageError("--to: asks; leave it out with --follow and --cancel")
+    if log is not None:
+        if percent is None or timeout_s is not None:
+            raise click.UsageError("LOG: nobody is asked from a log; leave it out to ask a live group")
+        screen.answer(*_picked(screen, log, percent, at_offset, group))
+        return 0
+    if group is None:
+        raise InputError("--group: name the group whose members are to be asked; `equipoise groups` lists them")
+    if at_offset is not None:
+        raise click.UsageError("--at: needs a LOG; a live group is as it is now")
+    run = _Run(screen, settings, group)
+    try:
+        return asyncio.run(run.run(percent, dry_run=dry_run, cancel=cancel, timeout_s=timeout_s))
+    except KeyboardInterrupt:
+        run.say_how_it_stands()
+        raise
+
+
+def _picked(screen: Screen, log: Log, percent: int, at_offset: int | None, group: str | None) -> tuple[dict[str, Any], *tuple[str | Table, ...]]:
+    """Who would be asked, from a log."""
     from assignors.scale_down import scale_down  # loads the solver
     from replay.refold import Refold
     from statemachine.leader import build_problem
@@ -53,10 +115,15 @@ def scale_down(screen: Screen, log: Log, percent: int, at_offset: int | None, gr
     refold = Refold(group)
     for _ in refold.follow(read(screen, log, "folding", group), until_offset=at_offset):
         pass
-    found = scale_down(build_problem(refold.machine.state), percent)
-    document = {
-        "group": refold.group,
-        "offset": refold.machine.state.last_offset,
+    state = refold.machine.state
+    found = scale_down(build_problem(state), percent)
+    return _document(found, refold.group, state.last_offset, percent), *scale_down_parts(found, refold.group)
+
+
+def _document(found: ScaleDown, group: str, offset: int, percent: int) -> dict[str, Any]:
+    return {
+        "group": group,
+        "offset": offset,
         "percent": percent,
         "keep": found.keep,
         "leaving": list(found.leaving),
@@ -64,7 +131,6 @@ def scale_down(screen: Screen, log: Log, percent: int, at_offset: int | None, gr
         "restore_records": found.restore_records,
         "racks": {rack: {"members": size, "stay": stay} for rack, (size, stay) in found.racks.items()},
     }
-    screen.answer(document, *scale_down_parts(found, refold.group))
 
 
 def scale_down_parts(found: ScaleDown, group: str) -> list[str | Table]:
@@ -81,3 +147,127 @@ def scale_down_parts(found: ScaleDown, group: str) -> list[str | Table]:
     if racked:
         parts.append(f"racks: {', '.join(f'{rack or chr(45)} {stay} of {size} stay' for rack, (size, stay) in found.racks.items())}")
     return parts
+
+
+class _Run:
+    """One run on a live group."""
+
+    def __init__(self, screen: Screen, settings: LiveSettings, group: str) -> None:
+        self._screen, self._settings, self._group = screen, settings, group
+        self._pending: tuple[str, ...] = ()
+        """Who is asked, and not gone as far as was seen."""
+
+    async def run(self, percent: int | None, *, dry_run: bool, cancel: bool, timeout_s: float | None) -> int:
+        from equipoise.leaving import Leaving
+
+        async with Leaving(self._settings, self._group) as leaving:
+            if cancel:
+                return await self._cancel(leaving)
+            if percent is None:
+                leaving.follow(await leaving.asked())
+                picked = None
+            else:
+                found = await (leaving.pick(percent) if dry_run else leaving.ask(percent))
+                picked = _document(found, self._group, (await leaving.state()).last_offset, percent)
+                if dry_run:
+                    self._screen.answer(picked, *scale_down_parts(found, self._group))
+                    return 0
+                if not self._screen.json:
+                    self._screen.answer(None, *scale_down_parts(found, self._group))
+            return await self._follow(leaving, picked, timeout_s)
+
+    def _live_document(self, outcome: str, members: dict[str, str], picked: dict[str, Any] | None, began_s: float) -> dict[str, Any]:
+        seconds = round(time.monotonic() - began_s, 1)
+        return {"group": self._group, "outcome": outcome, "members": dict(sorted(members.items())), "seconds": seconds, "picked": picked}
+
+    async def _cancel(self, leaving: Leaving) -> int:
+        began_s = time.monotonic()
+        asked = await leaving.asked()
+        staying = await leaving.withdraw()
+        gone = [member for member in asked if member not in staying]
+        said = f"{self._group}: {', '.join(staying)} {'stays' if len(staying) == 1 else 'stay'} after all" if staying else ""
+        late = f"{self._group}: too late for {', '.join(gone)}, released already" if gone else ""
+        members = {**dict.fromkeys(staying, "stays"), **dict.fromkeys(gone, "released")}
+        parts = [part for part in (said, late) if part] or [f"{self._group}: nobody is asked to leave"]
+        self._screen.answer(self._live_document("taken back", members, None, began_s), *parts)
+        return EXIT_NOT_DONE if gone else 0
+
+    async def _follow(self, leaving: Leaving, picked: dict[str, Any] | None, timeout_s: float | None) -> int:
+        from equipoise.leaving import Stage
+
+        began_s = time.monotonic()
+        warned = False
+        self._pending = leaving.members
+        with self._display() as show:
+            while True:
+                going = await leaving.look()
+                show(going)
+                self._pending = tuple(each.member for each in going if not each.stage.is_out and each.stage is not Stage.STAYS)
+                passed_s = time.monotonic() - began_s
+                if not self._pending or (timeout_s is not None and passed_s >= timeout_s):
+                    break
+                if passed_s >= PATIENCE_S and not warned:
+                    warned = True
+                    if not await leaving.is_answered():
+                        self._screen.remark(f"nobody has answered for {PATIENCE_S:.0f} s: is a worker running for this log?")
+                await leaving.until_next_look()
+        staying = [each.member for each in going if each.stage is Stage.STAYS]
+        outcome = "timeout" if self._pending else "taken back" if staying else "done"
+        stages = {each.member: each.stage.value for each in going}
+        died = [each.member for each in going if each.stage is Stage.DIED]
+        parts = [f"{self._group}: {self._outcome_text(outcome, staying, len(going), time.monotonic() - began_s)}"]
+        parts += [f"{', '.join(died)} went without a word, and will be asked again if it is back within ten minutes"] if died else []
+        self._screen.answer(self._live_document(outcome, stages, picked, began_s), *parts)
+        if self._pending:
+            self.say_how_it_stands()
+        return 0 if outcome == "done" else EXIT_NOT_DONE
+
+    def _outcome_text(self, outcome: str, staying: list[str], count: int, seconds: float) -> str:
+        if outcome == "done":
+            return f"{counted(count, 'member')} gone after {seconds:.0f} s" if count else "nobody is asked to leave"
+        if outcome == "timeout":
+            return f"{counted(len(self._pending), 'member')} not gone after {seconds:.0f} s: {', '.join(self._pending)}"
+        return f"the request was taken back for {', '.join(staying)}"
+
+    def say_how_it_stands(self) -> None:
+        """After an interrupt or a timeout: what goes on without us, how to look on again, how to undo it."""
+        if not self._pending:
+            click.echo(f"{self._group}: nobody was asked, as far as this run has seen; `equipoise status --group {self._group}` shows it", err=True)
+            return
+        again = f"equipoise scale-down --group {self._group}"
+        click.echo(f"{self._group}: {', '.join(self._pending)} asked to leave, and will go when released", err=True)
+        click.echo(f"to look on: {again} --follow; to take it back: {again} --cancel", err=True)
+
+    @contextlib.contextmanager
+    def _display(self) -> Iterator[Callable[[list[Going]], None]]:
+        """On a terminal a table that is drawn anew, else a line on stderr whenever something about a member has changed."""
+        if self._screen.json or self._screen.quiet:
+            yield lambda going: None
+        elif sys.stderr.isatty():
+            import rich.console
+            import rich.live
+
+            with rich.live.Live(console=rich.console.Console(stderr=True), auto_refresh=False, transient=True, redirect_stdout=False) as live:
+                yield lambda going: live.update(_drawn(going), refresh=True)
+        else:
+            said: dict[str, str] = {}
+
+            def lines(going: list[Going]) -> None:
+                for each in going:
+                    if said.get(each.member) != each.line():
+                        said[each.member] = each.line()
+                        click.echo(each.line(), err=True)
+
+            yield lines
+
+
+def _drawn(going: list[Going]) -> Any:
+    import rich.box
+    import rich.table
+
+    columns = ("member", "", "tasks left", "copied elsewhere now", "records to restore for that")
+    table = rich.table.Table(*columns, box=rich.box.SIMPLE_HEAD, pad_edge=False)
+    for each in going:
+        numbers = (each.tasks, each.warming, each.lag_records) if each.stage.value == "draining" else ()
+        table.add_row(each.member, each.stage.value, *(f"{number:,}" for number in numbers))
+    return table

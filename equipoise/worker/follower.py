@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator
 
 from equipoise.worker.reading import PartitionReading, next_fact
+from events.facts import LogOpened
 from events.log.kafka.connection import Connection
 from events.log.kafka.envelope import partition_of
 from events.log.kafka.opening import read_opening
@@ -22,13 +23,12 @@ class Follower:
     def __init__(self, connection: Connection, topics: Topics, group: str | None = None) -> None:
         self._connection, self._topics, self._group = connection, topics, group
         self._leads: dict[PartitionReading, PartitionLead] = {}
-        self.log_id = ""
+        self._opened: LogOpened | None = None
 
     async def catch_up(self) -> None:
         """Read to the end. Raises InputError when there is no log."""
-        if not self.log_id:
-            opened = await read_opening(self._connection, self._topics)
-            self.log_id = opened.log_id
+        if self._opened is None:
+            self._opened = opened = await read_opening(self._connection, self._topics)
             partitions = range(opened.partitions) if self._group is None else [partition_of(self._group, opened.partitions)]
             for partition in partitions:
                 reading = PartitionReading(self._connection, self._topics, opened, partition)
@@ -40,6 +40,21 @@ class Follower:
                     fact = next_fact(lead, record.key, record.value, record.offset, record.timestamp)
                     if fact is not None:
                         lead.fold(fact, time.monotonic_ns() // 1_000_000)
+
+    async def partitions(self) -> int:
+        """Partitions that groups are spread over (PROTOCOL L1)."""
+        await self.catch_up()
+        assert self._opened is not None, "read by catch_up"
+        return self._opened.partitions
+
+    async def is_published(self) -> bool:
+        """Whether every decision that was computed here stands in the log, so that some worker has made it too. Reads the published ones again."""
+        computed = {(reading, lead.name): lead.machine.state.number for reading, leads in self._leads.items() for lead in leads.groups.values()}
+        published: dict[tuple[PartitionReading, str], int] = {}
+        for reading in self._leads:
+            begun = await reading.begin()
+            published.update({(reading, name): lead.last_published for name, lead in begun.lead.groups.items()})
+        return all(published.get(key, 0) >= number for key, number in computed.items() if self._group in (None, key[1]))
 
     def groups(self) -> Iterator[tuple[int, GroupLead]]:
         """Partition and lead of every group, by name."""

@@ -65,7 +65,7 @@ class ImportSummary:
     manifest: dict[str, Any]
 
 
-def import_history(source: Path, log: FactSink, progress: Progress | None = None, *, options: ImportOptions | None = None) -> ImportSummary:
+def import_history(source: Path | Source, log: FactSink, progress: Progress | None = None, *, options: ImportOptions | None = None) -> ImportSummary:
     """Appends the history in `source` to the empty `log`.
 
     `options` None: those of SOURCE/settings.json, else Kafka's defaults. `progress` is called with records done and, in the second pass, their total.
@@ -75,7 +75,7 @@ def import_history(source: Path, log: FactSink, progress: Progress | None = None
         WireError: a record of the dump is damaged or of an unknown version; names its offset and the byte.
         InputError: a file is missing or not of its form, or the group is not one that can be imported.
     """
-    files = Source(source)
+    files = Source(source) if isinstance(source, Path) else source
     settings = options_of(files, {}) if options is None else options
     found = scan(files, settings.group, progress)
     return _Import(files, settings, found).run(log, progress)
@@ -134,8 +134,7 @@ class _Import:
 
     def run(self, log: FactSink, progress: Progress | None) -> ImportSummary:
         found = self.found
-        files = self.source.files()
-        log_id = f"kafka-streams/{found.group}/{files[self._offsets_name()]['sha256']!s:.16}"
+        log_id = f"kafka-streams/{found.group}/{self.source.digest():.16}"
         # What the manifest counts is known when the story has been told once; it is told again, the same, into the log.
         rehearsal = Counter(type(event).__name__ for _, event in self._story(None))
         manifest = build_manifest(
@@ -146,7 +145,7 @@ class _Import:
             topology=self.topology,
             matching=self.matching,
             told=self.told,
-            files=files,
+            files=self.source.files(),
             facts=rehearsal,
         )
         self._forget()
@@ -183,11 +182,6 @@ class _Import:
         self.still_since_ms: dict[TaskId, int] = {}
         self.last_round_ms = 0
         self.restoring: dict[tuple[str, int], tuple[Life, TaskId, int, int]] = {}
-
-    def _offsets_name(self) -> str:
-        path = self.source.path("offsets_topic.jsonl")
-        assert path is not None
-        return path.name
 
     def _story(self, progress: Progress | None) -> Iterator[tuple[int, Fact]]:
         """All facts after the first three, in order of time."""

@@ -133,7 +133,7 @@ def scan(source: Source, group: str | None = None, progress: Progress | None = N
             progress(found.counts["records"], None)
         if group is None and event is not None and event.group != found.group and isinstance(event, GroupMetadata):
             if found.lives and event.members:
-                raise InputError(f"{source.folder}: the dump holds groups {found.group!r} and {event.group!r}; name the one to import")
+                raise InputError(f"{source.place}: the dump holds groups {found.group!r} and {event.group!r}; name the one to import")
             if not found.lives:
                 found.group = event.group
         if event is None or event.group != found.group:
@@ -154,7 +154,7 @@ def scan(source: Source, group: str | None = None, progress: Progress | None = N
         _next_round(found, live, shared, last_commit_ms, event, raw.offset, found.last_ms)
     if not found.lives:
         whose = f"group {group!r}" if group else "a group"
-        raise InputError(f"{source.folder}: no generation of {whose} in the dump; dump the partition of __consumer_offsets that holds it")
+        raise InputError(f"{source.place}: no generation of {whose} in the dump; dump the partition of __consumer_offsets that holds it")
     _settle(found, shared)
     return found
 

@@ -119,6 +119,8 @@ class Source:
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.place = str(folder)
+        """What it is called in errors."""
         if not folder.is_dir():
             raise InputError(f"{folder}: no such folder; give the folder that holds {OFFSETS}[.gz] and {END_OFFSETS}[.gz]")
         for name in (OFFSETS, END_OFFSETS):
@@ -141,6 +143,12 @@ class Source:
                 with path.open("rb") as stream:
                     found[path.name] = {"bytes": path.stat().st_size, "sha256": hashlib.file_digest(stream, "sha256").hexdigest()}
         return found
+
+    def digest(self) -> str:
+        """Sha256 of the records, by which a log made of them is named."""
+        path = self.path(OFFSETS)
+        assert path is not None, "it is required"
+        return str(self.files()[path.name]["sha256"])
 
     def records(self) -> Iterator[RawRecord]:
         """The raw records, in file order. Raises InputError, naming line and offset, for what is no such record or out of order."""
@@ -255,6 +263,38 @@ class Source:
         if not isinstance(document, dict):
             raise InputError(f"{path.name}: not a JSON object")
         return document
+
+
+class HeldSource(Source):
+    """What a broker has been asked for so far (`replay.kafka_streams.broker`), held in memory; grows, and can be imported again at any moment.
+
+    Nobody wrote down what operators did, or measured anything.
+    """
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+        self.held: list[RawRecord] = []
+        self.samples: dict[int, dict[str, list[int]]] = {}
+        """Milliseconds -> topic -> end offset of partition 0, 1, .."""
+
+    def path(self, name: str) -> Path | None:
+        return None
+
+    def files(self) -> dict[str, dict[str, str | int]]:
+        held_bytes = sum(len(record.key) + len(record.value or b"") for record in self.held)
+        return {f"{self.place} __consumer_offsets": {"bytes": held_bytes, "sha256": self.digest()}}
+
+    def digest(self) -> str:
+        found = hashlib.sha256()
+        for record in self.held:
+            found.update(repr(record).encode())
+        return found.hexdigest()
+
+    def records(self) -> Iterator[RawRecord]:
+        return iter(self.held)
+
+    def end_offsets(self) -> Iterator[EndOffsets]:
+        return (EndOffsets(ms, ends) for ms, ends in sorted(self.samples.items()))
 
 
 def _probing_at_end(entry: dict[str, Any]) -> bool:

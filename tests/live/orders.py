@@ -51,6 +51,8 @@ class Orders:
         self._folder = folder
         self._partitions = partitions
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
+        self.restore_records_per_s = 0
+        """Throttle of members that are started from here on; 0: none."""
         self._numbers = itertools.count(1)
         self._seeds = itertools.count(1)
         part = Subtopology(
@@ -81,6 +83,8 @@ class Orders:
             "--member": member_id, "--group": self.group, "--state": str(self._folder / folder), "--guarantee": self.guarantee,
             "--prefix": self.prefix, **self._timing,
         }  # fmt: skip
+        if self.restore_records_per_s:
+            options |= {"--restore-records-per-s": str(self.restore_records_per_s), "--ready-lag-records": "100"}
         command = [*ENDS_WITH_ITS_STARTER, sys.executable, "-m", "examples.orders"]
         command += ["--bootstrap", self.connection.bootstrap, "--topic", self.topic, "count"]
         command += [*itertools.chain(*options.items()), *(["--lead"] if lead else [])]

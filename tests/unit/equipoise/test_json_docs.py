@@ -171,8 +171,8 @@ def write_log(path: Path, entries: Any = None) -> None:
 
 ON_SPARK = {f"spark-{name}" for name in SPARK_COMMANDS}
 """Held to their sections in tests/spark, where there is a session."""
-LIVE = {"groups", "status", "tail"}
-"""Held to their sections in tests/live/test_kafka_log.py, where there is a broker."""
+LIVE = {"groups", "shadow", "status", "tail"}
+"""Held to their sections in tests/live (test_kafka_log.py, test_streams_import.py), where there is a broker."""
 
 NOT_MET: dict[str, set[tuple[str, str]]] = {
     "show": {("member", "rack")},

@@ -1,0 +1,100 @@
+"""`equipoise shadow kafka://...`: what equipoise would do with a Kafka Streams group that is running, beside what its own leader does."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.import_ import given_settings
+from equipoise.cli.screen import Screen, Table
+from events.errors import InputError
+from events.tasks import tasks_text
+from replay.wording import cause_text, counted, day_text
+
+if TYPE_CHECKING:
+    from replay.kafka_streams.shadow import ShadowRound, Step
+
+_ROUND_S = 1.0
+_MOST_NAMED = 6
+
+
+@command("shadow", short_help="What equipoise would do with a running Kafka Streams group, beside what its leader does.")
+@click.argument("location", metavar="kafka://HOST:PORT")
+@click.option("--group", required=True, metavar="APP", help="Application id.")
+@click.option("--once", is_flag=True, help="Only what is there now; else go on with what comes, until interrupted.")
+@click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that is not on the wire, as acceptable_recovery_lag=1000.")
+def shadow(screen: Screen, location: str, group: str, once: bool, settings: tuple[str, ...]) -> None:
+    """Reads the group's generations from `__consumer_offsets` and end offsets from the brokers, and nothing else: it joins nothing, commits nothing,
+    writes nothing. For each generation it tells which tasks the group's own leader moved or left to nobody, and what equipoise would have moved, from
+    the same owners, copies and lags, copying first what has state. A proposal is never applied, so each begins from what the group really had.
+
+    --json prints one document with --once, else one a line.
+
+    \b
+    Examples:
+      equipoise shadow kafka://127.0.0.1:9092 --group orders
+      equipoise shadow kafka://127.0.0.1:9092 --group orders --once --set assignor=learner
+    """
+    given: dict[str, Any] = {**given_settings(settings), "group": group}
+    asyncio.run(_shadow(screen, location, given, once=once))
+
+
+async def _shadow(screen: Screen, location: str, given: dict[str, Any], *, once: bool) -> None:
+    from replay.kafka_streams import options_of
+    from replay.kafka_streams.broker import StreamsGroup
+    from replay.kafka_streams.shadow import shadow
+
+    async with StreamsGroup(location, given["group"]) as read:
+        options = options_of(read.source, given)
+        told = waiting = 0
+        while True:
+            if await read.catch_up():
+                rounds = shadow(read.source, options)
+                if once:
+                    screen.answer({"group": read.group, "rounds": [each.document() for each in rounds]}, *_parts(read.group, rounds))
+                    return
+                for each in rounds[told:]:
+                    _say(screen, each)
+                told = len(rounds)
+            elif once:
+                raise InputError(f"--group: {location} has no generation of a group {read.group!r}")
+            elif not told and not waiting:
+                waiting = 1
+                screen.remark(f"no generation of {read.group!r} yet; waiting for one")
+            await asyncio.sleep(_ROUND_S)
+
+
+def _parts(group: str, rounds: list[ShadowRound]) -> list[str | Table]:
+    columns = ("generation", "when", "because", "members", "leader moved", "to nobody", "equipoise would move", "copying first")
+    rows = [
+        (
+            each.generation, day_text(each.at_ms), cause_text(each.cause), len(each.members), len(each.moved), len(each.unassigned), len(each.target),
+            len(each.warming),
+        )
+        for each in rounds
+    ]  # fmt: skip
+    moved, ours = sum(len(each.moved) for each in rounds), sum(len(each.target) for each in rounds)
+    head = f"{click.style(group, bold=True)}  {counted(len(rounds), 'generation')}: its leader moved {counted(moved, 'task')}, equipoise would {ours}"
+    return [head, "", Table(columns=columns, rows=rows)]
+
+
+def _say(screen: Screen, each: ShadowRound) -> None:
+    if screen.json:
+        click.echo(json.dumps(each.document()))
+        return
+    nobody = f"; nobody has {tasks_text(each.unassigned)}" if each.unassigned else ""
+    copied = f"; it would copy {tasks_text(each.warming)} first" if each.warming else ""
+    click.echo(f"{day_text(each.at_ms)} generation {each.generation}: {cause_text(each.cause)}; {', '.join(each.members) or 'nobody'}")
+    click.echo(f"  its leader: {_steps(each.moved)}{nobody}")
+    click.echo(f"  equipoise:  {_steps(each.target)}{copied}")
+
+
+def _steps(steps: tuple[Step, ...]) -> str:
+    if not steps:
+        return "nothing moves"
+    named = ", ".join(each.text() for each in steps[:_MOST_NAMED])
+    return named if len(steps) <= _MOST_NAMED else f"{named} and {len(steps) - _MOST_NAMED} more"

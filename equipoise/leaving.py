@@ -1,0 +1,193 @@
+"""Asks members of a live group to leave, and follows until they are gone (PROTOCOL M8): what `equipoise scale-down` does without a LOG.
+
+Whom to ask is `assignors.scale_down`'s; the group is folded here from its log, and all that is written is the request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import enum
+from collections.abc import Iterable
+from types import TracebackType
+from typing import TYPE_CHECKING, Any, Self
+
+import attrs
+
+from equipoise.live import LiveSettings
+from equipoise.worker.follower import Follower
+from events.errors import InputError
+from events.facts import LeaveRequested
+from events.log.kafka.envelope import group_key, pack_fact, partition_of
+from events.log.kafka.opening import reaching
+from replay.wording import groups_text
+from statemachine.state import GroupState, MemberState, known_lag
+
+if TYPE_CHECKING:
+    from assignors.scale_down import ScaleDown
+
+LOOK_S = 0.5
+MOST_PICKS = 5
+"""Requests that may be refused one after the other, because somebody joined or left between the picking and the asking."""
+
+
+class Stage(enum.Enum):
+    """How far a member is on its way out."""
+
+    DRAINING = "draining"
+    RELEASED = "released"
+    """It owns nothing and may go."""
+    LEFT = "left"
+    DIED = "died"
+    """It is gone and did not say so; if it comes back within ten minutes it is asked again."""
+    STAYS = "stays"
+    """The request was taken back."""
+
+    @property
+    def is_out(self) -> bool:
+        return self in (Stage.LEFT, Stage.DIED)
+
+
+@attrs.frozen(kw_only=True)
+class Going:
+    """One member on its way out. `tasks`: it still has; `warming` of them are copied elsewhere, with `lag_records` to restore at last report."""
+
+    member: str
+    stage: Stage
+    tasks: int = 0
+    warming: int = 0
+    lag_records: int = 0
+
+    def line(self) -> str:
+        """For people."""
+        if self.stage is not Stage.DRAINING:
+            return f"{self.member} {'was released' if self.stage is Stage.RELEASED else self.stage.value}"
+        copies = f", {self.warming} of them being copied elsewhere ({self.lag_records:,} records to go)" if self.warming else ""
+        return f"{self.member} still has {self.tasks} task{'' if self.tasks == 1 else 's'}{copies}"
+
+
+class Leaving:
+    """The members of one group that are on their way out."""
+
+    def __init__(self, settings: LiveSettings, group: str) -> None:
+        self._settings = settings
+        self.group = group
+        self._follower = Follower(settings, settings.topics, group)
+        self.members: tuple[str, ...] = ()
+        """Whom to follow, by id."""
+        self._stages: dict[str, Stage] = {}
+
+    async def __aenter__(self) -> Self:
+        from aiokafka import AIOKafkaProducer
+
+        self._producer = AIOKafkaProducer(**self._settings.options(), enable_idempotence=True)
+        try:
+            with reaching(self._settings):
+                await self._producer.start()
+        except BaseException:
+            await self._producer.stop()
+            raise
+        return self
+
+    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        await self._producer.stop()
+
+    async def state(self) -> GroupState:
+        """The group as it is now. Raises InputError when there is none, GroupHalted when it stands still: nobody would be told."""
+        await self._follower.catch_up()
+        found = next(self._follower.groups(), None)
+        if found is None:
+            everybody = Follower(self._settings, self._settings.topics)
+            await everybody.catch_up()
+            raise InputError(f"--group: the log holds no fact of group {self.group!r}; {groups_text({each.name for _, each in everybody.groups()})}")
+        lead = found[1]
+        if lead.halted is not None:
+            raise lead.halted
+        return lead.machine.state
+
+    async def pick(self, percent: int) -> ScaleDown:
+        """Whom to ask, as the group is now. Nobody is asked yet."""
+        from assignors.scale_down import scale_down
+        from statemachine.leader import build_problem
+
+        state = await self.state()
+        if state.config is not None and state.config.led_by != "equipoise":
+            raise InputError(f"--group: {self.group!r} is led by something else; equipoise cannot ask its members")
+        return scale_down(build_problem(state), percent)
+
+    async def ask(self, percent: int) -> ScaleDown:
+        """Picks members and asks them, all in one fact. When the group has changed meanwhile, so that somebody is not there, it picks anew."""
+        for _ in range(MOST_PICKS):
+            found = await self.pick(percent)
+            asked = tuple(sorted(each.member for each in found.asked))
+            self.follow((*asked, *found.leaving))
+            if not asked:
+                return found
+            await self._say(LeaveRequested(members=asked))
+            state = await self.state()
+            if all(state.is_asked(member) or member not in state.members for member in asked):
+                return found
+        raise InputError(f"--group: members of {self.group!r} come and go too fast to be asked; try again")
+
+    async def asked(self) -> tuple[str, ...]:
+        """Who is asked to leave now, or would be if it came back."""
+        state = await self.state()
+        return tuple(sorted(member for member in state.asked if state.is_asked(member) or state.is_to_be_asked(member)))
+
+    async def withdraw(self) -> tuple[str, ...]:
+        """Takes every request back; gives those that stay. Who was released already goes all the same."""
+        asked = await self.asked()
+        if not asked:
+            return ()
+        await self._say(LeaveRequested(members=asked, withdrawn=True))
+        left = await self.asked()
+        return tuple(member for member in asked if member not in left)
+
+    async def _say(self, fact: LeaveRequested) -> None:
+        partition = partition_of(self.group, await self._follower.partitions())
+        with reaching(self._settings):
+            await self._producer.send_and_wait(self._settings.topics.facts, pack_fact(fact), key=group_key(self.group), partition=partition)
+
+    def follow(self, members: Iterable[str]) -> None:
+        """From here on `look` tells of these."""
+        self.members = tuple(sorted(members))
+        self._stages = dict.fromkeys(self.members, Stage.DRAINING)
+
+    async def look(self) -> list[Going]:
+        """How far each is, by id."""
+        state = await self.state()
+        return [self._going(state, member) for member in self.members]
+
+    def _going(self, state: GroupState, name: str) -> Going:
+        member = state.members.get(name)
+        if member is None:
+            # Who left has no request any more; who is remembered for another one went without a word.
+            stage = Stage.DIED if state.is_to_be_asked(name) else Stage.LEFT
+        elif self._stages[name].is_out and not (state.is_asked(name) or state.is_to_be_asked(name)):
+            stage = self._stages[name]  # somebody was started under that name since
+        elif member.released:
+            stage = Stage.RELEASED
+        elif not member.leaving and not state.is_to_be_asked(name):
+            stage = Stage.STAYS
+        else:
+            stage = Stage.DRAINING
+        self._stages[name] = stage
+        return Going(member=name, stage=stage) if member is None or stage is not Stage.DRAINING else _draining(state, member)
+
+    async def until_next_look(self) -> None:
+        await asyncio.sleep(LOOK_S)
+
+    async def is_answered(self) -> bool:
+        """Whether a worker has published what the group's facts cause; False: none is running, or it is behind."""
+        return await self._follower.is_published()
+
+
+def _draining(state: GroupState, member: MemberState) -> Going:
+    moves: list[Any] = [movement for movement in state.in_flight.values() if movement.source == member.member_id]
+    lags = [known_lag(state.members[each.destination].lags.get(each.task)) for each in moves if each.task in state.members[each.destination].warmup]
+    return Going(
+        member=member.member_id,
+        stage=Stage.DRAINING,
+        tasks=len(member.active) + len(member.revoking),
+        warming=len(lags),
+        lag_records=sum(lag for lag in lags if lag is not None),
+    )

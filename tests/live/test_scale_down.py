@@ -1,0 +1,116 @@
+"""`equipoise scale-down` on a live group: members are asked, drained, released, and their processes end; interrupted, followed again, taken back."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import attrs
+import pytest
+
+from tests.live.leader import leading
+from tests.live.orders import PATIENCE_S, Orders
+from tests.live.test_restorer import until
+
+pytestmark = pytest.mark.slow
+
+
+class Tool:
+    """`equipoise scale-down` as a process."""
+
+    def __init__(self, orders: Orders, folder: Path, *arguments: str, name: str = "tool") -> None:
+        where = ["--bootstrap", orders.connection.bootstrap, "--prefix", orders.prefix, "--group", orders.group]
+        self._out, self._err = folder / f"{name}.stdout", folder / f"{name}.stderr"
+        command = [sys.executable, "-m", "equipoise", "scale-down", *where, *arguments]
+        with open(self._out, "wb") as out, open(self._err, "wb") as err:
+            self.process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, "NO_COLOR": "1"})
+
+    @property
+    def out(self) -> str:
+        return self._out.read_text()
+
+    @property
+    def err(self) -> str:
+        return self._err.read_text()
+
+    async def ends(self) -> int:
+        async with asyncio.timeout(PATIENCE_S):
+            return await asyncio.to_thread(self.process.wait)
+
+
+async def run(orders: Orders, folder: Path, *arguments: str, code: int = 0) -> Tool:
+    tool = Tool(orders, folder, *arguments)
+    assert await tool.ends() == code, tool.out + tool.err
+    return tool
+
+
+async def test_members_are_asked_released_and_gone_and_no_order_is_lost(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    with Orders(bootstrap, prefix, tmp_path, "exactly_once", partitions=6) as orders:
+        await orders.make_topics()
+        async with leading(bootstrap, prefix, orders.group, orders.config, orders.topology) as leader:
+            state = leader.machine.state
+            names = {member: orders.start(member) for member in ("m1", "m2", "m3", "m4")}
+            await until(lambda: sorted(set(state.owner.values())) == ["m1", "m2", "m3", "m4"] and len(state.owner) == 6 and not state.in_flight)
+            load = asyncio.ensure_future(orders.produce(8_000, per_second=200))
+
+            dry = json.loads((await run(orders, tmp_path, "--to", "50%", "--dry-run", "--json")).out)
+            assert (dry["keep"], len(dry["asked"])) == (2, 2)
+            assert not state.asked, "nobody is asked by looking"
+
+            tool = await run(orders, tmp_path, "--to", "50%")
+            gone = [each["member"] for each in dry["asked"]]
+            for member in gone:
+                assert await orders.gone(names[member]) == 0, "who was released ends by itself"
+                assert f"{member} is asked to leave" in orders.said(names[member])
+                assert f"{member} left" in tool.err.splitlines()
+            assert "2 members gone after" in tool.out
+            assert (len(state.owner), sorted(state.members), state.asked) == (6, sorted({"m1", "m2", "m3", "m4"} - set(gone)), {})
+
+            await load
+            found = await orders.until_counted()
+            assert (found.faults, found.orders) == ([], 8_000)
+
+
+async def test_an_interrupt_leaves_the_request_standing_until_it_is_taken_back(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    """Nothing warms up in time here: what was asked for waits, and that is when people change their minds."""
+    with Orders(bootstrap, prefix, tmp_path, "at_least_once", partitions=2) as orders:
+        orders.restore_records_per_s = 4
+        orders.config = attrs.evolve(orders.config, knobs=attrs.evolve(orders.config.knobs, num_standbys=0))
+        await orders.make_topics()
+        async with leading(bootstrap, prefix, orders.group, orders.config, orders.topology) as leader:
+            state = leader.machine.state
+            first, second = orders.start("m1"), orders.start("m2")
+            await until(lambda: sorted(state.owner.values()) == ["m1", "m2"])
+            await orders.produce(6_000, per_second=3_000)
+            await orders.until_counted()
+
+            tool = Tool(orders, tmp_path, "--to", "50%")
+            await until(lambda: "asked to leave" in orders.said(first) + orders.said(second))
+            await until(lambda: "still has" in tool.err or "released" in tool.err)
+            (asked,) = state.asked
+            tool.process.send_signal(signal.SIGINT)
+            assert await tool.ends() == 130
+            assert f"scale-down --group {orders.group} --cancel" in tool.err
+            assert state.asked == {asked: None}, "the members go on leaving"
+
+            followed = await run(orders, tmp_path, "--follow", "--timeout", "1", "--json", code=1)
+            told = json.loads(followed.out)
+            assert (told["outcome"], told["members"], told["picked"]) == ("timeout", {asked: "draining"}, None)
+
+            back = await run(orders, tmp_path, "--cancel", "--json")
+            assert json.loads(back.out)["members"] == {asked: "stays"}
+            await until(lambda: not state.asked and not state.members[asked].leaving)
+            await orders.until_said(first if asked == "m1" else second, "is asked to stay after all")
+            assert "nobody is asked to leave" in (await run(orders, tmp_path, "--cancel")).out
+
+
+async def test_a_group_that_is_not_there_is_named(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    with Orders(bootstrap, prefix, tmp_path, "at_least_once", partitions=1) as orders:
+        async with leading(bootstrap, prefix, "another", orders.config, orders.topology):
+            tool = await run(orders, tmp_path, "--to", "50%", code=2)
+            assert tool.err == f"equipoise: --group: the log holds no fact of group {orders.group!r}; it holds 'another'\n"
