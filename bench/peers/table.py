@@ -19,10 +19,9 @@ def rows_of(runs: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[list[
     sums and maxima over them."""
     rows: list[list[Cell]] = []
     for action, name in NAMES.items():
-        for run in runs:
-            costs = [step["cost"] for step in run["steps"] if step["action"] == action]
+        for system, costs in _costs(runs, action).items():
             if costs:
-                rows.append(_row(run["system"], name + (f" of {len(costs)}" if action == "restart" else ""), costs))
+                rows.append(_row(system, name + (f" of {len(costs)}" if action == "restart" else ""), costs))
     return COLUMNS, rows
 
 
@@ -31,13 +30,20 @@ def summary_of(runs: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[li
     rows: list[list[Cell]] = []
     for action, name in NAMES.items():
         cells: list[Cell] = []
-        for run in runs:
-            costs = [step["cost"] for step in run["steps"] if step["action"] == action]
+        for costs in _costs(runs, action).values():
             cut = "" if all(cost["settled"] for cost in costs) else "over "
             cells.append(f"{cut}{sum(cost['unavailable_ms'] for cost in costs) / len(costs) / 1_000:.1f}" if costs else None)
         if cells != [None] * len(cells):
             rows.append([name + (", each" if action == "restart" else ""), *cells])
-    return ("task-seconds without an answer", *(run["system"] for run in runs)), rows
+    return ("task-seconds without an answer", *dict.fromkeys(run["system"] for run in runs)), rows
+
+
+def _costs(runs: Sequence[dict[str, Any]], action: str) -> dict[str, list[dict[str, Any]]]:
+    """Of each system, whichever of `runs` they are from."""
+    found: dict[str, list[dict[str, Any]]] = {run["system"]: [] for run in runs}
+    for run in runs:
+        found[run["system"]] += [step["cost"] for step in run["steps"] if step["action"] == action]
+    return found
 
 
 def _row(system: str, action: str, costs: list[dict[str, Any]]) -> list[Cell]:

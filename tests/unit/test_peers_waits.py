@@ -111,7 +111,8 @@ def test_bounces_are_one_row() -> None:
 
 def test_the_summary_has_a_column_for_each_system() -> None:
     bounces = [step("restart", each > 0, unavailable_ms=1_500 * each) for each in range(3)]
-    runs = [{"system": "s", "steps": bounces}, {"system": "t", "steps": [step("kill", True, unavailable_ms=2_340)]}]
+    killed = step("kill", True, unavailable_ms=2_340)
+    runs = [{"system": "s", "steps": bounces[:2]}, {"system": "t", "steps": [killed]}, {"system": "s", "steps": bounces[2:]}]
     columns, rows = summary_of(runs)
     assert columns == ("task-seconds without an answer", "s", "t")
     assert rows == [["rolling restart, each", "over 1.5", None], ["kill -9", None, "2.3"]]
