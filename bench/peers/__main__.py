@@ -78,7 +78,8 @@ def peers(screen: Screen, only: list[str], actions: list[str], bootstrap: str | 
     try:
         with _broker(bootstrap) as reached:
             for key in screen.track(only, "measuring", len(only)):
-                system = SYSTEMS[key](reached, f"peers-{key}-{time.time_ns() // 1_000_000}", home / key, given, standbys)
+                name = f"peers-{key}-{time.time_ns() // 1_000_000}"
+                system = SYSTEMS[key](reached, name, home / name, given, standbys)
                 begun_s = time.monotonic()
 
                 def told(line: str, begun_s: float = begun_s) -> None:
