@@ -16,9 +16,10 @@ import enum
 import hashlib
 from collections import deque
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 import attrs
+import msgpack
 
 from assignors import registry
 from assignors.problem import Assignor
@@ -28,12 +29,13 @@ from events.decisions import (
     AssignmentProposed,
     BalanceEvaluated,
     Checkpointed,
+    Decision,
     MemberAsked,
     MemberAssigned,
     MemberExpired,
     MemberWarned,
 )
-from events.errors import GroupHalted, LogError
+from events.errors import GroupHalted, InputError, LogError
 from events.facts import LogOpened
 from events.records import DecisionRecord, Record
 from events.tasks import tasks_text
@@ -189,7 +191,7 @@ def verify(entries: Iterable[Entry], *, load: Load = registry.load, advance: Cal
     pass and is in the answer; so is a log without any record. `load`: as for GroupMachine. `advance`: told the number of records read since it was
     last called.
     """
-    groups: dict[str, _Group] = {}
+    groups: dict[str, GroupVerifier] = {}
     opened: Record | None = None
     log_id = ""
     records = 0
@@ -214,10 +216,10 @@ def verify(entries: Iterable[Entry], *, load: Load = registry.load, advance: Cal
     return Verification(log_id=log_id, groups=answers, records=records, problem=problem, offset=offset)
 
 
-def _group(groups: dict[str, _Group], name: str, opened: Record | None, load: Load) -> _Group:
+def _group(groups: dict[str, GroupVerifier], name: str, opened: Record | None, load: Load) -> GroupVerifier:
     group = groups.get(name)
     if group is None:
-        group = groups[name] = _Group(name, load)
+        group = groups[name] = GroupVerifier(name, load)
         if opened is not None:
             group.machine.step(opened)
     return group
@@ -231,17 +233,38 @@ class _Waiting:
     fact: Record
 
 
-class _Group:
-    """One group on its way through the log."""
+_SAVED = 1
+"""Form of a saved verification."""
+_DIGEST_BYTES = 8
 
-    def __init__(self, name: str, load: Load) -> None:
+
+def _save_waiting(each: _Waiting) -> list[Any]:
+    record, fact = each.record, each.fact
+    place = [record.number, record.caused_by, record.index, record.fact_checksum]
+    return [*place, *codec.encode(record.decision), fact.append_ms, *codec.encode(fact.event)]
+
+
+def _restore_waiting(group: str, log_id: str, saved: list[Any]) -> _Waiting:
+    number, caused_by, index, fact_checksum, kind, version, payload, append_ms, *encoded = saved
+    decision = cast(Decision, codec.decode(kind, version, payload))
+    fact = Record(group, caused_by, append_ms, codec.decode_lenient(*encoded), fact_checksum)
+    return _Waiting(DecisionRecord(log_id, group, number, caused_by, index, fact_checksum, decision), fact)
+
+
+class GroupVerifier:
+    """One group on its way through the log: give it facts and stored decisions in order. It can be saved at any moment, and go on elsewhere.
+
+    `remembered`: stored decisions back to which a duplicate is compared with its first copy.
+    """
+
+    def __init__(self, name: str, load: Load = registry.load, *, remembered: int = MOST_REMEMBERED) -> None:
         self.name = name
         self._load = load
         self._assignor: Assignor | None = None
         self.machine = GroupMachine(load=self._remember, any_solver=True)
         self._waiting: deque[_Waiting] = deque()
         self._overflowed = False
-        self._digests: deque[bytes] = deque(maxlen=MOST_REMEMBERED)
+        self._digests: deque[bytes] = deque(maxlen=remembered)
         self._other_solver = ""
         """The solver the log is pinned to, when it is not this build's."""
         self._other_optimum = False
@@ -257,11 +280,12 @@ class _Group:
         return self._assignor
 
     @property
-    def _is_over(self) -> bool:
+    def is_over(self) -> bool:
+        """It diverges, or cannot be verified any further: what comes now changes nothing but the evidence."""
         return bool(self._problem) or self._divergence is not None
 
     def fact(self, record: Record) -> None:
-        if self._is_over:
+        if self.is_over:
             return
         try:
             decisions = self.machine.step(record)
@@ -304,7 +328,7 @@ class _Group:
     def _compare_repeated(self, record: DecisionRecord) -> None:
         oldest = self._compared - len(self._digests) + 1
         if record.number < oldest:
-            far = f"is stored again over {MOST_REMEMBERED:,} decisions later"
+            far = f"is stored again over {self._digests.maxlen:,} decisions later"
             self._problem = f"offset {record.caused_by}: decision {record.number} {far}; the copies cannot be compared"
             self._offset = record.caused_by
         elif self._digests[record.number - oldest] == _digest(record):
@@ -341,6 +365,39 @@ class _Group:
         self._note_solver(stored)
         self._evidence = [stored] if stored.caused_by == offset else []
 
+    def cannot_go_on(self, offset: int, problem: str) -> None:
+        """What its log holds at `offset` cannot be read."""
+        if not self.is_over:
+            self._problem, self._offset = problem, offset
+
+    def save(self) -> bytes:
+        """Everything that `restore` needs to go on. Of one that is over only the counts are kept, and that it is."""
+        over = self.is_over
+        waiting = [] if over else [_save_waiting(each) for each in self._waiting]
+        counts = [self._facts, self._compared, self._checkpoints, self._repeated, self._recomputed]
+        flags = [self._overflowed, self._other_solver, self._other_optimum]
+        problem = self._problem or ("" if self._divergence is None else self._divergence.problem)
+        machine = b"" if over else self.machine.snapshot()
+        saved: bytes = msgpack.packb([_SAVED, self.name, counts, flags, problem, self._offset, machine, waiting, b"".join(self._digests)])
+        return saved
+
+    @classmethod
+    def restore(cls, saved: bytes, load: Load = registry.load, *, remembered: int = MOST_REMEMBERED) -> GroupVerifier:
+        """One that goes on where `save` was called. Raises InputError for bytes of another build."""
+        form = msgpack.unpackb(saved)
+        if form[0] != _SAVED:
+            raise InputError(f"the saved state of the verification has form {form[0]}, this build reads {_SAVED}; begin it anew")
+        _, name, counts, flags, problem, offset, machine, waiting, digests = form
+        group = cls(name, load, remembered=remembered)
+        if machine:
+            group.machine = GroupMachine.restore(machine, load=group._remember, any_solver=True)
+        group._facts, group._compared, group._checkpoints, group._repeated, group._recomputed = counts
+        group._overflowed, group._other_solver, group._other_optimum = flags
+        group._problem, group._offset = problem, offset
+        group._waiting.extend(_restore_waiting(name, group.machine.state.log_id, each) for each in waiting)
+        group._digests.extend(digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES))
+        return group
+
     def answer(self) -> GroupVerification:
         divergence = self._divergence
         if divergence is not None and self._other_optimum:
@@ -361,7 +418,7 @@ class _Group:
             compared=self._compared,
             checkpoints=self._checkpoints,
             repeated=self._repeated,
-            not_yet_written=0 if self._is_over else self._recomputed - self._compared,
+            not_yet_written=0 if self.is_over else self._recomputed - self._compared,
             divergence=divergence,
             problem=self._problem,
             offset=self._offset,
@@ -377,7 +434,7 @@ _HEADER_FIELDS = ("log_id", "group", "number", "caused_by", "index", "fact_check
 
 def _digest(record: DecisionRecord) -> bytes:
     encoded = codec.encode(record.decision)
-    return hashlib.blake2b(repr((_header(record), encoded.kind, encoded.version)).encode() + encoded.payload, digest_size=8).digest()
+    return hashlib.blake2b(repr((_header(record), encoded.kind, encoded.version)).encode() + encoded.payload, digest_size=_DIGEST_BYTES).digest()
 
 
 def _what_differs(stored: DecisionRecord, recomputed: DecisionRecord) -> str:

@@ -83,8 +83,10 @@ def _round(log: Log, location: str, done: _Done, advance: Advance) -> None:
         _from_kafka(log, location, done, advance)
     elif isinstance(log, StoredLog):
         from events.log.copying import copy_log
+        from events.log.parquet.log import ArchiveLog
 
         with open_log(location, "a") as target:
+            assert isinstance(target, StoredLog | ArchiveLog), "no other form of log can be appended to"
             copied = copy_log(log, target, advance=advance)
         done.facts, done.decisions = done.facts + copied.facts, done.decisions + copied.decisions
         done.next_offsets[0] = copied.position

@@ -10,9 +10,10 @@ import attrs
 from events.errors import InputError, LogError
 from events.facts import LogOpened
 from events.log import Log
-from events.log.rows import FactRow
+from events.log.parquet.log import ArchiveLog
+from events.log.rows import DecisionRow, FactRow
 from events.log.stored import StoredLog
-from events.records import DecisionRecord, Record
+from events.records import Record
 
 _ROWS_A_TRANSACTION = 200_000
 
@@ -27,33 +28,21 @@ class Copied:
     """Offset of the next fact to copy."""
 
 
-def copy_log(source: StoredLog, target: Log, *, advance: Callable[[int], None] = lambda records: None) -> Copied:
+def copy_log(source: StoredLog, target: StoredLog | ArchiveLog, *, advance: Callable[[int], None] = lambda records: None) -> Copied:
     """Copies what is in `source` and not yet in `target`, which is open for appending.
 
     Killed at any moment, it goes on where its last transaction ended. Raises InputError when `target` holds another log, and what reading raises.
     """
-    position = target.position()
     _must_be_the_same(source, target)
     facts = decisions = 0
-    begin = max(0, position - 1)
-    there = sum(isinstance(record, DecisionRecord) for record in target.read(begin)) if position else -1
-    rows = source.checked_rows(begin)
+    rows = source.checked_rows(max(0, target.position() - 1))
     while True:
         seen = 0
         with target.transaction():
-            for row, order in islice(rows, _ROWS_A_TRANSACTION):  # it may end between a fact and its decisions: the next run looks which are there
+            for row, _ in islice(rows, _ROWS_A_TRANSACTION):
                 seen += 1
-                if isinstance(row, FactRow):
-                    if row.offset >= position:
-                        target.append_payload(row.group, row.append_ms, row.kind, row.version, row.payload)
-                        facts, there = facts + 1, 0
-                elif there > 0:
-                    there -= 1
-                else:
-                    record = order.record(row)
-                    assert isinstance(record, DecisionRecord), "a decision's row gives a decision"
-                    target.append_decisions([record])
-                    decisions += 1
+                if target.append_row(row):
+                    facts, decisions = facts + isinstance(row, FactRow), decisions + isinstance(row, DecisionRow)
         advance(seen)
         if not seen:
             return Copied(facts=facts, decisions=decisions, position=target.position())

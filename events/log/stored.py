@@ -177,6 +177,25 @@ class StoredLog(abc.ABC):
                 self._order.take(row)
                 self._store(row)
 
+    def append_row(self, row: Row) -> bool:
+        """Append a row of another log as it is, or nothing when it is there already; returns whether it was appended.
+
+        Raises what reading such a row raises: it must follow on.
+        """
+        self._must_append()
+        order = self._order
+        if isinstance(row, FactRow):
+            is_there = row.offset < order.position
+        else:
+            is_there = row.caused_by < order.position - 1 or (row.caused_by == order.position - 1 and row.index < order.index)
+        if is_there:
+            return False
+        with self.transaction():
+            order.take(row)
+            order.record(row)
+            self._store(row)
+        return True
+
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
         """All appends within become lasting together, or none. See `events.log.Log.transaction`."""

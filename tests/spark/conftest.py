@@ -13,6 +13,7 @@ import pytest
 
 from replay.fleet import Fleet, make_fleet
 from replay.spark.session import NO_JAVA, session
+from tests.live.brokers import Brokers, jars
 
 GROUPS = 4
 FLEET = Fleet(groups=GROUPS, records=4_000, seed=5)
@@ -24,11 +25,12 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     if shutil.which("java") is None:
         raise pytest.UsageError(NO_JAVA)
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    connector = jars(Path(__file__).with_name("pom.xml"))
     settings = {
+        "spark.jars": ",".join(str(jar) for jar in sorted(connector.glob("*.jar"))),
         "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-        "spark.sql.streaming.stateStore.providerClass": "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider",
-        "spark.task.maxFailures": "4",
     }
     made, _ = session("local[2,4]", settings)
     yield made
@@ -41,3 +43,14 @@ def fleet(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("fleet") / "archive"
     make_fleet(FLEET, path)
     return path
+
+
+@pytest.fixture(scope="session")
+def bootstrap() -> Iterator[str]:
+    """``host:port`` of a real Kafka."""
+    given = os.environ.get("KAFKA_BOOTSTRAP")
+    if given:
+        yield given
+        return
+    with Brokers() as brokers:
+        yield brokers.bootstrap

@@ -7,12 +7,15 @@ from equipoise.cli.front import Front
 SPARK_COMMANDS = {
     "verify": "equipoise.cli.spark.verify:verify",
     "timeline": "equipoise.cli.spark.timeline:timeline",
+    "stream": "equipoise.cli.spark.stream:stream",
+    "archive": "equipoise.cli.spark.stream:archive",
+    "script": "equipoise.cli.spark.script:script",
 }
 
 spark = Front(
     name="spark",
     commands_by_place=SPARK_COMMANDS,
-    short_help="verify and timeline over many groups, on Spark.",
+    short_help="verify, timeline and more over many groups, on Spark.",
     help="""verify and timeline over the many groups of Parquet archives, on Apache Spark: on all cores of this machine, or on a cluster
     (--master, spark-submit). An ARCHIVE is a folder that `equipoise archive` has written; make one of a file with
     `equipoise archive group.db --to archive/`.

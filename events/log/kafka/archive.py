@@ -46,8 +46,8 @@ def archive(
     begin = target.position()
     _must_be_the_same(source, target)
     facts = decisions = 0
-    batch: list[_Settled] = []
-    settled = _Settling()
+    batch: list[Settled] = []
+    settled = Settling()
     for each in settled.over(source.rows(partition, begin)):
         batch.append(each)
         if len(batch) >= facts_a_transaction:
@@ -60,27 +60,29 @@ def archive(
 
 
 @attrs.frozen
-class _Settled:
+class Settled:
+    """A fact and everything it caused."""
+
     fact: FactRow
     decisions: list[StoredDecision]
 
 
-class _Settling:
-    """Facts with their decisions, once nothing can be missing."""
+class Settling:
+    """Facts with their decisions, once nothing can be missing. `pending`: those that wait, `numbers`: group -> its last decision's number."""
 
     def __init__(self) -> None:
-        self.pending: list[_Settled] = []
-        self._numbers: dict[str, int] = {}
+        self.pending: list[Settled] = []
+        self.numbers: dict[str, int] = {}
 
-    def over(self, rows: Iterator[FactRow | StoredDecision]) -> Iterator[_Settled]:
+    def over(self, rows: Iterator[FactRow | StoredDecision]) -> Iterator[Settled]:
         for row in rows:
             if isinstance(row, FactRow):
-                self.pending.append(_Settled(row, []))
+                self.pending.append(Settled(row, []))
                 continue
             decision = row.row
-            if decision.number <= self._numbers.get(decision.group, 0):
+            if decision.number <= self.numbers.get(decision.group, 0):
                 continue  # a second copy
-            self._numbers[decision.group] = decision.number
+            self.numbers[decision.group] = decision.number
             if not self.pending or decision.caused_by < self.pending[0].fact.offset:
                 problem = f"its decision {decision.number} of group {decision.group!r} came after later ones: the group had been halted"
                 raise LogError(decision.caused_by, f"{problem}; make the archive anew")
@@ -97,7 +99,7 @@ def _must_be_the_same(source: KafkaLog, target: Log) -> None:
         raise InputError(f"{target.location}: holds log {named!r}, and {source.location} is {source.opened.log_id!r}; name another file")
 
 
-def _write(target: Log, batch: list[_Settled]) -> int:
+def _write(target: Log, batch: list[Settled]) -> int:
     decisions = 0
     if batch:
         with target.transaction():

@@ -17,6 +17,7 @@ from events.errors import InputError, LogError
 from events.facts import Fact, LogOpened
 from events.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, check_archive, is_archive, make_archive, pyarrow
 from events.log.parquet.store import ArchivePartition
+from events.log.rows import Row
 from events.log.stored import Mode
 from events.records import DecisionRecord, Record
 
@@ -152,6 +153,10 @@ class ArchiveLog:
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
         """See `events.log.Log.append_decisions`."""
         self._to_append().append_decisions(decisions)
+
+    def append_row(self, row: Row) -> bool:
+        """See `events.log.stored.StoredLog.append_row`."""
+        return self._to_append().append_row(row)
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
         """See `events.log.Log.transaction`. Each one makes a file of its own, so append much in one."""

@@ -293,7 +293,7 @@ def test_a_file_is_archived_once_whatever_was_there(form: str, tmp_path: Path, p
     for kept in range(len(written) + 1):
         put(path, rows_of(tmp_path / form)[:kept])
         source = SqliteLog(tmp_path / form, "r") if form.endswith("db") else JsonLinesLog(tmp_path / form, "r")
-        with source, open_log(path, "a") as target:
+        with source, ArchiveLog(str(path), "a") as target:
             copied = copy_log(source, target)
         assert copied.facts + copied.decisions == len(written) - kept
         assert read_all(path) == written

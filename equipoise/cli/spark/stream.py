@@ -1,0 +1,160 @@
+"""`equipoise spark stream` and `equipoise spark archive`: a live log in Kafka verified, or archived, without end."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.screen import Screen
+from equipoise.cli.spark.shared import spark_options, spark_session
+from events.errors import InputError
+from replay.wording import counted
+
+F = TypeVar("F", bound=Callable[..., Any])
+_LOOK_S = 1
+
+
+def _streaming(run: F) -> F:
+    run = click.argument("location", metavar="KAFKA")(run)
+    where_it_is = "The query's own folder, where it keeps how far it is."
+    run = click.option("--checkpoint", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help=where_it_is)(run)
+    run = click.option("--once", is_flag=True, help="Take all that is there now, and end.")(run)
+    run = click.option("--most-records", type=click.IntRange(1), default=200_000, show_default=True, help="Records a trigger takes at most.")(run)
+    run = click.option("--metrics-port", type=click.IntRange(1, 65_535), metavar="PORT", help="Serve counts to Prometheus there.")(run)
+    return spark_options(run)
+
+
+@command("stream", short_help="Verify a live log in Kafka without end; what is wrong becomes a row.")
+@_streaming
+@click.option("--alerts", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Where rows of what is wrong go, as Parquet.")
+def stream(
+    screen: Screen,
+    location: str,
+    master: str | None,
+    settings: tuple[str, ...],
+    checkpoint: Path,
+    once: bool,
+    most_records: int,
+    metrics_port: int | None,
+    alerts: Path,
+) -> int:
+    """Refolds every group of KAFKA (kafka://host:port[/prefix]) as its records come, and compares each decision as `equipoise verify` does. The first
+    thing that is wrong with a group becomes a row in --alerts within the trigger that reads it. Killed at any moment, it goes on where it was.
+
+    Exit code, with --once: 0 nothing was wrong; 1 at least one row was written.
+
+    \b
+    Examples:
+      spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 $(equipoise spark script) \\
+        stream kafka://127.0.0.1:9092 --alerts alerts/ --checkpoint state/
+      equipoise spark stream kafka://127.0.0.1:9092 --alerts alerts/ --checkpoint state/ --once \\
+        --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
+    """
+    from replay.spark.stream import spark_stream
+
+    with spark_session(master, settings) as spark:
+        records = _records(spark, location, most_records)
+        query = spark_stream(records, alerts, checkpoint, trigger={"availableNow": True} if once else None)
+        totals = _follow(screen, query, metrics_port)
+    told = f"{counted(totals['facts'], 'fact')} and {counted(totals['decisions'], 'decision')} verified, {counted(totals['alerts'], 'alert')}"
+    screen.answer({"alerts_folder": str(alerts), **totals}, f"{told} in {alerts}" if totals["alerts"] else told)
+    return 1 if totals["alerts"] else 0
+
+
+@command("archive", short_help="Archive a live log in Kafka without end.")
+@_streaming
+@click.option("--to", "archive_folder", required=True, metavar="ARCHIVE", type=click.Path(path_type=Path), help="One that is there grows.")
+def archive(
+    screen: Screen,
+    location: str,
+    master: str | None,
+    settings: tuple[str, ...],
+    checkpoint: Path,
+    once: bool,
+    most_records: int,
+    metrics_port: int | None,
+    archive_folder: Path,
+) -> None:
+    """Copies every partition of KAFKA (kafka://host:port[/prefix]) to the Parquet archive ARCHIVE, each fact once all that it caused is written.
+    Killed at any moment, it goes on where it was, and no record stands there twice. Merge its small files now and then with `equipoise compact`.
+
+    \b
+    Examples:
+      spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 $(equipoise spark script) \\
+        archive kafka://127.0.0.1:9092 --to archive/ --checkpoint state/
+    """
+    from events.log.parquet.log import ArchiveLog
+    from replay.spark.archive import spark_archive
+
+    with spark_session(master, settings) as spark:
+        records = _records(spark, location, most_records)
+        query = spark_archive(records, archive_folder, checkpoint, trigger={"availableNow": True} if once else None)
+        _follow(screen, query, metrics_port)
+    with ArchiveLog(str(archive_folder), "r") as log:
+        offsets = [(partition, log.part(partition).position()) for partition in log.partitions()]
+        count = log.count()
+    where = ", ".join(f"offset {offset} of partition {partition}" for partition, offset in offsets)
+    document = {"archive": str(archive_folder), "records": count, "next_offsets": [{"partition": each, "offset": offset} for each, offset in offsets]}
+    screen.answer(document, f"{count:,} records in {archive_folder}, up to {where or 'nothing yet'}")
+
+
+def _records(spark: Any, location: str, most_records: int) -> Any:
+    from events.log.kafka.log import SCHEME, Place
+    from replay.spark.kafka import records
+
+    if not location.startswith(SCHEME):
+        raise InputError(f"{location}: is no log in Kafka; write kafka://host:port[/prefix]")
+    place = Place.parse(location)
+    if place.partition is not None:
+        raise InputError(f"{location}: a stream takes all partitions; leave ?partition out")
+    return records(spark, place.connection, place.topics, most_records=most_records)
+
+
+def _follow(screen: Screen, query: Any, metrics_port: int | None) -> dict[str, int]:
+    """Until the query ends or is interrupted: counts what it did, and serves the counts."""
+    from replay.spark.stream import METRIC
+
+    totals = {"records": 0, "facts": 0, "decisions": 0, "alerts": 0}
+    seen = -1
+    with _metrics(metrics_port, totals):
+        while True:
+            over = query.awaitTermination(_LOOK_S)
+            for progress in query.recentProgress:
+                if progress.batchId <= seen:
+                    continue
+                seen = progress.batchId
+                observed = progress.observedMetrics.get(METRIC)
+                totals["records"] += progress.numInputRows
+                for name in ("facts", "decisions", "alerts"):
+                    totals[name] += 0 if observed is None else observed[name] or 0
+                if observed is not None and observed["alerts"]:
+                    screen.remark(f"{counted(observed['alerts'], 'alert')} in trigger {progress.batchId}")
+            if over:
+                return totals
+
+
+@contextlib.contextmanager
+def _metrics(port: int | None, totals: dict[str, int]) -> Iterator[None]:
+    if port is None:
+        yield
+        return
+    try:
+        from prometheus_client import CollectorRegistry, Gauge, start_http_server
+    except ImportError:
+        raise InputError("--metrics-port needs the extra: pip install 'equipoise[kafka]'") from None
+    registry = CollectorRegistry()
+    for name in sorted(totals):
+        gauge = Gauge(f"equipoise_stream_{name}", f"{name.capitalize()} since this process began.", registry=registry)
+        gauge.set_function(partial(totals.__getitem__, name))
+    server, thread = start_http_server(port, registry=registry)
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()

@@ -1,0 +1,146 @@
+"""A log in Kafka archived by Structured Streaming: each trigger's records, once they are settled, go to the Parquet archive, every one once.
+
+Spark's state keeps what waits; the archive itself knows what it has, so a trigger that is done again after a failure adds nothing twice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import attrs
+import msgpack
+
+from events.errors import InputError
+from events.facts import LogOpened
+from events.log.kafka.archive import Settled, Settling
+from events.log.kafka.envelope import StoredDecision, fact_record
+from events.log.parquet.log import ArchiveLog
+from events.log.rows import DecisionRow, FactRow, Row
+from events.records import Record
+from replay.spark.stream import STATE_STORE, arrived
+from replay.watch import InOrder
+
+_COLUMNS = (
+    "partition int, seq bigint, `group` string, offset bigint, append_ms bigint, kind int, version int, payload binary, "
+    "number bigint, caused_by bigint, `index` bigint, checksum bigint"
+)
+_NAMES = [part.split()[0].strip("`") for part in _COLUMNS.split(", ")]
+
+
+class Settle:
+    """What one partition's state is between triggers: records that wait for the one before them, facts that wait for their decisions."""
+
+    def __init__(self) -> None:
+        self._order = InOrder()
+        self._settling = Settling()
+        self._next_row = 0
+
+    def feed(self, records: Iterator[Any]) -> list[tuple[int, Row]]:
+        """Takes what arrived; returns (place in the partition's archive, row) of what is settled, in order. Raises LogError."""
+        for each in records:
+            self._order.add(each)
+        settled: list[Row] = []
+        for done in self._settling.over(self._order.due()):
+            settled += [done.fact, *(stored.row for stored in done.decisions)]
+        first, self._next_row = self._next_row, self._next_row + len(settled)
+        return list(enumerate(settled, first))
+
+    def save(self) -> bytes:
+        pending = [
+            [list(attrs.astuple(each.fact)), [[list(attrs.astuple(stored.row)), stored.log_id, stored.fact_checksum] for stored in each.decisions]]
+            for each in self._settling.pending
+        ]
+        saved: bytes = msgpack.packb([self._order.save(), pending, self._settling.numbers, self._next_row])
+        return saved
+
+    @classmethod
+    def restore(cls, saved: bytes) -> Settle:
+        settle = cls()
+        order, pending, settle._settling.numbers, settle._next_row = msgpack.unpackb(saved)
+        settle._order = InOrder.restore(order)
+        settle._settling.pending = [
+            Settled(FactRow(*fact), [StoredDecision(DecisionRow(*row), log_id, checksum) for row, log_id, checksum in decisions])
+            for fact, decisions in pending
+        ]
+        return settle
+
+
+def processor() -> Any:
+    """The stateful processor, keyed by partition."""
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    class SettleProcessor(StatefulProcessor):
+        def init(self, handle: Any) -> None:
+            self._state = handle.getValueState("settle", "saved binary")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803 - Spark's names
+            import pandas as pd
+
+            settle = Settle.restore(bytes(self._state.get()[0])) if self._state.exists() else Settle()
+            settled = settle.feed(arrived(rows))
+            self._state.update((settle.save(),))
+            if settled:
+                yield pd.DataFrame([_columns_of(int(key[0]), seq, row) for seq, row in settled], columns=_NAMES).astype(_KINDS)
+
+        def close(self) -> None:
+            pass
+
+    return SettleProcessor()
+
+
+_KINDS = dict.fromkeys(("offset", "append_ms", "number", "caused_by", "index"), "Int64")
+"""Columns that may be empty: pandas would make floats of them otherwise."""
+
+
+def _columns_of(partition: int, seq: int, row: Row) -> list[Any]:
+    what = [row.kind, row.version, row.payload]
+    if isinstance(row, FactRow):
+        return [partition, seq, row.group, row.offset, row.append_ms, *what, None, None, None, row.checksum]
+    return [partition, seq, row.group, None, None, *what, row.number, row.caused_by, row.index, row.checksum]
+
+
+def spark_archive(records: Any, archive: Path, checkpoint: Path, *, trigger: dict[str, Any] | None = None) -> Any:
+    """Starts the query and returns it. `records`: `replay.spark.kafka.records`; `archive`: a folder that every worker sees."""
+    location = str(archive.resolve())
+    ArchiveLog(location, "a").close()  # that it is there, and can be written to
+    records.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
+    settled = records.groupBy("partition").transformWithStateInPandas(
+        statefulProcessor=processor(), outputStructType=_COLUMNS, outputMode="Append", timeMode="None"
+    )
+
+    def append(batches: Iterator[Any]) -> Iterator[Any]:
+        import pyarrow as pa
+
+        for partition, rows in groupby(_rows_of(batches), key=lambda pair: pair[0]):
+            with ArchiveLog(f"{location}?partition={partition}", "a") as log, log.transaction():
+                appended = sum(_append(log, row) for _, row in rows)
+            yield pa.RecordBatch.from_pylist([{"partition": partition, "records": appended}])
+
+    def write(batch: Any, batch_id: int) -> None:
+        ordered = batch.repartition("partition").sortWithinPartitions("partition", "seq")
+        ordered.mapInArrow(append, "partition bigint, records bigint").collect()
+
+    writer = settled.writeStream.outputMode("append").foreachBatch(write).option("checkpointLocation", str(checkpoint))
+    return writer.queryName("equipoise archive").trigger(**(trigger or {"processingTime": "10 seconds"})).start()
+
+
+def _rows_of(batches: Iterator[Any]) -> Iterator[tuple[int, Row]]:
+    for batch in batches:
+        columns = [batch.column(name).to_pylist() for name in _NAMES]
+        for partition, _, group, offset, append_ms, kind, version, payload, number, caused_by, index, checksum in zip(*columns, strict=True):
+            if number is None:
+                yield partition, FactRow(group, offset, append_ms, kind, version, payload, checksum)
+            else:
+                yield partition, DecisionRow(group, number, caused_by, index, kind, version, payload, checksum)
+
+
+def _append(log: ArchiveLog, row: Row) -> bool:
+    if isinstance(row, FactRow) and row.offset == 0 and log.position():
+        there = next(log.read())
+        opened = fact_record(row).event
+        if not isinstance(there, Record) or not isinstance(opened, LogOpened) or there.event != opened:
+            raise InputError(f"{log.location}: holds another log than the one in Kafka; name another archive")
+    return log.append_row(row)

@@ -1,0 +1,58 @@
+"""A log in Kafka as a streaming DataFrame, through Spark's own connector."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from events.errors import InputError
+from events.log.kafka.connection import Connection
+from events.log.kafka.topics import Topics
+
+CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
+MOST_RECORDS = 200_000
+"""Records a trigger takes at most: the first one of a long log would take all of it."""
+
+
+def records(spark: Any, connection: Connection, topics: Topics, *, most_records: int = MOST_RECORDS) -> Any:
+    """Facts and decisions from the first on, with `is_fact` beside what the connector gives. Raises InputError when the connector is not there."""
+    from pyspark.errors import PySparkException
+    from pyspark.sql import functions as f
+
+    reader = (
+        spark.readStream.format("kafka")
+        .option("subscribe", f"{topics.facts},{topics.decisions}")
+        .option("startingOffsets", "earliest")
+        .option("maxOffsetsPerTrigger", most_records)
+        .option("failOnDataLoss", "true")
+    )
+    for name, value in _options(connection).items():
+        reader = reader.option(f"kafka.{name}", value)
+    try:
+        frame = reader.load()
+    except PySparkException as error:
+        if "kafka" not in str(error).lower():
+            raise
+        line = f"--packages {CONNECTOR}:{spark.version}"
+        raise InputError(f"Spark has no Kafka connector: start it with `spark-submit {line}`, or name its jars with --conf spark.jars=...") from None
+    return frame.select(
+        "partition", (f.col("topic") == topics.facts).alias("is_fact"), "offset", "key", "value", f.unix_millis("timestamp").alias("append_ms")
+    )
+
+
+def _options(connection: Connection) -> dict[str, str]:
+    """The connection in the words of Kafka's Java client."""
+    options = {"bootstrap.servers": connection.bootstrap, "security.protocol": connection.security_protocol}
+    if connection.security_protocol.startswith("SASL"):
+        module = "plain.PlainLoginModule" if connection.sasl_mechanism == "PLAIN" else "scram.ScramLoginModule"
+        username, password = (_quoted(str(each)) for each in (connection.sasl_username, connection.sasl_password))
+        options["sasl.mechanism"] = connection.sasl_mechanism
+        options["sasl.jaas.config"] = f'org.apache.kafka.common.security.{module} required username="{username}" password="{password}";'
+    if "SSL" in connection.security_protocol:
+        options |= {"ssl.truststore.type": "PEM", "ssl.keystore.type": "PEM"}
+        options |= {} if connection.ssl_ca_file is None else {"ssl.truststore.location": connection.ssl_ca_file}
+        options |= {} if connection.ssl_check_hostname else {"ssl.endpoint.identification.algorithm": ""}
+    return options
+
+
+def _quoted(text: str) -> str:
+    return text.replace("\\", "\\\\").replace('"', '\\"')

@@ -1,0 +1,117 @@
+"""Continuous verification of a live log on Spark Structured Streaming: each partition is watched, and what is wrong becomes a row within one trigger.
+
+State is Spark's own (RocksDB, checkpointed), so a query that is killed and started again goes on where it was. There is no watermark and no timer:
+late rows would be dropped by the one and judged by the other, and the log's own offsets say all there is to say about order (`replay.watch`).
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, MutableMapping
+from pathlib import Path
+from typing import Any
+
+from replay.watch import Alert, Arrived, Watch
+
+STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
+METRIC = "equipoise"
+"""Name of the metrics in a query's progress: records, facts, decisions, alerts of the trigger."""
+
+ALERT_COLUMNS = "partition int, group string, verdict string, offset bigint, problem string, document string"
+_ROWS = f"{ALERT_COLUMNS}, facts bigint, decisions bigint"
+"""What the watching gives for each partition and trigger: its alerts, and one row without a verdict that counts."""
+
+
+def processor() -> Any:
+    """The stateful processor; made in here, so that this module can be read without Spark."""
+    from pyspark.sql.streaming.stateful_processor import StatefulProcessor
+
+    class WatchProcessor(StatefulProcessor):
+        """Keyed by partition. State: the watch itself, and each group's verification under its name, so that only groups that went on are written."""
+
+        def init(self, handle: Any) -> None:
+            self._watch = handle.getValueState("watch", "saved binary")
+            self._groups = handle.getMapState("groups", "name string", "saved binary")
+
+        def handleInputRows(self, key: Any, rows: Iterator[Any], timerValues: Any) -> Iterator[Any]:  # noqa: N802, N803 - Spark's names
+            import pandas as pd
+
+            groups = _Groups(self._groups)
+            watch = Watch.restore(bytes(self._watch.get()[0]), groups) if self._watch.exists() else Watch(groups)
+            facts, decisions = watch.facts, watch.decisions
+            alerts = watch.feed(arrived(rows))
+            self._watch.update((watch.save(),))
+            partition = int(key[0])
+            told = [_alert_row(partition, alert) for alert in alerts]
+            yield pd.DataFrame([*told, [partition, None, None, None, None, None, watch.facts - facts, watch.decisions - decisions]], columns=_NAMES)
+
+        def close(self) -> None:
+            pass
+
+    return WatchProcessor()
+
+
+_NAMES = [part.split()[0] for part in _ROWS.split(", ")]
+
+
+def arrived(frames: Iterator[Any]) -> Iterator[Arrived]:
+    for frame in frames:
+        columns = [frame[name].tolist() for name in ("is_fact", "offset", "key", "value", "append_ms")]
+        for is_fact, offset, key, value, append_ms in zip(*columns, strict=True):
+            yield Arrived(bool(is_fact), int(offset), None if key is None else bytes(key), None if value is None else bytes(value), int(append_ms))
+
+
+def _alert_row(partition: int, alert: Alert) -> list[Any]:
+    document = None if alert.document is None else json.dumps(alert.document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return [partition, alert.group, alert.verdict.value, alert.offset, alert.problem, document, 0, 0]
+
+
+class _Groups(MutableMapping[str, bytes]):
+    """Spark's MapState as a mapping."""
+
+    def __init__(self, state: Any) -> None:
+        self._state = state
+
+    def __getitem__(self, name: str) -> bytes:
+        if not self._state.containsKey((name,)):
+            raise KeyError(name)
+        return bytes(self._state.getValue((name,))[0])
+
+    def __setitem__(self, name: str, saved: bytes) -> None:
+        self._state.updateValue((name,), (saved,))
+
+    def __delitem__(self, name: str) -> None:
+        self._state.removeKey((name,))
+
+    def __iter__(self) -> Iterator[str]:
+        return (key[0] for key in self._state.keys())  # noqa: SIM118 - no dict
+
+    def __len__(self) -> int:
+        return sum(1 for _ in self)
+
+
+def watched(records: Any) -> Any:
+    """The streaming DataFrame of alerts and counts, from `replay.spark.kafka.records`."""
+    return records.groupBy("partition").transformWithStateInPandas(
+        statefulProcessor=processor(), outputStructType=_ROWS, outputMode="Append", timeMode="None"
+    )
+
+
+def spark_stream(records: Any, alerts: Path, checkpoint: Path, *, trigger: dict[str, Any] | None = None) -> Any:
+    """Starts the query and returns it. New rows of `alerts` (Parquet) are written once, whatever is killed; `checkpoint` is the query's own folder.
+
+    `trigger`: as of DataStreamWriter.trigger; default: one after the other. Each trigger's counts are in ``query.lastProgress["observedMetrics"]``.
+    """
+    from pyspark.sql import functions as f
+
+    records.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
+    rows = watched(records)
+    counted = rows.observe(
+        METRIC,
+        f.sum("facts").alias("facts"),
+        f.sum("decisions").alias("decisions"),
+        f.count("verdict").alias("alerts"),
+    )
+    told = counted.where("verdict is not null").drop("facts", "decisions").coalesce(1)
+    writer = told.writeStream.format("parquet").outputMode("append").option("path", str(alerts)).option("checkpointLocation", str(checkpoint))
+    return writer.queryName("equipoise verify").trigger(**(trigger or {"processingTime": "0 seconds"})).start()

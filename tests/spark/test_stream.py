@@ -1,0 +1,143 @@
+"""A live log in a real Kafka, verified and archived by real streaming queries that are ended and started again."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow.dataset as ds
+import pytest
+from aiokafka import AIOKafkaProducer
+from click.testing import CliRunner
+
+from equipoise.cli import main
+from events.decisions import MemberAssigned
+from events.facts import Fact
+from events.log import open_log
+from events.log.kafka.connection import Connection
+from events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact, partition_of
+from events.log.kafka.opening import ensure_topics, open_partitions
+from events.log.kafka.topics import Topics
+from events.records import DecisionRecord, Record
+from replay.verify import verify
+from statemachine.machine import GroupMachine
+from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
+from tests.unit.replay.lived import lived
+
+pytestmark = pytest.mark.xdist_group("spark")
+
+PARTITIONS = 2
+GROUPS = ("orders", "clicks", "bills", "carts")
+
+
+class Leader:
+    """Publishes facts and what the real machine decides on them, with the broker's own offsets and times. `wrong`: spoils a group's next decision."""
+
+    def __init__(self, bootstrap: str, prefix: str) -> None:
+        self._connection, self._topics = Connection(bootstrap=bootstrap), Topics(prefix)
+        self._machines: dict[str, GroupMachine] = {}
+        self.wrong = ""
+
+    def publish(self, facts: Iterable[tuple[str, Fact]]) -> None:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, self._publish(list(facts))).result()
+
+    async def _publish(self, facts: list[tuple[str, Fact]]) -> None:
+        await ensure_topics(self._connection, self._topics, partitions=PARTITIONS)
+        opened = await open_partitions(self._connection, self._topics)
+        producer = AIOKafkaProducer(**self._connection.options(), enable_idempotence=True)
+        await producer.start()
+        try:
+            for group, fact in facts:
+                machine = self._machines.get(group)
+                if machine is None:
+                    machine = self._machines[group] = GroupMachine()
+                    machine.step(Record("", 0, 0, opened))
+                partition, key, value = partition_of(group, PARTITIONS), group_key(group), pack_fact(fact)
+                sent = await producer.send_and_wait(self._topics.facts, value, key=key, partition=partition)
+                for decision in machine.step(fact_record(fact_row(key, value, sent.offset, sent.timestamp))):
+                    await producer.send_and_wait(self._topics.decisions, pack_decision(self._spoilt(decision)), key=key, partition=partition)
+        finally:
+            await producer.stop()
+
+    def _spoilt(self, record: DecisionRecord) -> DecisionRecord:
+        decision = record.decision
+        if record.group != self.wrong or not isinstance(decision, MemberAssigned) or not decision.tokens:
+            return record
+        self.wrong = ""
+        return attrs.evolve(record, decision=attrs.evolve(decision, tokens=tuple(token + 1 for token in decision.tokens)))
+
+
+def facts_of(first: int, last: int) -> list[tuple[str, Fact]]:
+    """Facts [first, last) of a group's life, lived by all groups in turn."""
+    facts = [entry.event for entry in lived() if isinstance(entry, Record)][1:]
+    return [(group, fact) for fact in facts[first:last] for group in GROUPS]
+
+
+def run(*args: str, code: int = 0) -> dict[str, Any]:
+    result = CliRunner().invoke(main, ["spark", *args, "--once", "--json"], catch_exceptions=False)
+    assert result.exit_code == code, result.output
+    document: dict[str, Any] = json.loads(result.stdout)
+    return document
+
+
+def alerts_in(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the alerts table, as any reader of the folder finds them."""
+    rows: list[dict[str, Any]] = ds.dataset([str(path) for path in sorted(folder.glob("*.parquet"))]).to_table().to_pylist()
+    return rows
+
+
+def test_a_live_log_is_verified_and_archived_by_queries_that_end_and_begin_again(spark: Any, bootstrap: str, tmp_path: Path) -> None:
+    prefix = "streamed"
+    location = f"kafka://{bootstrap}/{prefix}"
+    leader = Leader(bootstrap, prefix)
+    leader.publish(facts_of(0, 100))
+    alerts, archive = tmp_path / "alerts", tmp_path / "archive"
+    verifying = ("stream", location, "--alerts", str(alerts), "--checkpoint", str(tmp_path / "stream"))
+    archiving = ("archive", location, "--to", str(archive), "--checkpoint", str(tmp_path / "archiving"))
+
+    first = run(*verifying)
+    assert (first["facts"], first["alerts"]) == (PARTITIONS + 400, 0)
+    assert first["decisions"] > 10
+    assert alerts_in(alerts) == []
+    run(*archiving)
+
+    leader.wrong = "bills"
+    leader.publish(facts_of(100, 150))
+    second = run(*verifying, "--most-records", "200", code=1)
+    assert (second["facts"], second["alerts"]) == (200, 1)
+    Reader(shapes_of(SECTIONS["spark-stream"])).read(second)
+    (alert,) = alerts_in(alerts)
+    assert (alert["group"], alert["partition"], alert["verdict"]) == ("bills", partition_of("bills", PARTITIONS), "divergence")
+    with open_log(location) as log:
+        (expected,) = verify(log.read(group="bills")).groups
+    assert expected.divergence is not None
+    assert (alert["offset"], alert["problem"]) == (expected.offset, expected.divergence.problem)
+    assert json.loads(alert["document"])["divergence"]["stored"] == expected.document()["divergence"]["stored"]
+
+    leader.publish(facts_of(150, 160))
+    third = run(*verifying)
+    assert (third["facts"], third["alerts"]) == (40, 0)
+    assert len(alerts_in(alerts)) == 1
+
+    written = run(*archiving)
+    assert run(*archiving) == written
+    Reader(shapes_of(SECTIONS["spark-archive"])).read(written)
+    with open_log(location) as log, open_log(archive) as copy:
+        for group in GROUPS:
+            ours, theirs = list(copy.read(group=group)), list(log.read(group=group))
+            assert len(ours) > 50
+            assert ours == theirs[: len(ours)]
+        assert copy.count() == written["records"]
+
+
+def test_what_is_no_live_log_is_said_first(spark: Any, tmp_path: Path) -> None:
+    for location, says in (("group.db", "is no log in Kafka"), ("kafka://127.0.0.1:1/x?partition=1", "leave ?partition out")):
+        result = CliRunner().invoke(main, ["spark", "stream", location, "--alerts", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c")])
+        assert result.exit_code == 2
+        assert says in result.stderr
