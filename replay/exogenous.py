@@ -35,6 +35,8 @@ from events.records import DecisionRecord, Record
 from events.tasks import Lag, TaskId
 from replay.wording import groups_text
 
+HOLLOW_MS = 60_000
+"""A task that stood still for longer than this is taken for one that had nothing to do."""
 TAIL_MS = 60_000
 """Past its last sample a curve goes on as it grew over this much time before."""
 
@@ -59,6 +61,22 @@ class Curve:
         if start_ms == before_ms:
             return before
         return before + max(0, before - start) * (ms - before_ms) // (before_ms - start_ms)
+
+    def filled(self, hollow_ms: int = HOLLOW_MS) -> Curve:
+        """The curve without hollows up to so wide: a task that stands still writes nothing, and then all at once what came in meanwhile.
+
+        What came in is the outside's doing, and what stood still the leader's: so a sample under the straight line between two others that are no
+        further apart goes. A rate that rises for good is smeared over as much.
+        """
+        kept: list[tuple[int, int]] = []
+        for at_ms, end in self.samples:
+            while len(kept) >= 2 and at_ms - kept[-2][0] <= hollow_ms:
+                (first_ms, first), (middle_ms, middle) = kept[-2], kept[-1]
+                if (middle - first) * (at_ms - first_ms) >= (end - first) * (middle_ms - first_ms):
+                    break
+                kept.pop()
+            kept.append((at_ms, end))
+        return Curve(tuple(kept))
 
     def rate_per_s(self, from_ms: int, to_ms: int) -> float:
         """Mean growth in records/s between two times; 0.0 when they are the same."""
@@ -91,6 +109,8 @@ class ProcessStarted:
     at_ms: int
     member_id: str
     incarnation: int
+    identity: str
+    """What its state directory calls it, the same as long as that is kept (Kafka's process id); of our own members: the member id."""
     capacity: int
     rack: str | None
     tags: Mapping[str, str]
@@ -173,6 +193,10 @@ class Exogenous:
     """When the log, or what was written down about it, ends."""
     imported: bool
     """Something else led this group."""
+    settings: Mapping[str, Any]
+    """Of an imported group, what was supplied beside its dump (`replay.kafka_streams.options.ImportOptions`); else nothing."""
+    first_leader: str
+    """Of an imported group, the `identity` of the process that was the first to join, and led; else ""."""
     announce_closes: bool | None
     """Every orderly close is ``announced`` (True) or ``closed`` (False); None: as each was."""
 
@@ -354,6 +378,8 @@ class ExogenousReader:
             windows=windows,
             end_ms=max([reading.now_ms, *(window.end_ms for window in windows)]),
             imported=imported,
+            settings=reading.manifest.get("supplied", {}).get("settings", {}).get("values", {}),
+            first_leader=reading.manifest.get("observed", {}).get("first_leader", {}).get("process_id", ""),
             announce_closes=None,
         ).with_closes(announce_closes)
 
@@ -433,6 +459,7 @@ def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: 
                     at_ms=begin_ms,
                     member_id=member_id,
                     incarnation=life.join.incarnation,
+                    identity=life.join.join_nonce.split("@")[0] if imported else member_id,
                     capacity=life.join.capacity,
                     rack=life.join.rack,
                     tags=life.join.tags,

@@ -3,8 +3,11 @@
 A copy that shrinks between two reports of its member was restored at (lag drop + growth) / time. That is a *measurement* only while the
 member was restoring all the time between the two: if all its copies are caught up at the later report, they may have been so long before, and the
 quotient is a *bound*: it was at least that fast. Kafka Streams reports a minute apart and catches up in seconds, so its logs give bounds almost
-only; equipoise's members report every few seconds, so theirs give measurements. Bounds are taken for what they are, as right-censored
-observations of a Kaplan-Meier estimate; what remains open is said, and which default was used instead.
+only; equipoise's members report every few seconds, so theirs give measurements, and their median is used.
+
+Where there are too few measurements, everything seen is taken for what it is, an interval (interval censoring), and the most likely speed is found:
+speeds are log-normal around one median; what is known of that median before anything is seen is PRIOR. Without it bounds alone would allow
+any speed above the largest. What is used comes with the interval that has it nine times in ten.
 """
 
 from __future__ import annotations
@@ -18,17 +21,30 @@ from typing import Any
 import attrs
 
 from events.decisions import MemberAssigned
-from events.facts import AssignmentObserved, GroupConfigured, LagReported, LogOpened, MemberJoined, PartitionsObserved, TopologyDeclared
+from events.facts import AssignmentObserved, GroupConfigured, LagReported, LogOpened, MemberJoined, PartitionsObserved, TaskReady, TopologyDeclared
 from events.records import DecisionRecord, Record
 from events.tasks import Lag, LagSentinel, TaskId
 from replay.exogenous import read_manifest
 
+LEAST_ROUND_MS = 2_500
+"""A Kafka Streams task that is given away and taken up again waits for a heartbeat interval (3 s), as good as always longer than this."""
 FEWEST_MEASURED = 3
 """With fewer measurements a median says nothing."""
 MOST_SPREAD = 4.0
 """A speed known to within this factor is a measurement (its geometric middle is taken); known less well, only its lower end is used."""
 DEFAULT_RECORDS_PER_S = 50_000
 """When a log says nothing at all: a tenth of what one local disk and broker were seen to do (Kafka Streams, values of 152 bytes)."""
+PRIOR_FACTOR = 5.0
+"""Before anything is seen, the median speed is DEFAULT_RECORDS_PER_S, known to within this factor (one standard deviation of its logarithm)."""
+PRIOR_SPREAD = 0.5
+"""Before anything is seen, speeds of one group spread around their median by a factor of e to this (one standard deviation)."""
+READY_WITHIN_MS = 50
+"""Between a report and the word that a copy is ready, when the one was made for the other."""
+LEAST_WIDTH = 0.05
+"""Of an interval, as a part of its speed: clocks and positions are no more exact."""
+CONFIDENCE = 0.9
+MOST_INTERVALS = 400
+"""Of more observations those that say most are used: intervals, and the largest bounds."""
 
 
 @attrs.frozen(kw_only=True)
@@ -68,6 +84,16 @@ class Speed:
 
 
 @attrs.frozen(kw_only=True)
+class Estimate:
+    """The speed that a simulation should use, and the interval that has it with CONFIDENCE. None: nothing was seen that could tell."""
+
+    records_per_s: int
+    low: int | None
+    high: int | None
+    basis: str
+
+
+@attrs.frozen(kw_only=True)
 class WriteRate:
     """Growth of one changelog partition in records/s: quartiles over the stretches between its samples, and the mean over all."""
 
@@ -84,6 +110,9 @@ class Fit:
     """The fit. `records_per_s`: what a simulation should use for one member, all its copies together; `basis`: where it comes from."""
 
     records_per_s: int
+    low_records_per_s: int | None
+    high_records_per_s: int | None
+    """Between these with CONFIDENCE; None: nothing was seen."""
     basis: str
     overall: Speed
     members: Mapping[str, Speed]
@@ -168,6 +197,8 @@ class Fitting:
             self.last[key] = self._copies(key)
         elif isinstance(event, LagReported):
             self._reported(event)
+        elif isinstance(event, TaskReady):
+            self._ready(event)
         elif isinstance(event, AssignmentObserved):
             for each in event.members:
                 self.told[each.member_id, each.incarnation] = frozenset((*each.active, *each.standby))
@@ -179,10 +210,17 @@ class Fitting:
             self.told[event.member_id, event.incarnation] = frozenset((*event.active, *event.standby, *event.warmup))
 
     def _restores(self, manifest: str) -> None:
-        """An imported log's manifest names tasks that had to be restored and were seen running: each is a bound."""
-        for each in read_manifest(manifest).get("observed", {}).get("restores", {}).get("values", []):
+        """An imported log's manifest names tasks that had to be restored and were seen running: each is a bound.
+
+        Where it says how often the application commits, the restore was over at most so long before the first commit, which is the other end of
+        the interval, unless the task also waited for a round: that is longer than any commit interval worth the name.
+        """
+        told = read_manifest(manifest)
+        commit_ms = told.get("supplied", {}).get("settings", {}).get("values", {}).get("commit_interval_ms")
+        for each in told.get("observed", {}).get("restores", {}).get("values", []):
             took_ms = each["committed_ms"] - each["granted_ms"]
             if took_ms > 0:
+                least_ms = took_ms - commit_ms if commit_ms and took_ms < LEAST_ROUND_MS else 0
                 self.observations.append(
                     Observation(
                         member_id=each["member_id"],
@@ -191,7 +229,7 @@ class Fitting:
                         copies=1,
                         records=each["records"],
                         low=each["records"] * 1_000 / took_ms,
-                        high=None,
+                        high=each["records"] * 1_000 / least_ms if least_ms > 0 else None,
                         basis="first commit",
                     )
                 )
@@ -201,10 +239,12 @@ class Fitting:
         observations = tuple(self.observations)
         overall = speed_of(observations)
         names = sorted({each.member_id for each in observations})
-        used, basis = speed_to_use(overall)
+        estimate = estimate_of(observations)
         return Fit(
-            records_per_s=used,
-            basis=basis,
+            records_per_s=estimate.records_per_s,
+            low_records_per_s=estimate.low,
+            high_records_per_s=estimate.high,
+            basis=estimate.basis,
             overall=overall,
             members={name: speed_of([each for each in observations if each.member_id == name]) for name in names},
             observations=observations,
@@ -233,6 +273,13 @@ class Fitting:
         if before is not None and self.now_ms > before.at_ms:
             self._observe(event.member_id, before, after)
         self.last[key] = after
+
+    def _ready(self, event: TaskReady) -> None:
+        """A member reports as soon as a copy is ready, and says so right after: it was restoring until then."""
+        last = self.observations[-1] if self.observations else None
+        if last is None or last.high is not None or last.member_id != event.member_id or self.now_ms - last.to_ms > READY_WITHIN_MS:
+            return
+        self.observations[-1] = attrs.evolve(last, high=last.low)
 
     def _observe(self, member_id: str, before: _Copies, after: _Copies) -> None:
         """The copies that were far behind at the first report, and that the member was to keep from then to the second."""
@@ -277,13 +324,76 @@ def fit(records: Iterable[Record | DecisionRecord]) -> Fit:
     return fitting.fit()
 
 
-def speed_to_use(overall: Speed) -> tuple[int, str]:
-    """records/s for a simulation, and where the number comes from."""
-    if overall.measured >= FEWEST_MEASURED and overall.median is not None:
-        return max(1, round(overall.median)), f"median of {overall.measured} measurements"
-    if overall.largest_bound is not None:
-        return max(1, math.floor(overall.largest_bound)), f"largest of {overall.bounds} bounds: at least so fast"
-    return DEFAULT_RECORDS_PER_S, "default: nothing was seen restoring"
+def estimate_of(observations: Sequence[Observation]) -> Estimate:
+    """What the observations say together: the median of the measurements where there are FEWEST_MEASURED, else the most likely speed."""
+    measured = sorted(each.measured for each in observations if each.measured is not None)
+    if len(measured) >= FEWEST_MEASURED:
+        median = speed_of(observations).median
+        if median is not None:
+            low, high = _around_the_median(measured)
+            return Estimate(records_per_s=max(1, round(median)), low=low, high=high, basis=f"median of {len(measured)} measurements")
+    if not observations:
+        return Estimate(records_per_s=DEFAULT_RECORDS_PER_S, low=None, high=None, basis="default: nothing was seen restoring")
+    low, middle, high = most_likely(observations)
+    bounds = sum(each.high is None for each in observations)
+    basis = f"most likely of {bounds} bounds and {len(observations) - bounds} intervals, 90 % between {low:,} and {high:,}"
+    return Estimate(records_per_s=middle, low=low, high=high, basis=basis)
+
+
+def _around_the_median(measured: Sequence[float]) -> tuple[int, int]:
+    """The order statistics between which the median lies with at least CONFIDENCE; of too few, the least and the largest."""
+    number = len(measured)
+    below, rank = 0.0, 0
+    while rank < number // 2:
+        below += math.comb(number, rank) * 0.5**number
+        if below > (1 - CONFIDENCE) / 2:
+            break
+        rank += 1
+    place = max(0, rank - 1)
+    return max(1, math.floor(measured[place])), math.ceil(measured[number - 1 - place])
+
+
+def most_likely(observations: Sequence[Observation]) -> tuple[int, int, int]:
+    """The speed below which the true median lies with 5, 50 and 95 %: posterior over a grid, each observation an interval of a log-normal speed."""
+    largest = max(each.low for each in observations)
+    telling = [each for each in observations if each.high is not None or each.low * 50 > largest]
+    telling = sorted(telling, key=lambda each: (each.high is None, -each.low))[:MOST_INTERVALS]
+    intervals = sorted(
+        {(math.log(each.low), math.inf if each.high is None else math.log(max(each.high, each.low * (1 + LEAST_WIDTH)))) for each in telling}
+    )
+    first, last = math.log(DEFAULT_RECORDS_PER_S) - 6, math.log(DEFAULT_RECORDS_PER_S) + 6
+    steps = 120
+    found: list[tuple[float, float]] = []
+    """(logarithm of the median, logarithm of its likelihood, over all spreads)"""
+    for step in range(steps + 1):
+        middle = first + (last - first) * step / steps
+        prior = -(((middle - math.log(DEFAULT_RECORDS_PER_S)) / math.log(PRIOR_FACTOR)) ** 2) / 2
+        likelihoods = []
+        for number in range(1, 13):
+            spread = number / 8
+            total = prior - (spread / PRIOR_SPREAD) ** 2 / 2
+            for low, high in intervals:
+                total += math.log(max(1e-12, _below(high, middle, spread) - _below(low, middle, spread)))
+            likelihoods.append(total)
+        top = max(likelihoods)
+        found.append((middle, top + math.log(sum(math.exp(each - top) for each in likelihoods))))
+    top = max(likelihood for _, likelihood in found)
+    weights = [math.exp(likelihood - top) for _, likelihood in found]
+    whole = sum(weights)
+    quantiles = []
+    for quantile in ((1 - CONFIDENCE) / 2, 0.5, (1 + CONFIDENCE) / 2):
+        passed = 0.0
+        for (middle, _), weight in zip(found, weights, strict=True):
+            passed += weight
+            if passed >= quantile * whole:
+                quantiles.append(max(1, round(math.exp(middle))))
+                break
+    return quantiles[0], quantiles[1], quantiles[2]
+
+
+def _below(speed: float, middle: float, spread: float) -> float:
+    """Share of a log-normal distribution below `speed`; all as logarithms."""
+    return 1.0 if speed == math.inf else 0.5 * math.erfc((middle - speed) / spread / math.sqrt(2))
 
 
 def speed_of(observations: Sequence[Observation]) -> Speed:

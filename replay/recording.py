@@ -10,6 +10,8 @@ from typing import Any
 
 import attrs
 
+from replay.cluster.measures import Costs, Life, Notes
+from replay.cluster.world import Ownership
 from replay.exogenous import Exogenous, ExogenousReader, Window
 from replay.fit import Fit, Fitting
 from replay.refold import Entry
@@ -104,6 +106,7 @@ def seen_in(timeline: Timeline, fit: Fit) -> Metrics:
     """What a log itself says of its cost."""
     totals = timeline.window_totals()
     windows = timeline.windows or (Window(label="all", start_ms=timeline.from_ms, end_ms=timeline.to_ms, measured=None),)
+    costs = _costs(timeline)
     restored = [
         each.records for each in fit.observations if any(window.start_ms <= each.to_ms < window.end_ms for window in windows)
     ]
@@ -111,15 +114,28 @@ def seen_in(timeline: Timeline, fit: Fit) -> Metrics:
         unavailable_task_seconds=round(sum(each.stopped_ms for each in totals) / 1_000, 1),
         records_restored=sum(restored),
         rebalances=sum(each.rounds for each in totals),
-        imbalance_task_seconds=round(sum(_imbalance_ms(timeline, window.start_ms, window.end_ms) for window in windows) / 1_000, 1),
+        imbalance_task_seconds=round(sum(costs.imbalance_ms(window.start_ms, window.end_ms) for window in windows) / 1_000, 1),
         moves=sum(each.moves for each in totals),
         records_restored_before_running=None,
     )
 
 
-def _imbalance_ms(timeline: Timeline, from_ms: int, to_ms: int) -> int:
-    """The imbalance curve's surface in [from_ms, to_ms)."""
-    points = timeline.imbalance
-    ends = [at_ms for at_ms, _ in points[1:]] + [to_ms]
-    stretches = ((max(at_ms, from_ms), min(end_ms, to_ms), level) for (at_ms, level), end_ms in zip(points, ends, strict=False))
-    return sum(level * max(0, end_ms - since_ms) for since_ms, end_ms, level in stretches)
+def _costs(timeline: Timeline) -> Costs:
+    """The log's owners as if somebody had watched them, for what is reckoned in the same way in a simulated group."""
+    history = [
+        Ownership(
+            task=each.task, member_id=each.member_id, process=each.member_id, incarnation=0, token=0, start_ms=each.from_ms, end_ms=each.to_ms
+        )
+        for each in timeline.intervals
+        if each.member_id is not None
+    ]
+    lives = [
+        Life(
+            member_id=each.member_id,
+            capacity=each.capacity,
+            start_ms=each.joined_ms,
+            end_ms=each.ended_ms if each.silent_ms is None else each.silent_ms,
+        )
+        for each in timeline.lifelines
+    ]
+    return Costs(tasks=timeline.tasks, history=history, restores=(), notes=Notes(), lives=lives, end_ms=timeline.to_ms)

@@ -21,6 +21,7 @@ from events.knobs import Knobs
 from replay.cluster import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, Sink, WorkerSettings
 from replay.cluster.measures import Costs, Life, Notes, WindowCost
 from replay.cluster.process import Process
+from replay.cluster.world import World
 from replay.exogenous import ConfigurationChanged, Exogenous, PartitionsPlaced, ProcessEnded, ProcessStarted, TopologyChanged, Window
 
 Progress = Callable[[int, int], None]
@@ -154,7 +155,7 @@ class _Run:
         _check_leases(exogenous, self.configured.knobs)
         config = ClusterConfig(
             group=start.group,
-            log_id=_log_id(exogenous, simulation, self.configured),
+            log_id=log_id_of(exogenous, simulation, self.configured),
             manifest=_manifest(exogenous, simulation),
             configured=self.configured,
             topology=start.topology,
@@ -221,37 +222,56 @@ class _Run:
         self.cluster.start_process(settings, state_kept=happening.state_kept, proven_dead=proven)
 
     def result(self) -> SimulationResult:
-        cluster, exogenous = self.cluster, self.exogenous
-        start_ms, end_ms = exogenous.start.at_ms, exogenous.end_ms
+        cluster = self.cluster
         ends = {name: at_ms for at_ms, name, _ in cluster.exits}
         lives = tuple(
             Life(member_id=each.member_id, capacity=each.settings.capacity, start_ms=each.started_ms, end_ms=ends.get(each.name))
             for each in cluster.processes
         )
-        costs = Costs(
-            tasks=cluster.world.tasks,
-            history=cluster.world.history(end_ms),
-            restores=cluster.world.restores,
-            notes=self.notes,
-            lives=lives,
-            end_ms=end_ms,
-        )
-        windows = exogenous.windows or (Window(label="run", start_ms=start_ms, end_ms=end_ms, measured=None),)
-        return SimulationResult(
-            group=exogenous.start.group,
-            log_id=cluster.config.log_id,
+        return result_of(
+            self.exogenous,
+            cluster.world,
+            self.notes,
+            lives,
             configured=self.configured,
+            log_id=cluster.config.log_id,
             seed=self.simulation.seed,
-            announce_closes=exogenous.announce_closes,
-            start_ms=start_ms,
-            end_ms=end_ms,
             facts=cluster.folded,
             decisions=self.decisions,
-            windows=tuple(costs.window(window.label, window.start_ms, window.end_ms) for window in windows),
-            whole=costs.window("whole", start_ms, end_ms),
-            lives=lives,
-            measured=tuple(window.measured for window in windows),
         )
+
+
+def result_of(
+    exogenous: Exogenous,
+    world: World,
+    notes: Notes,
+    lives: tuple[Life, ...],
+    *,
+    configured: GroupConfigured,
+    log_id: str,
+    seed: int,
+    facts: int,
+    decisions: int,
+) -> SimulationResult:
+    """What a run cost that is over, whoever led."""
+    start_ms, end_ms = exogenous.start.at_ms, exogenous.end_ms
+    costs = Costs(tasks=world.tasks, history=world.history(end_ms), restores=world.restores, notes=notes, lives=lives, end_ms=end_ms)
+    windows = exogenous.windows or (Window(label="run", start_ms=start_ms, end_ms=end_ms, measured=None),)
+    return SimulationResult(
+        group=exogenous.start.group,
+        log_id=log_id,
+        configured=configured,
+        seed=seed,
+        announce_closes=exogenous.announce_closes,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        facts=facts,
+        decisions=decisions,
+        windows=tuple(costs.window(window.label, window.start_ms, window.end_ms) for window in windows),
+        whole=costs.window("whole", start_ms, end_ms),
+        lives=lives,
+        measured=tuple(window.measured for window in windows),
+    )
 
 
 def _check_leases(exogenous: Exogenous, knobs: Knobs) -> None:
@@ -263,7 +283,7 @@ def _check_leases(exogenous: Exogenous, knobs: Knobs) -> None:
             )
 
 
-def _log_id(exogenous: Exogenous, simulation: Simulation, configured: GroupConfigured) -> str:
+def log_id_of(exogenous: Exogenous, simulation: Simulation, configured: GroupConfigured) -> str:
     """Equal for equal runs, different for different ones."""
     said = repr((exogenous.start, exogenous.happenings, exogenous.end_ms, configured, simulation))
     return f"simulated-{hashlib.sha256(said.encode()).hexdigest()[:16]}"

@@ -14,14 +14,16 @@ import attrs
 
 from events.codec import make_record
 from events.errors import EquipoiseError, GroupHalted, InputError
-from events.facts import Fact
+from events.facts import Fact, GroupConfigured
 from events.knobs import Knobs
 from events.records import DecisionRecord, Record
-from replay.cluster.restore import RestoreModel
+from replay.cluster import RestoreModel
 from replay.exogenous import Exogenous
 from replay.recording import METRICS, Metrics, Recording, mean, metrics_of, read_recording
 from replay.refold import Entry
 from replay.simulate import Simulation, SimulationResult, configuration, simulate
+from replay.simulate_kafka import ASSIGNOR as KAFKA
+from replay.simulate_kafka import kafka_configuration, simulate_kafka
 from replay.totals import in_all
 
 FACTUAL = "as it is"
@@ -33,10 +35,13 @@ Progress = Callable[[int, int], None]
 
 @attrs.frozen(kw_only=True)
 class Configuration:
-    """A configuration to try: what is other than in the log. `knobs`: by name (`events.knobs.Knobs`); `assignor` None: the same.
+    """A configuration to try: what is other than in the log. `knobs`: by name (`events.knobs.Knobs`); `assignor` None: who leads, leads on.
 
-    `announce_closes`: a member that closes says so first (True) or stops at once (False). None: as its leader has it: as it was where the log's own
-    leader leads, announced where equipoise takes the place of another one.
+    A group that was imported from Kafka Streams goes on to be led by Kafka Streams itself, with `assignor` None or ``kafka_streams``; with any other,
+    equipoise leads in its place.
+
+    `announce_closes`: a member that closes says so first (True) or stops at once (False). None: as its leader has it: as each was where the log's own
+    leader leads on, announced where equipoise takes the place of Kafka Streams.
     """
 
     name: str
@@ -71,7 +76,8 @@ class Outcome:
 
 @attrs.frozen(kw_only=True)
 class Deviation:
-    """One metric of the factual configuration. `low`, `high`: of the runs. `error`: simulated beside recorded, 0.2 is 20 % too much.
+    """One metric of the factual configuration. `simulated`: mean of the runs. `low`, `high`: of all runs, those with the restore speed at either end
+    of its interval among them. `error`: simulated beside recorded, 0.2 is 20 % too much.
 
     None: not known, or nothing was recorded that it could be related to.
     """
@@ -154,25 +160,28 @@ def what_if_recorded(
     check_configurations(recording.exogenous, configurations)
     if not seeds:
         raise InputError("seeds: name at least one")
-    exogenous = recording.exogenous
-    speed = recording.fit.records_per_s if restore_records_per_s is None else restore_records_per_s
-    basis = recording.fit.basis if restore_records_per_s is None else "given"
+    exogenous, fit = recording.exogenous, recording.fit
+    if restore_records_per_s is None:
+        speeds = _Speeds(fit.records_per_s, tuple(each for each in (fit.low_records_per_s, fit.high_records_per_s) if each is not None))
+    else:
+        speeds = _Speeds(restore_records_per_s, ())
     span_ms = exogenous.end_ms - exogenous.start.at_ms
-    bar = _Bar(progress, span_ms, (1 + len(configurations)) * len(seeds))
-    factual = Configuration(name=FACTUAL)
-    tried = [_outcome(recording, each, seeds, speed, bar) for each in (factual, *configurations)]
+    bar = _Bar(progress, span_ms, (1 + len(speeds.ends) + len(configurations)) * len(seeds))
+    seen: list[Metrics] = []
+    factual = _outcome(recording, Configuration(name=FACTUAL), seeds, speeds.used, bar, seen)
+    outcomes = tuple(_outcome(recording, each, seeds, speeds.used, bar) for each in configurations)
     return WhatIf(
         group=exogenous.start.group,
         facts=recording.facts,
         span_ms=span_ms,
         seeds=tuple(seeds),
-        restore_records_per_s=speed,
-        restore_basis=basis,
+        restore_records_per_s=speeds.used,
+        restore_basis=fit.basis if restore_records_per_s is None else "given",
         recorded=recording.recorded,
         eyes=recording.eyes,
-        fidelity=_fidelity(recording, seeds, speed, tried[0]),
-        factual=tried[0],
-        outcomes=tuple(tried[1:]),
+        fidelity=_fidelity(recording, seeds, speeds, seen, bar),
+        factual=factual,
+        outcomes=outcomes,
     )
 
 
@@ -183,7 +192,26 @@ def check_configurations(exogenous: Exogenous, configurations: Sequence[Configur
         if each.name in names:
             raise InputError(f"configuration {each.name!r}: there are two of that name; give each its own")
         names.add(each.name)
-        configuration(exogenous.start.config, _simulation(exogenous, each, seed=0, speed=1))
+        configured_as(exogenous, each)
+
+
+def configured_as(exogenous: Exogenous, each: Configuration) -> GroupConfigured:
+    """The group's configuration with the changes of `each`. Raises InputError for an assignor or a knob that there is none of, FieldError."""
+    simulation = _simulation(exogenous, each, seed=0, speed=1)
+    return (kafka_configuration if kafka_leads(exogenous, each) else configuration)(exogenous.start.config, simulation)
+
+
+def kafka_leads(exogenous: Exogenous, each: Configuration) -> bool:
+    """Whether Kafka Streams itself leads under this configuration."""
+    return exogenous.imported and each.assignor in (None, KAFKA)
+
+
+@attrs.frozen
+class _Speeds:
+    """Restore speeds in records/s: the one that is used, and the ends of its interval."""
+
+    used: int
+    ends: tuple[int, ...]
 
 
 class _Bar:
@@ -213,23 +241,41 @@ def _simulation(exogenous: Exogenous, each: Configuration, *, seed: int, speed: 
     return Simulation(assignor=each.assignor, overrides=overrides, seed=seed, restore=RestoreModel(records_per_s=speed))
 
 
-def _outcome(recording: Recording, each: Configuration, seeds: Sequence[int], speed: int, bar: _Bar) -> Outcome:
-    exogenous = recording.exogenous
-    outside = exogenous.with_closes(True if each.announce_closes is None and exogenous.imported else each.announce_closes)
-    configured = configuration(exogenous.start.config, _simulation(exogenous, each, seed=0, speed=speed))
+def _play(recording: Recording, each: Configuration, seed: int, speed: int, bar: _Bar, seen: list[Metrics] | None = None) -> Metrics:
+    """One run. With `seen`: what the recording's eyes would have said of it is added there: of a group that was measured what it cost, else what its
+    log tells, read as the recorded one was."""
+    exogenous, simulation = recording.exogenous, _simulation(recording.exogenous, each, seed=seed, speed=speed)
+    memory = None if seen is None or recording.eyes == "measured" else _Memory()
+    try:
+        result: SimulationResult
+        if kafka_leads(exogenous, each):
+            memory = None  # Kafka writes no log
+            result = simulate_kafka(exogenous.with_closes(each.announce_closes), simulation, progress=bar)
+        else:
+            announce = True if each.announce_closes is None and exogenous.imported else each.announce_closes
+            result = simulate(exogenous.with_closes(announce), simulation, sink=memory, progress=bar)
+    finally:
+        bar.next_run()
+    metrics = metrics_of(in_all([window.totals for window in result.windows]))
+    if seen is not None:
+        seen.append(metrics if memory is None else read_recording(memory.entries, group=result.group).recorded)
+    return metrics
+
+
+def _outcome(
+    recording: Recording, each: Configuration, seeds: Sequence[int], speed: int, bar: _Bar, seen: list[Metrics] | None = None
+) -> Outcome:
+    configured = configured_as(recording.exogenous, each)
     runs: list[Metrics] = []
     error = ""
     for seed in seeds:
         try:
-            result = simulate(outside, _simulation(exogenous, each, seed=seed, speed=speed), progress=bar)
-            runs.append(metrics_of(in_all([window.totals for window in result.windows])))
+            runs.append(_play(recording, each, seed, speed, bar, seen))
         except InputError:
             raise
         except EquipoiseError as problem:
             error = problem.problem if isinstance(problem, GroupHalted) else str(problem)
             break
-        finally:
-            bar.next_run()
     return Outcome(
         configuration=each,
         assignor=configured.assignor,
@@ -240,32 +286,30 @@ def _outcome(recording: Recording, each: Configuration, seeds: Sequence[int], sp
     )
 
 
-def _fidelity(recording: Recording, seeds: Sequence[int], speed: int, factual: Outcome) -> tuple[Deviation, ...]:
-    """Recorded beside simulated, both seen in the same way: what was measured in a group beside what is so in the simulated one, what a log tells
-    beside what the simulated log tells."""
-    runs = list(factual.runs) if recording.eyes == "measured" else [_seen_run(recording, seed, speed) for seed in seeds if factual.runs]
-    return tuple(_deviation(metric, getattr(recording.recorded, metric), [getattr(run, metric) for run in runs]) for metric in METRICS)
+def _fidelity(recording: Recording, seeds: Sequence[int], speeds: _Speeds, seen: Sequence[Metrics], bar: _Bar) -> tuple[Deviation, ...]:
+    """Recorded beside simulated. `seen`: the factual runs, fewer than `seeds` when one failed."""
+    ends: list[Metrics] = []
+    if len(seen) == len(seeds):
+        for speed in speeds.ends:
+            _outcome(recording, Configuration(name=FACTUAL), seeds, speed, bar, ends)
+    return tuple(
+        _deviation(metric, getattr(recording.recorded, metric), [getattr(run, metric) for run in seen], [getattr(run, metric) for run in ends])
+        for metric in METRICS
+    )
 
 
-def _deviation(metric: str, recorded: float | None, runs: Sequence[float | None]) -> Deviation:
+def _deviation(metric: str, recorded: float | None, runs: Sequence[float | None], ends: Sequence[float | None]) -> Deviation:
     values = [value for value in runs if value is not None]
+    everything = [*values, *(value for value in ends if value is not None)]
     simulated = sum(values) / len(values) if values and len(values) == len(runs) else None
     return Deviation(
         metric=metric,
         recorded=recorded,
         simulated=None if simulated is None else round(simulated, 3),
-        low=min(values) if values else None,
-        high=max(values) if values else None,
+        low=min(everything, default=None),
+        high=max(everything, default=None),
         error=None if not recorded or simulated is None else round(simulated / recorded - 1, 4),
     )
-
-
-def _seen_run(recording: Recording, seed: int, speed: int) -> Metrics:
-    """The factual configuration's log, read as the recorded one was."""
-    exogenous = recording.exogenous
-    memory = _Memory()
-    result: SimulationResult = simulate(exogenous, _simulation(exogenous, Configuration(name=FACTUAL), seed=seed, speed=speed), sink=memory)
-    return read_recording(memory.entries, group=result.group).recorded
 
 
 class _Memory:

@@ -85,7 +85,7 @@ def _assign(situation: Situation, pool: Pool, tasks: list[TaskId], slots: Slots,
     for client, member in zip(clients, members, strict=True):
         for task, lag in {**dict.fromkeys(member.active, LagSentinel.ACTIVE), **member.lags}.items():
             reported.setdefault(task, {})[client.index] = _lag(lag)
-    assigned = assign(clients, [situation.tasks[task] for task in tasks], reported, _settings(situation.knobs), slots)
+    assigned = assign(clients, [situation.tasks[task] for task in tasks], reported, settings_of(situation.knobs), slots)
     for client in clients:
         for task in client.active:
             answer.owner[task] = answer.target[task] = client.id
@@ -101,7 +101,8 @@ def _lag(lag: Lag) -> int:
     return min(lag, MAX_LONG)
 
 
-def _settings(knobs: Knobs) -> Settings:
+def settings_of(knobs: Knobs) -> Settings:
+    """Kafka's own settings."""
     return Settings(
         acceptable_recovery_lag=knobs.acceptable_recovery_lag,
         num_standbys=knobs.num_standbys,

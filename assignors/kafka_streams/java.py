@@ -78,6 +78,10 @@ class Heap(Generic[_T]):
             self._down(0, last)
         return head
 
+    def in_array_order(self) -> list[_T]:
+        """All items, as an iterator of Java's queue gives them."""
+        return list(self._array)
+
     def remove(self, item: _T) -> None:
         """Removes the first one that equals `item`, which is there."""
         place = self._array.index(item)

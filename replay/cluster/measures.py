@@ -215,7 +215,7 @@ class Costs:
             "standby_copies_promoted": copies.count("promoted"),
             "standby_copies_dropped": copies.count("dropped"),
             "seconds_to_last_generation": _seconds(max((at_ms for at_ms, _ in rounds), default=start_ms) - start_ms),
-            "imbalance_task_seconds": _seconds(self._imbalance_ms(start_ms, end_ms)),
+            "imbalance_task_seconds": _seconds(self.imbalance_ms(start_ms, end_ms)),
         }
         counts = dict.fromkeys(sorted(alive), 0)
         for owner in after.values():
@@ -246,7 +246,7 @@ class Costs:
         }
         return {life.member_id for life in self._lives} - touched
 
-    def _imbalance_ms(self, start_ms: int, end_ms: int) -> int:
+    def imbalance_ms(self, start_ms: int, end_ms: int) -> int:
         """Tasks over the upper share of their member, plus tasks under the lower share, times how long."""
         changes: list[tuple[int, str, int, int]] = []
         """(when, member, change of its tasks, change of its capacity)"""

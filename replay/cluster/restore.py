@@ -93,7 +93,7 @@ class Restorer:
         if copy is None:
             return
         self.advance(now_ms)
-        self.disk.positions[task] = self._position(task, now_ms)
+        self.disk.positions[task] = self.position(task, now_ms)
         del self._copies[task]
         if not copy.caught_up:
             self._note(task, copy, now_ms)
@@ -107,7 +107,7 @@ class Restorer:
         copy = self._copies.get(task)
         if copy is not None and copy.target is not None:
             return copy.target - self.disk.positions[task]
-        return max(0, self._world.end_offset(task, now_ms) - self._position(task, now_ms))
+        return max(0, self._world.end_offset(task, now_ms) - self.position(task, now_ms))
 
     def advance(self, now_ms: int) -> None:
         """All positions up to now. To be called before anything changes, so that who is served has not changed since the last call."""
@@ -135,7 +135,7 @@ class Restorer:
         """The process was stopped since the last `advance`: nothing was read, and what followed is behind now."""
         for task, copy in self._copies.items():
             if copy.caught_up:
-                self.disk.positions[task] = self._position(task, self._updated_ms)
+                self.disk.positions[task] = self.position(task, self._updated_ms)
                 copy.caught_up = False
                 copy.from_records = self.disk.positions[task]
         self._updated_ms = now_ms
@@ -159,7 +159,8 @@ class Restorer:
         served = opening or [task for task in begun if self._copies[task].target is None]
         return sorted(served, key=lambda task: (self._copies[task].begun_ms, task)) if self.model.sequential else sorted(served)
 
-    def _position(self, task: TaskId, now_ms: int) -> int:
+    def position(self, task: TaskId, now_ms: int) -> int:
+        """Records in the copy. `advance` first."""
         copy = self._copies.get(task)
         if copy is not None and copy.caught_up:
             return max(self.disk.positions[task], self._world.end_offset(task, now_ms - self.model.tailing_ms))

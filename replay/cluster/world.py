@@ -15,6 +15,7 @@ from events.errors import FieldError, InvariantBroken
 from events.facts import TopologyDeclared
 from events.tasks import TaskId
 
+NEVER_MS = 2**62
 RATE_MS = 5_000
 """A speed of writing is measured over so long."""
 
@@ -108,7 +109,11 @@ class _Running:
 class World:
     """Changelogs that grow, and the record of who ran what."""
 
-    def __init__(self, topology: TopologyDeclared, growth: Mapping[PartitionKey, EndOffsets]) -> None:
+    def __init__(self, topology: TopologyDeclared, growth: Mapping[PartitionKey, EndOffsets], *, stands_still: bool = False) -> None:
+        """`stands_still`: nothing is written to the changelogs of a task that nobody runs; who runs it next writes it all at once."""
+        self._stands_still = stands_still
+        self._idle: dict[TaskId, tuple[int, int]] = {}
+        """Task -> when it was last stopped, and when it ran again."""
         self.growth = dict(sorted(growth.items()))
         self.tasks: dict[TaskId, bool] = {}
         """Every task -> whether it has state."""
@@ -129,6 +134,10 @@ class World:
 
     def end_offset(self, task: TaskId, time_ms: int) -> int:
         """Records in the task's changelogs at `time_ms`."""
+        if self._stands_still and task in self._idle:
+            stopped_ms, runs_ms = self._idle[task]
+            if stopped_ms <= time_ms < runs_ms:
+                time_ms = stopped_ms
         return sum(growth.at(time_ms) for growth in self._growths[task])
 
     def written_per_s(self, task: TaskId, time_ms: int) -> int:
@@ -150,6 +159,8 @@ class World:
         if token < self._tokens.get(task, 0):
             raise InvariantBroken(1, f"task {task} at {now_ms} ms: {owner.name} starts with token {token} after token {self._tokens[task]} was used")
         self._tokens[task] = token
+        if task in self._idle:
+            self._idle[task] = (self._idle[task][0], now_ms)
         self._running[task] = _Running(owner, owner.incarnation, token, now_ms)
 
     def stopped(self, task: TaskId, owner: Owner, now_ms: int) -> None:
@@ -157,7 +168,9 @@ class World:
         running = self._running.get(task)
         if running is not None and running.owner is owner:
             del self._running[task]
-            self._note(task, running, min(now_ms, owner.stops_by_ms))
+            stopped_ms = min(now_ms, owner.stops_by_ms)
+            self._idle[task] = (stopped_ms, NEVER_MS)
+            self._note(task, running, stopped_ms)
 
     def _note(self, task: TaskId, running: _Running, end_ms: int) -> None:
         owner = running.owner

@@ -151,6 +151,7 @@ def _observed(found: Scan, told: Told, facts: Mapping[str, int]) -> dict[str, An
             "how": "tasks given to a process that had over acceptable_recovery_lag records to restore, until the first commit of their input",
             "values": [each._asdict() for each in told.restores],
         },
+        "first_leader": {"process_id": found.first_leader, "how": "group metadata record of the first generation: who was the first to join"},
         "session_timeout_ms": {"values": sorted({life.session_timeout_ms for life in found.lives}), "how": "group metadata records"},
         "end_offsets": {
             "count": told.samples,

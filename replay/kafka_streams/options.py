@@ -31,6 +31,9 @@ class ImportOptions:
     probing_interval_ms: int | None = None
     """None: inferred, see `infer`."""
     lease_margin_ms: int = 3_000
+    heartbeat_interval_ms: int = 3_000
+    commit_interval_ms: int = 30_000
+    """Of the application; both matter to `replay.simulate_kafka`, and the latter to what a first commit tells of a restore."""
     end_offsets_every_ms: int = 10_000
     """Wall time between two end-offset samples that are kept; at a generation they are always told."""
     assignor: str = "high_availability"

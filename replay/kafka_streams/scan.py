@@ -90,6 +90,8 @@ class Scan:
     counts: Counter[str] = attrs.field(factory=Counter)
     versions: Counter[str] = attrs.field(factory=Counter)
     shared_names: list[str] = attrs.field(factory=list)
+    first_leader: str = ""
+    """Process id of the first generation's leader: the process that was the first to join."""
     first_ms: int = -1
     last_ms: int = -1
 
@@ -177,6 +179,9 @@ def _next_round(
 ) -> None:
     """Fold one generation: who is new, who is gone."""
     present = processes(event)
+    if not found.first_leader:
+        leads = [each.subscription.process_id for each in event.members if each.member_id == event.leader]
+        found.first_leader = leads[0] if leads else ""
     step = Round(
         offset=offset,
         at_ms=at_ms,

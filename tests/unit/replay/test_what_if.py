@@ -91,7 +91,7 @@ def test_several_seeds_are_several_runs_and_progress_reaches_the_end() -> None:
     assert metrics(found.outcomes[0]).moves == sum(run.moves for run in found.outcomes[0].runs) / 2
     span_ms = END_MS - START_MS
     assert abs(found.span_ms - span_ms) < 1_000
-    assert told[-1] == (4 * found.span_ms, 4 * found.span_ms)
+    assert told[-1] == (8 * found.span_ms, 8 * found.span_ms)  # as it is, the same at both ends of the restore speed, and four; each with two seeds
     assert [done for done, _ in told] == sorted(done for done, _ in told)
 
 

@@ -1,0 +1,210 @@
+"""The simulated Kafka Streams group does what Kafka does: when rounds begin and end, what stands still meanwhile, who is expired when; and both
+recorded groups come out of it as they were measured."""
+
+from __future__ import annotations
+
+import functools
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from events.facts import Subtopology, TopologyDeclared
+from events.knobs import Knobs
+from replay.cluster import RestoreModel, steady
+from replay.cluster.kafka import Instance, InstanceSettings, KafkaGroup, KafkaProtocol
+from replay.cluster.measures import active_moves, silences
+from replay.exogenous import Curve
+from replay.kafka_streams import import_history
+from replay.kafka_streams.check import Gathered
+from replay.recording import Recording, read_recording
+from replay.simulate import Simulation
+from replay.simulate_kafka import simulate_kafka
+from replay.what_if import Configuration, WhatIf, what_if_recorded
+
+SHIPPED = Path(__file__).parents[3] / "replay" / "data"
+SIMULATION = Simulation(restore=RestoreModel(records_per_s=200_000))
+TASKS = 8
+PROTOCOL = KafkaProtocol(heartbeat_drift_ms=0, commit_interval_ms=1_000)
+
+
+def group(*, stateful: bool = True, records: int = 100_000, **knobs: Any) -> KafkaGroup:
+    topology = TopologyDeclared(
+        epoch=0,
+        subtopologies=(Subtopology(subtopology=0, partitions=TASKS, stateful=stateful, changelog_topics=("c",) if stateful else ()),),
+    )
+    growth = {("c", partition): steady(records=records, records_per_s=50) for partition in range(TASKS)}
+    settings: dict[str, Any] = {"acceptable_recovery_lag": 1_000, "probing_interval_ms": 60_000, **knobs}
+    return KafkaGroup(knobs=Knobs(**settings), topology=topology, growth=growth, racks={}, protocol=PROTOCOL, seed=3)
+
+
+def begin(kafka: KafkaGroup, *names: str, threads: int = 1, kept: bool = True) -> list[Instance]:
+    """Instances whose process ids sort as their names do."""
+    return [
+        kafka.start(
+            InstanceSettings(member_id=name, identity=name, threads=threads, session_timeout_ms=10_000, restore=RestoreModel(records_per_s=200_000)),
+            state_kept=kept,
+        )
+        for name in names
+    ]
+
+
+def owners(kafka: KafkaGroup) -> dict[str, int]:
+    found: dict[str, int] = {}
+    for owner in kafka.world.owners(kafka.engine.now_ms).values():
+        found[owner] = found.get(owner, 0) + 1
+    return found
+
+
+def test_the_first_round_waits_for_the_initial_delay_and_once_more_for_who_joins_meanwhile() -> None:
+    alone, together = group(stateful=False), group(stateful=False)
+    begin(alone, "a")
+    begin(together, "a")
+    together.engine.at(2_000, begin, together, "b")
+    for kafka in (alone, together):
+        kafka.engine.run_until(20_000)
+    assert alone.notes.rounds[0][0] == pytest.approx(1_300 + 3_000, abs=50)
+    assert together.notes.rounds[0][0] == pytest.approx(2_000 + 1_300 + 3_000, abs=50)
+    assert owners(together) == {"a": 4, "b": 4}
+
+
+def test_a_task_that_changes_hands_stands_still_until_the_follow_up_round_which_waits_for_a_heartbeat() -> None:
+    """Of the threads of a, one keeps what it has, and hears of the round with its next heartbeat."""
+    kafka = group(stateful=False)
+    begin(kafka, "a", "b", threads=4)
+    kafka.engine.at(60_000, begin, kafka, "c")
+    kafka.engine.run_until(100_000)
+    rounds = [at_ms for at_ms, _ in kafka.notes.rounds if at_ms > 60_000]
+    assert [cause for at_ms, cause in kafka.notes.rounds if at_ms > 60_000] == ["join", "follow-up"]
+    assert rounds[1] - rounds[0] == pytest.approx(3_000, abs=100)
+    found = silences(kafka.world.history(100_000), 100_000)
+    assert found
+    moved = {move.task for move in active_moves(kafka.world.history(100_000))}
+    assert {each.task for each in found} >= moved
+    assert all(2_900 < each.lasts_ms < 3_300 for each in found)
+    assert sum(owners(kafka).values()) == TASKS
+
+
+def test_who_dies_is_expired_a_session_timeout_after_its_last_commit_and_a_default_close_is_no_better() -> None:
+    for end in (Instance.kill, Instance.close_silently):
+        kafka = group(stateful=False)
+        _, second = begin(kafka, "a", "b")
+        kafka.engine.at(60_000, end, second)
+        kafka.engine.run_until(90_000)
+        expiry = next(at_ms for at_ms, cause in kafka.notes.rounds if cause == "expiry")
+        assert 60_000 + 9_000 <= expiry <= 60_000 + 10_000 + 3_100
+        assert owners(kafka) == {"a": TASKS}
+
+
+def test_a_close_that_leaves_the_group_ends_its_threads_one_by_one() -> None:
+    kafka = group(stateful=False)
+    _, second = begin(kafka, "a", "b", threads=2)
+    kafka.engine.at(60_000, second.leave, 2_000)
+    kafka.engine.run_until(60_500)
+    assert [thread.alive for thread in second.threads] == [False, True]
+    kafka.engine.run_until(90_000)
+    assert second.ended_ms == 61_600
+    assert next(cause for at_ms, cause in kafka.notes.rounds if at_ms > 60_000) == "leave"
+    assert owners(kafka) == {"a": TASKS}
+
+
+def test_a_cold_instance_warms_up_two_tasks_a_probing_interval() -> None:
+    kafka = group(max_warmups=2)
+    begin(kafka, "a")
+    kafka.engine.at(60_000, begin, kafka, "b")
+    kafka.engine.run_until(70_000)
+    assert owners(kafka) == {"a": TASKS}
+    kafka.engine.run_until(130_000)
+    assert owners(kafka) == {"a": TASKS - 2, "b": 2}
+    kafka.engine.run_until(200_000)
+    assert owners(kafka) == {"a": TASKS - 4, "b": 4}
+    probing = [at_ms for at_ms, cause in kafka.notes.rounds if cause == "probing"]
+    assert probing[1] - probing[0] > 60_000
+
+
+def test_a_changelog_that_nobody_writes_stands_still_and_a_restart_finds_its_copy_near() -> None:
+    kafka = group()
+    (only,) = begin(kafka, "a")
+    kafka.engine.at(60_000, only.close_silently)
+    kafka.engine.at(65_000, begin, kafka, "a")
+    kafka.engine.run_until(66_000)
+    task = next(iter(kafka.world.tasks))
+    assert kafka.world.end_offset(task, 66_000) == kafka.world.end_offset(task, 60_000)
+    kafka.engine.run_until(90_000)
+    assert kafka.world.end_offset(task, 90_000) == kafka.world.growth["c", task.partition].at(90_000)
+    assert not [each for each in kafka.world.restores if each.at_ms > 60_000 and each.records > 10]
+
+
+def test_equal_seeds_give_equal_runs() -> None:
+    histories = []
+    for _ in range(2):
+        kafka = group()
+        begin(kafka, "a", "b", threads=2)
+        kafka.engine.at(60_000, begin, kafka, "c")
+        kafka.engine.run_until(200_000)
+        histories.append((kafka.world.history(200_000), kafka.notes.rounds))
+    assert histories[0] == histories[1]
+
+
+def test_a_curve_without_hollows() -> None:
+    stood_still = Curve(((0, 0), (10_000, 1_000), (20_000, 1_000), (30_000, 3_000), (40_000, 4_000)))
+    assert [stood_still.filled().at(ms) for ms in (0, 10_000, 15_000, 20_000, 30_000, 40_000)] == [0, 1_000, 1_500, 2_000, 3_000, 4_000]
+    faster = Curve(((0, 0), (100_000, 1_000), (200_000, 9_000)))
+    assert faster.filled() == faster  # for good, not for a moment
+
+
+# -- the recorded groups ----------------------------------------------------------------------------------------------------------------
+
+
+@functools.cache
+def recording(run: str) -> Recording:
+    log = Gathered()
+    import_history(SHIPPED / run, log)
+    return read_recording(log.records)
+
+
+@functools.cache
+def answer(run: str, fitted_on: str) -> WhatIf:
+    """The factual configuration, with the restore speed that was fitted on one of the runs."""
+    return what_if_recorded(recording(run), seeds=range(10), restore_records_per_s=recording(fitted_on).fit.records_per_s)
+
+
+def errors(found: WhatIf) -> dict[str, float]:
+    return {each.metric: each.error for each in found.fidelity if each.error is not None}
+
+
+@pytest.mark.parametrize(("run", "fitted_on"), [("scale-out", "rolling"), ("rolling", "scale-out")])
+def test_a_recorded_group_is_predicted_with_the_speed_of_the_other_one(run: str, fitted_on: str) -> None:
+    found = errors(answer(run, fitted_on))
+    assert abs(found["rebalances"]) < 0.25
+    assert abs(found["moves"]) < 0.2
+    assert abs(found["unavailable_task_seconds"]) < 0.3
+    assert abs(found["records_restored"]) < 0.2
+
+
+def test_the_first_action_comes_out_as_it_was_recorded_to_the_round() -> None:
+    """A1, one more cold instance: six minutes without chance."""
+    exogenous = recording("scale-out").exogenous
+    for seed in range(3):
+        found = simulate_kafka(exogenous, attrs.evolve(SIMULATION, seed=seed)).windows[0]
+        measured = exogenous.windows[0].measured
+        assert measured is not None
+        for metric in ("generations", "probing_rebalances", "active_moves", "stateful_active_moves", "standby_copies_begun"):
+            assert found.totals[metric] == measured["totals"][metric], metric
+        assert found.totals["unavailable_task_seconds"] == pytest.approx(measured["totals"]["unavailable_task_seconds"], rel=0.05)
+
+
+def test_kafka_streams_leads_on_under_other_settings_and_equipoise_where_its_assignor_is_named() -> None:
+    found = what_if_recorded(
+        recording("scale-out"),
+        [Configuration(name="ten", knobs={"max_warmups": 10}), Configuration(name="ours", assignor="high_availability")],
+    )
+    ten, ours = found.outcomes
+    assert (found.factual.assignor, ten.assignor, ours.assignor) == ("kafka_streams", "kafka_streams", "high_availability")
+    assert found.eyes == "measured"
+    assert ten.metrics is not None
+    assert ours.metrics is not None
+    assert found.factual.metrics is not None
+    assert ten.metrics.rebalances < found.factual.metrics.rebalances
+    assert ours.metrics.unavailable_task_seconds < found.factual.metrics.unavailable_task_seconds / 10
