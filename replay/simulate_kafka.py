@@ -42,7 +42,6 @@ def simulate_kafka(
         knobs=configured.knobs,
         topology=start.topology,
         growth={key: curve.filled() for key, curve in start.curves.items()},
-        racks=start.racks,
         protocol=given,
         seed=simulation.seed,
         start_ms=start.at_ms,
@@ -103,3 +102,5 @@ def _happens(group: KafkaGroup, happening: Happening, simulation: Simulation, fi
         group.knobs = override(happening.config.knobs, simulation.overrides)
     elif isinstance(happening, TopologyChanged):
         group.declare(happening.topology)
+    else:
+        group.place(happening.observed.racks)

@@ -185,14 +185,25 @@ def what_if_recorded(
     )
 
 
-def check_configurations(exogenous: Exogenous, configurations: Sequence[Configuration]) -> None:
+@attrs.frozen
+class Checked:
+    """A sound configuration. `same`: it is what the group has."""
+
+    configuration: Configuration
+    same: bool
+
+
+def check_configurations(exogenous: Exogenous, configurations: Sequence[Configuration]) -> list[Checked]:
     """Raises what `what_if` raises for configurations that are unsound."""
     names = {FACTUAL}
+    found = []
+    own = configured_as(exogenous, Configuration(name=FACTUAL))
     for each in configurations:
         if each.name in names:
             raise InputError(f"configuration {each.name!r}: there are two of that name; give each its own")
         names.add(each.name)
-        configured_as(exogenous, each)
+        found.append(Checked(each, configured_as(exogenous, each) == own and each.announce_closes is None))
+    return found
 
 
 def configured_as(exogenous: Exogenous, each: Configuration) -> GroupConfigured:

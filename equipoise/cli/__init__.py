@@ -16,6 +16,7 @@ COMMANDS = {
     "import": "equipoise.cli.import_:import_",
     "simulate": "equipoise.cli.simulate:simulate",
     "compare": "equipoise.cli.compare:compare",
+    "what-if": "equipoise.cli.what_if:what_if",
     "verify": "equipoise.cli.verify:verify",
     "explain": "equipoise.cli.explain:explain",
     "show": "equipoise.cli.show:show",

@@ -127,18 +127,21 @@ def with_settings(knobs: Knobs, settings: Iterable[str]) -> Knobs:
         if name.startswith("options."):
             options[name.removeprefix("options.")] = scalar(text)
         else:
-            changes[name] = _knob(name, text)
+            changes[name] = knob_value(name, text)
     try:
         return attrs.evolve(knobs, **changes, options=options)
     except FieldError as error:
         raise InputError(f"--set {error.field.removeprefix('Knobs.')}: {error.problem}") from None
 
 
-def _knob(name: str, text: str) -> Any:
+def knob_value(name: str, text: str, *, option: str = "--set") -> Any:
+    """What `text` says of the knob `name`, or of an option ``options.NAME``. Raises InputError, which begins with `option`."""
+    if name.startswith("options."):
+        return scalar(text)
     names = [field.name for field in attrs.fields(Knobs) if field.name != "options"]
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
-        raise InputError(f"--set {name}: no such setting; " + (f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"))
+        raise InputError(f"{option} {name}: no such setting; " + (f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"))
     default = getattr(attrs.fields(Knobs), name).default
     if isinstance(default, tuple):
         return tuple(part for part in text.split(",") if part)
@@ -147,7 +150,7 @@ def _knob(name: str, text: str) -> Any:
     try:
         return int(text.replace("_", ""))
     except ValueError:
-        raise InputError(f"--set {name}: {text!r} is not a whole number") from None
+        raise InputError(f"{option} {name}: {text!r} is not a whole number") from None
 
 
 def scalar(text: str) -> int | float | str | bool:

@@ -5,15 +5,14 @@ From the top: the marked windows and every round, tasks as rows coloured by who 
 
 from __future__ import annotations
 
-import html
 import math
-import re
 from collections import defaultdict
 from typing import Any
 
 from replay.timeline.build import Timeline
 from replay.timeline.colours import CAUSE_COLOURS, colour_rules, member_colour
 from replay.timeline.page import page_data
+from replay.timeline.svg import label, markup, short
 from replay.wording import clock_text, counted
 
 WIDTH = 920
@@ -79,7 +78,7 @@ class _Picture:
         self._curve(below + 10)
         self._legend(bottom + 36)
         height = bottom + 44
-        title, told = _markup(self.title), _markup(self.told)
+        title, told = markup(self.title), markup(self.told)
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img">',
@@ -89,8 +88,8 @@ class _Picture:
                 *(_hatch(number) for number in range(len(self.data["members"]))),
                 "</defs>",
                 '<rect width="100%" height="100%" rx="8" fill="var(--card)"/>',
-                _text(12, 21, title, "title"),
-                _text(_RIGHT, 21, told, "name end"),
+                label(12, 21, title, "title"),
+                label(_RIGHT, 21, told, "name end"),
                 *self.parts,
                 "</svg>",
                 "",
@@ -110,12 +109,12 @@ class _Picture:
         for number, window in enumerate(self.data["windows"]):
             left, width = self.span(window["from"], window["to"])
             if number % 2 == 0:
-                self.parts.append(f'<rect x="{_short(left)}" y="{_TOP}" width="{_short(width)}" height="{bottom - _TOP}" class="band"/>')
-            self.parts.append(_text(left + 4, _TOP + 12, _markup(_cut(window["label"].replace("_", " "), width)), "head"))
+                self.parts.append(f'<rect x="{short(left)}" y="{_TOP}" width="{short(width)}" height="{bottom - _TOP}" class="band"/>')
+            self.parts.append(label(left + 4, _TOP + 12, markup(_cut(window["label"].replace("_", " "), width)), "head"))
         for ms in self._ticks():
-            self.parts.append(f'<path d="M{_short(self.x(ms))} {_TOP + 16}V{bottom}" class="line"/>')
+            self.parts.append(f'<path d="M{short(self.x(ms))} {_TOP + 16}V{bottom}" class="line"/>')
             if self.x(ms) < _RIGHT - 44:
-                self.parts.append(_text(self.x(ms) + 3, bottom + 13, clock_text(self.data["from"] + ms)[:8]))
+                self.parts.append(label(self.x(ms) + 3, bottom + 13, clock_text(self.data["from"] + ms)[:8]))
 
     def _ticks(self) -> list[int]:
         most = (_RIGHT - _LEFT) // 80
@@ -124,10 +123,10 @@ class _Picture:
         return list(range(-self.data["from"] % (step_s * 1_000), self.until_ms + 1, step_s * 1_000))
 
     def _rounds(self) -> None:
-        self.parts.append(_text(_LEFT - 8, _TOP + 27, "rounds", "head end"))
+        self.parts.append(label(_LEFT - 8, _TOP + 27, "rounds", "head end"))
         marks: dict[str, list[str]] = defaultdict(list)
         for each in self.data["rounds"]:
-            marks[CAUSE_COLOURS.get(each["cause"], "var(--faint)")].append(f"M{_short(self.x(each['ms']))} {_TOP + 27}l-3-8h6z")
+            marks[CAUSE_COLOURS.get(each["cause"], "var(--faint)")].append(f"M{short(self.x(each['ms']))} {_TOP + 27}l-3-8h6z")
         self.parts += [f'<path d="{"".join(shapes)}" fill="{colour}"/>' for colour, shapes in marks.items()]
 
     def _rows(self, top: int, high: int) -> tuple[list[str], int]:
@@ -141,21 +140,21 @@ class _Picture:
             part = name.split("_")[0]
             y += 5 if before not in ("", part) else 0
             if high > 8 or before != part:
-                texts.append(_text(_LEFT - 8, y + 8.5, _markup(name), "name end"))
+                texts.append(label(_LEFT - 8, y + 8.5, markup(name), "name end"))
             before = part
             places.append(y)
             y += high
         shapes: dict[str, list[str]] = defaultdict(list)
         for task, member, condition, since_ms, until_ms, *_ in self.data["intervals"]:
             left, width = self.span(since_ms, until_ms)
-            shapes[_paint(member, condition)].append(f"M{_short(left)} {places[task]}h{_short(width)}v{bar}h-{_short(width)}z")
+            shapes[_paint(member, condition)].append(f"M{short(left)} {places[task]}h{short(width)}v{bar}h-{short(width)}z")
             name = "" if member < 0 else self.data["members"][member]
             if high > 8 and condition == _RUNNING and width > 8 + 5.5 * len(name):
-                texts.append(_text(left + 4, places[task] + 7.5, _markup(name), "in"))
+                texts.append(label(left + 4, places[task] + 7.5, markup(name), "in"))
         for task, member, is_warmup, since_ms, until_ms, *_ in self.data["copies"]:
             if is_warmup and high > 8:
                 left, width = self.span(since_ms, until_ms)
-                shapes[f'fill="{member_colour(member)}"'].append(f"M{_short(left)} {places[task] + bar + 0.6}h{_short(width)}v1.4h-{_short(width)}z")
+                shapes[f'fill="{member_colour(member)}"'].append(f"M{short(left)} {places[task] + bar + 0.6}h{short(width)}v1.4h-{short(width)}z")
         return [*(f'<path d="{"".join(drawn)}" {paint}/>' for paint, drawn in sorted(shapes.items())), *texts], y
 
     def _curve(self, top: int) -> None:
@@ -172,10 +171,10 @@ class _Picture:
             levels.append((ms, level))
         most = max((level for _, level in levels), default=0)
         bottom = top + _CURVE
-        self.parts.append(_text(_LEFT - 8, top + 14, "not running", "head end"))
-        self.parts.append(_text(_LEFT - 8, top + 27, f"most {most:,}", "end"))
-        drawn = "".join(f"H{_short(self.x(ms))}V{_short(bottom - level * _CURVE / max(1, most))}" for ms, level in levels)
-        self.parts.append(f'<path d="M{_LEFT} {bottom}{drawn}H{_short(self.x(self.data["to"]))}V{bottom}z" class="curve"/>')
+        self.parts.append(label(_LEFT - 8, top + 14, "not running", "head end"))
+        self.parts.append(label(_LEFT - 8, top + 27, f"most {most:,}", "end"))
+        drawn = "".join(f"H{short(self.x(ms))}V{short(bottom - level * _CURVE / max(1, most))}" for ms, level in levels)
+        self.parts.append(f'<path d="M{_LEFT} {bottom}{drawn}H{short(self.x(self.data["to"]))}V{bottom}z" class="curve"/>')
 
     def _legend(self, y: int) -> None:
         members = self.data["members"]
@@ -191,8 +190,8 @@ class _Picture:
         x = float(_LEFT)
         for text, paint in keys:
             high = 2 if text.endswith("(thin)") else 8
-            self.parts.append(f'<rect x="{_short(x)}" y="{y - 4 - high / 2:g}" width="10" height="{high}" {paint}/>')
-            self.parts.append(_text(x + 14, y, _markup(text), "name"))
+            self.parts.append(f'<rect x="{short(x)}" y="{y - 4 - high / 2:g}" width="10" height="{high}" {paint}/>')
+            self.parts.append(label(x + 14, y, markup(text), "name"))
             x += 26 + 5.8 * len(text)
 
 
@@ -211,22 +210,6 @@ def _hatch(member: int) -> str:
         f'<pattern id="h{member}" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         f'<rect width="5" height="5" fill="{colour}" fill-opacity=".22"/><rect width="2.4" height="5" fill="{colour}"/></pattern>'
     )
-
-
-def _markup(text: str) -> str:
-    """As it may stand in XML."""
-    return html.escape(re.sub(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]", "\ufffd", text))
-
-
-def _text(x: float, y: float, text: str, css: str = "") -> str:
-    """`text` is markup already."""
-    styled = f' class="{css}"' if css else ""
-    return f'<text x="{_short(x)}" y="{_short(y)}"{styled}>{text}</text>'
-
-
-def _short(number: float) -> str:
-    """To a tenth of a pixel: ``12``, ``12.5``."""
-    return f"{number:.1f}".removesuffix(".0")
 
 
 def _cut(text: str, width: float) -> str:

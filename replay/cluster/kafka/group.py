@@ -21,9 +21,6 @@ from replay.cluster.measures import Notes
 from replay.cluster.restore import Disk
 from replay.cluster.world import EndOffsets, PartitionKey, World
 
-Racks = Mapping[str, Mapping[int, tuple[str, ...]]]
-"""Topic -> partition -> racks of its replicas."""
-
 
 class KafkaGroup:
     """Deterministic: equal arguments, seed and calls give equal runs."""
@@ -34,7 +31,6 @@ class KafkaGroup:
         knobs: Knobs,
         topology: TopologyDeclared,
         growth: Mapping[PartitionKey, EndOffsets],
-        racks: Racks,
         protocol: KafkaProtocol,
         seed: int,
         start_ms: int = 0,
@@ -47,7 +43,7 @@ class KafkaGroup:
         self.notes = Notes()
         self._protocol = protocol
         self._coordinator = Coordinator(self.engine, protocol, lead=self._lead, noted=self._noted)
-        self._racks = racks
+        self._racks: dict[str, dict[int, tuple[str, ...]]] = {}
         self._topology = topology
         self._disks: dict[str, Disk] = {}
         self._kept: dict[str, frozenset[TaskId]] = {}
@@ -82,6 +78,11 @@ class KafkaGroup:
     def declare(self, topology: TopologyDeclared) -> None:
         self._topology = topology
         self.world.declare(topology)
+
+    def place(self, racks: Mapping[str, Mapping[int, tuple[str, ...]]]) -> None:
+        """Topic -> partition -> racks of its replicas; of those not named they are as before."""
+        for topic, places in racks.items():
+            self._racks.setdefault(topic, {}).update(places)
 
     def _next_token(self) -> int:
         self._token += 1

@@ -147,6 +147,10 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
             printed("simulate", told, "--to", led),
         ],
         "compare": [printed("compare", told, "--assignor", "learner")],
+        "what-if": [
+            printed("what-if", told, "--sweep", "max_warmups=10", "--seeds", "2"),
+            printed("what-if", log, "--sweep", "announce_closes=true", "--seeds", "1"),
+        ],
         "verify": [printed("verify", path, code=code) for path, code in ((log, 0), (wrong, 1), (torn, 1), (strange, 2))],
         "show": [printed("show", *args) for args in ((log,), (log, "--at", str(warming)), (log, "--at", str(revoking)), (wrong,), (told,))],
         "explain": [

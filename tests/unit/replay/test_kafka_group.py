@@ -36,7 +36,7 @@ def group(*, stateful: bool = True, records: int = 100_000, **knobs: Any) -> Kaf
     )
     growth = {("c", partition): steady(records=records, records_per_s=50) for partition in range(TASKS)}
     settings: dict[str, Any] = {"acceptable_recovery_lag": 1_000, "probing_interval_ms": 60_000, **knobs}
-    return KafkaGroup(knobs=Knobs(**settings), topology=topology, growth=growth, racks={}, protocol=PROTOCOL, seed=3)
+    return KafkaGroup(knobs=Knobs(**settings), topology=topology, growth=growth, protocol=PROTOCOL, seed=3)
 
 
 def begin(kafka: KafkaGroup, *names: str, threads: int = 1, kept: bool = True) -> list[Instance]:

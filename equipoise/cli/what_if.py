@@ -1,0 +1,189 @@
+"""`equipoise what-if LOG`: what other settings would have cost, as a table, a picture, and one line that says what to do."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.params import LOG, knob_value, read
+from equipoise.cli.screen import Screen, Table
+from events.errors import InputError
+from events.log import Log
+from events.records import Record
+from replay.wording import counted, span_text
+
+if TYPE_CHECKING:
+    from replay.advice import Advice
+    from replay.what_if import Configuration, Outcome, WhatIf
+
+MEASURES = (
+    ("silent task-s", "unavailable_task_seconds"),
+    ("records restored", "records_restored"),
+    ("rebalances", "rebalances"),
+    ("uneven task-s", "imbalance_task_seconds"),
+    ("moves", "moves"),
+    ("restored before running", "records_restored_before_running"),
+)
+"""(heading, metric)."""
+
+
+@command("what-if", short_help="What other settings would have cost, and whether to change any.")
+@click.argument("log", type=LOG)
+@click.option(
+    "--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML with configurations; may be repeated."
+)
+@click.option(
+    "--sweep", "dimensions", multiple=True, metavar="NAME=V1,V2,...", help="Values of a setting, of assignor or announce_closes; several: all pairs."
+)
+@click.option("--seeds", type=click.IntRange(1, 100), default=3, show_default=True, help="Simulations of each configuration, by chance apart.")
+@click.option("--restore-speed", type=click.IntRange(min=1), metavar="N", help="Records/s a member restores; default: fitted from LOG.")
+@click.option("--group", metavar="GROUP", help="Which group; default: every group of the log, one after the other.")
+@click.option("--svg", "svg_path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Draw it to FILE; several groups: one each.")
+def what_if(
+    screen: Screen,
+    log: Log,
+    files: tuple[Path, ...],
+    dimensions: tuple[str, ...],
+    seeds: int,
+    restore_speed: int | None,
+    group: str | None,
+    svg_path: Path | None,
+) -> None:
+    """Plays what the outside did in LOG once for each configuration, and shows what each would have cost, beside the group as it is, which is always
+    simulated too: how far that is from what was recorded tells how far to believe the rest. `*` marks what no other configuration beats.
+
+    A group imported from Kafka Streams goes on to be led by Kafka Streams, under other settings of its own; with another assignor equipoise leads.
+
+    \b
+    Examples:
+      equipoise what-if group.db --sweep max_warmups=1,2,4 --sweep num_standbys=0,1
+      equipoise what-if recorded.db --sweep assignor=kafka_streams,high_availability --svg costs.svg
+      equipoise what-if group.db --config calm.toml --config bold.toml --json | jq -r '.groups[].advice.line'
+    """
+    from replay.advice import advise  # loads the solver
+    from replay.recording import read_recording
+    from replay.sweep import read_configurations
+    from replay.what_if import check_configurations, what_if_recorded
+    from replay.what_if_picture import render_what_if
+
+    asked = [each for path in files for each in read_configurations(path)] + swept(dimensions)
+    names = [group] if group is not None else groups_of(screen, log)
+    answers = []
+    for name in names:
+        recording = read_recording(read(screen, log, f"reading {name}", name) if len(names) == 1 else log.read(group=name), group=name)
+        tried = []
+        for each in check_configurations(recording.exogenous, asked):
+            if each.same:
+                screen.remark(f"{name}: {each.configuration.name} is what the group has")
+            else:
+                tried.append(each.configuration)
+        with screen.progress(f"{name}: {counted(len(tried) + 1, 'configuration')}, in simulated seconds") as advance:
+            done_s = 0
+
+            def progress(done_ms: int, of_ms: int) -> None:
+                nonlocal done_s
+                advance(done_ms // 1_000 - done_s)
+                done_s = done_ms // 1_000
+
+            answer = what_if_recorded(recording, tried, seeds=range(seeds), restore_records_per_s=restore_speed, progress=progress)
+        advice = advise(answer)
+        answers.append((answer, advice))
+        if svg_path is not None:
+            path = svg_path if len(names) == 1 else svg_path.with_stem(f"{svg_path.stem}-{name}")
+            try:
+                path.write_text(render_what_if(answer, advice), encoding="utf-8")
+            except OSError as error:
+                raise InputError(f"--svg {path}: {error.strerror}; name a file that can be written") from None
+            screen.remark(f"wrote {path}")
+    parts: list[str | Table] = []
+    for answer, advice in answers:
+        parts += [*([""] if parts else []), *answer_parts(answer, advice)]
+    screen.answer({"seeds": seeds, "groups": [document(answer, advice) for answer, advice in answers]}, *parts)
+
+
+def swept(dimensions: tuple[str, ...]) -> list[Configuration]:
+    """The grid that ``name=v1,v2`` options span. Raises InputError for a setting that there is none of, or a value that is not of its kind."""
+    from replay.sweep import grid
+
+    found: dict[str, list[Any]] = {}
+    for dimension in dimensions:
+        name, equals, texts = dimension.partition("=")
+        values = [part for part in texts.split(",") if part]
+        if not equals or not values:
+            raise InputError(f"--sweep {dimension}: write it as name=value,value")
+        if name in found:
+            raise InputError(f"--sweep {name}: it is there twice; write all its values into one")
+        found[name] = [_value(name, value) for value in values]
+    return grid(found) if found else []
+
+
+def _value(name: str, text: str) -> Any:
+    if name == "assignor":
+        return text
+    if name == "announce_closes":
+        if text not in ("true", "false"):
+            raise InputError(f"--sweep announce_closes: {text!r} is neither true nor false")
+        return text == "true"
+    return knob_value(name, text, option="--sweep")
+
+
+def groups_of(screen: Screen, log: Log) -> list[str]:
+    """Every group of the log, in rising order."""
+    names = {entry.group for entry in screen.track(log.read(), "looking for groups", log.count()) if isinstance(entry, Record) and entry.group}
+    if not names:
+        raise InputError("the log holds no fact of any group; import or simulate one")
+    return sorted(names)
+
+
+def document(answer: WhatIf, advice: Advice) -> dict[str, Any]:
+    """One group for `--json`."""
+    from replay.advice import front
+
+    return {**answer.as_json(), "front": front(answer), "advice": {"change": advice.change, "line": advice.line}}
+
+
+def answer_parts(answer: WhatIf, advice: Advice) -> list[str | Table]:
+    """How far to believe it, what each configuration would have cost, and what to do."""
+    from replay.advice import front
+
+    head = f"{click.style(answer.group, bold=True)}  {span_text(answer.span_ms)}, {counted(answer.facts, 'fact')}, led by {answer.factual.assignor}"
+    best = front(answer)
+    outcomes = (answer.factual, *answer.outcomes)
+    failed = [f"{each.configuration.name} could not lead: {each.error}" for each in outcomes if each.error]
+    used = f"restore {answer.restore_records_per_s:,} records/s a member ({answer.restore_basis}); {counted(len(answer.seeds), 'seed')}"
+    costs = Table(
+        columns=("", "configuration", *(heading for heading, _ in MEASURES)),
+        rows=[_row(each, each.configuration.name in best) for each in outcomes if not each.error],
+        title="what each would have cost, less is better; * nothing beats it",
+    )
+    return [head, "", fidelity_table(answer), f"simulated with: {used}", "", costs, *failed, "", click.style(advice.line, bold=True)]
+
+
+def fidelity_table(answer: WhatIf) -> Table:
+    """The group as it is: recorded, and simulated."""
+    headings = {metric: heading for heading, metric in MEASURES}
+    rows = [
+        (
+            headings[each.metric],
+            _amount(each.recorded),
+            _amount(each.simulated),
+            "" if each.low is None else f"{_amount(each.low)} to {_amount(each.high)}",
+            "" if each.error is None else f"{each.error:+.0%}",
+        )
+        for each in answer.fidelity
+    ]
+    who = "measured in the group" if answer.eyes == "measured" else "told by its log"
+    return Table(columns=("as it is", "recorded", "simulated", "runs", "error"), rows=rows, title=f"how far to believe it: {who}, and simulated")
+
+
+def _row(each: Outcome, is_best: bool) -> tuple[str, ...]:
+    return ("*" if is_best else "", each.configuration.name, *(_amount(getattr(each.metrics, metric)) for _, metric in MEASURES))
+
+
+def _amount(value: float | None) -> str:
+    if value is None:
+        return ""
+    return f"{value:,.0f}" if value >= 10_000 or value == int(value) else f"{value:,.1f}"

@@ -1,0 +1,22 @@
+"""Bits of SVG that every picture is made of."""
+
+from __future__ import annotations
+
+import html
+import re
+
+
+def markup(text: str) -> str:
+    """As it may stand in XML."""
+    return html.escape(re.sub(r"[\x00-\x1f\x7f\ud800-\udfff\ufffe\uffff]", "\ufffd", text))
+
+
+def label(x: float, y: float, content: str, css: str = "") -> str:
+    """`content` is markup already."""
+    styled = f' class="{css}"' if css else ""
+    return f'<text x="{short(x)}" y="{short(y)}"{styled}>{content}</text>'
+
+
+def short(number: float) -> str:
+    """To a tenth of a pixel: ``12``, ``12.5``."""
+    return f"{number:.1f}".removesuffix(".0")

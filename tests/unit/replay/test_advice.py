@@ -1,0 +1,145 @@
+"""When to change something: only for what is better beyond chance and beyond the simulation's own error; else the reason not to."""
+
+from __future__ import annotations
+
+import xml.etree.ElementTree as ET
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+import pytest
+
+from events.knobs import Knobs
+from replay.advice import advise, better, dominates, front
+from replay.recording import Metrics, mean
+from replay.what_if import FACTUAL, Configuration, Deviation, Outcome, WhatIf
+from replay.what_if_picture import render_what_if
+
+
+def run(silent: float = 100.0, restored: float | None = 1_000_000, rebalances: float = 50, uneven: float = 200.0) -> Metrics:
+    return Metrics(
+        unavailable_task_seconds=silent,
+        records_restored=restored,
+        rebalances=rebalances,
+        imbalance_task_seconds=uneven,
+        moves=10,
+        records_restored_before_running=None,
+    )
+
+
+def outcome(name: str, *runs: Metrics, error: str = "", **knobs: Any) -> Outcome:
+    return Outcome(
+        configuration=Configuration(name=name, knobs=knobs),
+        assignor="high_availability",
+        knobs=Knobs(**knobs),
+        runs=runs,
+        metrics=mean(runs) if runs else None,
+        error=error,
+    )
+
+
+def answer(factual: Sequence[Metrics], *outcomes: Outcome, error: float = 0.05) -> WhatIf:
+    own = outcome(FACTUAL, *factual)
+    deviations = tuple(
+        Deviation(metric=metric, recorded=1.0, simulated=1.0, low=1.0, high=1.0, error=error) for metric in attrs.asdict(factual[0])
+    )
+    return WhatIf(
+        group="orders",
+        facts=10,
+        span_ms=1_000,
+        seeds=tuple(range(len(factual))),
+        restore_records_per_s=1,
+        restore_basis="given",
+        recorded=factual[0],
+        eyes="measured",
+        fidelity=deviations,
+        factual=own,
+        outcomes=outcomes,
+    )
+
+
+def test_better_is_more_than_chance_and_more_than_a_trifle() -> None:
+    metric = "unavailable_task_seconds"
+    assert better(outcome("a", run(90)), outcome("b", run(100)), metric)
+    assert not better(outcome("a", run(99)), outcome("b", run(100)), metric)  # 1 %
+    assert not better(outcome("a", run(90)), outcome("b", run(90)), metric)
+    steady = (outcome("a", run(80), run(81), run(79)), outcome("b", run(100), run(101), run(99)))
+    by_chance = (outcome("a", run(20), run(180), run(40)), outcome("b", run(100), run(101), run(99)))
+    assert better(*steady, metric)
+    assert not better(*by_chance, metric)
+    unknown, known = outcome("a", run(restored=None)), outcome("b", run())
+    assert not better(unknown, known, "records_restored")
+    assert not better(known, unknown, "records_restored")
+
+
+def test_the_front_is_what_nothing_dominates() -> None:
+    saves, pays, both = outcome("saves", run(50)), outcome("pays", run(50, restored=2_000_000)), outcome("both", run(40, restored=2_000_000))
+    assert dominates(saves, pays)
+    assert not dominates(pays, saves)
+    assert not dominates(saves, both)
+    assert front(answer([run()], saves, pays, both, outcome("broken", error="it halts"))) == ["saves", "both"]
+
+
+def test_what_dominates_is_advised_with_its_reason() -> None:
+    found = advise(answer([run()], outcome("four", run(50, rebalances=25), max_warmups=4), outcome("worse", run(200), max_warmups=1)))
+    assert found.change == "four"
+    assert found.line == (
+        "change max_warmups from 2 to 4 because unavailability goes from 100 to 50 task-seconds (-50%), "
+        "the number of rebalances goes from 50 to 25 (-50%); nothing gets worse"
+    )
+
+
+def test_of_what_saves_about_the_same_the_smallest_change_is_advised() -> None:
+    large = outcome("large", run(50), max_warmups=4, num_standbys=1)
+    small = outcome("small", run(50.5), max_warmups=4)
+    assert advise(answer([run()], large, small)).change == "small"
+
+
+def test_a_clear_trade_is_advised_with_what_it_costs_and_an_unclear_one_is_not() -> None:
+    clear = outcome("clear", run(50, restored=1_100_000), max_warmups=4)
+    found = advise(answer([run()], clear))
+    assert found.change == "clear"
+    assert found.line.endswith("; but what is restored goes from 1,000,000 to 1,100,000 records (+10%)")
+    dear = outcome("dear", run(70, restored=2_500_000), num_standbys=1)
+    kept = advise(answer([run()], dear))
+    assert kept.change is None
+    assert kept.line.startswith("keep what you have: no change is better without being worse elsewhere; the nearest is dear: unavailability goes")
+
+
+def test_a_gain_below_the_simulations_own_error_is_none() -> None:
+    found = advise(answer([run()], outcome("four", run(85), max_warmups=4), error=-0.27))
+    assert found.change is None
+    assert found.line == "keep what you have: four would save 15% of the unavailability, less than the simulation's own error of 27% there"
+
+
+@pytest.mark.parametrize(
+    ("outcomes", "told"),
+    [
+        ((), "nothing else was tried"),
+        ((outcome("broken", error="it halts"),), "keep what you have: nothing else was tried that could lead"),
+        ((outcome("same", run()), outcome("worse", run(200))), "keep what you have: nothing that was tried is better in any respect"),
+    ],
+)
+def test_why_nothing_is_to_be_changed(outcomes: tuple[Outcome, ...], told: str) -> None:
+    found = advise(answer([run()], *outcomes))
+    assert (found.change, found.line) == (None, told)
+
+
+def test_the_picture_is_sound_and_shows_each_configuration_that_could_lead() -> None:
+    given = answer([run()], outcome("four <&>", run(50), max_warmups=4), outcome("none", run(0, 0, 0, 0)), outcome("broken", error="it halts"))
+    drawn = render_what_if(given, advise(given))
+    root = ET.fromstring(drawn)
+    texts = [element.text for element in root.iter("{http://www.w3.org/2000/svg}text")]
+    assert "four <&>" in texts
+    assert "none  (nothing beats it)" in texts
+    assert "broken" not in texts
+    assert texts.count("recorded") == 2
+    assert len([element for element in root.iter("{http://www.w3.org/2000/svg}circle") if element.get("class") == "own"]) == 2
+    assert drawn == render_what_if(given, advise(given))
+
+
+def test_a_picture_of_many_names_the_front_first() -> None:
+    given = answer([run()], *(outcome(f"n{number:02}", run(100 + number)) for number in range(20)), outcome("best", run(10)))
+    texts = [element.text for element in ET.fromstring(render_what_if(given, advise(given))).iter("{http://www.w3.org/2000/svg}text")]
+    assert "best  (nothing beats it)" in texts
+    assert "and 8 more" in texts
