@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+from collections import Counter
 from collections.abc import Mapping
 
 import numpy as np
@@ -37,17 +39,23 @@ def moves_lower_bound(
     """
     count = _Count(situation)
     settled_moves = 0
-    for task in situation.tasks.values():
-        owner = situation.owner.get(task.id)
-        if task.id in settled:
+    for name, task in situation.tasks.items():
+        if name in situation.alike_of and name not in settled:
+            continue  # counted together below
+        owner = situation.owner.get(name)
+        if name in settled:
             settled_moves += owner is not None
-            count.keeps(task, settled[task.id])
+            count.keeps(task, settled[name])
         elif owner is None:
-            count.free(task, candidates.get(task.id))
-        elif situation.must_move(task.id):
+            count.free(task, candidates.get(name), 1)
+        elif situation.must_move(name):
             count.forced[task.stateful] += 1
         elif not situation.members[owner].leaving:
             count.keeps(task, owner)
+    for alike in situation.alike:
+        takers = Counter(map(candidates.get, itertools.filterfalse(settled.__contains__, alike.tasks)))
+        for each, tasks in takers.items():
+            count.free(alike.first, each, tasks)
     forced = sum(count.forced.values())
     return settled_moves + (max(forced, count.bound(shares)) if balanced else forced)
 
@@ -66,18 +74,18 @@ class _Count:
     def keeps(self, task: Task, member: str) -> None:
         self.kept[task.stateful][member] += 1
 
-    def free(self, task: Task, candidates: Candidates | None) -> None:
-        """A task without owner: by candidates, or, without state, anybody who may run it."""
+    def free(self, task: Task, candidates: Candidates | None, tasks: int) -> None:
+        """So many tasks like this one without owner: by candidates, or, without state, anybody who may run them."""
         pool = candidates.fresh if candidates is not None else None if task.stateful else self.situation.eligible(task.id)
         members = candidates.members if candidates is not None else ()
         if pool is None and len(members) == 1:
-            self.keeps(task, members[0])
+            self.kept[task.stateful][members[0]] += tasks
             return
-        self.free_tasks[task.stateful] += bool(members or pool)
+        self.free_tasks[task.stateful] += tasks * bool(members or pool)
         for member in members:
-            self.named[task.stateful][member] += 1
+            self.named[task.stateful][member] += tasks
         if pool:
-            self.pooled[task.stateful][pool] = self.pooled[task.stateful].get(pool, 0) + 1
+            self.pooled[task.stateful][pool] = self.pooled[task.stateful].get(pool, 0) + tasks
 
     def bound(self, shares: Shares) -> int:
         """The highest of the bounds of `moves_lower_bound`, beside settled moves."""

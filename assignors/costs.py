@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from assignors.problem import PlanCost, StageCost
+from assignors.ranking import whole
 from assignors.situation import Situation
 from assignors.standby_goal import StandbyGoal
 from assignors.target import Target
@@ -13,22 +14,26 @@ from events.tasks import TaskId
 
 def restore_records(situation: Situation, target: Mapping[TaskId, str]) -> int:
     """Records to be restored before the target is reached: by members that do not own the task yet and are not caught up."""
-    return sum(
-        situation.records(member, task)
-        for task, member in target.items()
-        if situation.tasks[task].stateful and situation.owner.get(task) != member and not situation.caught_up(member, task)
-    )
+    records = 0
+    for task, member in target.items():
+        copies = situation.copies.get(task)  # None: it has no state
+        if copies is not None and situation.owner.get(task) != member:
+            if not copies:
+                records += whole(situation.tasks[task])
+            elif not situation.caught_up(member, task):
+                records += situation.records(member, task)
+    return records
 
 
 def cross_rack(situation: Situation, target: Mapping[TaskId, str]) -> int:
     """Source partitions whose replicas are all in other racks than the task's owner in the target; unknown racks do not count."""
-    return sum(
-        1
-        for task, owner in target.items()
-        if situation.racks.of[owner] is not None
-        for partition in situation.tasks[task].source
-        if partition.racks and situation.racks.of[owner] not in partition.racks
-    )
+    remote = 0
+    for task, owner in target.items():
+        rack = situation.racks.of[owner]
+        if rack is not None:
+            for partition in situation.tasks[task].source:
+                remote += bool(partition.racks) and rack not in partition.racks
+    return remote
 
 
 def rack_cost(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> int:

@@ -110,7 +110,7 @@ def _matched(shapes: Mapping[Shape, int], held: Mapping[Suit, Mapping[str, int]]
             head=head,
             capacity=np.concatenate((np.ones_like(shape), counts, ones, ones)),
             costs=(np.concatenate((most - keeps[shape, member], np.zeros_like(kinds), most - least, zeros)),),
-            names=arc_names(tail, head, members, first_member),
+            names=lambda: arc_names(tail, head, members, first_member),
             most_costed=1,
         )
     )

@@ -27,6 +27,7 @@ from assignors.costs import plan_cost
 from assignors.movements import Movements, Slots, get_movements, keep_ready
 from assignors.plans import by_member, member_plans
 from assignors.problem import AssignmentProblem, Guarantee, MovementState, Plan, Reason
+from assignors.ranking import whole
 from assignors.situation import Shares, Situation
 from assignors.standbys import Standbys, assign_standbys
 from assignors.target import Candidates, Target, adopted_target, constrained_balanced_assignment, min_rank
@@ -95,15 +96,14 @@ class _Counts:
 
 def hand_over(situation: Situation, balance: Balance) -> Plan:
     """The plan that brings the group to the target of `balance` with state moved first: what all assignors of this kind share."""
-    free = [task for task in situation.tasks if task not in situation.owner]
-    candidates = _candidates(situation, free)
+    candidates = _candidates(situation)
     overdue = _overdue(situation)
     settled = _settled(situation, candidates, overdue)
     target = balance.target({**candidates, **overdue}, settled)
     if overdue:
         settled.update(_leave_now(balance, overdue, target.owner))
         target = balance.target(candidates, settled)
-    now = _now(situation, balance, candidates, target.owner, free)
+    now = _now(situation, balance, candidates, target.owner)
 
     slots = Slots(situation)
     movements = get_movements(situation, now, target.owner, slots)
@@ -117,12 +117,14 @@ def _stands(situation: Situation, task: TaskId) -> bool:
     return movement is not None and movement.state is MovementState.REVOKING
 
 
-def _candidates(situation: Situation, free: list[TaskId]) -> dict[TaskId, Candidates]:
+def _candidates(situation: Situation) -> dict[TaskId, Candidates]:
     """Tasks that need an owner now -> who may be it: the destination of their movement if that stands or is of the min rank, else the min rank.
 
     Stateless tasks without a movement are absent: anybody who may run them may be it.
     """
-    candidates = min_rank(situation, [task for task in free if situation.tasks[task].stateful and not _stands(situation, task)])
+    alike = [group for group in situation.alike if group.first.stateful]
+    others = [task for task in situation.stateful if task not in situation.owner and task not in situation.alike_of]
+    candidates = min_rank(situation, [task for task in others if not _stands(situation, task)], alike)
     for task, movement in situation.in_flight.items():
         if task not in situation.owner and (_stands(situation, task) or (task in candidates and movement.destination in candidates[task])):
             candidates[task] = Candidates(members=(movement.destination,))
@@ -164,23 +166,16 @@ def _settled(situation: Situation, candidates: Mapping[TaskId, Candidates], over
     }
 
 
-def _now(
-    situation: Situation, balance: Balance, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str], free: list[TaskId]
-) -> dict[TaskId, str]:
+def _now(situation: Situation, balance: Balance, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
     """Who runs what after this plan.
 
     Owners keep what they own. A free task goes to its target if that is one of its candidates, otherwise to another of them, as balanced as they
     allow.
     """
-    now = dict(situation.owner)
-    waiting: dict[TaskId, Candidates] = {}
-    for task in free:
-        if task not in target:
-            continue
-        if task not in candidates or target[task] in candidates[task]:
-            now[task] = target[task]
-        else:
-            waiting[task] = candidates[task]
+    now = {**target, **situation.owner}
+    waiting = {task: takers for task, takers in candidates.items() if task in target and target[task] not in takers.everyone}
+    for task in waiting:
+        del now[task]
     now.update(balance.owners_for_now(waiting, now))
     return {task: now[task] for task in situation.tasks if task in now}
 
@@ -198,7 +193,7 @@ def _plan(
 ) -> Plan:
     """Everything sorted, everything named."""
     imbalance = balance.imbalance(target.owner)
-    moves = sum(now[task] != owner for task, owner in target.owner.items() if task in now)
+    moves = sum([now.get(task, owner) != owner for task, owner in target.owner.items()])
     bound = balance.moves_lower_bound(candidates, settled, now, target.owner)
     return Plan(
         members=member_plans(situation, now, movements.planned, standbys, movements.warmups | standbys.warmups | kept_ready),
@@ -221,18 +216,25 @@ def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movemen
             if situation.members[owner].leaving and not situation.eligible(task):
                 reasons[task] = Reason(code="leaving", lag_records=None)
             continue
-        code = "carried"
-        if not _stands(situation, task):
-            if situation.comes_home(owner, task):
-                code = "return_home"
-            elif situation.tasks[task].stateful:
-                code = "unowned" if situation.caught_up(owner, task) else "unowned_cold"
-            else:
-                code = "unowned_stateless"
-        lag = situation.lag(owner, task)
+        code, lag = _granted(situation, task, owner)
         reason = granted.get((code, lag))
         if reason is None:
             reason = granted[code, lag] = Reason(code=code, lag_records=lag)
         reasons[task] = reason
     reasons.update(movements.reasons)
     return {task: reasons[task] for task in situation.tasks if task in reasons}
+
+
+def _granted(situation: Situation, task: TaskId, owner: str) -> tuple[str, int | None]:
+    """Why a task that nobody owned goes to this member, and the lag that rests on."""
+    of_task = situation.tasks[task]
+    if task in situation.alike_of:
+        return ("unowned_cold", whole(of_task)) if of_task.stateful else ("unowned_stateless", None)
+    lag = situation.lag(owner, task)
+    if _stands(situation, task):
+        return "carried", lag
+    if situation.comes_home(owner, task):
+        return "return_home", lag
+    if of_task.stateful:
+        return ("unowned" if situation.caught_up(owner, task) else "unowned_cold"), lag
+    return "unowned_stateless", lag

@@ -78,7 +78,7 @@ class Merits:
         self._gains = dict.fromkeys(situation.members, 0)
         """Member -> tasks it is to have more than now."""
         for task, member in target.items():
-            if task in now:
+            if task in now and now[task] != member:
                 self._gains[now[task]] -= 1
                 self._gains[member] += 1
 
@@ -103,7 +103,7 @@ class _Planner:
         self.now = now
         self.target = target
         self.slots = slots
-        moving = [task for task in situation.tasks if task in now and task in target and now[task] != target[task]]
+        moving = [task for task, owner in now.items() if target.get(task, owner) != owner]
         in_flight = situation.in_flight
         self.carried = [task for task in moving if task in in_flight and in_flight[task].destination == target[task]]
         decided = frozenset(self.carried)

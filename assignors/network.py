@@ -297,7 +297,7 @@ class AssignmentNetwork:
                 head=_joined(direct.head, offered_head, inner.head),
                 capacity=_joined(np.ones(len(direct.node) + len(item), dtype=np.int64), inner.capacity),
                 costs=self._costs(tail, item, arc),
-                names=self._names(tail, offered_head),
+                names=lambda: self._names(tail, offered_head),
                 most_costed=4,
             )
         )
@@ -325,9 +325,8 @@ class AssignmentNetwork:
     def _names(self, tail: Ints, offered_head: Ints) -> Hashes:
         """Of all that an arc joins, and of its role there: no two arcs that compete have the same."""
         direct, inner = self._direct, self._inner
-        number = np.array(list(self._task_node), dtype=np.uint64).reshape(-1, 2)
         of_node = np.zeros(self._nodes, dtype=np.uint64)
-        of_node[list(self._task_node.values())] = (number[:, 0] << np.uint64(32) | number[:, 1]) + np.uint64(1)
+        of_node[list(self._task_node.values())] = [(task[0] << 32 | task[1]) + 1 for task in self._task_node]
         task = of_node[tail]
         member = np.zeros(len(tail), dtype=np.uint64)
         member[: len(direct.name)] = direct.name

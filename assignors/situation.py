@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 
 import attrs
@@ -36,6 +36,17 @@ def pool_of(members: Iterable[str]) -> Pool:
     return Pool(ids, frozenset(ids))
 
 
+@attrs.frozen(eq=False)
+class Alike:
+    """Tasks in rising order that differ in their names and in the size of their state only: nobody owns them, has a copy of them, or had them before.
+
+    In a new group these are all. What is true of `first` is true of all of them, so it is found out once.
+    """
+
+    first: Task
+    tasks: list[TaskId]
+
+
 class Situation:
     """Who there is, what there is to run, who runs it, and who has which copy.
 
@@ -62,6 +73,7 @@ class Situation:
         self.copies: Mapping[TaskId, Mapping[str, Copy]] = copies(self.tasks, self.members.values(), self.knobs)
         self.pace = Pace(self.members.values())
         self._eligible = self._pools()
+        self.pools = tuple(self._eligible.values())
         self._unblocked: dict[tuple[Pool, tuple[str, ...]], Pool] = {}
         self._homes = self._index_homes()
         self.in_flight: dict[TaskId, Movement] = {
@@ -72,6 +84,24 @@ class Situation:
             and self.may_run(movement.destination, movement.task)
             and self.owner.get(movement.task) != movement.destination
         }
+
+        self.alike = self._group_alike()
+        self.alike_of: dict[TaskId, Alike] = {task: alike for alike in self.alike for task in alike.tasks}
+
+    def _group_alike(self) -> list[Alike]:
+        """By sub-topology, so that the same members may run them; by kind and by traffic."""
+        history = {*self.owner, *self.in_flight, *self.blocked, *self._homes, *(task for task, copies in self.copies.items() if copies)}
+        groups: dict[tuple[int, bool, bool, int], Alike] = {}
+        for name, task in self.tasks.items():
+            if name in history:
+                continue
+            # `Racks` keeps one object for all tasks that cost the same.
+            key = name[0], task.stateful, task.guest, id(self.racks.active(name))
+            group = groups.get(key)
+            if group is None:
+                group = groups[key] = Alike(task, [])
+            group.tasks.append(name)
+        return list(groups.values())
 
     def _pools(self) -> dict[int, Pool]:
         """Sub-topology -> who may run it. Sub-topologies with the same members share one pool."""
@@ -92,7 +122,7 @@ class Situation:
                     homes.setdefault(task, []).append(member.id)
         return homes
 
-    def homes(self, task: TaskId) -> Iterable[str]:
+    def homes(self, task: TaskId) -> Collection[str]:
         """Members that owned the task until they left or died, in rising order."""
         return self._homes.get(task, ())
 
@@ -112,9 +142,9 @@ class Situation:
     def unblocked(self, task: TaskId) -> Pool:
         """Those of `eligible` on which a warm-up of it may begin. Tasks with the same ones share one pool."""
         pool = self.eligible(task)
-        blocked = tuple(self.blocked.get(task, ()))
-        if not blocked:
+        if task not in self.blocked:
             return pool
+        blocked = tuple(self.blocked[task])
         if (pool, blocked) not in self._unblocked:
             self._unblocked[pool, blocked] = pool_of(member for member in pool.members if member not in blocked)
         return self._unblocked[pool, blocked]

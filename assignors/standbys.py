@@ -15,6 +15,8 @@ Where racks or tags matter, where the copies are to be in the end comes from `st
 from __future__ import annotations
 
 import heapq
+import itertools
+from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 
 import attrs
@@ -53,7 +55,7 @@ def assign_standbys(situation: Situation, now: Mapping[TaskId, str], target: Map
     board.fill()
     warmups, unsettled = board.pass_on(slots)
     return Standbys(
-        holders={task: tuple(sorted(members)) for task, members in board.holders.items()},
+        holders={task: tuple(sorted(members)) if len(members) > 1 else tuple(members) for task, members in board.holders.items()},
         warmups=warmups,
         placed=frozenset(board.placed),
         unsettled=unsettled,
@@ -146,11 +148,9 @@ class _Board:
         self.now = now
         self.destination = {movement.task: movement.destination for movement in movements.planned}
         self.holders: dict[TaskId, list[str]] = {task: [] for task in situation.stateful if task in now}
-        self.wanted = {task: min(situation.knobs.num_standbys, self._possible(task)) for task in self.holders}
+        self.wanted = self._wanted()
         self.placed: set[TaskId] = set()
-        self.load = dict.fromkeys(situation.members, 0)
-        for task, member in target.items():
-            self.load[member] += situation.tasks[task].stateful
+        self.load = {**dict.fromkeys(situation.members, 0), **situation.stateful_of(target)}
         capacity = sum(member.capacity for member in situation.members.values() if not member.leaving)
         copies = sum(self.wanted.values()) + len(self.holders)
         slack = situation.knobs.balance_factor - 1
@@ -161,8 +161,14 @@ class _Board:
         self.heap: list[tuple[float, str]] = []
         self.must_stay = movements.standby_destinations
 
-    def _possible(self, task: TaskId) -> int:
-        return len(self.situation.eligible(task).members) - self.situation.may_run(self.now[task], task)
+    def _wanted(self) -> dict[TaskId, int]:
+        """As many copies as are asked for, if there are so many members beside the one that runs the task."""
+        asked = self.situation.knobs.num_standbys
+        wanted = dict.fromkeys(self.holders, asked)
+        if any(len(pool.members) <= asked for pool in self.situation.pools):
+            for task in wanted:
+                wanted[task] = min(asked, len(self.situation.eligible(task).members) - self.situation.may_run(self.now[task], task))
+        return wanted
 
     def keep(self) -> None:
         """Copies that are there and still needed."""
@@ -197,7 +203,7 @@ class _Board:
             missing: dict[Pool, list[TaskId]] = {}
             for task, members in self.holders.items():
                 if len(members) == copies < self.wanted[task]:
-                    left_over = self._left_over(task)
+                    left_over = self._left_over(task) if self.situation.copies[task] else None
                     if left_over is None:
                         missing.setdefault(self.situation.eligible(task), []).append(task)
                     else:
@@ -210,11 +216,34 @@ class _Board:
 
         Tasks of one owner follow each other and members take turns: so an owner's standbys spread over many, and with them its work when it dies.
         """
-        room = dict.fromkeys(pool.members, len(tasks))
+        of_owner: dict[str, list[TaskId]] = {}
         for task in tasks:
-            for member in (self.now[task], *self.holders[task]):
-                if member in room:
-                    room[member] -= 1
+            of_owner.setdefault(self.now[task], []).append(task)
+        by_owner = [task for owner in sorted(of_owner) for task in of_owner[owner]]
+        dealt = deal(by_owner, self._places(pool, of_owner, tasks), self._never)
+        if self.must_stay:
+            for task, member in dealt.items():
+                self._place(task, member)
+        else:  # no load counts elsewhere, so all at once
+            for task, member in dealt.items():
+                self.holders[task].append(member)
+            for member, count in Counter(dealt.values()).items():
+                self.load[member] += count
+            self.placed.update(dealt)
+        for task in by_owner if len(dealt) < len(by_owner) else ():
+            if task not in dealt:
+                last_resort = self._least_loaded(task, beside=self.destination.get(task)) or self._least_loaded(task, beside=None)
+                if last_resort is not None:
+                    self._place(task, last_resort)
+
+    def _never(self, task: TaskId) -> Container[str | None]:
+        """Members that are not to have one more copy of it."""
+        return (self.now[task], self.destination.get(task), *self.holders[task])
+
+    def _places(self, pool: Pool, of_owner: Mapping[str, list[TaskId]], tasks: list[TaskId]) -> dict[str, int]:
+        """Member -> how many copies it gets, one of each task: each goes to the least loaded one that has not all it can hold."""
+        held = Counter(itertools.chain.from_iterable([self.holders[task] for task in tasks]))
+        room = {member: len(tasks) - len(of_owner.get(member, ())) - held[member] for member in pool.members}
         loads = [self._entry(member) for member in pool.members]
         heapq.heapify(loads)
         places = dict.fromkeys(pool.members, 0)
@@ -227,25 +256,7 @@ class _Board:
             places[member] += 1
             capacity = self.situation.members[member].capacity
             heapq.heapreplace(loads, ((self.load[member] + places[member]) / capacity, member))
-
-        def never(task: TaskId) -> Container[str | None]:
-            return (self.now[task], self.destination.get(task), *self.holders[task])
-
-        of_owner: dict[str, list[TaskId]] = {}
-        for task in tasks:
-            of_owner.setdefault(self.now[task], []).append(task)
-        by_owner = [task for owner in sorted(of_owner) for task in of_owner[owner]]
-        dealt = deal(by_owner, places, never)
-        stuck: list[TaskId] = []
-        for task in by_owner:
-            if task in dealt:
-                self._place(task, dealt[task])
-            else:
-                stuck.append(task)
-        for task in stuck:
-            last_resort = self._least_loaded(task, beside=self.destination.get(task)) or self._least_loaded(task, beside=None)
-            if last_resort is not None:
-                self._place(task, last_resort)
+        return places
 
     def _place(self, task: TaskId, member: str) -> None:
         self.add(task, member)

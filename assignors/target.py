@@ -5,27 +5,39 @@ They are one transportation problem (see `network`) with two costs.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Container, Iterable, Iterator, Mapping
 
 import attrs
 
 from assignors.network import AssignmentNetwork, Lane, Offer
 from assignors.pace import Pace
+from assignors.problem import Task
 from assignors.racks import Traffic
 from assignors.ranking import whole
-from assignors.situation import Pool, Share, Shares, Situation, pool_of
+from assignors.situation import Alike, Pool, Share, Shares, Situation, pool_of
 from events.tasks import TaskId
 
 
-@attrs.frozen(kw_only=True)
+@attrs.frozen(kw_only=True, eq=False)
 class Candidates:
-    """The members of a task's min rank: by name, because they have copies, or `fresh`, all that may run it and are least busy restoring."""
+    """The members of a task's min rank: by name, because they have copies, or `fresh`, all that may run it and are least busy restoring.
+
+    Tasks that are alike share one object.
+    """
 
     members: tuple[str, ...] = ()
     fresh: Pool | None = None
+    everyone: frozenset[str] = attrs.field(init=False)
+    """All of them."""
+
+    @everyone.default
+    def _everyone(self) -> frozenset[str]:
+        fresh = frozenset() if self.fresh is None else self.fresh.as_set
+        return fresh.union(self.members) if self.members else fresh
 
     def __contains__(self, member: object) -> bool:
-        return member in self.members or (self.fresh is not None and member in self.fresh)
+        return member in self.everyone
 
 
 @attrs.frozen(kw_only=True)
@@ -37,60 +49,65 @@ class Target:
     unique: bool = True
 
 
-def min_rank(situation: Situation, tasks: Iterable[TaskId]) -> dict[TaskId, Candidates]:
+def min_rank(situation: Situation, tasks: Iterable[TaskId], alike: Iterable[Alike] = ()) -> dict[TaskId, Candidates]:
     """Stateful tasks that need an owner now -> the members of their min rank. Tasks nobody may run are absent.
 
-    Rank 0 if anybody is caught up on it. The others are ranked by `_soonest_ready`.
+    Rank 0 if anybody is caught up on it. The others are ranked by `_soonest_ready`. `alike`: more such tasks, of which nobody has a copy.
     """
     found: dict[TaskId, Candidates] = {}
     cold: list[TaskId] = []
     for task in sorted(tasks):
         eligible = situation.eligible(task)
-        copies = situation.copies[task]
-        caught_up = tuple([member for member, copy in copies.items() if copy.caught_up and member in eligible]) if copies else ()
+        caught_up = tuple([member for member, copy in situation.copies[task].items() if copy.caught_up and member in eligible])
         if caught_up:
             found[task] = Candidates(members=caught_up)
         elif eligible:
             cold.append(task)
-    if cold:
-        found.update(_soonest_ready(situation, cold))
+    copyless = [group.tasks for group in alike if situation.eligible(group.first.id)]
+    # Who has a copy looks at all that comes before it; when there are none, it does not matter what comes first.
+    portions = [[task] for task in sorted(itertools.chain(cold, *copyless))] if cold else copyless
+    if portions:
+        found.update(_soonest_ready(situation, portions))
     return found
 
 
-def _soonest_ready(situation: Situation, tasks: list[TaskId]) -> dict[TaskId, Candidates]:
+def _soonest_ready(situation: Situation, portions: Iterable[list[TaskId]]) -> dict[TaskId, Candidates]:
     """For tasks on which nobody is caught up: least expected time to ready, the restore queue included (PROTOCOL D3).
 
     A member's queue is what it restores for tasks it owns, plus what it is likely to get here: so one that has half a copy of many tasks does not
     get all of them, and one that is busy is spared. Times are spans (`Pace`): a member that measured a speed is judged by it. Members that differ by
     no more than acceptable_recovery_lag, by its definition next to no time, rank alike. Tasks that no copy makes ready sooner go to whoever would be
     first to have restored one like them: which of them gets which is a matter of balance. Names play no part in it.
+
+    `portions`: one task each, or more that the same members may run and of which nobody has a copy.
     """
     slack = situation.knobs.acceptable_recovery_lag
     pace = situation.pace
     queue = _restore_queues(situation)
     levels: dict[Pool, _Level] = {}
     found: dict[TaskId, Candidates] = {}
-    copyless: list[TaskId] = []
-    for task in tasks:
-        eligible = situation.eligible(task)
+    copyless: list[tuple[Pool, list[TaskId]]] = []
+    for portion in portions:
+        eligible = situation.eligible(portion[0])
         level = levels.get(eligible)
         if level is None:
             level = levels[eligible] = _Level(pace, queue, eligible)
-        records = whole(situation.tasks[task])
-        copies = situation.copies[task]
+        records = sum([whole(situation.tasks[task]) for task in portion])
+        copies = situation.copies[portion[0]]
         if copies:
             expected = {member: queue[member] + pace.span(member, copy.records) for member, copy in copies.items() if member in eligible}
             soonest = min(expected.values(), default=None)
             if soonest is not None and level.is_later(records, than=soonest):
-                found[task] = Candidates(members=tuple(member for member, span in expected.items() if span <= soonest + slack))
+                found[portion[0]] = Candidates(members=tuple(member for member, span in expected.items() if span <= soonest + slack))
                 takers = [member for member, span in expected.items() if span == soonest]
                 for member in takers:
                     queue[member] += (soonest - queue[member]) // len(takers)
                 continue
-        copyless.append(task)
-        level.add(records)
+        copyless.append((eligible, portion))
+        level.add(records, len(portion))
     idle = {eligible: Candidates(fresh=level.idle(queue, slack)) for eligible, level in levels.items()}
-    found.update([(task, idle[situation.eligible(task)]) for task in copyless])
+    for eligible, portion in copyless:
+        found.update(dict.fromkeys(portion, idle[eligible]))
     return found
 
 
@@ -117,10 +134,10 @@ class _Level:
         self.tasks = 0
         self._settled = 0
 
-    def add(self, records: int) -> None:
-        """Pour these in too."""
+    def add(self, records: int, tasks: int) -> None:
+        """Pour these in too, which are those of so many tasks."""
         self.poured += records
-        self.tasks += 1
+        self.tasks += tasks
 
     def _settle(self) -> None:
         """Find the level anew. It does not matter in how many parts the records came."""
@@ -253,11 +270,11 @@ def propose_balanced_assignment(
         situation.tasks, levels=len(STAYS), two_kinds=shares.two_kinds, racks=racks.of if racks.counts else None, spread=even_parts or bool(limits)
     )
     arcs = _TaskArcs(network, situation)
-    for task in situation.tasks:
+    for task, of_task in situation.tasks.items():
         if task in settled:
             network.direct(task, settled[task], STAYS)
         elif situation.eligible(task):
-            arcs.add(task, candidates.get(task))
+            arcs.add(task, of_task, candidates.get(task))
         elif task in situation.owner and not situation.members[situation.owner[task]].leaving:
             network.direct(task, situation.owner[task], STAYS)
     parts = shares.parts() if even_parts else {}
@@ -295,59 +312,73 @@ class _TaskArcs:
     def __init__(self, network: AssignmentNetwork, situation: Situation) -> None:
         self.network = network
         self.situation = situation
-        self.offers: dict[tuple[Pool, Lane, int, int, int, int], Offer] = {}
+        self.known: dict[tuple[Pool, Lane, int, int, int], Offer] = {}
+        self.shared: dict[tuple[Alike, Candidates | None], list[Offer]] = {}
 
-    def add(self, task: TaskId, candidates: Candidates | None) -> None:
+    def add(self, task: TaskId, of_task: Task, candidates: Candidates | None) -> None:
         """Those of one task."""
         situation = self.situation
-        of_task = situation.tasks[task]
+        records = whole(of_task) if of_task.stateful else 0
+        alike = situation.alike_of.get(task)
+        if alike is not None and (candidates is None or not candidates.members):
+            offers = self.shared.get((alike, candidates))
+            if offers is None:
+                offers = self.shared[alike, candidates] = self._offers(of_task, candidates)
+        else:
+            self._add_named(task, of_task, candidates)
+            offers = self._offers(of_task, candidates)
+        for offer in offers:
+            self.network.pooled(task, offer, records)
+
+    def _add_named(self, task: TaskId, of_task: Task, candidates: Candidates | None) -> None:
+        """To its owner, and to members that it names: its candidates, those that have copies or had it before, and those it may not warm up on."""
+        situation = self.situation
         owner = situation.owner.get(task)
-        eligible = situation.unblocked(task)
-        changes = 0 if owner is None and candidates is None else 1
-        traffic, move_cost = situation.racks.active(task), situation.racks.move_cost(task)
+        unblocked = situation.unblocked(task)
+        traffic = situation.racks.active(task)
         if owner is not None and situation.may_run(owner, task):
             self.network.direct(task, owner, (0, 0, traffic.at(situation.racks.of[owner]), 0, 0, 0, 0))
-        self._named(task, owner, eligible, candidates, traffic, changes, move_cost)
-        records = whole(of_task) if of_task.stateful else 0
-        fresh = candidates.fresh if candidates is not None else None
-        if fresh is not None:
-            self.network.pooled(task, self._offer(fresh, task, traffic, 0, 0, NEUTRAL), records)
-        if fresh is not eligible and eligible:
-            dislike = LIKED if of_task.guest else NEUTRAL
-            self.network.pooled(task, self._offer(eligible, task, traffic, changes * move_cost, changes, dislike), records)
-
-    def _named(
-        self, task: TaskId, owner: str | None, eligible: Pool, candidates: Candidates | None, traffic: Traffic, changes: int, move_cost: int
-    ) -> None:
-        """To members that it names: its candidates, and those that have copies or had it before."""
-        situation = self.situation
         granted: Container[str] = candidates if candidates is not None else ()
         named = dict.fromkeys(candidates.members if candidates is not None else ())
-        if situation.tasks[task].stateful:
+        if of_task.stateful:
             named.update(dict.fromkeys((*situation.copies[task], *situation.blocked.get(task, ()))))
         else:
             named.update(dict.fromkeys(situation.homes(task)))
+        changes = 0 if owner is None and candidates is None else 1
+        move_cost = situation.racks.move_cost(task)
         for member in named:
             if member != owner and situation.may_run(member, task):
                 ready = situation.is_ready(member, task)
                 dislike = NEUTRAL
-                if situation.comes_home(member, task) or situation.tasks[task].guest or (ready and _restoring(situation, task)):
+                if situation.comes_home(member, task) or of_task.guest or (ready and _restoring(situation, task)):
                     dislike = LIKED
-                elif not ready and member not in eligible and member not in granted:
+                elif not ready and member not in unblocked and member not in granted:
                     dislike = BLOCKED
                 change = 0 if member in granted else changes
                 rack_cost = traffic.at(situation.racks.of[member]) + change * move_cost
                 records = 0 if ready else situation.records(member, task)
                 self.network.direct(task, member, (0, 0, rack_cost, change, 0, dislike, records))
 
-    def _offer(self, pool: Pool, task: TaskId, traffic: Traffic, move_cost: int, changes: int, dislike: int) -> Offer:
-        """To any member of the pool; the records come on top. One for all tasks that are alike."""
-        key = pool, self.network.lane(task), id(traffic), move_cost, changes, dislike  # `Racks` keeps one object for all that cost the same
-        found = self.offers.get(key)
+    def _offers(self, task: Task, candidates: Candidates | None) -> list[Offer]:
+        """Of all that may run it: at once, if they are of its min rank, and by a movement. The records come on top."""
+        situation = self.situation
+        traffic, unblocked = situation.racks.active(task.id), situation.unblocked(task.id)
+        changes = 0 if candidates is None and task.id not in situation.owner else 1
+        fresh = None if candidates is None else candidates.fresh
+        offers = [] if fresh is None else [self._offer(fresh, task, traffic, 0, NEUTRAL)]
+        if fresh is not unblocked and unblocked:
+            offers.append(self._offer(unblocked, task, traffic, changes, LIKED if task.guest else NEUTRAL))
+        return offers
+
+    def _offer(self, pool: Pool, task: Task, traffic: Traffic, changes: int, dislike: int) -> Offer:
+        """To any member of the pool. One for all tasks for which it is the same."""
+        key = pool, self.network.lane(task.id), id(traffic), changes, dislike  # `Racks` keeps one object for all tasks that cost the same
+        found = self.known.get(key)
         if found is None:
             rest = (changes, 0, dislike, 0)
+            move_cost = changes * self.situation.racks.move_cost(task.id)
             near = {rack: (0, 0, cost + move_cost, *rest) for rack, cost in traffic.near.items()}
-            found = self.offers[key] = Offer(pool, key[1], (0, 0, traffic.far + move_cost, *rest), near)
+            found = self.known[key] = Offer(pool, key[1], (0, 0, traffic.far + move_cost, *rest), near)
         return found
 
 

@@ -13,7 +13,9 @@ OR-Tools' SimpleMinCostFlow does the work; what stands here is what it does not 
 
 from __future__ import annotations
 
+import copy
 import hashlib
+from collections.abc import Callable
 
 import attrs
 import numpy as np
@@ -41,7 +43,7 @@ class SolverFailure(EquipoiseError):
 class Network:
     """Nodes 0..nodes-1; `supply` per node, in units, sums to 0; arcs as parallel arrays.
 
-    `costs`: one array >= 0 per level, the most important first. `names`: a stable hash of what each arc joins, for ties.
+    `costs`: one array >= 0 per level, the most important first. `names`: gives a stable hash of what each arc joins, if there are ties.
     `most_costed`: how many arcs with a cost a unit can pass on its way.
     """
 
@@ -51,7 +53,7 @@ class Network:
     head: Ints
     capacity: Ints
     costs: tuple[Ints, ...]
-    names: Hashes
+    names: Callable[[], Hashes]
     most_costed: int
 
 
@@ -95,13 +97,24 @@ def solve(network: Network) -> Flow:
     return Flow(amount=face.amount, optimal=optimal, unique=unique)
 
 
+def _forced(network: Network) -> Flags:
+    """Arcs that carry whatever their tail has, as nothing comes in there and no other arc goes out: a task that may go to one place only."""
+    usable = network.capacity > 0
+    enters = np.bincount(network.head[usable], minlength=network.nodes)
+    leaves = np.bincount(network.tail[usable], minlength=network.nodes)
+    supply = network.supply[network.tail]
+    forced: Flags = usable & (enters[network.tail] == 0) & (leaves[network.tail] == 1) & (supply >= 0) & (supply <= network.capacity)
+    return forced
+
+
 class _Face:
     """All flows that are optimal for the levels minimised so far: arcs that are still `free`, and one such flow, `amount`."""
 
     def __init__(self, network: Network) -> None:
         self.network = network
-        self.free: Flags = network.capacity > 0
-        self.amount: Ints = np.zeros_like(network.capacity)
+        forced = _forced(network)
+        self.free: Flags = (network.capacity > 0) & ~forced
+        self.amount: Ints = np.where(forced, network.supply[network.tail], 0)
         # The solver multiplies costs by the number of nodes, and keeps twice that below 2**63 (BAD_COST_RANGE otherwise).
         self.most_cost = 2 ** (61 - (network.nodes + 1).bit_length())
         self.units = int(network.supply[network.supply > 0].sum())
@@ -171,10 +184,9 @@ class _Face:
 
     def tie_broken(self, salt: int) -> _Face:
         """The cheapest flow of this face by a cost drawn from the arcs' names."""
-        drawn = _Face(self.network)
-        drawn.free, drawn.amount = self.free, self.amount
+        drawn = copy.copy(self)
         bits = min(TIE_BITS, self.most_cost.bit_length() - 1)
-        drawn.minimise((mixed(self.network.names, salt) >> np.uint64(64 - bits)).astype(np.int64))
+        drawn.minimise((mixed(self.network.names(), salt) >> np.uint64(64 - bits)).astype(np.int64))
         return drawn
 
     def has_other(self) -> bool:

@@ -22,11 +22,14 @@ def deal(tasks: Sequence[TaskId], places: Mapping[str, int], never: Callable[[Ta
     stuck: list[TaskId] = []
     for task in tasks:
         shut = never(task)
-        place = next((index for index, (member, _) in enumerate(turn) if member not in shut), None)
-        if place is None:
+        place = 0
+        for member, count in turn:  # noqa: B007
+            if member not in shut:
+                break
+            place += 1
+        else:
             stuck.append(task)
             continue
-        member, count = turn[place]
         del turn[place]
         if count > 1:
             turn.append((member, count - 1))

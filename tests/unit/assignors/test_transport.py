@@ -26,7 +26,7 @@ def network(nodes: int, supply: dict[int, int], arcs: Sequence[Arc], *, most_cos
         head=np.array([arc[1] for arc in arcs], dtype=np.int64),
         capacity=np.array([arc[2] for arc in arcs], dtype=np.int64),
         costs=tuple(np.array([arc[3][level] for arc in arcs], dtype=np.int64) for level in range(len(arcs[0][3]))),
-        names=np.arange(1, len(arcs) + 1, dtype=np.uint64),
+        names=lambda: np.arange(1, len(arcs) + 1, dtype=np.uint64),
         most_costed=most_costed,
     )
 
@@ -65,7 +65,7 @@ def test_an_unsettled_tie_is_broken_by_names_and_then_unique():
 
 def test_equal_names_cannot_break_a_tie():
     twins = network(2, {0: 1, 1: -1}, [(0, 1, 1, (5,)), (0, 1, 1, (5,))])
-    flow = solve(attrs.evolve(twins, names=np.ones(2, dtype=np.uint64)))
+    flow = solve(attrs.evolve(twins, names=lambda: np.ones(2, dtype=np.uint64)))
     assert not flow.unique
     assert flow.optimal
 
