@@ -39,10 +39,8 @@ def moves_lower_bound(
     """
     count = _Count(situation)
     settled_moves = 0
-    for name, task in situation.tasks.items():
-        if name in situation.alike_of and name not in settled:
-            continue  # counted together below
-        owner = situation.owner.get(name)
+    for name in itertools.chain(situation.others, filter(situation.alike_of.__contains__, settled)):
+        task, owner = situation.tasks[name], situation.owner.get(name)
         if name in settled:
             settled_moves += owner is not None
             count.keeps(task, settled[name])

@@ -15,13 +15,13 @@ from events.tasks import TaskId
 def restore_records(situation: Situation, target: Mapping[TaskId, str]) -> int:
     """Records to be restored before the target is reached: by members that do not own the task yet and are not caught up."""
     records = 0
-    for task, member in target.items():
-        copies = situation.copies.get(task)  # None: it has no state
-        if copies is not None and situation.owner.get(task) != member:
-            if not copies:
-                records += whole(situation.tasks[task])
-            elif not situation.caught_up(member, task):
-                records += situation.records(member, task)
+    for task in situation.others:
+        member = target.get(task)
+        if member is not None and situation.owner.get(task) != member and not (situation.tasks[task].stateful and situation.caught_up(member, task)):
+            records += situation.records(member, task)
+    for alike in situation.alike:
+        if alike.first.stateful and situation.eligible(alike.first.id):
+            records += sum([whole(situation.tasks[task]) for task in alike.tasks])
     return records
 
 

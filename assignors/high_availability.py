@@ -209,32 +209,40 @@ def _plan(
 
 def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys) -> dict[TaskId, Reason]:
     """For each task that moves, waits, is placed, or gets a copy."""
-    reasons = dict.fromkeys(standbys.placed, Reason(code="standby", lag_records=None))
-    granted: dict[tuple[str, int | None], Reason] = {}  # one for all that are alike
-    for task, owner in now.items():
-        if task in situation.owner:
-            if situation.members[owner].leaving and not situation.eligible(task):
-                reasons[task] = Reason(code="leaving", lag_records=None)
+    reasons: dict[TaskId, Reason | None] = dict.fromkeys(now)  # so that they are in order
+    reasons.update(dict.fromkeys(standbys.placed, Reason(code="standby", lag_records=None)))
+    granted = _Granted()
+    for task in situation.others:
+        if task not in now:
             continue
-        code, lag = _granted(situation, task, owner)
-        reason = granted.get((code, lag))
-        if reason is None:
-            reason = granted[code, lag] = Reason(code=code, lag_records=lag)
-        reasons[task] = reason
+        if task not in situation.owner:
+            reasons[task] = granted[_why_granted(situation, task, now[task])]
+        elif situation.members[now[task]].leaving and not situation.eligible(task):
+            reasons[task] = Reason(code="leaving", lag_records=None)
+    for alike in situation.alike:
+        if situation.eligible(alike.first.id):
+            for task in alike.tasks:
+                of_task = situation.tasks[task]
+                reasons[task] = granted["unowned_cold", whole(of_task)] if of_task.stateful else granted["unowned_stateless", None]
     reasons.update(movements.reasons)
-    return {task: reasons[task] for task in situation.tasks if task in reasons}
+    return {task: reason for task, reason in reasons.items() if reason is not None}
 
 
-def _granted(situation: Situation, task: TaskId, owner: str) -> tuple[str, int | None]:
-    """Why a task that nobody owned goes to this member, and the lag that rests on."""
-    of_task = situation.tasks[task]
-    if task in situation.alike_of:
-        return ("unowned_cold", whole(of_task)) if of_task.stateful else ("unowned_stateless", None)
+class _Granted(dict[tuple[str, int | None], Reason]):
+    """Code and lag -> the reason: one for all tasks that have the same."""
+
+    def __missing__(self, why: tuple[str, int | None]) -> Reason:
+        reason = self[why] = Reason(code=why[0], lag_records=why[1])
+        return reason
+
+
+def _why_granted(situation: Situation, task: TaskId, owner: str) -> tuple[str, int | None]:
+    """For a task that nobody owned: the code, and the lag it rests on."""
     lag = situation.lag(owner, task)
     if _stands(situation, task):
         return "carried", lag
     if situation.comes_home(owner, task):
         return "return_home", lag
-    if of_task.stateful:
+    if situation.tasks[task].stateful:
         return ("unowned" if situation.caught_up(owner, task) else "unowned_cold"), lag
     return "unowned_stateless", lag

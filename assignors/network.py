@@ -87,7 +87,6 @@ class _Offers:
     """What tasks were offered, one item for each task and offer; and the arcs of each offer, which all its tasks have."""
 
     node: list[int] = attrs.field(factory=list)
-    task: list[TaskId] = attrs.field(factory=list)
     offer: list[int] = attrs.field(factory=list)
     last: list[int] = attrs.field(factory=list)
     key: list[_Key] = attrs.field(factory=list)
@@ -96,7 +95,9 @@ class _Offers:
     arcs: list[int] = attrs.field(factory=list)
     head: list[int] = attrs.field(factory=list)
     row: list[int] = attrs.field(factory=list)
-    place: list[_Key | _Part] = attrs.field(factory=list)
+    place: list[int] = attrs.field(factory=list)
+    number: dict[_Key | _Part, int] = attrs.field(factory=dict)
+    """Of each place that an arc leads to."""
 
     def open(self, key: _Key, arcs: Sequence[tuple[_Key | _Part, int, int]]) -> int:
         """A new offer's number. `arcs`: place, node, and row of costs."""
@@ -104,7 +105,7 @@ class _Offers:
         self.first.append(len(self.head))
         self.arcs.append(len(arcs))
         for place, node, row in arcs:
-            self.place.append(place)
+            self.place.append(self.number.setdefault(place, len(self.number)))
             self.head.append(node)
             self.row.append(row)
         return len(self.key) - 1
@@ -193,8 +194,8 @@ class AssignmentNetwork:
     def pooled(self, task: TaskId, offer: Offer, more: int = 0) -> None:
         """The task has this offer, for `more` on the last level of costs. `offer` is of its lane."""
         offers = self._offers
-        offers.node.append(self._source(task))
-        offers.task.append(task)
+        node = self._task_node.get(task)
+        offers.node.append(self._source(task) if node is None else node)
         offers.last.append(more)
         if offer.number is None:
             offer.number = self._open_offer(offer)
@@ -352,9 +353,11 @@ class AssignmentNetwork:
         owner = dict([self._direct.pair[arc] for arc in np.flatnonzero(amount[:direct]).tolist()])
         item, arc = offers.written_out()
         used = np.flatnonzero(amount[direct : len(amount) - inner])
-        pooled: dict[_Key | _Part, list[TaskId]] = {}
-        for index, which in zip(item[used].tolist(), arc[used].tolist(), strict=True):
-            pooled.setdefault(offers.place[which], []).append(offers.task[index])
+        task_at = dict(zip(self._task_node.values(), self._task_node, strict=True))
+        through: list[list[TaskId]] = [[] for _ in offers.number]
+        for node, number in zip(np.array(offers.node)[item[used]].tolist(), np.array(offers.place)[arc[used]].tolist(), strict=True):
+            through[number].append(task_at[node])
+        pooled = dict(zip(offers.number, through, strict=True))
         onward: list[int] = amount[len(amount) - inner :].tolist()
         for hub, arcs in self._rack_arcs.items():
             parts = {rack or "": (hub, rack) for _, rack in arcs}

@@ -13,7 +13,10 @@ from events.tasks import TaskId
 def member_plans(
     situation: Situation, now: Mapping[TaskId, str], planned: Iterable[Movement], standbys: Standbys, warmups: frozenset[tuple[TaskId, str]]
 ) -> dict[str, MemberPlan]:
-    """What each member may hold now. It revokes what moves at once, what nobody may run while it is leaving, and what no topology has any more."""
+    """What each member may hold now. It revokes what moves at once, what nobody may run while it is leaving, and what no topology has any more.
+
+    `now` and the standbys' holders are in rising order, and so is what each member has.
+    """
     revoked = {movement.task for movement in planned if movement.state is MovementState.REVOKING}
     for member_ in situation.members.values():
         if member_.leaving:
@@ -33,9 +36,9 @@ def member_plans(
         warmup[member].append(task)
     return {
         member: MemberPlan(
-            active=tuple(sorted(active[member])),
-            standby=tuple(sorted(standby[member])),
-            warmup=tuple(sorted(warmup[member])),
+            active=tuple(active[member]),
+            standby=tuple(standby[member]),
+            warmup=tuple(warmup[member]),
             revoke=tuple(sorted(revoke[member])),
         )
         for member in situation.members
@@ -43,8 +46,8 @@ def member_plans(
 
 
 def by_member(situation: Situation, owner: Mapping[TaskId, str]) -> dict[str, tuple[TaskId, ...]]:
-    """Member -> its tasks, in rising order; every member is named."""
+    """Member -> its tasks; every member is named. `owner` is in rising order, and so is what each has."""
     tasks: dict[str, list[TaskId]] = {member: [] for member in situation.members}
     for task, member in owner.items():
         tasks[member].append(task)
-    return {member: tuple(sorted(of)) for member, of in tasks.items()}
+    return {member: tuple(of) for member, of in tasks.items()}

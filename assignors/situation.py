@@ -85,22 +85,25 @@ class Situation:
             and self.owner.get(movement.task) != movement.destination
         }
 
+        self.alike_of: dict[TaskId, Alike] = {}
         self.alike = self._group_alike()
-        self.alike_of: dict[TaskId, Alike] = {task: alike for alike in self.alike for task in alike.tasks}
+        self.others = [task for task in self.tasks if task not in self.alike_of]
+        """Tasks that are in no such group."""
 
     def _group_alike(self) -> list[Alike]:
         """By sub-topology, so that the same members may run them; by kind and by traffic."""
         history = {*self.owner, *self.in_flight, *self.blocked, *self._homes, *(task for task, copies in self.copies.items() if copies)}
+        active = self.racks.active
         groups: dict[tuple[int, bool, bool, int], Alike] = {}
         for name, task in self.tasks.items():
-            if name in history:
-                continue
-            # `Racks` keeps one object for all tasks that cost the same.
-            key = name[0], task.stateful, task.guest, id(self.racks.active(name))
-            group = groups.get(key)
-            if group is None:
-                group = groups[key] = Alike(task, [])
-            group.tasks.append(name)
+            if name not in history:
+                # `Racks` keeps one object for all tasks that cost the same.
+                key = name[0], task.stateful, task.guest, id(active(name))
+                group = groups.get(key)
+                if group is None:
+                    group = groups[key] = Alike(task, [])
+                group.tasks.append(name)
+                self.alike_of[name] = group
         return list(groups.values())
 
     def _pools(self) -> dict[int, Pool]:

@@ -20,12 +20,17 @@ from collections import Counter
 from collections.abc import Container, Iterator, Mapping
 
 import attrs
+import numpy as np
 
 from assignors.movements import Movements, Slots
 from assignors.situation import Pool, Share, Situation
 from assignors.standby_goal import StandbyGoal, Wish, standby_goal
+from assignors.transport import Ints
 from assignors.turns import deal
 from events.tasks import TaskId
+
+MANY_COPIES = 4
+"""So many for each member that it pays to level loads before members are looked at one by one."""
 
 
 @attrs.frozen(kw_only=True)
@@ -55,7 +60,7 @@ def assign_standbys(situation: Situation, now: Mapping[TaskId, str], target: Map
     board.fill()
     warmups, unsettled = board.pass_on(slots)
     return Standbys(
-        holders={task: tuple(sorted(members)) if len(members) > 1 else tuple(members) for task, members in board.holders.items()},
+        holders=board.in_order(),
         warmups=warmups,
         placed=frozenset(board.placed),
         unsettled=unsettled,
@@ -244,19 +249,38 @@ class _Board:
         """Member -> how many copies it gets, one of each task: each goes to the least loaded one that has not all it can hold."""
         held = Counter(itertools.chain.from_iterable([self.holders[task] for task in tasks]))
         room = {member: len(tasks) - len(of_owner.get(member, ())) - held[member] for member in pool.members}
-        loads = [self._entry(member) for member in pool.members]
+        places = self._level_places(room, len(tasks))
+        loads = [self._entry(member, places[member]) for member in pool.members]
         heapq.heapify(loads)
-        places = dict.fromkeys(pool.members, 0)
-        for _ in tasks:
+        for _ in range(len(tasks) - sum(places.values())):
             while loads and places[loads[0][1]] >= room[loads[0][1]]:
                 heapq.heappop(loads)
             if not loads:
                 break
             member = loads[0][1]
             places[member] += 1
-            capacity = self.situation.members[member].capacity
-            heapq.heapreplace(loads, ((self.load[member] + places[member]) / capacity, member))
+            heapq.heapreplace(loads, self._entry(member, places[member]))
         return places
+
+    def _level_places(self, room: Mapping[str, int], copies: int) -> dict[str, int]:
+        """Member -> places that it gets whatever the order, so that most copies need no look at who is least loaded.
+
+        They bring each member with room up to the same whole number of copies for each of its capacity, the highest for which there are enough.
+        """
+        if copies < MANY_COPIES * len(room):
+            return dict.fromkeys(room, 0)
+        load = np.array([self.load[member] for member in room], dtype=np.int64)
+        capacity = np.array([self.situation.members[member].capacity for member in room], dtype=np.int64)
+        most = np.maximum(np.array(list(room.values()), dtype=np.int64), 0)
+
+        def places(level: int) -> Ints:
+            return np.minimum(np.maximum(level * capacity - load, 0), most)
+
+        low, high = 0, int(((load + most) // capacity).max(initial=0)) + 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if places(middle).sum() <= copies else (low, middle - 1)
+        return dict(zip(room, places(low).tolist(), strict=True))
 
     def _place(self, task: TaskId, member: str) -> None:
         self.add(task, member)
@@ -373,6 +397,11 @@ class _Board:
         self.load[giver] -= 1
         self.load[member] += 1
 
+    def in_order(self) -> dict[TaskId, tuple[str, ...]]:
+        """The holders of each task in rising order. Most groups have one each, so what says that is one object for all tasks of a member."""
+        alone = {member: (member,) for member in self.situation.members}
+        return {task: alone[members[0]] if len(members) == 1 else tuple(sorted(members)) for task, members in self.holders.items()}
+
     def may_hold(self, member: str, task: TaskId) -> bool:
         return self.now[task] != member and member not in self.holders[task] and self.situation.may_run(member, task)
 
@@ -388,5 +417,5 @@ class _Board:
         """A destination that is a standby becomes the owner, and then its source holds the standby."""
         return self.now[task] if self.must_stay.get(task) == member else member
 
-    def _entry(self, member: str) -> tuple[float, str]:
-        return self.load[member] / self.situation.members[member].capacity, member
+    def _entry(self, member: str, more: int = 0) -> tuple[float, str]:
+        return (self.load[member] + more) / self.situation.members[member].capacity, member

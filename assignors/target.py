@@ -273,7 +273,7 @@ def propose_balanced_assignment(
     for task, of_task in situation.tasks.items():
         if task in settled:
             network.direct(task, settled[task], STAYS)
-        elif situation.eligible(task):
+        elif task in situation.alike_of or situation.eligible(task):
             arcs.add(task, of_task, candidates.get(task))
         elif task in situation.owner and not situation.members[situation.owner[task]].leaving:
             network.direct(task, situation.owner[task], STAYS)

@@ -212,7 +212,9 @@ class _Face:
             if a == b:
                 return True
             root[a] = b
-        tied = np.array([find(node) for node in range(network.nodes)], dtype=np.int64) if between.any() else np.arange(network.nodes)
+        tied: Ints = np.arange(network.nodes, dtype=np.int64)
+        ends = np.concatenate((tail[between], head[between]))
+        tied[ends] = [find(node) for node in ends.tolist()]
         empty, full = amount == 0, (amount == capacity) & (amount > 0)
         start = tied[np.concatenate((tail[empty], head[full]))]
         end = tied[np.concatenate((head[empty], tail[full]))]

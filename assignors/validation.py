@@ -6,7 +6,9 @@ Invariants 1, 3 and 6 bind every plan; 2, 4 and 5 bind assignors that declare th
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Set
+import operator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 from assignors.problem import AssignmentProblem, Guarantee, Member, Movement, MovementState, Plan, Task
 from assignors.ranking import acceptable_lag
@@ -40,7 +42,11 @@ class _Judge:
         self.tasks: dict[TaskId, Task] = {task.id: task for task in problem.tasks}
         self.members: dict[str, Member] = {member.id: member for member in problem.members}
         self.owner = {task: member.id for member in problem.members for task in member.active if task in self.tasks}
+        self.stateless = frozenset([task.id for task in problem.tasks if not task.stateful])
         self.target = {task: member for member, tasks in plan.target.items() for task in tasks}
+        self.now = {task: name for name, part in plan.members.items() for task in (*part.active, *part.revoke) if task in self.tasks}
+        """Task -> who runs it, until it has revoked what it is told to."""
+        self.revoked = {task for part in plan.members.values() for task in part.revoke}
         self.handing_over = {movement.task: movement.destination for movement in problem.in_flight if movement.state is MovementState.REVOKING}
         self.begun = {(movement.task, movement.destination) for movement in problem.in_flight}
         self.acceptable = {member.id: acceptable_lag(self.tasks, member, problem.knobs) for member in problem.members}
@@ -61,8 +67,12 @@ class _Judge:
     def knows(self, member: Member, task: TaskId) -> bool:
         return member.subtopologies is None or task.subtopology in member.subtopologies
 
-    def may_be_given(self, member: str, task: TaskId) -> bool:
-        return not self.members[member].leaving and self.knows(self.members[member], task)
+    def not_to_be_given(self, name: str, tasks: Collection[TaskId]) -> Collection[TaskId]:
+        """Those of the tasks that the member must not get, because it is leaving or does not know them."""
+        member = self.members[name]
+        if member.leaving:
+            return tasks
+        return () if member.subtopologies is None else [task for task in tasks if not self.knows(member, task)]
 
     def is_caught_up(self, member: Member, task: TaskId) -> bool:
         lag = member.lags.get(task)
@@ -84,11 +94,11 @@ class _Judge:
                 "target": self.plan.target.get(name, ()),
             }
             for what, tasks in lists.items():
-                if any(one >= other for one, other in itertools.pairwise(sorted(tasks) if what == "active" else tasks)):
+                in_order = sorted(tasks) if what == "active" else tasks
+                if not all(map(operator.lt, in_order, itertools.islice(in_order, 1, None))):
                     yield f"{name}.{what}: not {'' if what == 'active' else 'in rising order, '}each task once"
-                unknown = [task for task in tasks if task not in self.tasks and what != "revoke"]
-                if unknown:
-                    yield f"{name}.{what}: there is no task {tasks_text(unknown)}"
+                if what != "revoke" and not all(map(self.tasks.__contains__, tasks)):
+                    yield f"{name}.{what}: there is no task {tasks_text(task for task in tasks if task not in self.tasks)}"
         for movement in self.plan.movements:
             for end in (movement.source, movement.destination):
                 if end is not None and end not in self.members:
@@ -100,29 +110,28 @@ class _Judge:
 
     def ownership(self) -> Iterator[str]:
         """1: a task is active only where it is free or owned and kept; what is not kept is revoked."""
-        holder: dict[TaskId, str] = {}
+        active = {name: part.active for name, part in self.plan.members.items()}
+        for task, names in _in_several(active):
+            for name in names[1:]:
+                yield f"{task} is active on {names[0]} and {name}"
         for name, part in self.plan.members.items():
             member = self.members[name]
             owned = frozenset(member.active)
             for task in part.active:
-                other = holder.setdefault(task, name)
-                if other != name:
-                    yield f"{task} is active on {other} and {name}"
-                if task in self.owner and self.owner[task] != name:
+                if self.owner.get(task, name) != name:
                     yield f"{task} is active on {name} before {self.owner[task]} has given it up"
-                if task not in owned and not self.may_be_given(name, task):
-                    yield f"{task} is granted to {name}, which is leaving or does not know it"
+            for task in self.not_to_be_given(name, [task for task in part.active if task not in owned]):
+                yield f"{task} is granted to {name}, which is leaving or does not know it"
             others = [task for task in part.revoke if self.owner.get(task, name) != name and task not in (member.reported or ())]
             yield from _named(f"{name} is to revoke what it does not own", others)
             yield from _named(f"{name} is to keep and to revoke", frozenset(part.active).intersection(part.revoke))
             yield from _named(f"{name} owns and is told nothing of", owned.difference(part.active, part.revoke))
-        goal: dict[TaskId, str] = {}
+        for task, names in _in_several(self.plan.target):
+            for name in names[1:]:
+                yield f"{task} has two targets, {names[0]} and {name}"
         for name, tasks in self.plan.target.items():
-            for task in tasks:
-                other = goal.setdefault(task, name)
-                if other != name:
-                    yield f"{task} has two targets, {other} and {name}"
-                if not self.may_be_given(name, task) and (self.owner.get(task) != name or self.eligible_members[task.subtopology]):
+            for task in self.not_to_be_given(name, tasks):
+                if self.owner.get(task) != name or self.eligible_members[task.subtopology]:
                     yield f"the target of {task} is {name}, which is leaving or does not know it"
 
     def copies(self) -> Iterator[str]:
@@ -131,22 +140,19 @@ class _Judge:
             told = frozenset((*part.active, *part.revoke))
             for what, tasks in (("standby", part.standby), ("warm-up", part.warmup)):
                 yield from _named(f"{name} runs and is to keep a {what} of", told.intersection(tasks))
-                yield from _named(f"{name} is to keep a {what} without state:", (task for task in tasks if not self.tasks[task].stateful))
-            yield from _named(f"{name} is to keep as standby and as warm-up", frozenset(part.standby).intersection(part.warmup))
+                yield from _named(f"{name} is to keep a {what} without state:", self.stateless.intersection(tasks))
+            yield from _named(f"{name} is to keep as standby and as warm-up", frozenset(part.warmup).intersection(part.standby))
 
     def leaving(self) -> Iterator[str]:
         """6: a leaving member gets nothing new; nor does one get copies of what its topology does not know."""
         for name, part in self.plan.members.items():
             member = self.members[name]
-            had = frozenset((*member.standby, *member.warmup))
-            new = [task for task in (*part.standby, *part.warmup) if task not in had and not self.may_be_given(name, task)]
-            yield from _named(f"{name} is leaving or does not know what it is to copy:", new)
+            unfit = frozenset(self.not_to_be_given(name, (*part.standby, *part.warmup)))
+            yield from _named(f"{name} is leaving or does not know what it is to copy:", unfit.difference(member.standby, member.warmup))
 
     def movements(self) -> Iterator[str]:
         """Movements are the difference between now and the target, and members are told what their states say."""
-        now = {task: name for name, part in self.plan.members.items() for task in (*part.active, *part.revoke) if task in self.tasks}
-        revoked = {task for part in self.plan.members.values() for task in part.revoke}
-        wanted = {task for task, member in self.target.items() if task in now and now[task] != member}
+        wanted = {task for task, name in self.now.items() if self.target.get(task, name) != name}
         given_back = {movement.task for movement in self.plan.movements if self._is_taken_again(movement)}
         named = [movement.task for movement in self.plan.movements]
         if len(named) != len(frozenset(named)):
@@ -154,15 +160,16 @@ class _Judge:
         yield from _named("no movement brings to its target", wanted.difference(named))
         yield from _named("a movement is not wanted by the target:", frozenset(named).difference(wanted, given_back))
         for movement in self.plan.movements:
-            yield from self._movement(movement, now, movement.task in revoked)
+            yield from self._movement(movement)
         if self.plan.cost.moves != len(wanted):
             yield f"cost.moves is {self.plan.cost.moves}; the target changes {len(wanted)} owners"
         if self.plan.cost.moves < self.plan.cost.moves_lower_bound:
             yield f"cost.moves is {self.plan.cost.moves}, below its own lower bound {self.plan.cost.moves_lower_bound}"
 
-    def _movement(self, movement: Movement, now: dict[TaskId, str], revoked: bool) -> Iterator[str]:
+    def _movement(self, movement: Movement) -> Iterator[str]:
         task, name = movement.task, f"movement of {movement.task}"
-        if movement.source != now.get(task):
+        revoked = task in self.revoked
+        if movement.source != self.now.get(task):
             yield f"{name}: {movement.source} does not run it"
         if movement.destination != self.target.get(task) and not self._is_taken_again(movement):
             yield f"{name}: to {movement.destination}, the target is {self.target.get(task)}"
@@ -204,23 +211,25 @@ class _Judge:
 
         Or it was lost, and the plan says until when it waits.
         """
-        runnable = [task for task in self.tasks if self.eligible_members[task.subtopology] and task not in self.plan.lost_until_ms]
-        told = {task for part in self.plan.members.values() for task in (*part.active, *part.revoke)}
-        yield from _named("no target for", (task for task in runnable if task not in self.target))
-        yield from _named("nobody is to run", (task for task in runnable if task not in told))
-        revoked = {task for part in self.plan.members.values() for task in part.revoke}
         moved = {movement.task for movement in self.plan.movements}
-        gone = {task for task in revoked if task in self.tasks and self.eligible_members[task.subtopology]}
+        yield from _named("no target for", filter(self._is_due, self.tasks.keys() - self.target.keys()))
+        yield from _named("nobody is to run", filter(self._is_due, self.tasks.keys() - self.now.keys()))
+        gone = {task for task in self.revoked if task in self.tasks and self.eligible_members[task.subtopology]}
         yield from _named("revoked although nothing is to move:", gone.difference(moved))
+
+    def _is_due(self, task: TaskId) -> bool:
+        """Somebody is to run it."""
+        return self.eligible_members[task.subtopology] > 0 and task not in self.plan.lost_until_ms
 
     def caught_up_first(self) -> Iterator[str]:
         """4: a stateful task is granted, or its owner asked to give it up, for a member that is caught up, if one is.
 
         What was decided before stands.
         """
-        for name, part in self.plan.members.items():
+        unowned = self.caught_up.keys() - self.owner.keys() - self.stateless
+        for name, part in self.plan.members.items() if unowned else ():
             for task in part.active:
-                if task not in self.owner and self.tasks[task].stateful:
+                if task in unowned:
                     yield from self._colder(task, name, "granted to")
         for movement in self.plan.movements:
             if movement.state is not MovementState.REVOKING or not self.tasks[movement.task].stateful:
@@ -246,13 +255,19 @@ class _Judge:
         before = sum(len(member.warmup) for member in self.members.values())
         if warmups > max(knobs.max_warmups, before):
             yield f"{warmups} warm-ups, the group may have {knobs.max_warmups}"
-        standbys: dict[TaskId, int] = {}
         for name, part in self.plan.members.items():
             if len(part.warmup) > max(knobs.max_warmups_per_member, len(self.members[name].warmup)):
                 yield f"{name} has {len(part.warmup)} warm-ups, a member may have {knobs.max_warmups_per_member}"
-            for task in part.standby:
-                standbys[task] = standbys.get(task, 0) + 1
+        standbys = Counter(itertools.chain.from_iterable(part.standby for part in self.plan.members.values()))
         yield from _named(f"more than {knobs.num_standbys} standbys of", (task for task, copies in standbys.items() if copies > knobs.num_standbys))
+
+
+def _in_several(lists: Mapping[str, Collection[TaskId]]) -> list[tuple[TaskId, list[str]]]:
+    """Tasks that stand in more than one of the lists, in rising order, and in which. In one list each task stands once."""
+    tasks = Counter(itertools.chain.from_iterable(lists.values()))
+    if len(tasks) == sum(map(len, lists.values())):
+        return []
+    return [(task, [name for name, of in lists.items() if task in of]) for task, times in sorted(tasks.items()) if times > 1]
 
 
 def _named(what: str, tasks: Iterable[TaskId]) -> Iterator[str]:
