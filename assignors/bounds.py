@@ -8,10 +8,10 @@ from collections.abc import Mapping
 
 import numpy as np
 
+from assignors.merging import Ints
 from assignors.problem import Task
 from assignors.situation import Pool, Shares, Situation
 from assignors.target import Candidates
-from assignors.transport import Ints
 from events.tasks import TaskId
 
 MULTIPLIERS = (-2, -1, 0, 1, 2)  # a change of owner costs 1, so prices beyond that never bound more; any price would be sound

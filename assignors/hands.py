@@ -14,7 +14,8 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 import numpy as np
 
-from assignors.transport import Hashes, Ints, Network, mixed, solve, stable_hash
+from assignors.merging import Hashes, Ints, mixed
+from assignors.transport import Network, solve, stable_hash
 from assignors.turns import deal
 from events.tasks import TaskId
 

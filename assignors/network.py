@@ -27,9 +27,10 @@ from typing import Any
 import attrs
 import numpy as np
 
+from assignors.merging import Hashes, Ints, mixed
 from assignors.problem import Task
 from assignors.situation import Kind, Pool
-from assignors.transport import Flow, Hashes, Ints, Network, mixed, solve, stable_hash
+from assignors.transport import Flow, Network, solve, stable_hash
 from assignors.turns import deal
 from events.tasks import TaskId
 

@@ -22,10 +22,10 @@ from collections.abc import Container, Iterator, Mapping
 import attrs
 import numpy as np
 
+from assignors.merging import Ints
 from assignors.movements import Movements, Slots
 from assignors.situation import Pool, Share, Situation
 from assignors.standby_goal import StandbyGoal, Wish, standby_goal
-from assignors.transport import Ints
 from assignors.turns import deal
 from events.tasks import TaskId
 
@@ -274,7 +274,8 @@ class _Board:
         most = np.maximum(np.array(list(room.values()), dtype=np.int64), 0)
 
         def places(level: int) -> Ints:
-            return np.minimum(np.maximum(level * capacity - load, 0), most)
+            wanted: Ints = np.minimum(np.maximum(level * capacity - load, 0), most)
+            return wanted
 
         low, high = 0, int(((load + most) // capacity).max(initial=0)) + 1
         while low < high:

@@ -19,15 +19,11 @@ from collections.abc import Callable
 
 import attrs
 import numpy as np
-import numpy.typing as npt
 import ortools
 from ortools.graph.python import min_cost_flow
 
+from assignors.merging import Flags, Hashes, Ints, Merged, mixed
 from events.errors import EquipoiseError
-
-Ints = npt.NDArray[np.int64]
-Hashes = npt.NDArray[np.uint64]
-Flags = npt.NDArray[np.bool_]
 
 SOLVER = f"ortools-{ortools.__version__}"
 FIRST_SALT = 1  # any would do; with this one the first scenario of docs/scenarios.md has the outcome that it was written down with
@@ -69,14 +65,6 @@ class Flow:
 def stable_hash(text: str) -> int:
     """64 bits of `text`, the same in every process."""
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
-
-
-def mixed(values: Hashes, salt: int) -> Hashes:
-    """splitmix64 (Steele, Lea, Flood 2014): spreads `values`, differently for each salt."""
-    z = values + np.uint64((0x9E3779B97F4A7C15 * (salt + 1)) % 2**64)
-    z = (z ^ (z >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
-    z = (z ^ (z >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
-    return z ^ (z >> np.uint64(31))
 
 
 def solve(network: Network) -> Flow:
@@ -155,14 +143,15 @@ class _Face:
         supply = network.supply.copy()
         np.subtract.at(supply, network.tail, fixed)
         np.add.at(supply, network.head, fixed)
+        merged = Merged(supply, network.tail[free], network.head[free], network.capacity[free], cost[free])
         solver = min_cost_flow.SimpleMinCostFlow()
-        arcs = solver.add_arcs_with_capacity_and_unit_cost(network.tail[free], network.head[free], network.capacity[free], cost[free])
-        solver.set_nodes_supplies(np.arange(network.nodes), supply)
+        arcs = solver.add_arcs_with_capacity_and_unit_cost(merged.tail, merged.head, merged.capacity, merged.cost)
+        solver.set_nodes_supplies(np.arange(network.nodes), merged.supply)
         status = solver.solve()
         if status != solver.OPTIMAL:
             raise SolverFailure(f"{SOLVER} answered {status} to a network of {network.nodes} nodes and {int(free.sum())} arcs")
         amount = fixed
-        amount[free] = solver.flows(arcs)
+        amount[free] = merged.unmerged(solver.flows(arcs))
         self.amount = amount
 
     def _potentials(self, cost: Ints) -> Ints | None:

@@ -11,8 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors import transport
-from assignors.transport import Flow, Network, SolverFailure, mixed, solve, stable_hash
+from assignors import merging, transport
+from assignors.merging import Ints, mixed
+from assignors.transport import Flow, Network, SolverFailure, solve, stable_hash
 
 Arc = tuple[int, int, int, tuple[int, ...]]
 
@@ -97,7 +98,7 @@ def test_a_problem_without_solution_is_a_failure_not_a_plan():
 def test_a_wrong_flow_is_not_called_optimal(monkeypatch: pytest.MonkeyPatch):
     """The proof does not come from the solver: a flow with a cheaper way round has no potentials."""
 
-    def worst(face: transport._Face, cost: transport.Ints) -> None:
+    def worst(face: transport._Face, cost: Ints) -> None:
         face.amount = np.array([1, 0], dtype=np.int64)
 
     monkeypatch.setattr(transport._Face, "_solve", worst)
@@ -147,3 +148,47 @@ def test_hashes_are_the_same_in_every_process():
     """
     assert stable_hash("m1") == 0xD11F79D4B490B654
     assert mixed(np.array([1, 2], dtype=np.uint64), 0).tolist() == [0x910A2DEC89025CC1, 0x975835DE1C9756CE]
+
+
+@st.composite
+def crowds(draw: st.DrawFn) -> tuple[Network, Network]:
+    """Many sources of few kinds, some of which nothing else looks like: with names of their own, and with one for all arcs."""
+    members = draw(st.integers(2, 4))
+    kinds = draw(
+        st.lists(st.dictionaries(st.integers(0, members - 1), st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1), min_size=1, max_size=4)
+    )
+    sources = draw(st.lists(st.sampled_from(range(len(kinds))), min_size=1, max_size=12))
+    places = draw(st.lists(st.integers(0, len(sources)), min_size=members, max_size=members))
+    hub = len(sources) + members
+    arcs: list[Arc] = [(source, len(sources) + name, 1, cost) for source, kind in enumerate(sources) for name, cost in kinds[kind].items()]
+    arcs += [(len(sources) + name, hub, places[name], (0, 0)) for name in range(members)]
+    arcs += [(len(sources) + name, hub, len(sources), (2, 0)) for name in range(members)]
+    question = network(hub + 1, {**dict.fromkeys(range(len(sources)), 1), hub: -len(sources)}, arcs)
+    return question, attrs.evolve(question, names=lambda: np.ones(len(arcs), dtype=np.uint64))
+
+
+@given(crowds())
+def test_sources_that_are_alike_are_solved_as_one_and_nothing_comes_of_it(case: tuple[Network, Network]):
+    """The cheapest flow is the same; where several cost the same, and names do not tell them apart, at least the cost is."""
+    question, nameless = case
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(merging, "LEAST_SAVED", 1_000_000)
+        one_by_one, any_of_them = solve(question), solve(nameless)
+    together = solve(question)
+    assert (amounts(together), together.unique, together.optimal) == (amounts(one_by_one), one_by_one.unique, True)
+    assert totals(nameless, solve(nameless)) == totals(nameless, any_of_them)
+
+
+def test_alike_sources_are_seen_as_one_and_told_apart_again():
+    """The example of `merging`: two tasks to a pool at 3 or to m1 at 1; a third that costs less at the pool stands for none of them."""
+    tail, head = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([3, 4, 3, 4, 3, 4, 4])
+    cost, capacity = np.array([3, 1, 3, 1, 2, 1, 0]), np.array([1, 1, 1, 1, 1, 1, 9])
+    supply = np.array([1, 1, 1, 0, -3])
+    assert merging.Merged(supply, tail, head, capacity, cost).tail.tolist() == tail.tolist(), "two kinds of three: it does not pay"
+    supply, tail, head = np.array([1, 1, 1, 1, 0, -4]), np.array([0, 0, 1, 1, 2, 2, 3, 3, 4]), np.array([4, 5, 4, 5, 4, 5, 4, 5, 5])
+    cost, capacity = np.array([3, 1, 3, 1, 2, 1, 3, 1, 0]), np.array([1, 1, 1, 1, 1, 1, 1, 1, 9])
+    merged = merging.Merged(supply, tail, head, capacity, cost)
+    assert merged.supply.tolist() == [3, 0, 1, 0, 0, -4]
+    assert merged.tail.tolist() == [0, 0, 2, 2, 4]
+    assert merged.capacity.tolist() == [3, 3, 1, 1, 9]
+    assert merged.unmerged(np.array([2, 1, 0, 1, 2])).tolist() == [1, 0, 1, 0, 0, 1, 0, 1, 2]
