@@ -22,9 +22,10 @@ import attrs
 import numpy as np
 
 from assignors.hands import MOST_PAIRS, Dealt, Shape, Suit, arc_names, given, keeps_of, shape
+from assignors.merging import Ints
 from assignors.network import AssignmentNetwork, Offer
 from assignors.situation import Situation, pool_of
-from assignors.transport import Flow, Ints, Network, solve
+from assignors.transport import Flow, Network, solve
 from events.tasks import TaskId
 
 
@@ -158,7 +159,7 @@ def _given(
                 np.concatenate((by_member[own_shape, own_member], by_rack[kind, place], zeros, zeros)),
                 np.concatenate((most - keeps[own_shape, own_member], np.full_like(kind, most), zeros, zeros)),
             ),
-            names=arc_names(tail, head, members, first_member),
+            names=lambda: arc_names(tail, head, members, first_member),
             most_costed=1,
         )
     )

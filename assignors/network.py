@@ -96,19 +96,21 @@ class _Offers:
     arcs: list[int] = attrs.field(factory=list)
     head: list[int] = attrs.field(factory=list)
     row: list[int] = attrs.field(factory=list)
+    rest: list[int] = attrs.field(factory=list)
     place: list[int] = attrs.field(factory=list)
     number: dict[_Key | _Part, int] = attrs.field(factory=dict)
     """Of each place that an arc leads to."""
 
-    def open(self, key: _Key, arcs: Sequence[tuple[_Key | _Part, int, int]]) -> int:
-        """A new offer's number. `arcs`: place, node, and row of costs."""
+    def open(self, key: _Key, arcs: Sequence[tuple[_Key | _Part, int, int, int]]) -> int:
+        """A new offer's number. `arcs`: place, node, row of costs, and what the last level costs."""
         self.key.append(key)
         self.first.append(len(self.head))
         self.arcs.append(len(arcs))
-        for place, node, row in arcs:
+        for place, node, row, rest in arcs:
             self.place.append(self.number.setdefault(place, len(self.number)))
             self.head.append(node)
             self.row.append(row)
+            self.rest.append(rest)
         return len(self.key) - 1
 
     def written_out(self) -> tuple[Ints, Ints]:
@@ -193,7 +195,7 @@ class AssignmentNetwork:
         arcs.pair.append((task, member))
 
     def pooled(self, task: TaskId, offer: Offer, more: int = 0) -> None:
-        """The task has this offer, for `more` on the last level of costs. `offer` is of its lane."""
+        """The task has this offer, for so much `more` on the last level of costs. `offer` is of its lane."""
         offers = self._offers
         node = self._task_node.get(task)
         offers.node.append(self._source(task) if node is None else node)
@@ -207,14 +209,14 @@ class AssignmentNetwork:
         node = self._pool_node.get(key)
         if node is None:
             node = self._pool_node[key] = self._new_node()
-        arcs: list[tuple[_Key | _Part, int, int]] = []
+        arcs: list[tuple[_Key | _Part, int, int, int]] = []
         if offer.cost is not None:
-            arcs.append((key, node, self._row(offer.cost)))
+            arcs.append((key, node, self._row(offer.cost), offer.cost[-1]))
         if offer.near:
             racks = self._by_rack(offer.pool)
             for rack, cheaper in offer.near.items():
                 if rack in racks:
-                    arcs.append(((key, rack), self._part((key, rack)), self._row(cheaper)))
+                    arcs.append(((key, rack), self._part((key, rack)), self._row(cheaper), cheaper[-1]))
         return self._offers.open(key, arcs)
 
     def place(self, member: str, capacity: int, cost: Sequence[int], *, lane: Lane = OUTER) -> None:
@@ -312,7 +314,8 @@ class AssignmentNetwork:
         direct, offers, inner = self._direct, self._offers, self._inner
         table = np.array(list(self._row_of), dtype=np.int64).reshape(len(self._row_of), self._levels - 1)
         row = _joined(direct.row, np.array(offers.row, dtype=np.int64)[arc], inner.row)
-        last = _joined(direct.last, np.array(offers.last, dtype=np.int64)[item], np.zeros(len(inner.row), dtype=np.int64))
+        offered = np.array(offers.last, dtype=np.int64)[item] + np.array(offers.rest, dtype=np.int64)[arc]
+        last = _joined(direct.last, offered, np.zeros(len(inner.row), dtype=np.int64))
         of_tasks = tail[: len(tail) - len(inner.row)]
 
         def avoidable(cost: Ints) -> Ints:
