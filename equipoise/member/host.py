@@ -106,6 +106,7 @@ class Host:
     async def end(self) -> None:
         """Waits for the end of its life, then lets go of everything."""
         await asyncio.wait((asyncio.ensure_future(asyncio.wrap_future(self._life)),))
+        await self.work.let_go()
         await self._let_go()
 
     async def _let_go(self) -> None:

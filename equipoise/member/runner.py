@@ -1,6 +1,6 @@
 """Runs one task under one grant, in the application's event loop: opens it, processes record by record, commits, and lets go.
 
-Opening, with exactly_once: a producer with the transactional id ``group/task`` starts, which fences the former owner and ends what it had begun;
+Opening, with exactly_once: a producer with the transactional id ``group/task`` begins, which fences the former owner and ends what it had begun;
 then the changelog is read to its end as it is now, committed records only; then the source is read from the group's committed offset. With
 at_least_once there is nothing to fence, and the changelog says where the source goes on.
 
@@ -19,18 +19,16 @@ from typing import Any, Protocol
 
 import attrs
 
+from equipoise.member.clients import TaskClients
 from equipoise.member.context import SOURCES_KEY, State, TaskContext, pack_sources, read_sources
 from equipoise.member.link import abandon_producer, stop_consumer, stop_producer
 from equipoise.member.options import MemberOptions
 from equipoise.member.stores import Change, StateStore
 from equipoise.member.tokens import token_header
-from events.log.kafka.connection import Connection, start_client
 from events.tasks import TaskId
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
-TRANSACTION_TIMEOUT_MS = 60_000
-"""Kafka ends a transaction that nobody ended after this long. One is open only while a commit is under way."""
 
 Handler = Callable[[Any, TaskContext], Awaitable[None] | None]
 """Gets each record (aiokafka's ConsumerRecord) and the task's context."""
@@ -83,16 +81,17 @@ class _Written:
 
 
 class TaskRunner:
-    """One grant. `start` and `stop` are for the application's loop."""
+    """One grant. `start` and `stop` are for the application's loop. `connected`: clients that were connected ahead."""
 
     def __init__(
         self,
         permit: Permit,
-        connection: Connection,
         group: str,
         task: TaskId,
         token: int,
         *,
+        new_clients: Callable[[], TaskClients],
+        connected: TaskClients | None,
         sources: tuple[str, ...],
         stateful: bool,
         options: MemberOptions,
@@ -103,8 +102,9 @@ class TaskRunner:
         self.task = task
         self.token = token
         self._permit = permit
-        self._connection = connection
         self._group = group
+        self._new_clients = new_clients
+        self._connected = connected
         self._sources = sources
         self._stateful = stateful
         self._options = options
@@ -157,7 +157,8 @@ class TaskRunner:
         except Exception as raised:  # noqa: BLE001  # the application's code may raise anything; the member ends with it
             error, self._aborted = raised, True
         self._letting_go = True
-        await self._stop_writing()
+        if self._aborted:
+            await self._stop_writing()  # else the last commit has seen to it that nothing is under way
         if self._context is not None and self._on_revoked is not None:
             error = await self._tell_revoked(self._on_revoked, self._context) or error
         self._permit.stopped(self.task)  # what is left to do keeps nobody waiting
@@ -194,37 +195,30 @@ class TaskRunner:
                 return
 
     async def _open(self) -> None:
-        from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+        from aiokafka import TopicPartition
 
-        transaction: dict[str, Any] = {"enable_idempotence": True}
-        if self._options.transactional:
-            transaction = {"transactional_id": f"{self._group}/{self.task}", "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
-        timeout_ms = self._options.request_timeout_ms
-        self._producer = AIOKafkaProducer(**self._connection.options(), **transaction, request_timeout_ms=timeout_ms)
-        self._consumer = AIOKafkaConsumer(
-            **self._connection.options(), group_id=self._group, enable_auto_commit=False, auto_offset_reset=self._options.auto_offset_reset,
-            isolation_level="read_committed" if self._options.transactional else "read_uncommitted", request_timeout_ms=timeout_ms,
-        )  # fmt: skip
-        reading = asyncio.ensure_future(start_client(self._consumer))
-        try:
-            await start_client(self._producer)
-            stores = await self._permit.take_stores(self.task) if self._stateful else {}
-        finally:
-            await asyncio.gather(reading, return_exceptions=True)
-        await reading
-        states = {topic: State(store) for topic, store in stores.items()}
+        clients, self._connected = self._connected or self._new_clients(), None
+        clients.connect()
+        self._producer, self._consumer = clients.producer, clients.consumer
+        await clients.begin()
         partitions = [TopicPartition(topic, self.task.partition) for topic in self._sources]
-        self._consumer.assign(partitions)
+        committing = asyncio.ensure_future(asyncio.gather(*map(self._consumer.committed, partitions)))
+        try:
+            stores = await self._permit.take_stores(self.task) if self._stateful else {}
+            committed = dict(zip(partitions, await committing, strict=True))
+        finally:
+            committing.cancel()
+            await asyncio.gather(committing, return_exceptions=True)
+        states = {topic: State(store) for topic, store in stores.items()}
         known = {} if self._options.transactional else read_sources(states)
         for tp in partitions:
-            position = known.get((tp.topic, tp.partition))
-            if position is None:
-                position = await self._consumer.committed(tp)
+            position = known.get((tp.topic, tp.partition), committed[tp])
             if position is None:
                 place = self._consumer.beginning_offsets if self._options.auto_offset_reset == "earliest" else self._consumer.end_offsets
                 position = (await place([tp]))[tp]
             self._consumer.seek(tp, position)
             self._positions[tp] = position
+        self._consumer.resume(*partitions)
         self._permit.restored(self.task)
         self._may_go_on()
         begun, self._context = self._context is None, TaskContext(self.task, self.token, states)
@@ -348,8 +342,11 @@ class TaskRunner:
         consumer, self._consumer = self._consumer, None
         if self._stateful:
             await self._permit.put_stores_back(self.task)
+        await self._stop_writing()
         if consumer is not None:
             await stop_consumer(consumer)
+        if self._connected is not None:  # it was to stop before it had begun
+            await self._connected.close()
 
     async def _tell_revoked(self, on_revoked: Callback, context: TaskContext) -> BaseException | None:
         try:

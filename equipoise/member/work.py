@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import attrs
 
+from equipoise.member.clients import TaskClients
 from equipoise.member.link import RETRY_S
 from equipoise.member.options import MemberOptions, boot_ms
 from equipoise.member.rates import Rates
@@ -18,7 +19,7 @@ from equipoise.member.restorer import Restorer
 from equipoise.member.runner import Callback, Handler, Permit, TaskRunner
 from equipoise.member.stores import StateStore
 from equipoise.member.threads import LoopThread
-from events.facts import Load, TopologyDeclared
+from events.facts import Load, Subtopology, TopologyDeclared
 from events.log.kafka.connection import Connection
 from events.tasks import Lag, TaskId
 from statemachine.member import End, MemberSession
@@ -50,12 +51,19 @@ class RunnerFactory:
     on_assigned: Callback | None
     on_revoked: Callback | None
 
-    def make(self, permit: Permit, task: TaskId, token: int) -> TaskRunner:
-        part = next(part for part in self.topology.subtopologies if part.subtopology == task.subtopology)
+    def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
+        part = self._part(task)
         return TaskRunner(
-            permit, self.connection, self.group, task, token, sources=part.source_topics, stateful=part.stateful, options=self.options,
-            handler=self.handler, on_assigned=self.on_assigned, on_revoked=self.on_revoked,
+            permit, self.group, task, token, new_clients=partial(self.clients, task), connected=connected, sources=part.source_topics,
+            stateful=part.stateful, options=self.options, handler=self.handler, on_assigned=self.on_assigned, on_revoked=self.on_revoked,
         )  # fmt: skip
+
+    def clients(self, task: TaskId) -> TaskClients:
+        part = self._part(task)
+        return TaskClients(self.connection, self.group, task, self.options, sources=part.source_topics, changelogs=part.changelog_topics)
+
+    def _part(self, task: TaskId) -> Subtopology:
+        return next(part for part in self.topology.subtopologies if part.subtopology == task.subtopology)
 
 
 class Work:
@@ -86,6 +94,9 @@ class Work:
         self._wake, self._fail, self._call = wake, fail, call
         self._app = asyncio.get_running_loop()
         self._runners: dict[TaskId, TaskRunner] = {}
+        self._connected: dict[TaskId, TaskClients] = {}
+        """Of warm-ups: a hand-over is not to wait for connections."""
+        self._parting: set[asyncio.Task[None]] = set()
         self._asked_to_stop: set[TaskId] = set()
         self._following: set[TaskId] = set()
         self._told: set[TaskId] = set()
@@ -131,7 +142,7 @@ class Work:
         """Makes this process do what its session says: stop, open, follow. Gives when to look again."""
         with self._shared.lock:
             session, now_ms = self._shared.session, boot_ms()
-            closing, copies = sorted(session.closing), session.standby | session.warmup
+            closing, copies, warmups = sorted(session.closing), session.standby | session.warmup, session.warmup
             grants = {task: (grant.token, grant.start_ms) for task, grant in sorted(session.grants.items()) if task not in session.closing}
             over = session.ended is not None and session.ended not in (End.LEFT, End.RELEASED)
             looks = [session.lease_ends_ms, *(start_ms for _, start_ms in grants.values() if start_ms > now_ms)]
@@ -143,11 +154,20 @@ class Work:
             self._close(task, abort=over)
         for task, (token, start_ms) in grants.items():
             if start_ms <= now_ms and task not in self._runners:
-                runner = self._runners[task] = self._factory.make(self, task, token)
+                runner = self._runners[task] = self._factory.make(self, task, token, self._connected.pop(task, None))
                 self._app.call_soon_threadsafe(runner.start)
+        self._connect(warmups.difference(self._runners))
         self._follow(frozenset(task for task in copies if task not in self._runners))
         self._restore_thread.loop.call_soon_threadsafe(self._restorer.forget_kept, [*copies, *grants, *self._runners])
         return min(looks)
+
+    def _connect(self, warmups: frozenset[TaskId]) -> None:
+        """Clients for these, and no others."""
+        for task in sorted(self._connected.keys() - warmups):
+            self._app.call_soon_threadsafe(self._part_with, self._connected.pop(task))
+        for task in sorted(warmups - self._connected.keys()):
+            clients = self._connected[task] = self._factory.clients(task)
+            self._app.call_soon_threadsafe(clients.connect)
 
     def _close(self, task: TaskId, *, abort: bool) -> None:
         runner = self._runners.get(task)
@@ -191,6 +211,18 @@ class Work:
         self._closed(task)
 
     # In the application's loop
+
+    async def let_go(self) -> None:
+        """Everything has ended: the last connections are closed."""
+        for clients in self._connected.values():
+            self._part_with(clients)
+        self._connected.clear()
+        await asyncio.gather(*self._parting, return_exceptions=True)
+
+    def _part_with(self, clients: TaskClients) -> None:
+        task = asyncio.ensure_future(clients.close())
+        self._parting.add(task)
+        task.add_done_callback(self._parting.discard)
 
     def _tell(self, callback: Callable[[T], Awaitable[None] | None], what: T) -> None:
         try:

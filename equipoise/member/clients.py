@@ -1,0 +1,110 @@
+"""The clients of one task: a producer for what it writes, a consumer of its sources.
+
+Connecting takes longer than anything else in a hand-over, and needs no grant. So the clients of a warm-up are connected before its task is
+granted; only what fences the former owner waits for the grant.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Any
+
+import attrs
+
+from equipoise.member.link import abandon_producer, stop_consumer
+from equipoise.member.options import MemberOptions
+from events.log.kafka.connection import Connection, start_client
+from events.tasks import TaskId
+
+TRANSACTION_TIMEOUT_MS = 60_000
+"""Kafka ends a transaction that nobody ended after this long. One is open only while a commit is under way."""
+
+
+@attrs.frozen
+class _Introduction:
+    """The first half of a transactional producer's start; the second asks for the producer's id, which fences whoever has it now."""
+
+    producer: Any
+
+    async def start(self) -> None:
+        await self.producer.client.bootstrap()
+
+    async def stop(self) -> None:
+        await abandon_producer(self.producer)
+
+
+class TaskClients:
+    """For the application's loop. `connect`, then `begin`, or `close` when it comes to nothing; who has begun closes both clients by itself."""
+
+    def __init__(
+        self, connection: Connection, group: str, task: TaskId, options: MemberOptions, *, sources: Sequence[str], changelogs: Sequence[str]
+    ) -> None:
+        self._connection, self._group, self._task, self._options = connection, group, task, options
+        self._sources, self._changelogs = sources, changelogs
+        self._connecting: asyncio.Task[None] | None = None
+        self.producer: Any = None
+        self.consumer: Any = None
+        """Of the sources; it fetches nothing before it is placed and resumed."""
+
+    def connect(self) -> None:
+        """Begins to connect, if it has not begun."""
+        from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+        if self._connecting is None:
+            connection, options = self._connection.options(), self._options
+            writing: dict[str, Any] = {"enable_idempotence": True}
+            if options.transactional:
+                writing = {"transactional_id": f"{self._group}/{self._task}", "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
+            timeout_ms = options.request_timeout_ms
+            self.producer = AIOKafkaProducer(**connection, **writing, request_timeout_ms=timeout_ms)
+            self.consumer = AIOKafkaConsumer(
+                **connection, group_id=self._group, enable_auto_commit=False, auto_offset_reset=options.auto_offset_reset,
+                isolation_level="read_committed" if options.transactional else "read_uncommitted", request_timeout_ms=timeout_ms,
+            )  # fmt: skip
+            self._connecting = asyncio.ensure_future(self._connect())
+
+    async def begin(self) -> None:
+        """Returns when the producer may write. With exactly_once, that fences the former owner. Raises what the clients raise."""
+        self.connect()
+        assert self._connecting is not None, "it has just begun"
+        await self._connecting
+        if self._options.transactional:
+            await self.producer._sender.start()
+
+    async def close(self) -> None:
+        """Lets go of both, of what was never begun."""
+        if self._connecting is not None:
+            self._connecting.cancel()
+            await asyncio.gather(self._connecting, return_exceptions=True)
+            await asyncio.gather(abandon_producer(self.producer), stop_consumer(self.consumer))
+
+    async def _connect(self) -> None:
+        jobs = [asyncio.ensure_future(job) for job in (self._connect_producer(), self._connect_consumer())]
+        try:
+            await asyncio.gather(*jobs)
+        finally:
+            for job in jobs:
+                job.cancel()
+            await asyncio.gather(*jobs, return_exceptions=True)
+
+    async def _connect_producer(self) -> None:
+        if self._options.transactional:
+            from aiokafka.client import CoordinationType
+
+            await start_client(_Introduction(self.producer))
+            await self.producer._sender._find_coordinator(CoordinationType.TRANSACTION, f"{self._group}/{self._task}")
+        else:
+            await start_client(self.producer)
+        for topic in self._changelogs:
+            await self.producer.partitions_for(topic)
+
+    async def _connect_consumer(self) -> None:
+        from aiokafka import TopicPartition
+
+        await start_client(self.consumer)
+        partitions = [TopicPartition(topic, self._task.partition) for topic in self._sources]
+        self.consumer.assign(partitions)
+        self.consumer.pause(*partitions)
+        for tp in partitions:
+            await self.consumer.committed(tp)  # finds the group's coordinator, and connects to it
