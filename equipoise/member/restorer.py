@@ -317,7 +317,7 @@ class Restorer:
 
     async def _take(self, served: dict[Any, tuple[TaskId, StateStore]], batches: dict[Any, list[Any]], begun_s: float) -> None:
         records = size_bytes = 0
-        behind = False
+        behind = more = False
         for tp, (task, store) in served.items():
             if task not in self._copies:
                 continue  # left while it was read
@@ -334,8 +334,9 @@ class Restorer:
             store.apply(changes, position=position, token=token, bulk=bulk)
             records += len(batch)
             size_bytes += sum(map(_size, batch)) if self._throttle.counts_bytes else 0
+            more = more or self._ends.get(tp, position) > position
             behind = behind or (was_behind and self._ends[tp] - position <= self._ready_lag_records)
-        self._throttle.taken(records, size_bytes)
+        self._throttle.taken(records, size_bytes, more=more)
         if records >= MOST_RECORDS // 10:  # what trickles in says nothing about speed
             self._bulk_records += records
             self._busy_s += time.monotonic() - begun_s

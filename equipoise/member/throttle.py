@@ -7,6 +7,8 @@ from collections.abc import Callable
 
 BURST_S = 0.1
 """What was not used for longer than this is lost, so that a restore after a quiet time does not begin with a flood."""
+CATCH_UP_S = 2.0
+"""But not while there was more to take all along, and this machine was too slow for a moment: that is made up for."""
 LEAST_RECORDS = 16
 
 
@@ -20,13 +22,17 @@ class Throttle:
         self._free_s = clock() - BURST_S
         """When everything taken so far is paid for."""
         self._record_bytes = 100.0
+        self._more = False
+        """Since the last take there was more to take."""
 
-    def taken(self, records: int, size_bytes: int) -> None:
+    def taken(self, records: int, size_bytes: int, *, more: bool = False) -> None:
+        """`more`: there is more to take already."""
         if not self._limits or not records:
             return
         if self.counts_bytes:
             self._record_bytes = size_bytes / records
-        paid_s = max(self._free_s, self._clock() - BURST_S)
+        paid_s = max(self._free_s, self._clock() - (CATCH_UP_S if self._more else BURST_S))
+        self._more = more
         self._free_s = paid_s + max((records, size_bytes)[which] / limit for limit, which in self._limits)
 
     def wait_s(self) -> float:

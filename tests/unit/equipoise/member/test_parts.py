@@ -94,6 +94,16 @@ def test_a_throttle_lets_its_rate_through_and_one_burst(takes: list[int], quiet_
     assert now - begun <= taken / 1_000 + 1e-6  # and it waits for nothing else
 
 
+@pytest.mark.parametrize(("more", "waits_s"), [(True, 0.0), (False, 0.5 - BURST_S)])
+def test_what_a_busy_machine_could_not_take_is_made_up_for_while_there_was_more_to_take(more: bool, waits_s: float) -> None:
+    now = 0.0
+    throttle = Throttle(records_per_s=1_000, clock=lambda: now)
+    throttle.taken(500, 0, more=more)
+    now += 1.5  # as long as three such takes may last
+    throttle.taken(500, 0)
+    assert throttle.wait_s() == pytest.approx(waits_s)
+
+
 def test_bytes_are_limited_by_what_records_weigh() -> None:
     throttle = Throttle(bytes_per_s=100_000, clock=lambda: 0.0)
     throttle.taken(10, 20_000)
