@@ -89,8 +89,13 @@ class Prober:
         return await self._ask(self._settings.topics.facts, group_key(group), pack_fact(fact), answers)
 
     async def say(self, group: str, fact: Fact) -> None:
-        """A fact whose answer does not count."""
-        await self._producer.send_and_wait(self._settings.topics.facts, pack_fact(fact), key=group_key(group), partition=0)
+        """A fact whose answer does not count; returns when it is appended."""
+        await (await self.post(group, pack_fact(fact)))
+
+    async def post(self, group: str, value: bytes) -> asyncio.Future[Any]:
+        """A packed fact; the future is done when it is appended."""
+        posted: asyncio.Future[Any] = await self._producer.send(self._settings.topics.facts, value, key=group_key(group), partition=0)
+        return posted
 
 
 def joining(number: int) -> MemberJoined:

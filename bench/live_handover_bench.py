@@ -1,0 +1,72 @@
+"""How long a task stands still when it is handed over as planned, to a member that has its state: from the last record that the old owner
+processed to the first of the new one, each record a few milliseconds behind the other.
+
+Three members by turns: the third joins, warms up and takes its share, leaves and gives it back; each task that moves is a hand-over. Members,
+worker and broker are processes of their own.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import statistics
+
+from bench.live import Row, WorkerProcess, broker, quantile
+from bench.live_members import Application, MemberProcess, Turn, pauses, until_running
+from equipoise.worker.settings import WorkerSettings
+from events.log.kafka.connection import Connection
+from tests.groups import configured
+
+TASKS = 12
+PER_SECOND = 100.0 * TASKS
+ENOUGH = 30
+"""Hand-overs to measure, at least."""
+MOST_CYCLES = 12
+WARM_S = 5.0
+GOAL_S = 0.2
+GUARANTEES = ("exactly_once", "at_least_once")
+
+
+async def measured(bootstrap: str, guarantee: str) -> list[float]:
+    """Seconds of every hand-over."""
+    connection = Connection(bootstrap=bootstrap)
+    config = configured(initial_delay_ms=500, acceptable_recovery_lag=50, probing_interval_ms=1_000, max_warmups=4, max_warmups_per_member=4)
+    application = Application(connection=connection, name=f"handover-{guarantee}", partitions=TASKS, config=config)
+    await application.make_topics()
+    feeding = asyncio.create_task(application.feed(PER_SECOND))
+    options = {"guarantee": guarantee, "prefix": "handover", "ready_lag_records": 50, "heartbeat_interval_ms": 1_000}
+    stayers = [MemberProcess(application, member_id, **options) for member_id in ("m1", "m2")]
+    gone: list[Turn] = []
+    try:
+        await until_running(stayers, TASKS)
+        await asyncio.sleep(WARM_S)
+        before = len(pauses([turn for member in stayers for turn in member.turns()])[0])
+        for _ in range(MOST_CYCLES):
+            third = MemberProcess(application, "m3", **options)
+            await until_running([*stayers, third], TASKS, TASKS // 3)
+            await asyncio.sleep(1)
+            gone += await asyncio.to_thread(third.leave)
+            found, _ = pauses([*gone, *(turn for member in stayers for turn in member.turns())])
+            if len(found) - before >= ENOUGH:
+                break
+        return found[before:] if before == 0 else found
+    finally:
+        feeding.cancel()
+        await asyncio.gather(feeding, return_exceptions=True)
+        for member in stayers:
+            member.kill()
+
+
+def run() -> list[Row]:
+    """Rows for `python -m bench`."""
+    rows = []
+    with broker() as bootstrap:
+        settings = WorkerSettings(bootstrap=bootstrap, prefix="handover")
+        with WorkerProcess(settings) as worker:
+            worker.until_said("taken over")
+            for guarantee in GUARANTEES:
+                found = asyncio.run(measured(bootstrap, guarantee))
+                told = ", ".join(f"{name} {value * 1000:.0f}" for name, value in
+                                 (("p50", statistics.median(found)), ("p90", quantile(found, 0.9)), ("most", max(found))))  # fmt: skip
+                note = f"{len(found)} hand-overs, ms: {told}; goal: at most 1"
+                rows.append((f"{guarantee}: longest pause of a warm task that is handed over / 0.2 s", max(found) / GOAL_S, note))
+    return rows

@@ -1,0 +1,163 @@
+"""Real members for the benchmarks on a real broker: a small stateful application whose members are processes, and note when they processed what."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import multiprocessing
+import time
+from collections import defaultdict
+from collections.abc import Iterable
+from multiprocessing.connection import Connection as Pipe
+from pathlib import Path
+from typing import Any
+
+import attrs
+
+from bench.live import PATIENCE_S
+from equipoise import Member, TaskContext
+from events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import admin_client
+
+Turn = tuple[int, int, float]
+"""Partition, fencing token, and when one of its records was processed: seconds of CLOCK_MONOTONIC, which processes of one machine share."""
+
+
+@attrs.frozen(kw_only=True)
+class Application:
+    """Adds up per key, with a changelog and an output; one stateful sub-topology."""
+
+    connection: Connection
+    name: str
+    partitions: int
+    config: GroupConfigured
+    value_bytes: int = 20
+    """Of each changelog record."""
+
+    @property
+    def topology(self) -> TopologyDeclared:
+        part = Subtopology(
+            subtopology=0, partitions=self.partitions, stateful=True, source_topics=(self.name,), changelog_topics=(f"{self.name}-state",)
+        )  # fmt: skip
+        return TopologyDeclared(epoch=0, subtopologies=(part,))
+
+    async def make_topics(self) -> None:
+        from aiokafka.admin import NewTopic
+
+        names = (self.name, f"{self.name}-state", f"{self.name}-out")
+        async with admin_client(self.connection) as admin:
+            await admin.create_topics([NewTopic(name, self.partitions, 1) for name in names])
+
+    async def feed(self, per_second: float) -> None:
+        """A record to each partition by turns, `per_second` in all, until it is cancelled."""
+        from aiokafka import AIOKafkaProducer
+
+        producer = AIOKafkaProducer(**self.connection.options(), enable_idempotence=True)
+        await producer.start()
+        try:
+            begun_s = time.monotonic()
+            for number in itertools.count():
+                await producer.send(self.name, b"1", key=b"k%d" % (number % 1_000), partition=number % self.partitions)
+                ahead_s = number / per_second - (time.monotonic() - begun_s)
+                if ahead_s > 0:
+                    await asyncio.sleep(ahead_s)
+        finally:
+            await producer.stop()
+
+
+class MemberProcess:
+    """One member, from construction until it was told to leave, or `kill`."""
+
+    def __init__(self, application: Application, member_id: str, **options: Any) -> None:
+        context = multiprocessing.get_context("spawn")
+        self._pipe, theirs = context.Pipe()
+        self._process = context.Process(target=_be_member, args=(application, member_id, options, theirs), daemon=True)
+        self._process.start()
+
+    def running(self) -> int:
+        """How many tasks it processes now."""
+        count: int = self._asked("running")
+        return count
+
+    def turns(self) -> list[Turn]:
+        """All records processed so far."""
+        turns: list[Turn] = self._asked("turns")
+        return turns
+
+    def leave(self) -> list[Turn]:
+        """Lets it hand over its tasks and go; gives what it processed."""
+        turns: list[Turn] = self._asked("leave")
+        self._process.join(PATIENCE_S)
+        return turns
+
+    def kill(self) -> None:
+        self._process.kill()
+        self._process.join()
+
+    def _asked(self, what: str) -> Any:
+        self._pipe.send(what)
+        assert self._pipe.poll(PATIENCE_S), f"a member did not answer {what!r} in time"
+        return self._pipe.recv()
+
+
+def _be_member(application: Application, member_id: str, options: dict[str, Any], pipe: Pipe) -> None:
+    asyncio.run(_run_member(application, member_id, options, pipe))
+
+
+async def _run_member(application: Application, member_id: str, options: dict[str, Any], pipe: Pipe) -> None:
+    turns: list[Turn] = []
+    filling = bytes(application.value_bytes)
+
+    async def add_up(record: Any, context: TaskContext) -> None:
+        known = context.state.get(record.key)
+        total = int(record.value) + (0 if known is None else int(known[:10]))
+        context.state.put(record.key, b"%010d" % total + filling)
+        context.send(f"{application.name}-out", b"%d" % total, key=record.key)
+        turns.append((context.task.partition, context.token, time.monotonic()))
+
+    async with Member(
+        application.name, member_id, add_up, application.topology, connection=application.connection, group_config=application.config, **options
+    ) as member:
+        leaving: asyncio.Task[None] | None = None
+        while leaving is None or not leaving.done():
+            if pipe.poll():
+                what = pipe.recv()
+                if what == "leave":
+                    leaving = asyncio.create_task(member.leave())
+                else:
+                    pipe.send(turns if what == "turns" else len(member.running))
+            await asyncio.sleep(0.02)
+        await leaving
+    pipe.send(turns)
+
+
+async def until_running(members: Iterable[MemberProcess], tasks: int, each: int = 1) -> None:
+    """Until the members run all the tasks, and each of them `each` at least."""
+    async with asyncio.timeout(2 * PATIENCE_S):
+        while True:
+            counts = [await asyncio.to_thread(member.running) for member in members]
+            if sum(counts) == tasks and min(counts) >= each:
+                return
+            await asyncio.sleep(0.2)
+
+
+def state_directory(folder: str) -> dict[str, Any]:
+    """The option for members that keep their state on disk."""
+    return {"state_directory": Path(folder)}
+
+
+def pauses(turns: Iterable[Turn]) -> tuple[list[float], dict[int, float]]:
+    """Seconds between the last record of each owner and the first of the next one; and the longest time without a record, by partition."""
+    of_task: dict[int, list[tuple[float, int]]] = defaultdict(list)
+    for partition, token, when_s in turns:
+        of_task[partition].append((when_s, token))
+    handed_over: list[float] = []
+    longest: dict[int, float] = {}
+    for partition, each in sorted(of_task.items()):
+        each.sort()
+        for (one_s, one), (next_s, other) in itertools.pairwise(each):
+            longest[partition] = max(longest.get(partition, 0.0), next_s - one_s)
+            if one != other:
+                handed_over.append(next_s - one_s)
+    return handed_over, longest

@@ -1,0 +1,123 @@
+"""Restoring a task from its changelog into `rocksdict`, beside reading that changelog and doing nothing with it; and how well limits are kept.
+
+Records of 150 bytes, each key once. Reading alone is the restorer's own consumer, with its settings and its size of a batch. Both are done by
+turns, and of each the median counts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import statistics
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from bench.live import Row, broker
+from equipoise.member.directory import StateDirectory
+from equipoise.member.restorer import FETCH_BYTES, FETCH_WAIT_MS, MOST_RECORDS, Restorer
+from equipoise.member.stores import RocksStore
+from equipoise.member.throttle import Throttle
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import admin_client
+from events.tasks import TaskId
+
+RECORDS = 600_000
+KEY_BYTES, VALUE_BYTES = 16, 134
+TURNS = 5
+TASK = TaskId(0, 0)
+LIMITS = ({"records_per_s": 50_000.0}, {"bytes_per_s": 10_000_000.0}, {"records_per_s": 5_000.0})
+LIMITED_S = 4.0
+GOAL_SPEED, GOAL_LIMIT = 0.5, 0.1
+
+
+async def fill(connection: Connection, topic: str, records: int) -> None:
+    """A changelog of one partition."""
+    from aiokafka.admin import NewTopic
+
+    async with admin_client(connection) as admin:
+        await admin.create_topics([NewTopic(topic, 1, 1)])
+    producer = AIOKafkaProducer(**connection.options(), linger_ms=5, max_batch_size=2**19)
+    await producer.start()
+    try:
+        filling = bytes(range(VALUE_BYTES - 8))
+        for number in range(records):
+            sent = await producer.send(topic, number.to_bytes(8) + filling, key=b"%0*d" % (KEY_BYTES, number * 7_919 % records), partition=0)
+        await sent
+    finally:
+        await producer.stop()
+
+
+async def read_alone(connection: Connection, topic: str) -> float:
+    """Seconds."""
+    place = TopicPartition(topic, 0)
+    consumer = AIOKafkaConsumer(
+        **connection.options(), enable_auto_commit=False, auto_offset_reset="none", isolation_level="read_committed",
+        max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS,
+    )  # fmt: skip
+    await consumer.start()
+    try:
+        consumer.assign([place])
+        end = (await consumer.end_offsets([place]))[place]
+        consumer.seek(place, 0)
+        begun_s, read = time.perf_counter(), 0
+        while read < end:
+            read += len((await consumer.getmany(place, timeout_ms=500, max_records=MOST_RECORDS)).get(place, ()))
+        return time.perf_counter() - begun_s
+    finally:
+        await consumer.stop()
+
+
+async def restore(connection: Connection, topic: str, **limits: Any) -> float:
+    """Seconds until the task's stores are handed over, whole."""
+    folder = Path(tempfile.mkdtemp(prefix="equipoise-restore-"))
+    try:
+        with StateDirectory(folder, "g", "m") as directory:
+            failed: list[BaseException] = []
+            restorer = Restorer(
+                connection, {TASK: (topic,)}, RocksStore, directory, committed_only=True, throttle=Throttle(**limits),
+                ready_lag_records=10_000, ends_every_s=3.0, progressed=lambda: None, failed=failed.append,
+            )  # fmt: skip
+            await restorer.start()
+            try:
+                begun_s = time.perf_counter()
+                await restorer.open(TASK)
+                took_s = time.perf_counter() - begun_s
+                restorer.put_back(TASK)
+            finally:
+                await restorer.stop()
+            assert not failed, failed
+            return took_s
+    finally:
+        shutil.rmtree(folder)
+
+
+async def measured(connection: Connection) -> list[Row]:
+    """All rows."""
+    await fill(connection, "whole", RECORDS)
+    await read_alone(connection, "whole")
+    reading, restoring = [], []
+    for _ in range(TURNS):
+        reading.append(await read_alone(connection, "whole"))
+        restoring.append(await restore(connection, "whole"))
+    read_s, restored_s = statistics.median(reading), statistics.median(restoring)
+    told = f"{RECORDS / restored_s:,.0f} over {RECORDS / read_s:,.0f} records/s; goal: at least {GOAL_SPEED}"
+    rows = [("restoring 150-byte records into rocksdict / reading alone, records/s", read_s / restored_s, told)]
+    for limit in LIMITS:
+        ((name, value),) = limit.items()
+        per_record = KEY_BYTES + VALUE_BYTES if name == "bytes_per_s" else 1
+        records = round(value * LIMITED_S / per_record)
+        topic = f"limited-{name}-{records}"
+        await fill(connection, topic, records)
+        took_s = await restore(connection, topic, **limit)
+        rows.append((f"restoring at {name}={value:,.0f} / that limit", records * per_record / took_s / value, f"{took_s:.2f} s; goal: 0.9 to 1.1"))
+    return rows
+
+
+def run() -> list[Row]:
+    """Rows for `python -m bench`."""
+    with broker() as bootstrap:
+        return asyncio.run(measured(Connection(bootstrap=bootstrap)))
