@@ -119,6 +119,8 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "replay":
+        return importlib.import_module("equipoise.replay")
     place = _PLACES.get(name)
     if place is None:
         raise AttributeError(f"module 'equipoise' has no attribute {name!r}")

@@ -29,8 +29,10 @@ from events.log.rows import DecisionRow, FactRow, Row
 from replay.spark.groups import Unit, dealt, over_groups, units_of
 from replay.spark.timeline import GROUPS, TABLES, plain_tables, spark_timeline, write_tables
 from replay.spark.verify import row_of, spark_verify, verify_group
+from replay.spark.what_if import plain_rows, spark_what_if
 from replay.timeline import build_timeline, timeline_document
 from replay.verify import verify
+from replay.what_if import Configuration, what_if
 from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 from tests.unit.replay.lived import lived, write
 
@@ -196,6 +198,46 @@ def test_a_group_without_a_history_is_one_row(spark: Any, damaged: Path, tmp_pat
     Reader(shapes_of(SECTIONS["spark-timeline"])).read(document)
     assert [(row["group"], row["problem"] is None) for row in document["groups"]] == [("", False), ("g000", False), ("g001", True), ("g003", True)]
     assert {row["group"] for row in ds.dataset(tmp_path / "history" / "intervals").to_table().to_pylist()} == {"g001", "g003"}
+
+
+# ---------------------------------------------------------------------------------------------------------------- what-if
+
+
+def test_every_configuration_of_every_group_costs_what_the_plain_function_says(spark: Any, damaged: Path, tmp_path: Path) -> None:
+    asked = [Configuration(name="one slot", knobs={"max_warmups": 1}), Configuration(name="learner", assignor="learner")]
+    units = units_of([str(damaged)])
+    rows = [row.asDict() for row in spark_what_if(spark, units, asked).collect()]
+    plain = plain_rows(units, asked)
+    assert sorted(rows, key=_place) == sorted(plain, key=_place)
+    assert [(row["group"], row["seq"]) for row in sorted(rows, key=_place)] == [
+        ("", None), ("g000", None), *((group, seq) for group in ("g001", "g003") for seq in range(3)),
+    ]  # fmt: skip
+    unit = next(unit for unit in units if unit.group == "g003")
+    answer = what_if(unit.entries(), asked, group="g003")
+    expected = [each.metrics for each in (answer.factual, *answer.outcomes)]
+    assert [row["unavailable_task_seconds"] for row in plain[-3:]] == [metrics and metrics.unavailable_task_seconds for metrics in expected]
+
+
+def _place(row: dict[str, Any]) -> tuple[str, int]:
+    return row["group"], -1 if row["seq"] is None else row["seq"]
+
+
+def test_the_command_sums_over_the_groups(spark: Any, fleet: Path, tmp_path: Path) -> None:
+    wanted = ("spark", "what-if", str(fleet), "--sweep", "max_warmups=1,2", "--seeds", "1")
+    result = CliRunner().invoke(main, [*wanted, "--to", str(tmp_path / "costs"), "--json"])
+    assert result.exit_code == 0, result.output
+    document = json.loads(result.stdout)
+    Reader(shapes_of(SECTIONS["spark-what-if"])).read(document)
+    rows = ds.dataset(tmp_path / "costs").to_table().to_pylist()
+    for seq, each in enumerate(document["configurations"]):
+        of = [row for row in rows if row["seq"] == seq]
+        assert each["groups"] == len(of) == 4
+        assert each["rebalances"] == sum(row["rebalances"] for row in of)
+        assert each["best_in"] == sum(row["front"] for row in of)
+    assert [each["configuration"] for each in document["configurations"]] == ["as it is", "max_warmups=1", "max_warmups=2"]
+    refused = CliRunner().invoke(main, ["spark", "what-if", str(fleet)])
+    assert refused.exit_code == 2
+    assert "name what to try" in refused.stderr
 
 
 # ----------------------------------------------------------------------------------------------------------------- groups

@@ -7,6 +7,7 @@ from equipoise.cli.front import Front
 SPARK_COMMANDS = {
     "verify": "equipoise.cli.spark.verify:verify",
     "timeline": "equipoise.cli.spark.timeline:timeline",
+    "what-if": "equipoise.cli.spark.what_if:what_if",
     "stream": "equipoise.cli.spark.stream:stream",
     "archive": "equipoise.cli.spark.stream:archive",
     "script": "equipoise.cli.spark.script:script",
@@ -15,8 +16,8 @@ SPARK_COMMANDS = {
 spark = Front(
     name="spark",
     commands_by_place=SPARK_COMMANDS,
-    short_help="verify, timeline and more over many groups, on Spark.",
-    help="""verify and timeline over the many groups of Parquet archives, on Apache Spark: on all cores of this machine, or on a cluster
+    short_help="verify, timeline and what-if over many groups, on Spark.",
+    help="""verify, timeline and what-if over the many groups of Parquet archives, on Apache Spark: on all cores of this machine, or on a cluster
     (--master, spark-submit). An ARCHIVE is a folder that `equipoise archive` has written; make one of a file with
     `equipoise archive group.db --to archive/`.
     """,

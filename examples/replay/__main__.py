@@ -1,0 +1,58 @@
+"""Replay as a library: a group that lived in the simulated cluster is verified, its history told, and another setting tried.
+
+::
+
+    python -m examples.replay [FOLDER]         # prints what it finds, writes history.svg and costs.svg to FOLDER (default: out/replay)
+
+The same steps work in a notebook, cell by cell. With your own log, take its location in the place of `log`.
+"""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from equipoise import replay
+from replay.advice import advise
+from replay.fleet import Fleet, make_fleet
+from replay.what_if_picture import render_what_if
+
+GROUP = "g000"
+
+
+def main(folder: Path) -> None:
+    folder.mkdir(parents=True, exist_ok=True)
+    log = folder / "fleet"
+    make_fleet(Fleet(groups=1, records=3_000, seed=2), log)
+
+    # 1. Did every decision replay?
+    verification = replay.verify(log)
+    (group,) = verification.groups
+    print(f"{group.group}: {verification.verdict.value}, {group.compared} decisions of {group.facts:,} facts")
+
+    # 2. Who ran what, when, and when did nobody?
+    history = replay.timeline(log, group=GROUP)
+    totals = history.totals()
+    print(f"{len(history.lifelines)} lives of members, {totals.moves} moves in {totals.rounds} rounds")
+    print(f"{totals.stopped_ms / 1_000:,.1f} task-seconds without a running owner, at most {totals.longest_ms / 1_000:.1f} s at a stretch")
+    (folder / "history.svg").write_text(replay.render_picture(history), encoding="utf-8")
+
+    # 3. What would another setting have cost?
+    asked = [
+        replay.Configuration(name="one warm-up", knobs={"max_warmups": 1}),
+        replay.Configuration(name="a standby", knobs={"num_standbys": 1}),
+        replay.Configuration(name="Kafka Streams", assignor="kafka_streams"),
+    ]
+    costs = replay.what_if(log, asked, group=GROUP)
+    for each in (costs.factual, *costs.outcomes):
+        assert each.metrics is not None, each.error
+        restored = (each.metrics.records_restored or 0) / 1_000_000
+        said = f"{each.metrics.unavailable_task_seconds:8,.1f} task-s silent {restored:6.1f} million restored {each.metrics.moves:4.0f} moves"
+        print(f"{each.configuration.name:14} {said}")
+    advice = advise(costs)
+    print(advice.line)
+    (folder / "costs.svg").write_text(render_what_if(costs, advice), encoding="utf-8")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]) if len(sys.argv) > 1 else Path("out/replay"))

@@ -1,0 +1,106 @@
+"""`what-if` over many groups: N configurations for each of M groups. A group's log is read once, and every configuration simulated from what it said.
+
+Configurations go to the tasks as they are: a group's records are never multiplied by them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from events.errors import InputError
+from replay.advice import advise, front
+from replay.recording import METRICS, read_recording
+from replay.spark.groups import Unit, over_groups, told
+from replay.what_if import Configuration, Outcome, WhatIf, what_if_recorded
+
+COLUMNS = (
+    ("group", "string"),
+    ("location", "string"),
+    ("seq", "int64"),
+    ("configuration", "string"),
+    ("assignor", "string"),
+    ("changes", "string"),
+    *((name, "double") for name in METRICS),
+    ("front", "bool"),
+    ("error", "string"),
+)
+"""A row for each group and configuration; `seq` 0 is the factual one, then they come as they were given. `changes`: knobs, as a JSON object.
+`front`: no other configuration of the group beats it."""
+
+
+def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Sequence[int]) -> dict[str, Any]:
+    """One group: `document` is what ``equipoise what-if --json`` says of it, `advice` its one line, `outcomes` its rows of COLUMNS."""
+    head = {"group": unit.group, "location": unit.location}
+    nothing: dict[str, Any] = {**head, "facts": None, "document": None, "advice": None, "problem": None, "outcomes": []}
+    try:
+        answer = what_if_recorded(read_recording(unit.entries(), group=unit.group), configurations, seeds=seeds)
+    except Exception as error:  # noqa: BLE001 - one group's defect is one row: the others go on
+        return {**nothing, "problem": told(error)}
+    advice, best = advise(answer), front(answer)
+    document = {**answer.as_json(), "front": best, "advice": {"change": advice.change, "line": advice.line}}
+    said = json.dumps(document, ensure_ascii=False, allow_nan=False, separators=(",", ":"))
+    return {**nothing, "facts": answer.facts, "document": said, "advice": advice.line, "outcomes": outcomes_of(answer, best)}
+
+
+def outcomes_of(answer: WhatIf, best: Sequence[str]) -> list[dict[str, Any]]:
+    """The rows of COLUMNS behind `location`. `best`: names of those that nothing beats."""
+    return [_outcome(seq, each, each.configuration.name in best) for seq, each in enumerate((answer.factual, *answer.outcomes))]
+
+
+def _outcome(seq: int, outcome: Outcome, is_front: bool) -> dict[str, Any]:
+    metrics: dict[str, Any] = dict.fromkeys(METRICS) if outcome.metrics is None else dict(outcome.metrics.as_json())
+    return {
+        "seq": seq,
+        "configuration": outcome.configuration.name,
+        "assignor": outcome.assignor,
+        "changes": json.dumps(dict(outcome.configuration.knobs), sort_keys=True),
+        **{name: None if value is None else float(value) for name, value in metrics.items()},
+        "front": is_front,
+        "error": outcome.error or None,
+    }
+
+
+def schema() -> Any:
+    """Of the rows of `what_if_group`, for pyarrow."""
+    import pyarrow as pa
+
+    kinds = {"string": pa.string(), "int64": pa.int64(), "double": pa.float64(), "bool": pa.bool_()}
+    outcome = pa.struct([(name, kinds[kind]) for name, kind in COLUMNS[2:]])
+    texts = [(name, pa.string()) for name in ("group", "location", "document", "advice", "problem")]
+    return pa.schema([*texts, ("facts", pa.int64()), ("outcomes", pa.list_(outcome))])
+
+
+def what_if_rows(spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], seeds: Sequence[int]) -> Any:
+    """A DataFrame with the row of each unit. Raises InputError for two configurations of one name."""
+    names = [each.name for each in configurations]
+    if len(set(names)) < len(names):
+        raise InputError(f"configuration {next(name for name in names if names.count(name) > 1)!r}: there are two of that name; give each its own")
+    return over_groups(spark, units, partial(what_if_group, configurations=tuple(configurations), seeds=tuple(seeds)), schema())
+
+
+def spark_what_if(spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], *, seeds: Sequence[int] = (0,)) -> Any:
+    """A DataFrame with a row for each unit and configuration. A group without an answer has one row, whose `error` says why."""
+    return by_configuration(what_if_rows(spark, units, configurations, seeds))
+
+
+def by_configuration(rows: Any) -> Any:
+    """The rows of `what_if_rows`, one for each configuration."""
+    from pyspark.sql import functions as f
+
+    exploded = rows.select("group", "location", "problem", f.explode_outer("outcomes").alias("row"))
+    columns = [f.col(f"row.{name}").alias(name) for name, _ in COLUMNS[2:-1]]
+    return exploded.select("group", "location", *columns, f.coalesce("problem", "row.error").alias("error"))
+
+
+def plain_rows(units: Sequence[Unit], configurations: Sequence[Configuration], *, seeds: Sequence[int] = (0,)) -> list[dict[str, Any]]:
+    """The same rows without Spark, one group after the other."""
+    found: list[dict[str, Any]] = []
+    for unit in units:
+        answer = what_if_group(unit, configurations, seeds)
+        head = {"group": unit.group, "location": unit.location}
+        nothing = {**dict.fromkeys(name for name, _ in COLUMNS), "error": answer["problem"]}
+        found += [{**head, **row} for row in answer["outcomes"]] or [{**nothing, **head}]
+    return found

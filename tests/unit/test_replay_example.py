@@ -1,0 +1,42 @@
+"""The example of replay as a library does what docs/spark.md shows of it; its pictures are those of docs/pictures."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from events.log import open_log
+from examples.replay.__main__ import GROUP, main
+from replay.fleet import Fleet, make_fleet
+from replay.verify import Verdict
+from tests.made import hold
+
+ROOT = Path(__file__).parents[2]
+PICTURES = {"history.svg": "replay_history.svg", "costs.svg": "replay_costs.svg"}
+
+
+def test_the_example_prints_and_draws_what_stands_in_the_docs(tmp_path: Path, capsys: pytest.CaptureFixture[str], rewrite: bool) -> None:
+    main(tmp_path)
+    said = capsys.readouterr().out
+    pictures = ROOT / "docs" / "pictures"
+    if rewrite:
+        for made, kept in PICTURES.items():
+            (pictures / kept).write_bytes((tmp_path / made).read_bytes())
+    hold(ROOT / "docs" / "spark.md", {"replay": f"```\n{said.strip()}\n```"}, rewrite)
+    for made, kept in PICTURES.items():
+        assert (tmp_path / made).read_text(encoding="utf-8") == (pictures / kept).read_text(encoding="utf-8"), "run `make pictures`"
+
+
+def test_the_library_takes_a_location_or_an_open_log(tmp_path: Path) -> None:
+    import equipoise
+
+    location = tmp_path / "fleet"
+    make_fleet(Fleet(groups=2, records=800, seed=1), location)
+    assert equipoise.replay.verify(str(location)).verdict is Verdict.IDENTICAL
+    with open_log(location) as log:
+        assert [group.group for group in equipoise.replay.verify(log, group="g001").groups] == ["g001"]
+        by_log = equipoise.replay.timeline(log, group=GROUP)
+        assert log.count() > 800, "it is still open"
+    assert by_log == equipoise.replay.timeline(location, group=GROUP)
+    assert equipoise.replay.timeline(location, group=GROUP, until_offset=50).facts < by_log.facts
