@@ -31,7 +31,7 @@ from replay.what_if import Configuration, what_if_recorded
 CORES = os.cpu_count() or 1
 FLEET = Fleet(groups=int(os.environ.get("BENCH_GROUPS", "40")), records=int(os.environ.get("BENCH_RECORDS", "200000")), seed=1)
 SMALL_FLEET = Fleet(groups=8, records=4_000, seed=1)
-CONFIGURATIONS = 10
+CONFIGURATIONS = int(os.environ.get("BENCH_CONFIGURATIONS", "10"))
 LONG_RECORDS = int(os.environ.get("BENCH_LONG_RECORDS", "1000000"))
 SHORT_RECORDS = 100_000
 
