@@ -143,6 +143,15 @@ class _InnerArcs:
         self.role.append(role)
         return len(self.tail) - 1
 
+    def add_all(self, tail: int, head: int, capacity: Sequence[int], row: Sequence[int], name: int, role: Sequence[int]) -> None:
+        """New arcs between the same nodes."""
+        self.tail += [tail] * len(capacity)
+        self.head += [head] * len(capacity)
+        self.capacity += capacity
+        self.row += row
+        self.name += [name] * len(capacity)
+        self.role += role
+
 
 class AssignmentNetwork:
     """Built arc by arc, solved, and read back. `levels`: costs per arc, the most important first. Tasks are added in rising order.
@@ -174,6 +183,7 @@ class AssignmentNetwork:
         self._part_node: dict[_Part, int] = {}
         self._row_of: dict[tuple[int, ...], int] = {}
         self._free = self._row((0,) * levels)
+        self._prices: dict[tuple[int, int, int, int], tuple[int, int]] = {}
         self._direct = _TaskArcs()
         self._offers = _Offers()
         self._inner = _InnerArcs()
@@ -253,18 +263,32 @@ class AssignmentNetwork:
         steps = min(-(-max(0, wanted - below - within) // part), MOST_STEPS)
         segments = [(below, 0), (within, 1)]
         segments += [(part if step < MOST_STEPS - 1 else wanted, 2 + min(first_step + step, MOST_STEPS)) for step in range(steps)]
-        cost = [0] * self._levels
+        node = self._member_node.get((member, OUTER))
+        if node is None:
+            return
+        fine_level, ends = (level, ()) if finer is None else (finer[0], finer[1:])
+        capacity: list[int] = []
+        prices: list[tuple[int, int]] = []
         for count, coarse in segments:
-            cost[level] = coarse
             while count > 0:
-                some = count
-                if finer is not None:
-                    cost[finer[0]] = (taken >= finer[1]) + (taken >= finer[2])
-                    ends = [end - taken for end in finer[1:] if end > taken]
-                    some = min([count, *ends])
-                self.place(member, some, tuple(cost))
+                ahead = [end - taken for end in ends if end > taken] if taken < max(ends, default=0) else ()
+                some = min(count, *ahead) if ahead else count
+                capacity.append(some)
+                prices.append(self._price(level, coarse, fine_level, len(ends) - len(ahead)))
                 taken += some
                 count -= some
+        self._inner.add_all(node, 0, capacity, [row for row, _ in prices], self._hashed(member), [role for _, role in prices])
+
+    def _price(self, level: int, coarse: int, fine_level: int, fine: int) -> tuple[int, int]:
+        """Row and role of places that cost so much at these two levels."""
+        key = level, coarse, fine_level, fine
+        found = self._prices.get(key)
+        if found is None:
+            cost = [0] * self._levels
+            cost[level] += coarse
+            cost[fine_level] += fine
+            found = self._prices[key] = self._row(cost), _PLACE | sum(cost)
+        return found
 
     def places(self, member: str, kind: Kind, steps: Iterable[tuple[int, Sequence[int]]]) -> None:
         """What a member's tasks of one sub-topology and kind cost: (up to how many, each of them), in rising order of both."""

@@ -17,11 +17,12 @@ A copy stays unless another place is better at one of these, so a group whose st
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Mapping, Sequence
+from collections import Counter
+from collections.abc import Container, Mapping
 
 import attrs
 
-from assignors.network import AssignmentNetwork, Offer
+from assignors.network import AssignmentNetwork, Lane, Offer
 from assignors.problem import StageCost
 from assignors.ranking import whole
 from assignors.situation import Pool, Share, Situation
@@ -82,7 +83,10 @@ class _Goal:
         self.unique = True
         self.rounds = 0
         self.cost = 0
-        self._members_of: dict[Pool, dict[str, list[str]]] = {}
+        self._members_of: dict[Pool, dict[str, int]] = {}
+        self._most_taken = max((len(wish.never) + wish.copies for wish in wishes.values()), default=0)
+        self._offers: dict[tuple[Pool, Lane, tuple[str, ...], frozenset[str], int, int], Offer] = {}
+        """Of this round: where somebody may have a copy, one for all tasks for which it is the same."""
 
     def round(self, number: int) -> None:
         """One more copy of each task that has fewer than `number` + 1."""
@@ -93,7 +97,8 @@ class _Goal:
         knobs = self.situation.knobs
         apart = knobs.rack_aware_strategy == "none" or knobs.rack_standby_strategy == "greedy" or number < knobs.rack_standbys_apart
         network = AssignmentNetwork(self.situation.tasks, levels=LEVELS, racks=self.places.of)
-        placed = [task for task in open_tasks if self._add(network, task, self._alike(task, number, apart=apart))]
+        self._offers = {}
+        placed = [task for task in open_tasks if self._add(network, task, apart=apart and self.places.matter)]
         members = self.situation.members
         so_far = sum(self.load.values()) + len(open_tasks)
         capacity = sum(each.capacity for each in members.values() if not each.leaving)
@@ -112,15 +117,10 @@ class _Goal:
             if holder is not None:
                 self._take(task, holder)
 
-    def _alike(self, task: TaskId, number: int, *, apart: bool) -> Callable[[str], int]:
-        """Place -> what a copy there has in common with the others; nothing counts when they need not be `apart`."""
-        copies = [self.places.of[member] for member in (self.wishes[task].owner, *self.holders[task])] if apart and self.places.matter else []
-        return lambda place: self.places.alike(place, copies)
-
-    def _add(self, network: AssignmentNetwork, task: TaskId, alike: Callable[[str], int]) -> bool:
-        """One task's arcs; False: nobody may have a copy."""
+    def _add(self, network: AssignmentNetwork, task: TaskId, *, apart: bool) -> bool:
+        """One task's arcs; False: nobody may have a copy. `apart`: it counts what a copy has in common with those before it."""
         situation, wish = self.situation, self.wishes[task]
-        traffic = situation.racks.standby(task)
+        others = tuple([self.places.of[member] for member in (wish.owner, *self.holders[task])]) if apart else ()
         any_arc = False
         for member in dict.fromkeys((*wish.here, *wish.begun, *situation.copies[task])):
             if not situation.may_run(member, task) or not self._may_have(task, member):
@@ -129,40 +129,51 @@ class _Goal:
             cost = self._cost(task, member)
             dislike = 1 if not stays and situation.is_blocked(task, member) else 0
             records = 0 if situation.caught_up(member, task) else situation.records(member, task)
-            network.direct(task, member, (alike(self.places.of[member]), 0, cost, 0 if stays else 1, dislike, 0, records))
+            common = self.places.alike(self.places.of[member], others)
+            network.direct(task, member, (common, 0, cost, 0 if stays else 1, dislike, 0, records))
             any_arc = True
-        pool = situation.unblocked(task)
-        move_cost = self._move_cost(task)
-        near: dict[str, Sequence[int]] = {}
-        for place, common in self._offered(task, pool, alike):
-            cost = traffic.at(self.places.rack[place]) + move_cost
-            near[place] = (common, 0, cost, 1, 0, 0, 0)
-        if near:
-            network.pooled(task, Offer(pool, network.lane(task), None, near), whole(situation.tasks[task]))
-        return any_arc or bool(near)
+        offer = self._offer(network, task, others)
+        if offer.near:
+            network.pooled(task, offer, whole(situation.tasks[task]))
+        return any_arc or bool(offer.near)
 
-    def _offered(self, task: TaskId, pool: Pool, alike: Callable[[str], int]) -> list[tuple[str, int]]:
-        """Places where somebody may have a copy, and what it would have in common there."""
-        taken: dict[str, int] = {}
-        for member in {*self.wishes[task].never, *self.holders[task]}:
-            if member in pool:
-                taken[self.places.of[member]] = taken.get(self.places.of[member], 0) + 1
-        free = [(place, alike(place)) for place, members in self._by_place(pool).items() if len(members) > taken.get(place, 0)]
-        if len(free) <= MOST_PLACES:
-            return free
-        self.exact = False
+    def _offer(self, network: AssignmentNetwork, task: TaskId, others: tuple[str, ...]) -> Offer:
+        """Places where somebody may have a copy, and what it would cost there. `others`: the places of the copies before it."""
+        pool, move_cost = self.situation.unblocked(task), self._move_cost(task)
         traffic = self.situation.racks.standby(task)
-        turn = stable_hash(str(task)) % len(free)
-        free = free[turn:] + free[:turn]
-        free.sort(key=lambda item: (item[1], traffic.at(self.places.rack[item[0]])))
-        return free[:MOST_PLACES]
+        members = self._by_place(pool)
+        full = self._full(task, pool, members)
+        many = len(members) - len(full) > MOST_PLACES
+        # `Racks` keeps one object for all tasks that cost the same.
+        key = pool, network.lane(task), others, full, id(traffic), move_cost
+        found = None if many else self._offers.get(key)
+        if found is None:
+            free = [(place, self.places.alike(place, others)) for place in members if place not in full]
+            if many:
+                self.exact = False
+                turn = stable_hash(str(task)) % len(free)
+                free = free[turn:] + free[:turn]
+                free.sort(key=lambda item: (item[1], traffic.at(self.places.rack[item[0]])))
+                free = free[:MOST_PLACES]
+            near = {place: (common, 0, traffic.at(self.places.rack[place]) + move_cost, 1, 0, 0, 0) for place, common in free}
+            found = Offer(pool, key[1], None, near)
+            if not many:
+                self._offers[key] = found
+        return found
 
-    def _by_place(self, pool: Pool) -> dict[str, list[str]]:
+    def _full(self, task: TaskId, pool: Pool, members: Mapping[str, int]) -> frozenset[str]:
+        """Places where everybody has the task or a copy of it, or cannot have one."""
+        if all(count > self._most_taken for count in members.values()):
+            return frozenset()
+        others = {*self.wishes[task].never, *self.holders[task]}
+        taken = Counter([self.places.of[member] for member in others if member in pool])
+        return frozenset([place for place, count in members.items() if count <= taken[place]])
+
+    def _by_place(self, pool: Pool) -> dict[str, int]:
+        """How many members of the pool are in each place."""
         found = self._members_of.get(pool)
         if found is None:
-            found = self._members_of[pool] = {}
-            for member in pool.members:
-                found.setdefault(self.places.of[member], []).append(member)
+            found = self._members_of[pool] = Counter([self.places.of[member] for member in pool.members])
         return found
 
     def _never(self, task: TaskId) -> Container[str | None]:
@@ -179,6 +190,8 @@ class _Goal:
 
     def _move_cost(self, task: TaskId) -> int:
         """What a new copy costs beside its traffic: something as long as it replaces one that could stay."""
+        if not self.wishes[task].here:
+            return 0
         stays = any(self.situation.may_run(member, task) and self._may_have(task, member) for member in self.wishes[task].here)
         return self.situation.knobs.rack_non_overlap_cost if stays and self.situation.racks.copies_count else 0
 

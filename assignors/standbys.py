@@ -112,7 +112,8 @@ class _Exchange:
         exchanges: list[tuple[bool, int, TaskId, str, str]] = []
         for task, room in self.room.items():
             wished = goal.holders[task]
-            kept = [member for *_, member in sorted(self._worth(member, wished, task) for member in self.here[task])][:room]
+            here = self.here[task]
+            kept = [member for *_, member in sorted(self._worth(member, wished, task) for member in here)][:room] if here else []
             missing = [member for member in wished if member not in kept]
             while missing and len(kept) < room:
                 kept.append(missing.pop(0))
