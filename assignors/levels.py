@@ -57,11 +57,12 @@ class Levels:
         self._load = dict.fromkeys(situation.members, 0)
         self._tasks: dict[str, set[TaskId]] = {member: set() for member in situation.members}
         self.order = _canonical_order(situation)
-        self._ladders: dict[int, list[tuple[int, int, str]]] = {}
-        """Capacity -> (level, place in the canonical order, member) of those that stay, rising."""
+        self._ladders: dict[tuple[int, str | None], list[tuple[int, int, str]]] = {}
+        """Capacity, and rack where racks make a difference -> (level, place in the canonical order, member) of those that stay, rising."""
+        self._ladder_of = {name: (threads, situation.racks.of[name] if situation.racks.counts else None) for name, threads in self._capacity.items()}
         for member in situation.members.values():
             if not member.leaving:
-                self._ladders.setdefault(member.capacity, []).append((0, self.order[member.id], member.id))
+                self._ladders.setdefault(self._ladder_of[member.id], []).append((0, self.order[member.id], member.id))
         for ladder in self._ladders.values():
             ladder.sort()
         for task in sorted(owner):
@@ -84,7 +85,7 @@ class Levels:
         self._change(member, self.weight[task])
 
     def _change(self, member: str, by: int) -> None:
-        ladder = self._ladders.get(self._capacity[member], [])
+        ladder = self._ladders.get(self._ladder_of[member], [])
         rung = (self.level(member), self.order[member], member)
         self._load[member] += by
         place = bisect.bisect_left(ladder, rung)
@@ -115,7 +116,8 @@ class Levels:
     def place(self, task: TaskId, candidates: Candidates | None, *, unblocked: bool = False) -> None:
         """Gives the task to whoever is least full with it: of `candidates`, or of all that may run it (`unblocked`: and may begin a warm-up of it).
 
-        Those that differ by less than the grain are alike: then who had it before comes first, then who is soonest ready.
+        Those that differ by less than the grain are alike: then who is nearest to what it reads comes first, then who had it before, then who is
+        soonest ready.
         """
         situation, weight = self.situation, self.weight[task]
         if candidates is None:
@@ -129,17 +131,27 @@ class Levels:
         if not found:
             return
 
-        def worth(member: str) -> tuple[int, bool, int, int, int]:
+        def worth(member: str) -> tuple[int, int, bool, int, int, int]:
             level = self.level(member, weight)
-            return level // self.grain, not situation.comes_home(member, task), situation.span(member, task), level, self.order[member]
+            away = not situation.comes_home(member, task)
+            return level // self.grain, situation.racks.cost(task, member), away, situation.span(member, task), level, self.order[member]
 
         self.give(task, min(dict.fromkeys(found), key=worth))
 
     def _least_full(self, pool: Pool, source: str = "", besides: Container[str] = ()) -> list[str]:
-        """Of each capacity the least full member of the pool that is neither `source` nor one of `besides`."""
+        """Of each capacity (and rack) the least full member of the pool that is neither `source` nor one of `besides`."""
         found = []
         for ladder in self._ladders.values():
             member = next((member for _, _, member in ladder if member in pool and member != source and member not in besides), None)
+            if member is not None:
+                found.append(member)
+        return found
+
+    def least_full_in(self, rack: str | None, pool: Pool) -> list[str]:
+        """Of each capacity the least full member of the pool in that rack."""
+        found = []
+        for (_, where), ladder in self._ladders.items():
+            member = next((member for _, _, member in ladder if member in pool), None) if where == rack else None
             if member is not None:
                 found.append(member)
         return found
@@ -165,7 +177,7 @@ class Levels:
         """Moves, each of which pays more than `margin`; see the module. The levels are then as if they were made.
 
         The fullest gives first. What it gives, and to whom, is what leaves both least outside of what is even (the mean, less or more half the
-        margin); among alike ones what goes home, or is soonest ready, then the heaviest.
+        margin); among alike ones what comes nearest to what it reads, then what goes home, or is soonest ready, then the heaviest.
 
         Before: m1 (5, 4, 1), m2 (2), each of one thread. After: m1 (5, 1), m2 (2, 4).
         """
@@ -178,7 +190,7 @@ class Levels:
         return plan.moves
 
     def destinations(self, task: TaskId, source: str, besides: Container[str], near: dict[Pool, list[str]]) -> list[str]:
-        """Whom the task may go to: the least full of each capacity, and who has a copy that is ready; none `besides`.
+        """Whom the task may go to: the least full of each capacity (and rack), and who has a copy that is ready; none `besides`.
 
         `near`: pool -> its least full members, for as long as source, levels and `besides` are the same.
         """
@@ -220,7 +232,7 @@ class _Plan:
                 return move
         return None
 
-    def _moves_of(self, source: str) -> Iterator[tuple[int, bool, int, int, int, TaskId, Move]]:
+    def _moves_of(self, source: str) -> Iterator[tuple[int, int, bool, int, int, int, TaskId, Move]]:
         levels, situation = self.levels, self.levels.situation
         level = levels.level(source)
         near: dict[Pool, list[str]] = {}
@@ -231,7 +243,8 @@ class _Plan:
                 if levels.level(member, weight) + self.margin < level and self._may_stand(move):
                     outside = self._outside(levels.level(member, weight)) + self._outside(levels.level(source, -weight))
                     away = not situation.comes_home(member, task)
-                    yield outside // levels.grain, away, situation.span(member, task), -weight, levels.order[member], task, move
+                    farther = situation.racks.cost(task, member) - situation.racks.cost(task, source)
+                    yield outside // levels.grain, farther, away, situation.span(member, task), -weight, levels.order[member], task, move
 
     def _outside(self, level: int) -> int:
         return max(0, level - self.even[1], self.even[0] - level)

@@ -7,7 +7,10 @@ All but the target is `high_availability`: ranks, warm-ups, slots, standbys, han
 * What must have an owner goes to the least full of those that may have it, the heaviest first; what is under way is carried to its end.
 * Other tasks move only when it pays (`levels`): when some single move betters things by more than `load_high_percent` of a fair share, the group is
   *rebalanced*, by moves that each better it by more than `load_low_percent`, until none does. Between the two nothing begins: so loads that wander by
-  less than the difference move no work. That a group is being rebalanced is all that it remembers (`Plan.memory`).
+  less than the difference move no work. That a group is being rebalanced is remembered (`Plan.memory`).
+
+With `rack_aware_strategy` outcomes that are alike by load are told apart by traffic, and while no rebalancing goes on tasks change places for traffic
+as far as that leaves loads as even (`near_levels`). `balanced_min_cost` means the same as `min_cost`: what is spread here is load.
 
 What it promises, where every task may go everywhere: at rest the fullest and the emptiest member differ per thread by at most the lightest task
 of the fullest one plus `load_high_percent` of a fair share; just after a rebalancing, plus `load_low_percent`. (Tasks are not split, so no deal
@@ -30,9 +33,10 @@ import attrs
 
 from assignors import options
 from assignors.high_availability import hand_over
-from assignors.levels import Levels, fewest_moves
+from assignors.levels import Levels, Move, fewest_moves
 from assignors.load import DEFAULT_WEIGHTS, FAIR_SHARE, weights
-from assignors.problem import AssignmentProblem, Guarantee, LoadBalance, Plan, Reason
+from assignors.near_levels import bring_near
+from assignors.problem import AssignmentProblem, Guarantee, LoadBalance, Memory, Plan, Reason
 from assignors.situation import Situation
 from assignors.target import Candidates, Target
 from assignors.transport import SOLVER
@@ -42,11 +46,13 @@ from events.tasks import TaskId
 
 DEFAULT_PERCENTS: Mapping[str, int] = {"load_high_percent": 20, "load_low_percent": 5}
 REBALANCING = "rebalancing"
-"""Its one memory: there while a rebalancing goes on."""
+"""In its memory: there while a rebalancing goes on."""
+NEAR_TASKS, NEAR_MEMBERS = "near_tasks", "near_members"
+"""In its memory: tasks that move for traffic, and where to, one for one. What is under way of it stands in the problem too."""
 
 
 class LoadBalanced:
-    """Balance by measured load. Pure and without memory: that a rebalancing is under way stands in the problem."""
+    """Balance by measured load. Pure and without memory: what was begun stands in the problem."""
 
     name = "load_balanced"
     version = 1
@@ -54,24 +60,16 @@ class LoadBalanced:
     guarantees = frozenset(Guarantee)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or asks for racks, which have no part in its target."""
-        if problem.knobs.rack_aware_strategy != "none":
-            raise FieldError("config.rack_aware_strategy", f"{self.name} places by load, without regard to racks; use 'none'")
-        balance = LoadTarget(Situation(problem), Thresholds.of(problem.knobs), REBALANCING in problem.memory)
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound or none of its own."""
+        balance = LoadTarget(Situation(problem), Thresholds.of(problem.knobs), problem.memory)
         plan = hand_over(balance.situation, balance)
         return attrs.evolve(
             plan,
-            reasons={task: _by_load(reason) for task, reason in plan.reasons.items()},
-            memory={REBALANCING: 1} if balance.rebalances else {},
+            reasons={task: balance.reason(task, reason) for task, reason in plan.reasons.items()},
+            memory=balance.memory(),
             watching=sum(not member.leaving for member in problem.members) > 1,
             load=balance.told(plan),
         )
-
-
-def _by_load(reason: Reason) -> Reason:
-    """Balance is of load here."""
-    because = "load" if reason.because == "balance" else reason.because
-    return attrs.evolve(reason, code="load" if reason.code == "balance" else reason.code, because=because)
 
 
 @attrs.frozen(kw_only=True)
@@ -94,13 +92,22 @@ class Thresholds:
 class LoadTarget:
     """The target by load, as `hand_over` asks for it."""
 
-    def __init__(self, situation: Situation, thresholds: Thresholds, rebalancing: bool) -> None:
+    def __init__(self, situation: Situation, thresholds: Thresholds, memory: Memory) -> None:
         self.situation = situation
         self.thresholds = thresholds
         self.weight = weights(situation.tasks.values(), situation.members.values(), situation.knobs)
         self.rebalances = False
         """Set by `target`: a rebalancing begins or goes on."""
-        self._rebalancing = rebalancing
+        self._rebalancing = REBALANCING in memory
+        self._for_load: frozenset[TaskId] = frozenset()
+        self.near: dict[TaskId, str] = {}
+        """Set by `target`: tasks that move for traffic -> where to."""
+        self._begun: list[tuple[TaskId, str]] = []
+        """Of those what was to be before."""
+        tasks, members = memory.get(NEAR_TASKS, ()), memory.get(NEAR_MEMBERS, ())
+        if isinstance(tasks, tuple) and isinstance(members, tuple):
+            pairs = zip(tasks, members, strict=False)
+            self._begun = [(task, name) for task, name in pairs if isinstance(task, TaskId) and isinstance(name, str)]
 
     def target(self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
         situation = self.situation
@@ -121,10 +128,36 @@ class LoadTarget:
                 if owned:
                     levels.fixed.add(task)
         enough = self.thresholds.low if self._rebalancing else self.thresholds.high
+        begun = self._take_up(levels)
         self.rebalances = levels.gain() > enough
+        if self.rebalances and begun:
+            for move in begun:
+                levels.give(move.task, move.source)
+            self.rebalances = levels.gain() > enough
+            begun = []
         if self.rebalances:
-            levels.even_out(self.thresholds.low, FAIR_SHARE)
+            self._for_load = frozenset(move.task for move in levels.even_out(self.thresholds.low, FAIR_SHARE))
+        elif situation.racks.counts:
+            near = bring_near(levels, mean=FAIR_SHARE, low=self.thresholds.low, high=self.thresholds.high)
+            self.near = {move.task: move.destination for move in sorted((*begun, *near), key=lambda move: move.task)}
         return Target(owner=dict(sorted(levels.owner.items())), optimal=False)
+
+    def _take_up(self, levels: Levels) -> list[Move]:
+        """What was to move for traffic, and still can, does; the levels are then as if it had."""
+        situation = self.situation
+        moves = []
+        for task, name in self._begun if situation.racks.counts else ():
+            owner = situation.owner.get(task)
+            if owner is not None and levels.owner.get(task) == owner != name and task not in levels.fixed and name in situation.unblocked(task):
+                moves.append(Move(task, owner, name))
+                levels.give(task, name)
+        return moves
+
+    def memory(self) -> Memory:
+        """To be handed over with the next problem."""
+        if self.rebalances:
+            return {REBALANCING: 1}
+        return {NEAR_MEMBERS: tuple(self.near.values()), NEAR_TASKS: tuple(self.near)} if self.near else {}
 
     def owners_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> dict[TaskId, str]:
         """Owners for tasks that need one now, of their candidates only, as even as that allows beside what is `running`."""
@@ -152,6 +185,16 @@ class LoadTarget:
         dealt = {member: before.weights(member) for member in situation.members}
         capacity = {member: situation.members[member].capacity for member in staying}
         return fewest_moves(dealt, capacity, reached.level(ends[0]), reached.level(ends[1]), forced)
+
+    def reason(self, task: TaskId, reason: Reason) -> Reason:
+        """Balance is of load here, and what moves for it moves for nothing else."""
+
+        def meant(code: str) -> str:
+            if task in self._for_load and code in ("traffic", "traffic_room"):
+                return "load"
+            return ("traffic_room" if task in self.near else "load") if code == "balance" else code
+
+        return attrs.evolve(reason, code=meant(reason.code), because=None if reason.because is None else meant(reason.because))
 
     def told(self, plan: Plan) -> LoadBalance:
         """How full members are now and at the target, and what is promised of that."""

@@ -32,7 +32,11 @@ LOAD_OPTIONS = st.fixed_dictionaries(
 )
 
 SUBJECTS: dict[str, Subject] = {
-    "load_balanced": Subject(assignor=registry.latest("load_balanced"), knobs={"options": LOAD_OPTIONS}, adapted=loaded),
+    "load_balanced": Subject(
+        assignor=registry.latest("load_balanced"),
+        knobs={"options": LOAD_OPTIONS, "rack_aware_strategy": st.sampled_from(["none", "none", "min_cost"])},
+        adapted=loaded,
+    ),
     "kafka_streams": Subject(
         assignor=registry.latest("kafka_streams"),
         knobs={

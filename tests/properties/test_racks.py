@@ -78,8 +78,8 @@ NOT_WITH_RACKS = {
 
 
 @pytest.mark.parametrize("check", [plans_hold, order_plays_no_part, a_group_that_obeys_settles], ids=lambda check: check.__name__)
-@pytest.mark.parametrize("name", ["learner", "cooperative"])
-def test_contract_of_others_on_the_same_target(name: str, check: Check):
+@pytest.mark.parametrize("name", ["learner", "cooperative", "lag_aware", "load_balanced"])
+def test_contract_of_others(name: str, check: Check):
     check(Subject(assignor=registry.latest(name), adapted=somewhere, knobs=KNOBS, settings=settings(max_examples=25)))
 
 

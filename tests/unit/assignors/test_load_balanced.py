@@ -9,7 +9,7 @@ import pytest
 
 from assignors.load import FAIR_SHARE, weights
 from assignors.load_balanced import REBALANCING, LoadBalanced
-from assignors.problem import AssignmentProblem, LoadBalance, Member, Movement, MovementState, Plan, Reason, Task, TaskLoad
+from assignors.problem import AssignmentProblem, LoadBalance, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
 from assignors.validation import plan_faults
 from events.errors import FieldError
 from events.knobs import Knobs
@@ -103,9 +103,44 @@ def test_an_option_out_of_bounds_is_named(options: dict[str, Any], field: str, p
     assert problem_ in caught.value.problem
 
 
-def test_racks_have_no_part_in_it():
-    with pytest.raises(FieldError, match="without regard to racks"):
-        LoadBalanced().assign(problem(weighing("1"), member("m1"), rack_aware_strategy="min_cost"))
+def in_racks(amounts: str, near: str, *owned: str, strategy: str = "min_cost", **more: Any) -> AssignmentProblem:
+    """`near`: of each task the rack that its partition is in; `owned`: what m1 in rack a has, m2 in b, ..."""
+    placed = [
+        attrs.evolve(task, source=(Partition(topic="t", partition=task.id.partition, racks=(rack,)),))
+        for task, rack in zip(weighing(amounts), near, strict=True)
+    ]
+    members = [attrs.evolve(member(f"m{number}", of), rack="abc"[number - 1]) for number, of in enumerate(owned, 1)]
+    return attrs.evolve(problem(placed, *members, rack_aware_strategy=strategy, max_warmups=9), **more)
+
+
+def test_of_outcomes_alike_by_load_the_nearest_is_taken():
+    placed = plan(in_racks("5 5 5 5", "abba", "", ""))
+    assert {name: text(held) for name, held in placed.target.items()} == {"m1": "0_0 0_3", "m2": "0_1 0_2"}
+    assert (placed.cost.rack_cost, placed.cost.optimal) == (0, True)
+
+
+def test_tasks_as_heavy_as_each_other_change_places_and_say_why():
+    answer = plan(in_racks("50 50 40 40", "baab", "0_0 0_2", "0_1 0_3"))
+    assert {(str(each.task), each.destination) for each in answer.movements} == {("0_0", "m2"), ("0_1", "m1")}
+    assert {(reason.because, reason.rack_costs) for reason in answer.reasons.values()} == {("traffic", (10, 0))}
+    assert answer.memory == {"near_members": ("m2", "m1"), "near_tasks": ids("0_0 0_1")}
+    assert (answer.cost.rack_cost, answer.cost.rack_cost_lower_bound, answer.cost.optimal) == (2, 0, False)
+    assert plan(in_racks("50 50 40 40", "baab", "0_0 0_2", "0_1 0_3", strategy="none")).movements == ()
+
+
+def test_half_a_change_is_carried_to_its_end_and_is_no_reason_to_rebalance():
+    """0_0 has gone to m2, which has more than its share now: 0_1 comes, as was said, though it alone would not be worth it."""
+    memory = {"near_members": ("m2", "m1"), "near_tasks": ids("0_0 0_1")}
+    answer = plan(in_racks("50 50 40 40", "baab", "0_2", "0_0 0_1 0_3", memory=memory))
+    assert movements(answer) == ["0_1 m2 -> m1 warming"]
+    assert "rebalancing" not in answer.memory
+    forgotten = plan(in_racks("50 50 40 40", "baab", "0_2", "0_0 0_1 0_3"))
+    assert forgotten.memory == {"rebalancing": 1}
+
+
+def test_load_comes_first():
+    """0_0 would be nearer on m2, but nothing there is as heavy."""
+    assert plan(in_racks("60 20 40 40", "baab", "0_0 0_1", "0_2 0_3")).movements == ()
 
 
 # What moves

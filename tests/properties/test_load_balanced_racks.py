@@ -1,0 +1,207 @@
+"""`load_balanced` with racks: what it promises of loads it keeps, the traffic only falls while nothing is rebalanced, and the two do not undo each
+other. (The contract, with racks: test_racks.)"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from fractions import Fraction
+
+import attrs
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from assignors.levels import Levels
+from assignors.load import weights
+from assignors.load_balanced import REBALANCING, LoadBalanced
+from assignors.near_levels import bring_near
+from assignors.problem import AssignmentProblem, Partition, Plan, Task, TaskLoad, WrappedAssignor
+from assignors.racks import Racks
+from assignors.situation import Situation
+from equipoise.testing import Group
+from events.tasks import TaskId
+from tests.properties.test_load_balanced import AMOUNTS, CAPACITIES, ROUNDING, levels, measured
+
+ASSIGNOR = LoadBalanced()
+RACKS = ("a", "b", "c")
+
+
+def placed(problem: AssignmentProblem) -> AssignmentProblem:
+    """Members and partitions in racks, by their numbers; the partition of one task in four in two of them."""
+
+    def source(task: Task) -> Partition:
+        number = task.id.partition
+        return Partition(topic="t", partition=number, racks=tuple(sorted({RACKS[number * number % 3], RACKS[(number + number % 4 // 3) % 3]})))
+
+    return attrs.evolve(
+        problem,
+        tasks=tuple(attrs.evolve(task, source=(source(task),)) for task in problem.tasks),
+        members=tuple(attrs.evolve(member, rack=RACKS[int(member.id[1:]) % 3]) for member in problem.members),
+    )
+
+
+def traffic(group: Group) -> int:
+    problem = group.problem()
+    racks = Racks(problem.knobs, {task.id: task for task in problem.tasks}, {member.id: member for member in problem.members})
+    return racks.total(group.owners())
+
+
+def made(amounts: list[int], capacities: list[int], *, strategy: str = "min_cost", **options: int) -> Group:
+    names = {f"m{place}": capacity for place, capacity in enumerate(capacities)}
+    return Group(
+        measured(amounts),
+        names,
+        assignor=ASSIGNOR,
+        adapted=placed,
+        rack_aware_strategy=strategy,
+        options=options,
+        max_warmups=3,
+        max_warmups_per_member=3,
+    )
+
+
+def assert_bound(group: Group, plan: Plan, amounts: list[int], margin: int) -> None:
+    """Fullest and emptiest differ by at most the fullest one's lightest task, on the emptiest one's threads, and the margin."""
+    names = {name: process.capacity for name, process in group.members.items()}
+    of = levels(group.tasks.values(), names, group.owners())
+    fullest, emptiest = max(of.values()), min(of.values())
+    fair = Fraction(sum(amounts), sum(names.values()))
+    lightest = max(
+        min((amounts[task.partition] / fair for task, at in group.owners().items() if at == name), default=Fraction())
+        for name, level in of.items()
+        if level == fullest
+    )
+    threads = min(names[name] for name, level in of.items() if level == emptiest)
+    assert fullest - emptiest <= lightest / threads + Fraction(margin, 100) + ROUNDING
+    assert plan.load is not None
+    assert plan.load.highest - plan.load.lowest <= plan.load.bound
+
+
+@settings(max_examples=60)
+@given(amounts=AMOUNTS, capacities=CAPACITIES, high=st.integers(5, 60), low=st.integers(1, 5), data=st.data())
+def test_the_bound_holds_at_rest_from_any_owners(amounts: list[int], capacities: list[int], high: int, low: int, data: st.DataObject):
+    group = made(amounts, capacities, load_high_percent=high, load_low_percent=low)
+    for task in group.tasks:
+        group._grant(data.draw(st.sampled_from(sorted(group.members))), task)
+    group.settle(10 * len(amounts))
+    assert group.plan is not None
+    assert_bound(group, group.plan, amounts, high)
+
+
+class Watched(WrappedAssignor):
+    """Whether any of its plans rebalanced."""
+
+    rebalanced = False
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        plan = super().assign(problem)
+        self.rebalanced |= REBALANCING in plan.memory
+        return plan
+
+
+@settings(max_examples=100)
+@given(amounts=AMOUNTS, capacities=CAPACITIES, high=st.integers(5, 60), low=st.integers(1, 5), data=st.data())
+def test_what_moves_for_traffic_lowers_it_and_begins_no_rebalancing(
+    amounts: list[int], capacities: list[int], high: int, low: int, data: st.DataObject
+):
+    """A group at rest without racks, and then the strategy is switched on."""
+    group = made(amounts, capacities, strategy="none", load_high_percent=high, load_low_percent=low)
+    for task in group.tasks:
+        group._grant(data.draw(st.sampled_from(sorted(group.members))), task)
+    group.settle(10 * len(amounts))
+    group.knobs = attrs.evolve(group.knobs, rack_aware_strategy="min_cost")
+    before, at_rest = traffic(group), group.owners()
+    group.assignor = watched = Watched(ASSIGNOR)
+    group.settle(10 * len(amounts))
+    assert not watched.rebalanced
+    assert traffic(group) < before or group.owners() == at_rest
+    assert group.plan is not None
+    assert_bound(group, group.plan, amounts, high)
+
+
+@settings(max_examples=150)
+@given(amounts=AMOUNTS, capacities=CAPACITIES, data=st.data())
+def test_what_moves_for_traffic_leaves_no_move_that_pays_more(amounts: list[int], capacities: list[int], data: st.DataObject):
+    """What a move pays is written here anew."""
+    group = made(amounts, capacities)
+    for task in group.tasks:
+        group._grant(data.draw(st.sampled_from(sorted(group.members))), task)
+    situation = Situation(group.problem())
+    weight = weights(situation.tasks.values(), situation.members.values(), situation.knobs)
+    levels = Levels(situation, weight, situation.owner, grain=6_000)
+    low = data.draw(st.sampled_from([0, 50_000, 500_000]))
+    before = paid(levels, situation.owner)
+    moves = bring_near(levels, mean=1_000_000, low=low, high=before)
+    assert len({move.task for move in moves}) == len(moves)
+    assert paid(levels, levels.owner) <= max(low, before) + 2  # roundings
+    was, now = (
+        [sum(weight[task] for task, at in owner.items() if at == name) // each.capacity for name, each in situation.members.items()]
+        for owner in (situation.owner, levels.owner)
+    )
+    assert max(now) <= max(*was, 1_000_000 + low)
+    assert min(now) >= min(*was, 1_000_000 - low)
+    saved = situation.racks.total(situation.owner) - situation.racks.total(levels.owner)
+    assert saved >= sum(situation.racks.move_cost(move.task) for move in moves) + bool(moves)
+
+
+def paid(levels: Levels, owner: Mapping[TaskId, str]) -> int:
+    """What the best move pays."""
+    capacity = {member.id: member.capacity for member in levels.situation.members.values()}
+    load = dict.fromkeys(capacity, 0)
+    for task, name in owner.items():
+        load[name] += levels.weight[task]
+    return max(
+        (
+            load[name] // capacity[name] - (load[other] + levels.weight[task]) // capacity[other]
+            for task, name in owner.items()
+            for other in capacity
+            if other != name
+        ),
+        default=0,
+    )
+
+
+@settings(max_examples=60)
+@given(amounts=st.lists(st.integers(1_000, 60_000), min_size=2, max_size=14), capacities=CAPACITIES, data=st.data())
+def test_noise_begins_no_rebalancing(amounts: list[int], capacities: list[int], data: st.DataObject):
+    """After a rebalancing and all that racks then were worth, weights wander as far as they may without racks: nothing moves for load, and what moves
+    for traffic lowers it."""
+    group = made(amounts, capacities)
+    group.decide()
+    group.memory = {REBALANCING: 1}
+    group.settle(10 * len(amounts))
+    assert group.plan is not None
+    assert group.plan.load is not None
+    assert_bound(group, group.plan, amounts, 5)
+    wander = Fraction(15, 100) / (Fraction(13, 2) * Fraction(group.plan.load.highest, 1_000_000))
+    assume(wander < 1)
+    for _ in range(4):
+        for task in list(group.tasks.values()):
+            factor = 1 + wander * data.draw(st.integers(-100, 100)) / 100
+            group.tasks[task.id] = attrs.evolve(task, load=TaskLoad(records_per_s=int(amounts[task.id.partition] * factor)))
+        before, rest = traffic(group), group.owners()
+        group.assignor = watched = Watched(ASSIGNOR)
+        group.settle(10 * len(amounts))
+        assert not watched.rebalanced
+        assert traffic(group) < before or group.owners() == rest
+
+
+def test_equal_loads_change_places_until_all_is_local():
+    """Twelve tasks as busy as each other, four to be near each of three members; by load any deal of four is as even."""
+    group = Group(
+        [
+            attrs.evolve(task, source=(Partition(topic="t", partition=task.id.partition, racks=(RACKS[task.id.partition // 4],)),))
+            for task in measured([5] * 12)
+        ],
+        {"m0": 1, "m1": 1, "m2": 1},
+        assignor=ASSIGNOR,
+        adapted=lambda problem: attrs.evolve(problem, members=tuple(attrs.evolve(each, rack=RACKS[int(each.id[1:])]) for each in problem.members)),
+        rack_aware_strategy="min_cost",
+    )
+    for task in group.tasks:
+        group._grant(f"m{task.partition % 3}", task)
+    plan = group.decide()
+    assert {reason.code for task, reason in plan.reasons.items() if reason.code != "slot_full"} <= {"traffic", "traffic_room"}
+    group.settle(40)
+    assert group.owners() == {TaskId(0, number): f"m{number // 4}" for number in range(12)}
+    assert group.plan is not None
+    assert (group.plan.cost.rack_cost, group.plan.cost.optimal) == (0, True)
