@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import os
+import re
 import shutil
 import signal
 import subprocess
@@ -44,10 +45,14 @@ LOOK_S = 0.3
 AGAIN_S = 1.0
 TWIN_S = 90.0
 """How long two processes may have one id: until one of them reads that it is out."""
+JOINED_S = 90.0
 LEAVING_S = 120.0
 GROUP_KNOWN_S = 60.0
 MOST_TRIES, ARRIVES_S, RUNS_S = 20, 0.1, 0.04
 """To catch a member in a transaction: it is stopped, what it has sent arrives, one looks, it runs on."""
+
+
+_HAS_JOINED = re.compile(r"^m\d+ (runs|keeps a copy of) ", re.MULTILINE)
 
 
 @attrs.define
@@ -217,6 +222,7 @@ class Deployment:
         process = seat.process
         if fault.kind is Kind.JOIN:
             self._start_member(seat)
+            await self._until_in_group(seat)
             await asyncio.sleep(fault.length_s)
             await self._leave(seat)
             return
@@ -239,6 +245,7 @@ class Deployment:
         elif fault.kind is Kind.TWIN:
             await self._twin(seat, process)
         elif fault.kind is Kind.LEAVE:
+            await self._until_in_group(seat)
             await self._leave(seat)
             await asyncio.sleep(fault.length_s)
             self._start_member(seat)
@@ -271,6 +278,16 @@ class Deployment:
         if loser == second:  # the first lost its lease meanwhile and joined again, behind the second
             seat.disk = 1 - seat.disk
         seat.process = winner
+
+    async def _until_in_group(self, seat: Seat) -> None:
+        """Who leaves in order must have come in first: a process that is told to go while it starts just ends."""
+        assert seat.process is not None, "it was started"
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(JOINED_S):
+                while not _HAS_JOINED.search(self.orders.said(seat.process)):  # noqa: ASYNC110  # another process
+                    await asyncio.sleep(LOOK_S)
+                return
+        self._incident(f"{seat.process} has got nothing {JOINED_S:.0f} s after its start")
 
     async def _leave(self, seat: Seat) -> None:
         process = seat.process
