@@ -1,7 +1,7 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check java bench bench-live compare-live soak storm states pictures clean .venv
+.PHONY: help demo test check java broker bench bench-live compare-live soak storm states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
@@ -27,6 +27,9 @@ java: # for the broker that the live tests start, and Kafka's own classes; as ro
 	  echo "installing a JDK and Maven (once)" >&2; \
 	  apt-get update -qq >/dev/null && DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends default-jdk-headless maven >/dev/null; \
 	fi
+
+broker: java $(READY) ## a Kafka on this machine to try things with, until interrupted (PORT=9092)
+	@$(BIN)/python -m tests.live.brokers $(or $(PORT),9092)
 
 bench: $(READY) ## ratios that must not get worse
 	@$(BIN)/python -m bench

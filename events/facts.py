@@ -137,11 +137,17 @@ class Load:
     tasks: dict[TaskId, int] = attrs.field(
         factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
     )
-    """Task it runs -> records it processes of it a second. By this the load of the host is told apart by tasks; may be left out."""
+    """Task it runs -> records it processes of it a second; may be left out. By this the load of the host is told apart by tasks, where nothing
+    tells more."""
     behind: dict[TaskId, int] = attrs.field(
         factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
     )
     """Task -> records of its sources that are still to be processed (KIP-169 "Lag"): of tasks it runs, or any others; may be left out."""
+    busy: dict[TaskId, int] = attrs.field(
+        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
+    )
+    """Task it runs -> microseconds in a second for which its records are with their handler, waits included; may be left out. By this `cpu` is told
+    apart by tasks."""
 
 
 @attrs.frozen

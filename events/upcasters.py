@@ -17,6 +17,7 @@ from events.tasks import Lag, TaskId
 
 PARTITIONS_OBSERVED = 4
 MEMBER_JOINED = 5
+LAG_REPORTED = 6
 
 
 @attrs.frozen(kw_only=True)
@@ -67,6 +68,46 @@ class MemberJoinedV2:
     lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
 
 
+@attrs.frozen(kw_only=True)
+class LoadV1:
+    """Load before members said how long they are busy with each task."""
+
+    cpu: float = attrs.field(default=0.0, validator=fields.number())
+    memory: float = attrs.field(default=0.0, validator=fields.number())
+    disk: float = attrs.field(default=0.0, validator=fields.number())
+    records_per_s: float = attrs.field(default=0.0, validator=fields.number())
+    restored_records_per_s: float = attrs.field(default=0.0, validator=fields.number())
+    tasks: dict[TaskId, int] = attrs.field(
+        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
+    )
+    behind: dict[TaskId, int] = attrs.field(
+        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
+    )
+
+
+@attrs.frozen(kw_only=True)
+class LagReportedV1:
+    """LagReported with LoadV1."""
+
+    member_id: str = attrs.field(validator=fields.text())
+    incarnation: int = attrs.field(validator=fields.integer())
+    number: int = attrs.field(validator=fields.integer())
+    assignment_epoch: int = attrs.field(validator=fields.integer())
+    held: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    ready: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
+    base: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    forgotten: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    leaving: bool = attrs.field(default=False, validator=fields.boolean)
+    load: LoadV1 | None = attrs.field(default=None, validator=fields.optional(fields.instance_of(LoadV1)))
+
+
+def _lag_reported_2(wire: list[Any]) -> list[Any]:
+    """Nothing is said of how busy it is with tasks, at the end of its load."""
+    *rest, load = wire
+    return [*rest, [*load, []] if load.__class__ is list else load]
+
+
 def _partitions_observed_2(wire: list[Any]) -> list[Any]:
     """No weights, at the end."""
     return [*wire, {}]
@@ -86,6 +127,7 @@ PAST_SHAPES: Mapping[tuple[int, int], type] = {
     (PARTITIONS_OBSERVED, 1): PartitionsObservedV1,
     (MEMBER_JOINED, 1): MemberJoinedV1,
     (MEMBER_JOINED, 2): MemberJoinedV2,
+    (LAG_REPORTED, 1): LagReportedV1,
 }
 """(kind, version) -> the class that version had. JSON Lines of that version are read with it."""
 
@@ -93,6 +135,7 @@ STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (PARTITIONS_OBSERVED, 1): _partitions_observed_2,
     (MEMBER_JOINED, 1): _member_joined_2,
     (MEMBER_JOINED, 2): _member_joined_3,
+    (LAG_REPORTED, 1): _lag_reported_2,
 }
 """(kind, version n) -> the step from wire form n to wire form n + 1."""
 

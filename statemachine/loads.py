@@ -1,7 +1,8 @@
 """What tasks ask of their hosts, told apart from what members report of a whole host.
 
-A member reports how busy its host is (`events.facts.Load`); what a task of it costs is not measured anywhere. So a host's load is divided among the
-tasks it runs, in proportion to the records a second that it processes of each, as it reports them; if it reports none, to the records a second
+A member reports how busy its host is (`events.facts.Load`); an operating system knows processes and no tasks. So a host's load is divided among the
+tasks it runs: processor time in proportion to how long it is busy with the records of each, memory and disk to the records in their changelogs, which
+are the state it keeps of them. What is not known is made up for by the records a second that it processes of each; if it reports none, by those
 that are written to their changelogs; and equally where that is not known either. A task that its member leaves out while it names others gets no
 part, and counts as not measured.
 
@@ -34,11 +35,18 @@ def note_load(state: GroupState, member: MemberState, load: Load) -> None:
         return
     processed = {task: load.tasks.get(task, 0) for task in held}
     share = processed if any(processed.values()) else _written(state, held)
-    total = sum(share.values())
-    host = [_millionths(part) * member.capacity for part in (load.cpu, load.memory, load.disk)]
-    host.append(sum(processed.values()) or min(int(load.records_per_s), INT64_MAX))
+    busy = {task: load.busy.get(task, 0) for task in held}
+    kept = _kept(state, held)
+    by_busy, by_kept = (each if any(each.values()) else share for each in (busy, kept))
+    throughput = sum(processed.values()) or min(int(load.records_per_s), INT64_MAX)
+    host = [
+        (_millionths(load.cpu) * member.capacity, by_busy, sum(by_busy.values())),
+        (_millionths(load.memory) * member.capacity, by_kept, sum(by_kept.values())),
+        (_millionths(load.disk) * member.capacity, by_kept, sum(by_kept.values())),
+        (throughput, share, sum(share.values())),
+    ]
     for task in held:
-        parts = [amount * share[task] // total for amount in host]
+        parts = [amount * of[task] // total for amount, of, total in host]
         state.loads[task] = _averaged(state.loads.get(task), parts, state.now_ms, state.knobs.load_window_ms)
 
 
@@ -61,6 +69,13 @@ def _written(state: GroupState, held: list[TaskId]) -> Mapping[TaskId, int]:
     if not total:
         return dict.fromkeys(held, 1)
     return {task: written.get(task, max(1, total // len(written))) for task in held}
+
+
+def _kept(state: GroupState, held: list[TaskId]) -> Mapping[TaskId, int]:
+    """Records in their changelogs; 0 for one without state, or whose changelog nobody has looked at."""
+    topology = state.topology
+    parts = {} if topology is None else {part.subtopology: part for part in topology.subtopologies}
+    return {task: state.end_offset(task, parts[task.subtopology]) for task in held}
 
 
 def _millionths(share: float) -> int:

@@ -7,7 +7,8 @@
 `work`        what the process does because its session says so
 `link`        facts out, decisions in
 `runner`      one task under one grant: opened, processed, committed, let go
-`rates`       records a second that each task processes
+`rates`       what is done a second for each task
+`hostload`    what the process takes of its host
 `context`     what a handler works with
 `restorer`    copies brought up to date from their changelogs
 `lead`        a worker in the same process

@@ -88,7 +88,8 @@ class Host:
         self.shared = Shared(self._new_session())
         runners = RunnerFactory(connection, group, topology, options, handler, on_assigned, on_revoked)
         self.work = Work(
-            self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked, wake=self.wake, fail=self.fail, call=self._call
+            self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked,
+            None if self._directory is None else self._directory.folder, wake=self.wake, fail=self.fail, call=self._call,
         )  # fmt: skip
 
     # Beginning and end, in the application's loop

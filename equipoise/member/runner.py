@@ -126,6 +126,8 @@ class TaskRunner:
         self._commit_at_s = 0.0
         self.processed = 0
         """Records that the handler was given so far. To be read from any thread."""
+        self.busy_ns = 0
+        """How long the handler has had them, what it waited for included. To be read from any thread."""
 
     @property
     def behind(self) -> int | None:
@@ -232,7 +234,9 @@ class TaskRunner:
                 for record in records:
                     if self._stopping.is_set() or not self._may_go_on():
                         break
+                    given_ns = time.perf_counter_ns()
                     await _call(self._handler, record, self._context)
+                    self.busy_ns += time.perf_counter_ns() - given_ns
                     self._positions[tp] = record.offset + 1
                     self.processed += 1
                     self._uncommitted += 1

@@ -7,11 +7,13 @@ import inspect
 import threading
 from collections.abc import Awaitable, Callable, Mapping
 from functools import partial
+from pathlib import Path
 from typing import TypeVar
 
 import attrs
 
 from equipoise.member.clients import TaskClients
+from equipoise.member.hostload import HostLoad
 from equipoise.member.link import RETRY_S
 from equipoise.member.options import MemberOptions, boot_ms
 from equipoise.member.rates import Rates
@@ -80,6 +82,7 @@ class Work:
         runners: RunnerFactory,
         on_standby: StandbyCallback | None,
         on_asked: AskedCallback | None,
+        state_folder: Path | None,
         *,
         wake: Callable[[], None],
         fail: Callable[[BaseException], None],
@@ -101,7 +104,8 @@ class Work:
         self._following: set[TaskId] = set()
         self._told: set[TaskId] = set()
         """Copies that this incarnation has spoken of."""
-        self._rates = Rates()
+        self._rates, self._busy = Rates(), Rates()
+        self._host_load = HostLoad(state_folder)
         self.fenced_writes = 0
         """Commits that were refused, or overtaken, because somebody else had begun the task."""
 
@@ -135,8 +139,13 @@ class Work:
         speed = self._restorer.restored_records_per_s
         behind = {task: records for task, runner in sorted(self._runners.items()) if (records := runner.behind) is not None}
         self._rates.look({task: runner.processed for task, runner in sorted(self._runners.items())}, now_ms)
+        self._busy.look({task: runner.busy_ns // 1_000 for task, runner in sorted(self._runners.items())}, now_ms)
+        host = self._host_load.look(now_ms)
         if speed or behind or self._rates.per_s:
-            session.load_measured(Load(restored_records_per_s=round(speed, 1), tasks=self._rates.per_s, behind=behind))
+            # Before there are rates a host's load cannot be told apart by tasks, and would be taken as if they were alike.
+            shares = attrs.asdict(host) if self._rates.per_s else {}
+            load = Load(**shares, restored_records_per_s=round(speed, 1), tasks=self._rates.per_s, behind=behind, busy=self._busy.per_s)
+            session.load_measured(load)
 
     def reconcile(self) -> int:
         """Makes this process do what its session says: stop, open, follow. Gives when to look again."""

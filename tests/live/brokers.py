@@ -17,9 +17,12 @@ import fcntl
 import hashlib
 import os
 import shutil
+import signal
 import socket
 import subprocess
+import sys
 import tempfile
+import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -96,12 +99,17 @@ def free_ports(count: int) -> list[int]:
 
 
 class Brokers:
-    """`count` brokers, which are the controllers too. `settings` go to each one's server.properties."""
+    """`count` brokers, which are the controllers too. `settings` go to each one's server.properties.
 
-    def __init__(self, count: int = 1, **settings: str) -> None:
+    `port`: of the first one, for its clients; "": any that is free.
+    """
+
+    def __init__(self, count: int = 1, *, port: str = "", **settings: str) -> None:
         self._jars = jars()
         self._home = Path(tempfile.mkdtemp(prefix="equipoise-kafka-"))
         self._ports = free_ports(2 * count)
+        if port:
+            self._ports[0] = int(port)
         self._running: dict[int, tuple[subprocess.Popen[bytes], int]] = {}
         self._settings = settings
         self.count = count
@@ -212,3 +220,27 @@ class Brokers:
                     return
             time.sleep(0.1)
         raise NoBrokerError(f"broker {index} did not come up:\n{(self._home / f'{index}.log').read_text(errors='replace')[-3_000:]}")
+
+
+def main(arguments: list[str]) -> int:
+    """``python -m tests.live.brokers [PORT]``: one broker on this machine, until interrupted; gone then, with what it held."""
+    port = int(arguments[0]) if arguments else 9092
+    with socket.socket() as probe:
+        if probe.connect_ex(("127.0.0.1", port)) == 0:
+            print(f"port {port} is taken; name another one: make broker PORT=9192", file=sys.stderr)
+            return 2
+    stopped = threading.Event()
+    for which in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(which, lambda *_: stopped.set())
+    try:
+        with Brokers(port=str(port)) as brokers:
+            print(f"a Kafka broker at {brokers.bootstrap}; ctrl-C ends it, and what it holds is gone then", flush=True)
+            stopped.wait()
+    except NoBrokerError as error:
+        print(error, file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from typing import Any
 
 import attrs
@@ -24,6 +25,10 @@ async def test_the_leader_knows_what_each_task_processes(bootstrap: str, prefix:
 
     async def count(record: Any, context: TaskContext) -> None:
         handled.append(record.partition)
+        if record.partition == 0:
+            until_s = time.perf_counter() + 0.003
+            while time.perf_counter() < until_s:
+                pass
 
     async with (
         leading(bootstrap, prefix, prefix, application.config, application.topology) as leader,
@@ -37,3 +42,7 @@ async def test_the_leader_knows_what_each_task_processes(bootstrap: str, prefix:
                 break
         assert len(rates) == 3, f"measured: {rates}; handled: {len(handled)}"
         assert all(0 < rate < 1_000 for rate in rates.values())
+        loads = {task.partition: load for task, load in leader.machine.state.loads.items()}
+        assert 0 < sum(load.cpu for load in loads.values()) <= 1_100_000, "millionths of a host"
+        assert loads[0].cpu > 3 * max(loads[1].cpu, loads[2].cpu), "its records take longest, and that is what a processor is busy with"
+        assert all(load.memory > 0 for load in loads.values())

@@ -143,6 +143,23 @@ def test_a_hosts_load_is_told_apart_by_what_its_tasks_process_and_averaged():
     check_refold(group.records)
 
 
+def test_processor_time_is_told_apart_by_how_long_records_take_and_memory_by_the_state_that_is_kept():
+    """0_1 processes ten times what 0_0 does, each record of 0_0 takes ninety times as long, and 0_1 keeps four times the state."""
+    group = Group().starts("m1", stateful=2, load_window_ms=1)
+    group.fact(PartitionsObserved(end_offsets={"log": {0: 10_000, 1: 40_000}}))
+    member = group.members["m1"]
+    member.reports()
+    member.reports()
+    first, second = TaskId(0, 0), TaskId(0, 1)
+    load = Load(cpu=0.5, memory=0.2, disk=0.1, tasks={first: 10, second: 100}, busy={first: 450_000, second: 50_000})
+    group.fact(attrs.evolve(member.report(), load=load))
+    measured = {task: (found.cpu, found.memory, found.disk, found.records_per_s) for task, found in group.state.loads.items()}
+    assert measured == {first: (450_000, 40_000, 20_000, 10), second: (50_000, 160_000, 80_000, 100)}
+    group.fact(attrs.evolve(member.report(), load=attrs.evolve(load, busy={}, cpu=0.55)), 10)
+    assert [group.state.loads[task].cpu for task in (first, second)] == [50_000, 500_000], "not told: by the records it processes"
+    check_refold(group.records)
+
+
 def test_a_member_that_restores_is_not_measured_and_what_is_gone_is_forgotten():
     group = Group().starts("m1", stateful=2, load_window_ms=1)
     member = group.members["m1"]
