@@ -25,14 +25,18 @@ if TYPE_CHECKING:
     from events.log import Log, open_log
     from events.records import DecisionRecord, Record
     from events.tasks import TaskId, parse_task
+    from replay.advice import advise, front
     from replay.exogenous import read_exogenous
     from replay.explain import Explanation, explain
     from replay.kafka_streams import import_history
+    from replay.recording import read_recording
     from replay.show import GroupView, show
     from replay.simulate import Simulation, SimulationResult, simulate
+    from replay.sweep import grid
     from replay.timeline import Timeline, build_timeline, render_page
     from replay.verify import Verdict, Verification, verify
-    from replay.what_if import Configuration, WhatIf, what_if
+    from replay.what_if import Configuration, WhatIf, what_if, what_if_recorded
+    from replay.what_if_picture import render_what_if
     from statemachine.machine import GroupMachine
 
 _PLACES = {
@@ -61,19 +65,25 @@ _PLACES = {
     "Verdict": "replay.verify",
     "Verification": "replay.verify",
     "WhatIf": "replay.what_if",
+    "advise": "replay.advice",
     "build_timeline": "replay.timeline",
     "explain": "replay.explain",
+    "front": "replay.advice",
+    "grid": "replay.sweep",
     "import_history": "replay.kafka_streams",
     "open_log": "events.log",
     "parse_task": "events.tasks",
     "read_exogenous": "replay.exogenous",
+    "read_recording": "replay.recording",
     "render_page": "replay.timeline",
+    "render_what_if": "replay.what_if_picture",
     "run_demo": "equipoise.demo",
     "scale_down": "assignors.scale_down",
     "show": "replay.show",
     "simulate": "replay.simulate",
     "verify": "replay.verify",
     "what_if": "replay.what_if",
+    "what_if_recorded": "replay.what_if",
 }
 
 __all__ = [
@@ -102,19 +112,25 @@ __all__ = [
     "Verdict",
     "Verification",
     "WhatIf",
+    "advise",
     "build_timeline",
     "explain",
+    "front",
+    "grid",
     "import_history",
     "open_log",
     "parse_task",
     "read_exogenous",
+    "read_recording",
     "render_page",
+    "render_what_if",
     "run_demo",
     "scale_down",
     "show",
     "simulate",
     "verify",
     "what_if",
+    "what_if_recorded",
 ]
 
 

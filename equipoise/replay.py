@@ -9,6 +9,7 @@
     history.totals().stopped_ms
     costs = replay.what_if("group.db", [replay.Configuration(name="two slots", knobs={"max_warmups": 2})])
     costs.outcomes[0].metrics.unavailable_task_seconds
+    replay.advise(costs).line                             # change max_warmups from 4 to 2 because ...
 
 A LOG is ``group.db``, ``group.jsonl``, ``archive/``, ``kafka://host:port[/prefix]``, or an open `events.log.Log`. Over many groups of archives, on
 Spark: `spark_verify`, `spark_timeline`, `spark_what_if`, which return DataFrames (docs/spark.md).
@@ -22,21 +23,30 @@ from os import PathLike
 from typing import Any
 
 from events.log import Log, PartitionedLog, open_log
+from replay.advice import Advice, advise, front
 from replay.refold import Entry
+from replay.sweep import grid, read_configurations
 from replay.timeline import Timeline, build_timeline, render_page, render_picture
 from replay.verify import Verdict, Verification
 from replay.verify import verify as _verify
 from replay.what_if import Configuration, WhatIf
 from replay.what_if import what_if as _what_if
+from replay.what_if_picture import render_what_if
 
 __all__ = [
+    "Advice",
     "Configuration",
     "Timeline",
     "Verdict",
     "Verification",
     "WhatIf",
+    "advise",
+    "front",
+    "grid",
+    "read_configurations",
     "render_page",
     "render_picture",
+    "render_what_if",
     "spark_timeline",
     "spark_verify",
     "spark_what_if",

@@ -46,17 +46,21 @@ class Curve:
     """End offset of one partition over time. `samples`: (append_ms, end offset), in rising time, at least one."""
 
     samples: tuple[tuple[int, int], ...]
+    _times: tuple[int, ...] = attrs.field(init=False, repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "_times", tuple(at_ms for at_ms, _ in self.samples))
 
     def at(self, ms: int) -> int:
         """End offset at `ms`: linear between two samples, the first one's before it, growing on as in the last TAIL_MS after the last one."""
-        index = bisect.bisect_right(self.samples, ms, key=lambda sample: sample[0])
+        index = bisect.bisect_right(self._times, ms)
         if index == 0:
             return self.samples[0][1]
         before_ms, before = self.samples[index - 1]
         if index < len(self.samples):
             after_ms, after = self.samples[index]
             return before + (after - before) * (ms - before_ms) // (after_ms - before_ms)
-        tail = bisect.bisect_left(self.samples, before_ms - TAIL_MS, key=lambda sample: sample[0])
+        tail = bisect.bisect_left(self._times, before_ms - TAIL_MS)
         start_ms, start = self.samples[tail]
         if start_ms == before_ms:
             return before

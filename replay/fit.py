@@ -25,6 +25,7 @@ from events.facts import AssignmentObserved, GroupConfigured, LagReported, LogOp
 from events.records import DecisionRecord, Record
 from events.tasks import Lag, LagSentinel, TaskId
 from replay.exogenous import read_manifest
+from replay.wording import counted
 
 LEAST_ROUND_MS = 2_500
 """A Kafka Streams task that is given away and taken up again waits for a heartbeat interval (3 s), as good as always longer than this."""
@@ -336,7 +337,8 @@ def estimate_of(observations: Sequence[Observation]) -> Estimate:
         return Estimate(records_per_s=DEFAULT_RECORDS_PER_S, low=None, high=None, basis="default: nothing was seen restoring")
     low, middle, high = most_likely(observations)
     bounds = sum(each.high is None for each in observations)
-    basis = f"most likely of {bounds} bounds and {len(observations) - bounds} intervals, 90 % between {low:,} and {high:,}"
+    seen = f"{counted(bounds, 'bound')} and {counted(len(observations) - bounds, 'interval')}"
+    basis = f"most likely of {seen}, 90 % between {low:,} and {high:,}"
     return Estimate(records_per_s=middle, low=low, high=high, basis=basis)
 
 

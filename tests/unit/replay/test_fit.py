@@ -171,7 +171,7 @@ def test_bounds_alone_allow_more_than_the_largest_and_an_interval_pins_it_down()
         assert each.high is not None
         assert each.low < each.records_per_s < each.high
     assert (pinned.high or 0) < (open_end.high or 0) / 2
-    assert "6 bounds and 1 intervals" in pinned.basis
+    assert "6 bounds and 1 interval," in pinned.basis
 
 
 @pytest.mark.parametrize("spread", [0.1, 0.4])
