@@ -240,6 +240,30 @@ def test_the_command_sums_over_the_groups(spark: Any, fleet: Path, tmp_path: Pat
     assert "name what to try" in refused.stderr
 
 
+# --------------------------------------------------------------------------------------------------------------- recorded
+
+
+def test_a_recorded_group_goes_the_whole_way(spark: Any, tmp_path: Path) -> None:
+    """A Kafka Streams group as it was recorded: imported into an archive, verified, told; the same answers as from a file."""
+    archive, file = f"{tmp_path}/recorded/", tmp_path / "recorded.db"
+    for location in (archive, str(file)):
+        imported = CliRunner().invoke(main, ["import", "kafka-streams", "rolling", "--to", location])
+        assert imported.exit_code == 0, imported.output
+    units = units_of([archive])
+    (row,) = collected(spark_verify(spark, units))
+    with open_log(file) as log:
+        assert json.loads(row["document"]) == verify(log.read()).document()
+        history = timeline_document(build_timeline(log.read()))
+    assert row["verdict"] == "identical"
+    tables = spark_timeline(spark, units)
+    moves = [each.asDict() for each in tables["moves"].orderBy("seq").collect()]
+    assert len(moves) > 10
+    assert [{name: each[name] for name, _ in TABLES["moves"]} for each in moves] == [
+        {name: each[name] for name, _ in TABLES["moves"]} for each in history["moves"]
+    ]
+    tables["groups"].unpersist()
+
+
 # ----------------------------------------------------------------------------------------------------------------- groups
 
 
