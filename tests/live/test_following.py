@@ -1,0 +1,90 @@
+"""`status --watch` and `archive --follow` beside a group that goes on living: what changes is seen, and an interrupt ends them at once and whole."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+from equipoise.worker.app import Worker
+from equipoise.worker.settings import WorkerSettings
+from events.facts import MemberJoined
+from events.log import open_log
+from events.records import Record
+from replay.verify import Verdict, verify
+from tests.groups import configured
+from tests.live.swarm import Swarm, topology
+
+MOST_S = 90.0
+
+
+class Following:
+    """One command as a process, with what it has written so far."""
+
+    def __init__(self, folder: Path, *arguments: str) -> None:
+        self._out, self._err = folder / f"{arguments[0]}.out", folder / f"{arguments[0]}.err"
+        with open(self._out, "wb") as out, open(self._err, "wb") as err:
+            command = [sys.executable, "-m", "equipoise", *arguments]
+            self.process = subprocess.Popen(command, stdout=out, stderr=err, env={**os.environ, "NO_COLOR": "1", "PYTHONUNBUFFERED": "1"})
+
+    @property
+    def said(self) -> str:
+        return self._out.read_text()
+
+    async def until_said(self, text: str) -> None:
+        end_s = time.monotonic() + MOST_S
+        while text not in self.said:
+            assert self.process.poll() is None, self.said + self._err.read_text()
+            assert time.monotonic() < end_s, self.said
+            await asyncio.sleep(0.1)
+
+    def interrupted(self) -> tuple[int, str]:
+        """Exit code and stderr after ctrl-C."""
+        self.process.send_signal(signal.SIGINT)
+        return self.process.wait(20), self._err.read_text()
+
+
+async def test_what_changes_is_seen_and_copied_until_an_interrupt(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0)
+    archived = tmp_path / "followed.db"
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", configured(initial_delay_ms=200, acceptable_recovery_lag=100), topology(4))
+        swarm.add("g", ["m1"])
+        swarm.start()
+        await swarm.until_all_run("g", 4, ["m1"])
+        watch = Following(tmp_path, "status", "--bootstrap", bootstrap, "--prefix", prefix, "--group", "g", "--watch")
+        archive = Following(tmp_path, "archive", f"kafka://{bootstrap}/{prefix}", "--to", str(archived), "--follow")
+        try:
+            await watch.until_said("1 member\n")
+            swarm.add("g", ["m2"])
+            await swarm.until_all_run("g", 4, ["m1", "m2"])
+            await watch.until_said("2 members\n")
+            end_s = time.monotonic() + MOST_S
+            while joined(archived) != ["m1", "m2"]:
+                assert time.monotonic() < end_s, joined(archived)
+                await asyncio.sleep(0.5)
+            assert watch.interrupted() == (130, "equipoise: interrupted\n")
+            code, said = archive.interrupted()
+            assert (code, said.splitlines()[-1]) == (130, "equipoise: interrupted")
+        finally:
+            for each in (watch, archive):
+                each.process.kill()
+                each.process.wait()
+    with open_log(archived) as log:
+        found = verify(log.read())
+    assert found.verdict is Verdict.IDENTICAL, found.problems
+    with open_log(archived) as log, open_log(f"kafka://{bootstrap}/{prefix}") as live:
+        copied, there = list(log.read()), list(live.read())
+    assert copied == there[: len(copied)], "each record once, in the order of the log"
+
+
+def joined(path: Path) -> list[str]:
+    """Who has joined, as far as the archive goes."""
+    if not path.exists() or not path.stat().st_size:
+        return []
+    with open_log(path) as log:
+        return [entry.event.member_id for entry in log.read() if isinstance(entry, Record) and isinstance(entry.event, MemberJoined)]
