@@ -32,8 +32,9 @@ def benchmarks(folder: Path) -> list[str]:
 
 
 def environment() -> str:
-    """What a reader must know of the machine to read the numbers."""
-    return f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores"
+    """What a reader must know of the machine to read the numbers; to be asked before it is put to work."""
+    machine = f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores"
+    return f"{machine}, load {os.getloadavg()[0]:.1f} before"
 
 
 @command("bench", short_help="Ratios that must not get worse.")
@@ -52,14 +53,15 @@ def bench(screen: Screen, names: Sequence[str], live: bool) -> None:
     for name in names:
         if name not in there:
             raise InputError(f"{name!r} is no benchmark; there are: {', '.join(there) or 'none'}")
+    where = environment()
     wanted = names or [name for name in there if name.startswith("live-") == live]
     rows: list[tuple[str, str, float, str]] = []
     for name in screen.track(wanted, "measuring", len(wanted)):
         run: Callable[[], list[Row]] = importlib.import_module(f"bench.{name.replace('-', '_')}_bench").run
         rows.extend((name, *row) for row in run())
     keys = ("benchmark", "measure", "value", "note")
-    document = {"environment": environment(), "rows": [dict(zip(keys, row, strict=True)) for row in rows]}
-    screen.answer(document, environment(), Table(columns=keys, rows=rows))
+    document = {"environment": where, "rows": [dict(zip(keys, row, strict=True)) for row in rows]}
+    screen.answer(document, where, Table(columns=keys, rows=rows))
 
 
 if __name__ == "__main__":

@@ -136,10 +136,12 @@ async def _run_groups(settings: WorkerSettings, groups: int, members: int, tasks
             await swarm.configure(name, configured(initial_delay_ms=500), topology(tasks, prefix=f"{name}-"))
             swarm.add(name, [f"m{each}" for each in range(members)], heartbeat_interval_ms=3_000, session_timeout_ms=30_000, **member)
         swarm.start()
-        while any(len(swarm.owners(name)) < tasks for name in names):  # noqa: ASYNC110  # many sessions, none of which would tell
+        while any(len(swarm.owners(name)) < tasks for name in names):  # many sessions, none of which would tell
+            swarm.look()
             await asyncio.sleep(0.5)
         pipe.send("running")
         while True:
+            swarm.look()
             if pipe.poll():
                 pipe.recv()
                 pipe.send({"sent": swarm.sent, "lost": swarm.lost, "overlaps": len(swarm.overlaps)})

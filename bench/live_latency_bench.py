@@ -20,6 +20,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from bench.live import Groups, Row, WorkerProcess, broker, group_name, quantile, told_ms
 from equipoise.worker.settings import WorkerSettings
 from events.decisions import EventRejected, MemberAssigned
+from events.errors import EquipoiseError
 from events.facts import Fact, MemberJoined, MemberLeft
 from events.log.kafka.envelope import decision_record, group_key, pack_fact, stored_decision
 
@@ -27,7 +28,12 @@ GROUPS, MEMBERS, TASKS = 200, 2, 8
 TURNS = 1_000
 WARM_TURNS = 100
 PAUSE_S = 0.01
+ANSWER_S = 30.0
 GOAL = {0.5: 2.5, 0.99: 4.0}
+
+
+class NoAnswerError(EquipoiseError):
+    """Nothing came back, not for long."""
 
 
 class Prober:
@@ -67,8 +73,11 @@ class Prober:
         self._arrived, self._wanted = asyncio.get_running_loop().create_future(), wanted
         sent_s = time.perf_counter()
         sent = await self._producer.send(topic, value, key=key, partition=0)
-        async with asyncio.timeout(30):
-            read_s = await self._arrived
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                read_s = await self._arrived
+        except TimeoutError:
+            raise NoAnswerError(f"what was sent to {topic} did not come back in {ANSWER_S:.0f} s") from None
         await sent
         return read_s - sent_s
 

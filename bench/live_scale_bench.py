@@ -13,7 +13,7 @@ import time
 import attrs
 
 from bench.live import Groups, Row, WorkerProcess, broker, group_name, quantile
-from bench.live_latency_bench import Prober
+from bench.live_latency_bench import ANSWER_S, NoAnswerError, Prober
 from bench.live_recovery_bench import joining
 from equipoise.worker.settings import WorkerSettings
 from events.decisions import EventRejected
@@ -91,7 +91,11 @@ async def stretch(prober: Prober, groups: Groups, worker: WorkerProcess, reporte
     answers: list[float] = []
     while time.monotonic() - begun_s < seconds:
         probes[0] += 1
-        answers.append(await prober.decision(group_name(probes[0] % GROUPS), MemberLeft(member_id="nobody", incarnation=probes[0]), EventRejected))
+        try:
+            nobody = MemberLeft(member_id="nobody", incarnation=probes[0])
+            answers.append(await prober.decision(group_name(probes[0] % GROUPS), nobody, EventRejected))
+        except NoAnswerError:
+            answers.append(ANSWER_S)
         await asyncio.sleep(PROBE_EVERY_S)
     took_s = time.monotonic() - begun_s
     facts = groups.counted()["sent"] + reporters.sent - sent + len(answers)

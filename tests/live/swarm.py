@@ -91,7 +91,7 @@ class SwarmMember:
     def running(self) -> list[TaskId]:
         if self.session is None or self.killed:
             return []
-        return [task for task in self.session.grants if self.session.may_process(task, now_ms())]
+        return [task for task in list(self.session.grants) if self.session.may_process(task, now_ms())]  # a lease found lapsed takes them all
 
 
 class Swarm:
@@ -148,6 +148,11 @@ class Swarm:
     def start(self) -> None:
         self._task = asyncio.get_running_loop().create_task(self._run())
 
+    def look(self) -> None:
+        """Raises what has ended it."""
+        if self._task is not None and self._task.done():
+            self._task.result()
+
     async def _run(self) -> None:
         while True:
             await self.tick()
@@ -200,12 +205,11 @@ class Swarm:
     def owners(self, group: str) -> dict[TaskId, str]:
         """Task -> who processes it now. Two on one task is what must never be."""
         owners: dict[TaskId, str] = {}
-        for member in self.members:
-            if member.group == group:
-                for task in member.running():
-                    if task in owners:
-                        self.overlaps.append(f"{group} {task}: {owners[task]} and {member.member_id}")
-                    owners[task] = member.member_id
+        for member in self._by_group.get(group, ()):
+            for task in member.running():
+                if task in owners:
+                    self.overlaps.append(f"{group} {task}: {owners[task]} and {member.member_id}")
+                owners[task] = member.member_id
         return owners
 
     async def until_all_run(self, group: str, tasks: int, members: Iterable[str], *, timeout_s: float = 90.0) -> dict[TaskId, str]:
