@@ -40,9 +40,7 @@ def outcome(name: str, *runs: Metrics, error: str = "", **knobs: Any) -> Outcome
 
 def answer(factual: Sequence[Metrics], *outcomes: Outcome, error: float = 0.05) -> WhatIf:
     own = outcome(FACTUAL, *factual)
-    deviations = tuple(
-        Deviation(metric=metric, recorded=1.0, simulated=1.0, low=1.0, high=1.0, error=error) for metric in attrs.asdict(factual[0])
-    )
+    deviations = tuple(Deviation(metric=metric, recorded=1.0, simulated=1.0, low=1.0, high=1.0, error=error) for metric in attrs.asdict(factual[0]))
     return WhatIf(
         group="orders",
         facts=10,
