@@ -12,8 +12,8 @@ What does not fit, and why:
 * Books that are kept within an algorithm of Kafka's: shouldRemoveClientToRemainingStandbys..., shouldUpdateClientToRemainingStandbys...,
   ConstrainedPrioritySetTest, StandbyTaskAssignorFactoryTest, the other cases of GraphTest. There is no such book, set, factory or graph here; in
   `kafka_streams`, where there are, the recorded answers and the published class beside it judge them.
-* shouldPermit... and shouldDeclineTaskMovement..., ...SingleTaskMove...: predicates by which Kafka exchanges copies two by two. Here what they are for
-  is a cost: test_rack_standbys has the property, copies as far apart as they can be.
+* shouldPermit... and shouldDeclineTaskMovement..., ...SingleTaskMove...: predicates by which Kafka exchanges copies two by two. Here what they are
+  for is a cost: test_rack_standbys has the property, copies as far apart as they can be.
 * shouldDisable..., shouldReturnInvalidClientRack..., shouldReturnFalseWhenRackMissing...: what is not known switches everything off in Kafka. Here it
   degrades (test_racks): a partition of unknown racks costs nothing, a member of unknown rack is far from all. One process has one rack.
 * shouldPopulateRacksForProcess, shouldEnable... and shouldDisable...DescribingTopics: asking brokers is the worker's doing, not the assignor's.
