@@ -75,6 +75,10 @@ class Recording:
     eyes: str
     facts: int
 
+    @property
+    def span_ms(self) -> int:
+        return self.exogenous.end_ms - self.exogenous.start.at_ms
+
 
 def read_recording(entries: Iterable[Entry], *, group: str | None = None) -> Recording:
     """One pass over a log; memory grows with what changed, not with the records.

@@ -29,6 +29,8 @@ from replay.totals import in_all
 FACTUAL = "as it is"
 """The name of the configuration that the group had."""
 
+LEAST_SPAN_MS = 1_000
+"""A leader needs half a second to take over, and a group something that happens."""
 Progress = Callable[[int, int], None]
 """(milliseconds simulated, milliseconds in all), over all configurations and seeds."""
 
@@ -139,8 +141,8 @@ def what_if(
     A configuration that cannot lead (it halts, or breaks an invariant) is an outcome with an error. Equal arguments give equal answers.
 
     Raises:
-        InputError: a knob or an assignor that does not exist, two configurations of one name, several groups and none named; before anything is
-            simulated. FieldError: a knob's value is unsound.
+        InputError: a knob or an assignor that does not exist, two configurations of one name, several groups and none named, a log of under
+            LEAST_SPAN_MS; before anything is simulated. FieldError: a knob's value is unsound.
         What the log raises.
     """
     return what_if_recorded(
@@ -165,7 +167,9 @@ def what_if_recorded(
         speeds = _Speeds(fit.records_per_s, tuple(each for each in (fit.low_records_per_s, fit.high_records_per_s) if each is not None))
     else:
         speeds = _Speeds(restore_records_per_s, ())
-    span_ms = exogenous.end_ms - exogenous.start.at_ms
+    span_ms = recording.span_ms
+    if span_ms < LEAST_SPAN_MS:
+        raise InputError(f"the log of group {exogenous.start.group!r} spans {span_ms} ms; there is nothing to play in less than {LEAST_SPAN_MS} ms")
     bar = _Bar(progress, span_ms, (1 + len(speeds.ends) + len(configurations)) * len(seeds))
     seen: list[Metrics] = []
     factual = _outcome(recording, Configuration(name=FACTUAL), seeds, speeds.used, bar, seen)

@@ -10,7 +10,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, knob_value, read
 from equipoise.cli.screen import Screen, Table
-from events.errors import InputError
+from events.errors import EquipoiseError, InputError
 from events.log import Log
 from events.records import Record
 from replay.wording import counted, span_text
@@ -51,9 +51,11 @@ def what_if(
     restore_speed: int | None,
     group: str | None,
     svg_path: Path | None,
-) -> None:
+) -> int:
     """Plays what the outside did in LOG once for each configuration, and shows what each would have cost, beside the group as it is, which is always
     simulated too: how far that is from what was recorded tells how far to believe the rest. `*` marks what no other configuration beats.
+
+    Of several groups, one that cannot be answered is told as such (exit code 1), and the others go on.
 
     A group imported from Kafka Streams goes on to be led by Kafka Streams, under other settings of its own; with another assignor equipoise leads.
 
@@ -66,14 +68,23 @@ def what_if(
     from replay.advice import advise  # loads the solver
     from replay.recording import read_recording
     from replay.sweep import read_configurations
-    from replay.what_if import check_configurations, what_if_recorded
+    from replay.what_if import LEAST_SPAN_MS, check_configurations, what_if_recorded
     from replay.what_if_picture import render_what_if
 
     asked = [each for path in files for each in read_configurations(path)] + swept(dimensions)
     names = [group] if group is not None else groups_of(screen, log)
     answers = []
+    failed = []
     for name in names:
-        recording = read_recording(read(screen, log, f"reading {name}", name) if len(names) == 1 else log.read(group=name), group=name)
+        try:
+            recording = read_recording(read(screen, log, f"reading {name}", name) if len(names) == 1 else log.read(group=name), group=name)
+            if recording.span_ms < LEAST_SPAN_MS:
+                raise InputError(f"its log spans {recording.span_ms} ms: too little to play")
+        except EquipoiseError as error:
+            if len(names) == 1:
+                raise
+            failed.append({"group": name, "error": str(error)})
+            continue
         tried = []
         for each in check_configurations(recording.exogenous, asked):
             if each.same:
@@ -101,7 +112,9 @@ def what_if(
     parts: list[str | Table] = []
     for answer, advice in answers:
         parts += [*([""] if parts else []), *answer_parts(answer, advice)]
-    screen.answer({"seeds": seeds, "groups": [document(answer, advice) for answer, advice in answers]}, *parts)
+    parts += [f"{each['group']} could not be answered: {each['error']}" for each in failed]
+    screen.answer({"seeds": seeds, "groups": [document(answer, advice) for answer, advice in answers], "failed": failed}, *parts)
+    return 1 if failed else 0
 
 
 def swept(dimensions: tuple[str, ...]) -> list[Configuration]:

@@ -18,7 +18,7 @@ from events.decisions import MemberAssigned, MemberExpired
 from events.facts import GroupConfigured, LeaveIntended, LogOpened
 from events.log import open_log
 from events.records import DecisionRecord, Record
-from tests.unit.replay.lived import JOINED_MS, lived, write
+from tests.unit.replay.lived import END_MS, JOINED_MS, lived, write
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
@@ -150,6 +150,7 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         "what-if": [
             printed("what-if", told, "--sweep", "max_warmups=10", "--seeds", "2"),
             printed("what-if", log, "--sweep", "announce_closes=true", "--seeds", "1"),
+            printed("what-if", two_groups(folder / "two.db"), "--seeds", "1", code=1),
         ],
         "verify": [printed("verify", path, code=code) for path, code in ((log, 0), (wrong, 1), (torn, 1), (strange, 2))],
         "show": [printed("show", *args) for args in ((log,), (log, "--at", str(warming)), (log, "--at", str(revoking)), (wrong,), (told,))],
@@ -166,6 +167,14 @@ def documents(tmp_path_factory: pytest.TempPathFactory) -> dict[str, list[Any]]:
         "demo": [printed("demo", "--out", folder / "out")],
         "scenario": [printed("scenario", scenario), printed("scenario", changed, code=1)],
     }
+
+
+def two_groups(path: Path) -> Path:
+    """The second one is only configured."""
+    with open_log(path, "w") as log:
+        write(log, lived())
+        log.append_fact("empty", END_MS, GroupConfigured(solver=""))
+    return path
 
 
 def write_log(path: Path, entries: Any = None) -> None:

@@ -11,7 +11,7 @@ import pytest
 from assignors import registry
 from assignors.problem import AssignmentProblem, Plan, WrappedAssignor
 from events.errors import FieldError, InputError
-from events.facts import GroupConfigured, LogOpened
+from events.facts import GroupConfigured, LogOpened, TopologyDeclared
 from events.records import DecisionRecord, Record
 from replay.exogenous import ProcessEnded, read_exogenous
 from replay.recording import METRICS, Metrics, read_recording
@@ -142,6 +142,13 @@ def test_of_several_groups_one_is_named() -> None:
     assert alone.factual == answer().factual
     with pytest.raises(InputError, match="no fact of group 'nobody'"):
         what_if(two, group="nobody")
+
+
+def test_a_log_of_a_moment_has_nothing_to_play() -> None:
+    start = [entry for entry in lived() if isinstance(entry, Record) and entry.offset <= 2]
+    assert isinstance(start[-1].event, TopologyDeclared)
+    with pytest.raises(InputError, match="spans 0 ms; there is nothing to play"):
+        what_if(start)
 
 
 def test_equal_arguments_give_equal_answers() -> None:
