@@ -87,5 +87,11 @@ def _averaged(before: MeasuredLoad | None, parts: list[int], now_ms: int, window
     if before is not None:
         passed_ms = min(now_ms - before.measured_ms, window_ms)
         known = (before.cpu, before.memory, before.disk, before.records_per_s)
-        parts = [was + (part - was) * passed_ms // window_ms for was, part in zip(known, parts, strict=True)]
+        parts = [was + _step(part - was, passed_ms, window_ms) for was, part in zip(known, parts, strict=True)]
     return MeasuredLoad(now_ms, *parts)
+
+
+def _step(difference: int, passed_ms: int, window_ms: int) -> int:
+    """Its part of the window, rounded away from 0: of a few records a second most reports are worth less than one, and would never count."""
+    step = -(-abs(difference) * passed_ms // window_ms)
+    return step if difference > 0 else -step

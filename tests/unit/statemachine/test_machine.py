@@ -143,6 +143,22 @@ def test_a_hosts_load_is_told_apart_by_what_its_tasks_process_and_averaged():
     check_refold(group.records)
 
 
+def test_a_few_records_a_second_are_averaged_too():
+    """Of a window of 10 s, a report after 1 s counts a tenth: less than a record, of three more or less. It comes near all the same, and stays."""
+    group = Group().starts(stateful=1, load_window_ms=10_000)
+    member = group.join("m1")
+    member.reports()
+    member.reports()
+    seen = []
+    for rate in (2, *[5] * 4, *[2] * 4):
+        group.pass_ms(1_000)
+        member.reads()
+        group.fact(attrs.evolve(member.report(), load=Load(tasks={TaskId(0, 0): rate})))
+        seen.append(group.state.loads[TaskId(0, 0)].records_per_s)
+    assert seen == [2, 3, 4, 5, 5, 4, 3, 2, 2]
+    check_refold(group.records)
+
+
 def test_processor_time_is_told_apart_by_how_long_records_take_and_memory_by_the_state_that_is_kept():
     """0_1 processes ten times what 0_0 does, each record of 0_0 takes ninety times as long, and 0_1 keeps four times the state."""
     group = Group().starts("m1", stateful=2, load_window_ms=1)
