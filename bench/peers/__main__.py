@@ -54,7 +54,7 @@ def _broker(bootstrap: str | None) -> Iterator[str]:
 @click.option("--per-second", default=10.0, show_default=True, help="Records for each task.")
 @click.option("--members", default=3, show_default=True, type=click.IntRange(1), help="Started at the beginning.")
 @click.option("--standbys", default=0, show_default=True, type=click.IntRange(0), help="Of each task, where a system has any.")
-@click.option("--most-s", default=120.0, show_default=True, help="An action that has not come to rest by then is cut off.")
+@click.option("--most-s", default=75.0, show_default=True, help="An action that has not come to rest by then is cut off.")
 @click.option("--rest-s", default=5.0, show_default=True, help="For so long nothing must change until an action counts as over.")
 @click.option("--bootstrap", envvar="KAFKA_BOOTSTRAP", help="A broker that is there; else one is started.")
 @click.option("--keep", type=click.Path(path_type=Path, file_okay=False), help="Folder for logs and states; else they are removed.")
