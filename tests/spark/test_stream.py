@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import json
+import subprocess
+import sys
+import urllib.request
 from collections.abc import Iterable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -16,6 +19,7 @@ from aiokafka import AIOKafkaProducer
 from click.testing import CliRunner
 
 from equipoise.cli import main
+from equipoise.cli.spark.stream import _metrics
 from events.decisions import MemberAssigned
 from events.facts import Fact
 from events.log import open_log
@@ -26,6 +30,7 @@ from events.log.kafka.topics import Topics
 from events.records import DecisionRecord, Record
 from replay.verify import verify
 from statemachine.machine import GroupMachine
+from tests.live.brokers import free_ports
 from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 from tests.unit.replay.lived import lived
 
@@ -141,3 +146,30 @@ def test_what_is_no_live_log_is_said_first(spark: Any, tmp_path: Path) -> None:
         result = CliRunner().invoke(main, ["spark", "stream", location, "--alerts", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c")])
         assert result.exit_code == 2
         assert says in result.stderr
+
+
+def test_counts_are_served_to_prometheus() -> None:
+    (port,) = free_ports(1)
+    totals = {"facts": 3, "alerts": 0}
+    with _metrics(port, totals):
+        totals["alerts"] += 2
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}/metrics", timeout=10) as answer:
+            said = answer.read().decode()
+    assert "equipoise_stream_facts 3.0" in said
+    assert "equipoise_stream_alerts 2.0" in said
+
+
+@pytest.mark.parametrize(
+    ("hidden", "says"),
+    [
+        ("sys.modules['pyspark.sql'] = None", "Spark needs the extra: pip install 'equipoise[spark]'"),
+        ("os.environ['PATH'] = ''; os.environ.pop('JAVA_HOME', None)", "Spark needs Java 17 or later: install one"),
+    ],
+)
+def test_what_spark_needs_is_said_with_what_installs_it(hidden: str, says: str) -> None:
+    code = (
+        f"import os, sys\nfrom events.errors import InputError\nfrom replay.spark.session import session\n{hidden}\n"
+        "try:\n    session()\nexcept InputError as error:\n    print(error)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.startswith(says)

@@ -157,4 +157,5 @@ def _metrics(port: int | None, totals: dict[str, int]) -> Iterator[None]:
         yield
     finally:
         server.shutdown()
+        server.server_close()
         thread.join()
