@@ -30,6 +30,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
         "spark.jars": ",".join(str(jar) for jar in sorted(connector.glob("*.jar"))),
         "spark.sql.shuffle.partitions": "2",
         "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.python.authenticate.socketTimeout": "120s",  # a busy machine takes its time to begin a worker
         "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
     }
     made, _ = session("local[2,4]", settings)
