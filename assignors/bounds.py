@@ -51,7 +51,7 @@ def moves_lower_bound(
         elif not situation.members[owner].leaving:
             count.keeps(task, owner)
     for alike in situation.alike:
-        takers = Counter(map(candidates.get, itertools.filterfalse(settled.__contains__, alike.tasks)))
+        takers = Counter(map(candidates.get, itertools.filterfalse(settled.__contains__, alike.tasks) if settled else alike.tasks))
         for each, tasks in takers.items():
             count.free(alike.first, each, tasks)
     forced = sum(count.forced.values())

@@ -72,7 +72,7 @@ class Load:
 def topics_of(situation: Situation, lags: Mapping[TaskId, int]) -> list[Topic]:
     """The topics in the order of their sub-topologies; those that nobody subscribes to are absent."""
     tasks: dict[int, dict[TaskId, int]] = {}
-    for task in sorted(situation.tasks, key=lambda task: (-lags[task], task)):
+    for task in sorted(situation.tasks, key=lambda task: -lags[task]):  # tasks are in rising order, and equals stay so
         if situation.eligible(task):
             tasks.setdefault(task.subtopology, {})[task] = lags[task]
     return [Topic(of_topic, situation.eligible(next(iter(of_topic)))) for _, of_topic in sorted(tasks.items())]

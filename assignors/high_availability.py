@@ -176,6 +176,8 @@ def _now(situation: Situation, balance: Balance, candidates: Mapping[TaskId, Can
     waiting = {task: takers for task, takers in candidates.items() if task in target and target[task] not in takers.everyone}
     for task in waiting:
         del now[task]
+    if not waiting and len(now) == len(target):
+        return now  # in the order of the target
     now.update(balance.owners_for_now(waiting, now))
     return {task: now[task] for task in situation.tasks if task in now}
 

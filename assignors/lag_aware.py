@@ -218,7 +218,8 @@ def _member_plans(
     revoke: dict[str, list[TaskId]] = {
         member.id: [task for task in member.active if task not in situation.tasks] for member in situation.members.values()
     }
-    for task in sorted(now, key=lambda task: (task.subtopology, -lags.get(task, 0), task.partition)):
+    by_lag = sorted(sorted(now), key=lambda task: -lags.get(task, 0))
+    for task in sorted(by_lag, key=lambda task: task.subtopology):  # equals stay in the order they had
         (revoke if task in revoked else active)[now[task]].append(task)
     return {member: MemberPlan(active=tuple(active[member]), revoke=tuple(sorted(revoke[member]))) for member in situation.members}
 

@@ -153,7 +153,9 @@ class _Board:
         self.situation = situation
         self.now = now
         self.destination = {movement.task: movement.destination for movement in movements.planned}
-        self.holders: dict[TaskId, list[str]] = {task: [] for task in situation.stateful if task in now}
+        self.holders: dict[TaskId, tuple[str, ...]] = dict.fromkeys([task for task in situation.stateful if task in now], ())
+        self.alone = {member: (member,) for member in situation.members}
+        """The only holder of a task: one object for all tasks of a member."""
         self.wanted = self._wanted()
         self.placed: set[TaskId] = set()
         self.load = {**dict.fromkeys(situation.members, 0), **situation.stateful_of(target)}
@@ -187,9 +189,9 @@ class _Board:
             if task in self.holders and destination not in self.holders[task]:
                 self.add(task, destination)
                 self.placed.add(task)
-        for task, members in self.holders.items():
-            while len(members) > self.wanted[task]:
-                self.remove(task, min(members, key=lambda member: self._worth_keeping(task, member)))
+        for task, wanted in self.wanted.items():
+            while len(self.holders[task]) > wanted:
+                self.remove(task, min(self.holders[task], key=lambda member: self._worth_keeping(task, member)))
 
     def _worth_keeping(self, task: TaskId, member: str) -> tuple[bool, bool, int, int, str]:
         """Least first: what a movement needs stays; then copies of members that stay, with room, with the least to restore."""
@@ -232,7 +234,7 @@ class _Board:
                 self._place(task, member)
         else:  # no load counts elsewhere, so all at once
             for task, member in dealt.items():
-                self.holders[task].append(member)
+                self._hold(task, member)
             for member, count in Counter(dealt.values()).items():
                 self.load[member] += count
             self.placed.update(dealt)
@@ -400,19 +402,22 @@ class _Board:
         self.load[member] += 1
 
     def in_order(self) -> dict[TaskId, tuple[str, ...]]:
-        """The holders of each task in rising order. Most groups have one each, so what says that is one object for all tasks of a member."""
-        alone = {member: (member,) for member in self.situation.members}
-        return {task: alone[members[0]] if len(members) == 1 else tuple(sorted(members)) for task, members in self.holders.items()}
+        """The holders of each task in rising order."""
+        return {task: tuple(sorted(members)) if len(members) > 1 else members for task, members in self.holders.items()}
+
+    def _hold(self, task: TaskId, member: str) -> None:
+        before = self.holders[task]
+        self.holders[task] = (*before, member) if before else self.alone[member]
 
     def may_hold(self, member: str, task: TaskId) -> bool:
         return self.now[task] != member and member not in self.holders[task] and self.situation.may_run(member, task)
 
     def add(self, task: TaskId, member: str) -> None:
-        self.holders[task].append(member)
+        self._hold(task, member)
         self.load[self._counted_at(task, member)] += 1
 
     def remove(self, task: TaskId, member: str) -> None:
-        self.holders[task].remove(member)
+        self.holders[task] = tuple([other for other in self.holders[task] if other != member])
         self.load[self._counted_at(task, member)] -= 1
 
     def _counted_at(self, task: TaskId, member: str) -> str:

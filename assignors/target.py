@@ -42,7 +42,7 @@ class Candidates:
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """`owner`: task -> who is to run it in the end; tasks that nobody may run are absent."""
+    """`owner`: task -> who is to run it in the end, in rising order; tasks that nobody may run are absent."""
 
     owner: Mapping[TaskId, str]
     optimal: bool = True

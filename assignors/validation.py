@@ -189,7 +189,7 @@ class _Judge:
 
     def lost(self) -> Iterator[str]:
         """Only what was lost, and is given to nobody, is left undone on purpose, and not for ever."""
-        active = {task for part in self.plan.members.values() for task in part.active}
+        active = frozenset(itertools.chain.from_iterable(part.active for part in self.plan.members.values())) if self.plan.lost_until_ms else ()
         for task, until_ms in self.plan.lost_until_ms.items():
             if task not in self.tasks or self.tasks[task].lost_since_ms is None:
                 yield f"{task} is left to nobody until {until_ms}, but it was not lost"
