@@ -107,7 +107,7 @@ class _Search:
         self.book = _Book(staying, {name: _stand(held) for name, held in self.held.items()})
         self.most = max(low, min(high, self.book.pays(self.book.stands)))
         self._open = [task for task in levels.owner if task not in levels.fixed and situation.owner.get(task) == levels.owner[task] in staying]
-        self._queue = sorted(self._open, key=lambda task: (-self._could_save(task), task))
+        self._queue = sorted(self._open, key=lambda task: (-self._could_save(task), task), reverse=True)
         self._by_weight: dict[str | None, list[tuple[int, TaskId]]] = {}
         for task in self._open:
             self._by_weight.setdefault(situation.racks.of[levels.owner[task]], []).append((levels.weight[task], task))
@@ -122,15 +122,15 @@ class _Search:
     def best(self) -> tuple[Move, ...] | None:
         """The best change of the task that could save most of those that have one; None: there is none, or it was looked for long enough."""
         while self._queue and self.looks < MOST_LOOKS:
-            task = self._queue[0]
-            if self._could_save(task) == 0:
-                return None
+            task = self._queue[-1]
             if task not in self._moved:
+                if self._could_save(task) == 0:
+                    return None
                 for _, _, _, _, change in sorted(self._changes_of(task), key=lambda each: each[:4]):
                     self.looks += 1
                     if self._may_be(change):
                         return change
-            del self._queue[0]
+            self._queue.pop()
         return None
 
     def _changes_of(self, task: TaskId) -> Iterator[tuple[int, int, int, TaskId, tuple[Move, ...]]]:

@@ -205,3 +205,19 @@ def test_equal_loads_change_places_until_all_is_local():
     assert group.owners() == {TaskId(0, number): f"m{number // 4}" for number in range(12)}
     assert group.plan is not None
     assert (group.plan.cost.rack_cost, group.plan.cost.optimal) == (0, True)
+
+
+def test_many_tasks_of_many_weights_come_near_and_loads_stay_even():
+    """300 tasks that weigh from 50 to 109, on 15 members in three racks: most can change places with one that is nearly as heavy."""
+    group = made([50 + number * 7919 % 60 for number in range(300)], [1] * 15)
+    for task in group.tasks:
+        group._grant(f"m{task.partition % 15}", task)
+    problem = group.problem()
+    plain = ASSIGNOR.assign(attrs.evolve(problem, knobs=attrs.evolve(problem.knobs, rack_aware_strategy="none")))
+    near = ASSIGNOR.assign(problem)
+    assert plain.cost.moves == 0
+    assert near.cost.cross_rack * 3 < plain.cost.cross_rack
+    assert near.load is not None
+    assert plain.load is not None
+    assert near.load.highest <= max(plain.load.highest, 1_050_000)
+    assert near.load.lowest >= min(plain.load.lowest, 950_000)
