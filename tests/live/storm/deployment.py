@@ -52,6 +52,7 @@ MOST_TRIES, ARRIVES_S, RUNS_S = 20, 0.1, 0.04
 """To catch a member in a transaction: it is stopped, what it has sent arrives, one looks, it runs on."""
 
 
+_WORKER_BEGUN = "\nleading log "
 _HAS_JOINED = re.compile(r"^m\d+ (runs|keeps a copy of) ", re.MULTILINE)
 
 
@@ -212,7 +213,12 @@ class Deployment:
             process.kill()
             process.wait()
             await asyncio.sleep(fault.length_s)
+            begun = self.orders.said(fault.victim).count(_WORKER_BEGUN)
             self._start_worker(fault.victim)
+            with contextlib.suppress(TimeoutError):  # on a busy machine a worker takes long to start; killed before, it would never lead
+                async with asyncio.timeout(JOINED_S):
+                    while self.orders.said(fault.victim).count(_WORKER_BEGUN) == begun:  # noqa: ASYNC110  # another process
+                        await asyncio.sleep(LOOK_S)
         else:
             process.send_signal(signal.SIGSTOP)
             await asyncio.sleep(fault.length_s)
@@ -233,7 +239,7 @@ class Deployment:
         elif fault.kind in (Kind.KILL, Kind.WIPE):
             self._kill(process)
             if fault.kind is Kind.WIPE:
-                shutil.rmtree(self._folder / seat.folder / self.orders.group / seat.member_id)
+                shutil.rmtree(self._folder / seat.folder / self.orders.group / seat.member_id, ignore_errors=True)  # killed before it had made one
             await asyncio.sleep(fault.length_s)
             self._start_member(seat)
         elif fault.kind in (Kind.PAUSE, Kind.PAUSE_BEYOND):
