@@ -85,7 +85,9 @@ async def _judge(storm: Storm, deployment: Deployment, recount: Recount, settled
     found = [checks.counts(recount, storm.guarantee)]
     if exactly_once:
         cut_off = await checks.cut_off(orders.connection, f"{orders.topic}-counts")
-        found += [checks.tokens_never_fall(recount, changelog), checks.fenced(refused, cut_off, checks.grants(outputs), deployment.killed)]
+        found += [checks.tokens_never_fall(recount, changelog)]
+        paused = any(fault.kind is Kind.PAUSE_BEYOND for fault in draw(storm.seed, storm.faults, storm.every_s))
+        found.append(checks.fenced(refused, cut_off, checks.grants(outputs), deployment.killed, must=paused))
     else:
         found.append(checks.overlap(recount, changelog, refused))
     found += [settled, Check("no group is halted", not watch.halted, watch.halted or "none")]
