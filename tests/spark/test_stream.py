@@ -20,7 +20,7 @@ from click.testing import CliRunner
 
 from equipoise.cli import main
 from equipoise.cli.spark.stream import _metrics
-from events.decisions import MemberAssigned
+from events.decisions import EventRejected
 from events.facts import Fact
 from events.log import open_log
 from events.log.kafka.connection import Connection
@@ -71,11 +71,10 @@ class Leader:
             await producer.stop()
 
     def _spoilt(self, record: DecisionRecord) -> DecisionRecord:
-        decision = record.decision
-        if record.group != self.wrong or not isinstance(decision, MemberAssigned) or not decision.tokens:
+        if record.group != self.wrong:
             return record
         self.wrong = ""
-        return attrs.evolve(record, decision=attrs.evolve(decision, tokens=tuple(token + 1 for token in decision.tokens)))
+        return attrs.evolve(record, decision=EventRejected(kind=12, code="spoilt"))
 
 
 def facts_of(first: int, last: int) -> list[tuple[str, Fact]]:
