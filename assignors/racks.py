@@ -33,9 +33,12 @@ def rack_of(member: Member, knobs: Knobs) -> str | None:
     return member.rack
 
 
-@attrs.frozen
+@attrs.frozen(eq=False)
 class Traffic:
-    """What one task costs, by rack: `near` names the racks where it costs less than `far`, which it costs everywhere else."""
+    """What one task costs, by rack: `near` names the racks where it costs less than `far`, which it costs everywhere else.
+
+    One is another's equal only if it is the same object, so that it is cheap to look up by: `Racks` keeps one for all tasks that cost the same.
+    """
 
     far: int
     near: Mapping[str, int]

@@ -10,7 +10,7 @@ import attrs
 
 from assignors.pace import Pace
 from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Task
-from assignors.racks import Places, Racks
+from assignors.racks import Places, Racks, Traffic
 from assignors.ranking import Copy, copies, whole
 from events.errors import FieldError
 from events.tasks import TaskId
@@ -94,11 +94,10 @@ class Situation:
         """By sub-topology, so that the same members may run them; by kind and by traffic."""
         history = {*self.owner, *self.in_flight, *self.blocked, *self._homes, *(task for task, copies in self.copies.items() if copies)}
         active = self.racks.active
-        groups: dict[tuple[int, bool, bool, int], Alike] = {}
+        groups: dict[tuple[int, bool, bool, Traffic], Alike] = {}
         for name, task in self.tasks.items():
             if name not in history:
-                # `Racks` keeps one object for all tasks that cost the same.
-                key = name[0], task.stateful, task.guest, id(active(name))
+                key = name[0], task.stateful, task.guest, active(name)
                 group = groups.get(key)
                 if group is None:
                     group = groups[key] = Alike(task, [])

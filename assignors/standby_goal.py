@@ -24,6 +24,7 @@ import attrs
 
 from assignors.network import AssignmentNetwork, Lane, Offer
 from assignors.problem import StageCost
+from assignors.racks import Traffic
 from assignors.ranking import whole
 from assignors.situation import Pool, Share, Situation
 from assignors.transport import stable_hash
@@ -85,7 +86,7 @@ class _Goal:
         self.cost = 0
         self._members_of: dict[Pool, dict[str, int]] = {}
         self._most_taken = max((len(wish.never) + wish.copies for wish in wishes.values()), default=0)
-        self._offers: dict[tuple[Pool, Lane, tuple[str, ...], frozenset[str], int, int], Offer] = {}
+        self._offers: dict[tuple[Pool, Lane, tuple[str, ...], frozenset[str], Traffic, int], Offer] = {}
         """Of this round: where somebody may have a copy, one for all tasks for which it is the same."""
 
     def round(self, number: int) -> None:
@@ -144,8 +145,7 @@ class _Goal:
         members = self._by_place(pool)
         full = self._full(task, pool, members)
         many = len(members) - len(full) > MOST_PLACES
-        # `Racks` keeps one object for all tasks that cost the same.
-        key = pool, network.lane(task), others, full, id(traffic), move_cost
+        key = pool, network.lane(task), others, full, traffic, move_cost
         found = None if many else self._offers.get(key)
         if found is None:
             free = [(place, self.places.alike(place, others)) for place in members if place not in full]

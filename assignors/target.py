@@ -312,7 +312,7 @@ class _TaskArcs:
     def __init__(self, network: AssignmentNetwork, situation: Situation) -> None:
         self.network = network
         self.situation = situation
-        self.known: dict[tuple[Pool, Lane, int, int, int], Offer] = {}
+        self.known: dict[tuple[Pool, Lane, Traffic, int, int], Offer] = {}
         self.shared: dict[tuple[Alike, Candidates | None], list[Offer]] = {}
 
     def add(self, task: TaskId, of_task: Task, candidates: Candidates | None) -> None:
@@ -372,7 +372,7 @@ class _TaskArcs:
 
     def _offer(self, pool: Pool, task: Task, traffic: Traffic, changes: int, dislike: int) -> Offer:
         """To any member of the pool. One for all tasks for which it is the same."""
-        key = pool, self.network.lane(task.id), id(traffic), changes, dislike  # `Racks` keeps one object for all tasks that cost the same
+        key = pool, self.network.lane(task.id), traffic, changes, dislike
         found = self.known.get(key)
         if found is None:
             rest = (changes, 0, dislike, 0)

@@ -20,5 +20,11 @@ spark = Front(
     help="""verify, timeline and what-if over the many groups of Parquet archives, on Apache Spark: on all cores of this machine, or on a cluster
     (--master, spark-submit). An ARCHIVE is a folder that `equipoise archive` has written; make one of a file with
     `equipoise archive group.db --to archive/`.
+
+    \b
+    Examples:
+      equipoise spark verify archive/
+      equipoise spark timeline archive/ --to history/
+      equipoise spark what-if archive/ --sweep max_warmups=1,2,4
     """,
 )

@@ -11,7 +11,7 @@ import pytest
 from assignors.high_availability import HighAvailability
 from assignors.plan_json import reason_texts
 from assignors.problem import AssignmentProblem, Member, Partition, Plan, Reason, StageCost, Task
-from assignors.racks import RACK_TAG, Racks, Traffic, rack_of, traffic_cost
+from assignors.racks import RACK_TAG, Racks, rack_of, traffic_cost
 from assignors.situation import Shares, Situation
 from assignors.validation import plan_faults
 from events.errors import FieldError
@@ -64,7 +64,8 @@ def racks_of(question: AssignmentProblem) -> Racks:
 def test_each_partition_without_a_replica_in_the_rack_costs_its_weight():
     question = aware([reading("0_0", "a", "ab", "c", weights=[1, 2, 5])], at(A, member("m1")), at(B, member("m2")), at(None, member("m3")))
     racks = racks_of(question)
-    assert racks.active(parse_task("0_0")) == Traffic(80, {"a": 50, "b": 60})
+    active = racks.active(parse_task("0_0"))
+    assert (active.far, active.near) == (80, {"a": 50, "b": 60})
     assert [racks.cost(parse_task("0_0"), name) for name in ("m1", "m2", "m3")] == [50, 60, 80]
     assert [traffic_cost(question.tasks[0], each, question.knobs) for each in question.members] == [50, 60, None]
     assert racks.least() == 50
