@@ -16,7 +16,6 @@ import concurrent.futures
 import json
 import multiprocessing
 import random
-import resource
 import subprocess
 import time
 import uuid
@@ -30,6 +29,7 @@ from assignors.problem import AssignmentProblem, Plan
 from assignors.validation import plan_faults
 from assignors.wire import problem_of
 from bench import kafka_java
+from bench.memory import peak_mb
 
 WARM_TURNS = 30
 WARM_MOST_S = 20
@@ -149,7 +149,7 @@ def alone(case: Case) -> list[tuple[str, float, str]]:
 
 def _alone(case: Case) -> tuple[float, float]:
     problem = problem_of(json.dumps(question(case)))[2]
-    return our_seconds(problem, turns=2), resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1_024
+    return our_seconds(problem, turns=2), peak_mb()
 
 
 def run() -> list[tuple[str, float, str]]:

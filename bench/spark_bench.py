@@ -59,14 +59,14 @@ def _configurations(count: int) -> list[Configuration]:
     return [Configuration(name=f"c{each}", knobs={"max_warmups": 1 + each, "balance_factor": 1 + each % 3}) for each in range(count)]
 
 
-def _peak_mb(archive: Path) -> int:
+def _peak_mb(archive: Path) -> float:
     """Peak memory of a process of its own that verifies the one group of an archive, as a worker does."""
     code = (
-        "import resource, sys\nfrom replay.spark.groups import units_of\nfrom replay.spark.verify import verify_group\n"
+        "from bench.memory import peak_mb\nfrom replay.spark.groups import units_of\nfrom replay.spark.verify import verify_group\n"
         f"row = verify_group(units_of([{str(archive)!r}])[0])\nassert row['verdict'] == 'identical', row\n"
-        "print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024)\n"
+        "print(peak_mb())\n"
     )
-    return int(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
+    return float(subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True).stdout)
 
 
 def _long_archive(folder: Path, records: int) -> Path:

@@ -1,7 +1,7 @@
 """Verifying a long log: memory must not grow with it, and time must not grow faster than it.
 
 Two logs of one group, the second ten times the first, each verified by the command line in a process of its own; peak memory is the process's own
-(`ru_maxrss`).
+(`bench.memory`).
 """
 
 from __future__ import annotations
@@ -84,21 +84,22 @@ def write_log(path: Path, records: int) -> None:
             turn += 1
 
 
-def _verified(path: Path) -> tuple[float, int]:
-    """-> seconds, peak kilobytes of one `equipoise verify` that found the log identical."""
+def _verified(path: Path) -> tuple[float, float]:
+    """-> seconds, peak memory in MiB of one `equipoise verify` that found the log identical."""
     code = (
-        "import resource, sys\n"
+        "import sys\n"
+        "from bench.memory import peak_mb\n"
         "from equipoise.cli import main\n"
         f"sys.argv = ['equipoise', '--quiet', 'verify', {str(path)!r}]\n"
         "try:\n    main()\n"
-        "finally:\n    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss, file=sys.stderr)\n"
+        "finally:\n    print(peak_mb(), file=sys.stderr)\n"
     )
     begin = time.perf_counter()
     done = subprocess.run([sys.executable, "-c", code], check=False, capture_output=True, text=True)
     seconds = time.perf_counter() - begin
     if done.returncode != 0 or "identical" not in done.stdout:
         raise RuntimeError(f"verify of {path} ended with {done.returncode}: {done.stdout}{done.stderr}")
-    return seconds, int(done.stderr.split()[-1])
+    return seconds, float(done.stderr.split()[-1])
 
 
 def run() -> list[tuple[str, float, str]]:
@@ -109,13 +110,13 @@ def run() -> list[tuple[str, float, str]]:
             write_log(path, records)
             measured.append(_verified(path))
             path.unlink()
-    (short_s, short_kb), (long_s, long_kb) = measured
+    (short_s, short_mb), (long_s, long_mb) = measured
     tenfold = LONG_RECORDS / SHORT_RECORDS
     return [
         (
             f"peak memory to verify {LONG_RECORDS:,} records / {SHORT_RECORDS:,}",
-            long_kb / short_kb,
-            f"{long_kb // 1024} MB over {short_kb // 1024} MB; goal: 1",
+            long_mb / short_mb,
+            f"{long_mb:.0f} MB over {short_mb:.0f} MB; goal: 1",
         ),
         (
             f"time to verify {LONG_RECORDS:,} records / {tenfold:.0f} times {SHORT_RECORDS:,}",

@@ -15,13 +15,11 @@ from equipoise.cli.screen import Screen, Table
 from events.errors import InputError
 from events.knobs import Knobs
 from events.log import Log
-from replay.cluster.restore import RestoreModel
-from replay.exogenous import Exogenous, read_exogenous
-from replay.fit import Fit, fit
-from replay.totals import in_all
 from replay.wording import counted, span_text
 
 if TYPE_CHECKING:
+    from replay.exogenous import Exogenous
+    from replay.fit import Fit
     from replay.simulate import Progress, SimulationResult
 
 
@@ -61,7 +59,8 @@ def simulate(
       equipoise simulate recorded.db --to simulated.db --set num_standbys=1 --set max_warmups=4
       equipoise simulate recorded.db --to simulated.db --no-announce-closes --json | jq '.windows[].totals'
     """
-    from replay.simulate import Simulation, simulate  # loads the solver
+    from replay.cluster.restore import RestoreModel  # each loads the solver
+    from replay.simulate import Simulation, simulate
 
     if same_place(log.location, location):
         raise InputError(f"--to {location}: that is the log to read; name another one")
@@ -83,6 +82,9 @@ def same_place(one: str, other: str) -> bool:
 
 def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: bool) -> tuple[Exogenous, Fit]:
     """What the outside did in `log`, and how fast its members restored."""
+    from replay.exogenous import read_exogenous
+    from replay.fit import fit
+
     exogenous = read_exogenous(read(screen, log, "reading", group), group=group, announce_closes=announce_closes)
     return exogenous, fit(log.read(group=exogenous.start.group))
 
@@ -124,6 +126,8 @@ def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
 
     A silence: no record of a task was processed for over a second. ``fewest``: moves that would have sufficed for balance.
     """
+    from replay.totals import in_all
+
     measures = [each for each in MEASURES if each[0] not in ("tasks", "restored before running")] if brief else MEASURES
     compared = any(measured is not None for measured in result.measured)
     title = "what each action cost: recorded (Kafka Streams) -> simulated (equipoise)" if compared else "what it cost"

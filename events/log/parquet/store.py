@@ -6,6 +6,7 @@ import contextlib
 import fcntl
 import os
 from collections.abc import Iterator
+from functools import reduce
 from pathlib import Path
 from typing import Any
 
@@ -235,8 +236,11 @@ def _of_group(batch: Any, group: str) -> Any:
     """The rows of one group, and those of no group: LogOpened."""
     import pyarrow.compute as pc
 
-    named = batch.column("group")
-    return batch.filter(pc.or_(pc.equal(named, group), pc.equal(named, "")))
+    named = batch.column("group")  # a dictionary: `batches` reads it as one. A scalar made of a Python string would import pandas
+    wanted = [named.dictionary[at] for at, name in enumerate(named.dictionary.to_pylist()) if name in (group, "")]
+    if not wanted:
+        return batch.slice(0, 0)
+    return batch.filter(reduce(pc.or_, (pc.equal(named, each) for each in wanted)))
 
 
 class _Offsets:
@@ -251,11 +255,10 @@ class _Offsets:
         """The batch up to the first offset that is not in its place, and what is wrong there."""
         import numpy as np
 
-        found = batch.column("offset").fill_null(-1).to_numpy(zero_copy_only=False)
-        at = np.flatnonzero(found >= 0)
-        if not len(at):
+        there = batch.column("offset").drop_null()
+        if not len(there):
             return batch, None
-        offsets = found[at]
+        offsets = np.frombuffer(there.buffers()[1], np.int64, len(there), there.offset * 8)  # to_numpy() would import pandas, for its 60 MB
         if self._due is None:
             self._due = int(offsets[0])
         wrong = np.flatnonzero(offsets != self._due + np.arange(len(offsets)))
@@ -264,7 +267,8 @@ class _Offsets:
             return batch, None
         first = int(wrong[0])
         due, came = self._due + first, int(offsets[first])
-        kept = batch.slice(0, int(at[first]))
+        at = [row for row, offset in enumerate(batch.column("offset").to_pylist()) if offset is not None]
+        kept = batch.slice(0, at[first])
         if came > due:
             return kept, GapError(due, f"is missing; the next record has offset {came}. Restore the log from a copy")
         return kept, RepeatError(came, f"came again where offset {due} was due; restore the log from a copy")

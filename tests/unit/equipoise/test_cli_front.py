@@ -208,6 +208,19 @@ def test_alone_it_helps() -> None:
     assert result.stdout.startswith("Usage: equipoise")
 
 
+@pytest.mark.parametrize("line", ["--help", "verify --help", "spark --help"])
+def test_help_waits_for_nothing_that_is_large(line: str) -> None:
+    """numpy, the solver, pandas and pyarrow take half a second and over 100 MB; who asks for help needs none of them."""
+    code = (
+        "import sys\nfrom equipoise.cli import main\n"
+        "try:\n    main(sys.argv[1:])\nfinally:\n"
+        "    print([name for name in ('numpy', 'ortools', 'pandas', 'pyarrow', 'pyspark', 'aiokafka') if name in sys.modules], file=sys.stderr)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code, *line.split()], capture_output=True, text=True, env=ENVIRONMENT, check=True, timeout=60)
+    assert done.stdout.startswith("Usage: ")
+    assert done.stderr == "[]\n"
+
+
 def test_version() -> None:
     assert CliRunner().invoke(main, ["--version"]).stdout == f"equipoise {metadata.version('equipoise')}\n"
 

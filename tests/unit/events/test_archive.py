@@ -121,6 +121,18 @@ def test_without_pyarrow_the_line_that_installs_it_is_said(path: Path) -> None:
     assert done.stdout == "a Parquet archive needs the extra: pip install 'equipoise[spark]'\n"
 
 
+def test_reading_a_group_does_without_pandas(path: Path) -> None:
+    """It is 60 MB in every process that verifies, and pyarrow imports it for a scalar made of a Python value, and for to_numpy()."""
+    ticks(str(path), 1, 2, 3)
+    ticks(str(path), 4, group="h")
+    code = (
+        "import sys\nfrom events.log.parquet.log import ArchiveLog\n"
+        f"with ArchiveLog({str(path)!r}, 'r') as log:\n    print(len(list(log.read())), len(list(log.read(group='h'))), 'pandas' in sys.modules)\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout == "5 2 False\n"
+
+
 # -------------------------------------------------------------------------------------------------------------- partitions
 
 

@@ -1,0 +1,16 @@
+"""How much memory this process took."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+
+def peak_mb() -> float:
+    """The most that was ever resident, in MiB. Linux.
+
+    Not `ru_maxrss`: the kernel hands that one on through fork and exec, so that a small child of a large process is as large as its parent.
+    """
+    for line in Path("/proc/self/status").read_text().splitlines():
+        if line.startswith("VmHWM:"):
+            return int(line.split()[1]) / 1_024
+    raise RuntimeError("/proc/self/status has no line VmHWM")
