@@ -37,6 +37,7 @@ MARK = "_equipoise.json"
 SCHEMA_VERSION = 1
 COLUMNS = ("group", "partition", "offset", "append_ms", "kind", "version", "payload", "number", "caused_by", "index", "checksum")
 MOST_PARTITIONS = 100_000
+DAY_MS = 86_400_000
 
 _NAME = re.compile(r"p(\d{5})\.r(\d{12})-(\d{12})\.o(\d{12})-(\d{12})\.([0-9a-f]{8})\.parquet")
 _DATE = "date="

@@ -8,7 +8,7 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from events.log.parquet.files import COLUMNS, crc32_of, day_of, part_path, pyarrow, schema
+from events.log.parquet.files import COLUMNS, DAY_MS, crc32_of, day_of, part_path, pyarrow, schema
 from events.log.rows import FactRow, Row
 from events.log.stored import BrokenStoreError
 
@@ -46,8 +46,8 @@ class Writer:
     def add(self, row: Row) -> None:
         """Raises BrokenStoreError."""
         if isinstance(row, FactRow):
-            day_before, self.latest_ms = day_of(self.latest_ms), max(self.latest_ms, row.append_ms)
-            if self._file is not None and (day_of(self.latest_ms) != day_before or self.next_row - self._file.first_row >= MOST_FILE_ROWS):
+            day_before, self.latest_ms = self.latest_ms // DAY_MS, max(self.latest_ms, row.append_ms)
+            if self._file is not None and (self.latest_ms // DAY_MS != day_before or self.next_row - self._file.first_row >= MOST_FILE_ROWS):
                 self._end_file()
             what = (row.kind, row.version, row.payload)
             values: tuple[Any, ...] = (row.group, self._partition, row.offset, row.append_ms, *what, None, None, None, row.checksum)
