@@ -23,7 +23,7 @@ GROUP = "g000"
 def main(folder: Path) -> None:
     folder.mkdir(parents=True, exist_ok=True)
     log = folder / "fleet"
-    make_fleet(Fleet(groups=1, records=3_000, seed=2), log)
+    make_fleet(Fleet(groups=1, records=3_000, seed=11), log)
 
     # 1. Did every decision replay?
     verification = replay.verify(log)
