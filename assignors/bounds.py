@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections import Counter
 from collections.abc import Mapping
 
@@ -39,7 +38,7 @@ def moves_lower_bound(
     """
     count = _Count(situation)
     settled_moves = 0
-    for name in itertools.chain(situation.others, filter(situation.alike_of.__contains__, settled)):
+    for name in situation.others:
         task, owner = situation.tasks[name], situation.owner.get(name)
         if name in settled:
             settled_moves += owner is not None
@@ -51,9 +50,8 @@ def moves_lower_bound(
         elif not situation.members[owner].leaving:
             count.keeps(task, owner)
     for alike in situation.alike:
-        takers = Counter(map(candidates.get, itertools.filterfalse(settled.__contains__, alike.tasks) if settled else alike.tasks))
-        for each, tasks in takers.items():
-            count.free(alike.first, each, tasks)
+        for takers, tasks in Counter(map(candidates.get, alike.tasks)).items():
+            count.free(alike.first, takers, tasks)
     forced = sum(count.forced.values())
     return settled_moves + (max(forced, count.bound(shares)) if balanced else forced)
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from assignors.problem import PlanCost, StageCost
-from assignors.ranking import whole
 from assignors.situation import Situation
 from assignors.standby_goal import StandbyGoal
 from assignors.target import Target
@@ -21,18 +20,18 @@ def restore_records(situation: Situation, target: Mapping[TaskId, str]) -> int:
             records += situation.records(member, task)
     for alike in situation.alike:
         if alike.first.stateful and situation.eligible(alike.first.id):
-            records += sum([whole(situation.tasks[task]) for task in alike.tasks])
+            records += sum(alike.records)
     return records
 
 
 def cross_rack(situation: Situation, target: Mapping[TaskId, str]) -> int:
     """Source partitions whose replicas are all in other racks than the task's owner in the target; unknown racks do not count."""
     remote = 0
-    for task, owner in target.items():
-        rack = situation.racks.of[owner]
-        if rack is not None:
+    known = {member: rack for member, rack in situation.racks.of.items() if rack is not None}
+    for task, owner in target.items() if known else ():
+        if owner in known:
             for partition in situation.tasks[task].source:
-                remote += bool(partition.racks) and rack not in partition.racks
+                remote += bool(partition.racks) and known[owner] not in partition.racks
     return remote
 
 

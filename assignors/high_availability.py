@@ -27,7 +27,6 @@ from assignors.costs import plan_cost
 from assignors.movements import Movements, Slots, get_movements, keep_ready
 from assignors.plans import by_member, member_plans
 from assignors.problem import AssignmentProblem, Guarantee, MovementState, Plan, Reason
-from assignors.ranking import whole
 from assignors.situation import Shares, Situation
 from assignors.standbys import Standbys, assign_standbys
 from assignors.target import Candidates, Target, adopted_target, constrained_balanced_assignment, min_rank
@@ -195,7 +194,6 @@ def _plan(
 ) -> Plan:
     """Everything sorted, everything named."""
     imbalance = balance.imbalance(target.owner)
-    moves = sum([now.get(task, owner) != owner for task, owner in target.owner.items()])
     bound = balance.moves_lower_bound(candidates, settled, now, target.owner)
     return Plan(
         members=member_plans(situation, now, movements.planned, standbys, movements.warmups | standbys.warmups | kept_ready),
@@ -203,7 +201,7 @@ def _plan(
         movements=movements.planned,
         reasons=_reasons(situation, now, movements, standbys),
         probing=bool(movements.planned) or standbys.unsettled or (imbalance > 0 and bool(settled)),
-        cost=plan_cost(situation, now, target, standbys.goal, moves=moves, bound=bound, imbalance=imbalance),
+        cost=plan_cost(situation, now, target, standbys.goal, moves=len(movements.planned), bound=bound, imbalance=imbalance),
         unique=target.unique and (standbys.goal is None or standbys.goal.unique),
         imbalance_now=balance.imbalance(now),
     )
@@ -223,9 +221,11 @@ def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movemen
             reasons[task] = Reason(code="leaving", lag_records=None)
     for alike in situation.alike:
         if situation.eligible(alike.first.id):
-            for task in alike.tasks:
-                of_task = situation.tasks[task]
-                reasons[task] = granted["unowned_cold", whole(of_task)] if of_task.stateful else granted["unowned_stateless", None]
+            if alike.first.stateful:
+                cold = {records: granted["unowned_cold", records] for records in frozenset(alike.records)}
+                reasons.update(zip(alike.tasks, map(cold.__getitem__, alike.records), strict=True))
+            else:
+                reasons.update(dict.fromkeys(alike.tasks, granted["unowned_stateless", None]))
     reasons.update(movements.reasons)
     return {task: reason for task, reason in reasons.items() if reason is not None}
 

@@ -210,9 +210,26 @@ class AssignmentNetwork:
         node = self._task_node.get(task)
         offers.node.append(self._source(task) if node is None else node)
         offers.last.append(more)
+        offers.offer.append(self._number(offer))
+
+    def pooled_all(self, tasks: Sequence[TaskId], offers: Sequence[Offer], more: Sequence[int]) -> None:
+        """`pooled` for tasks that are new here and have the same offers. `more`: of each task."""
+        if not offers:
+            return
+        self._source(tasks[0])
+        numbers = [self._number(offer) for offer in offers]
+        nodes = range(self._nodes, self._nodes + len(tasks) - 1)
+        self._task_node.update(zip(tasks[1:], nodes, strict=True))
+        self._nodes += len(nodes)
+        each = len(offers)
+        self._offers.node += [node for node in (self._task_node[tasks[0]], *nodes) for _ in range(each)]
+        self._offers.last += [records for records in more for _ in range(each)]
+        self._offers.offer += numbers * len(tasks)
+
+    def _number(self, offer: Offer) -> int:
         if offer.number is None:
             offer.number = self._open_offer(offer)
-        offers.offer.append(offer.number)
+        return offer.number
 
     def _open_offer(self, offer: Offer) -> int:
         key = (offer.pool, offer.lane)

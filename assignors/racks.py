@@ -101,14 +101,15 @@ class Racks:
         self._tasks = tasks
         self._here = frozenset(self.of[member.id] for member in members.values() if not member.leaving)
         self._profiles: dict[_Remote, Traffic] = {}
-        self._active: dict[TaskId, Traffic] = {}
+        self.active_traffic: dict[TaskId, Traffic] = {}
+        """Task -> what it costs to run it; empty when traffic does not count."""
         if knobs.rack_aware_strategy != "none":
-            self._active = self._differing({task.id: self._profile(*_run_by(task, knobs)) for task in tasks.values()})
+            self.active_traffic = self._differing({task.id: self._profile(*_run_by(task, knobs)) for task in tasks.values()})
         self._standby: dict[TaskId, Traffic] = {}
         if knobs.rack_aware_strategy != "none" and knobs.num_standbys:
             copied = [task for task in tasks.values() if task.stateful]
             self._standby = self._differing({task.id: self._profile((task.changelog, knobs.rack_traffic_cost)) for task in copied})
-        self.counts = bool(self._active)
+        self.counts = bool(self.active_traffic)
         self.copies_count = bool(self._standby)
         self.spreads = self.counts and knobs.rack_aware_strategy == "balanced_min_cost"
 
@@ -128,7 +129,7 @@ class Racks:
 
     def active(self, task: TaskId) -> Traffic:
         """What it costs to run the task; nothing when traffic does not count."""
-        return self._active.get(task, NO_TRAFFIC)
+        return self.active_traffic.get(task, NO_TRAFFIC)
 
     def standby(self, task: TaskId) -> Traffic:
         """What it costs to keep a copy of the task; nothing when that makes no difference."""
@@ -146,11 +147,11 @@ class Racks:
 
     def total(self, owner: Mapping[TaskId, str]) -> int:
         """Cost of these owners, without what the changes that lead there cost."""
-        return sum(traffic.at(self.of[owner[task]]) for task, traffic in self._active.items() if task in owner)
+        return sum(traffic.at(self.of[owner[task]]) for task, traffic in self.active_traffic.items() if task in owner)
 
     def least(self) -> int:
         """A lower bound of `total`: every task where it costs least, whatever that does to the balance."""
-        return sum(traffic.least for traffic in self._active.values())
+        return sum(traffic.least for traffic in self.active_traffic.values())
 
     def least_of_copies(self, wanted: Mapping[TaskId, int]) -> int:
         """A lower bound of what so many copies of each task cost, wherever the tasks run."""

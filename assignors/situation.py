@@ -45,6 +45,8 @@ class Alike:
 
     first: Task
     tasks: list[TaskId]
+    records: list[int]
+    """Of each task, as `whole` has them; 0 without state."""
 
 
 class Situation:
@@ -92,16 +94,17 @@ class Situation:
 
     def _group_alike(self) -> list[Alike]:
         """By sub-topology, so that the same members may run them; by kind and by traffic."""
-        history = {*self.owner, *self.in_flight, *self.blocked, *self._homes, *(task for task, copies in self.copies.items() if copies)}
-        active = self.racks.active
-        groups: dict[tuple[int, bool, bool, Traffic], Alike] = {}
+        history = {*self.owner, *self.in_flight, *self.blocked, *self._homes, *[task for task, copies in self.copies.items() if copies]}
+        traffic = self.racks.active_traffic
+        groups: dict[tuple[int, bool, bool, Traffic | None], Alike] = {}
         for name, task in self.tasks.items():
             if name not in history:
-                key = name[0], task.stateful, task.guest, active(name)
+                key = name[0], task.stateful, task.guest, traffic.get(name)
                 group = groups.get(key)
                 if group is None:
-                    group = groups[key] = Alike(task, [])
+                    group = groups[key] = Alike(task, [], [])
                 group.tasks.append(name)
+                group.records.append(whole(task) if task.stateful else 0)
                 self.alike_of[name] = group
         return list(groups.values())
 
@@ -213,13 +216,12 @@ def _check(problem: AssignmentProblem, tasks: Mapping[TaskId, Task], members: Ma
             other = owner.setdefault(task, member.id)
             if other != member.id:
                 raise FieldError(f"members[{member.id}].active", f"{task} stands in {other}'s active list too; one owner at most")
-    for task_ in tasks.values():
-        if task_.lost_since_ms is None:
-            continue
-        if task_.id in owner:
-            raise FieldError(f"tasks[{task_.id}].lost_since_ms", f"{owner[task_.id]} runs it; leave it out for what somebody has")
-        if task_.lost_since_ms > problem.now_ms:
-            raise FieldError(f"tasks[{task_.id}].lost_since_ms", f"{task_.lost_since_ms} is after now_ms, {problem.now_ms}; give both by one clock")
+    lost = [(task.id, task.lost_since_ms) for task in tasks.values() if task.lost_since_ms is not None]
+    for task, since_ms in lost:
+        if task in owner:
+            raise FieldError(f"tasks[{task}].lost_since_ms", f"{owner[task]} runs it; leave it out for what somebody has")
+        if since_ms > problem.now_ms:
+            raise FieldError(f"tasks[{task}].lost_since_ms", f"{since_ms} is after now_ms, {problem.now_ms}; give both by one clock")
     repeated = _first_repeat(str(movement.task) for movement in problem.in_flight)
     if repeated:
         raise FieldError("in_flight", f"{repeated} has two movements; one at most")

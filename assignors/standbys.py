@@ -16,7 +16,8 @@ from __future__ import annotations
 
 import heapq
 import itertools
-from collections import Counter
+import operator
+from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping
 
 import attrs
@@ -189,8 +190,8 @@ class _Board:
             if task in self.holders and destination not in self.holders[task]:
                 self.add(task, destination)
                 self.placed.add(task)
-        for task, wanted in self.wanted.items():
-            while len(self.holders[task]) > wanted:
+        for task in [task for task, members in self.holders.items() if members]:
+            while len(self.holders[task]) > self.wanted[task]:
                 self.remove(task, min(self.holders[task], key=lambda member: self._worth_keeping(task, member)))
 
     def _worth_keeping(self, task: TaskId, member: str) -> tuple[bool, bool, int, int, str]:
@@ -209,32 +210,29 @@ class _Board:
         heapq.heapify(self.heap)
         for copies in range(max(self.wanted.values(), default=0)):
             missing: dict[Pool, list[TaskId]] = {}
-            for task, members in self.holders.items():
-                if len(members) == copies < self.wanted[task]:
-                    left_over = self._left_over(task) if self.situation.copies[task] else None
-                    if left_over is None:
-                        missing.setdefault(self.situation.eligible(task), []).append(task)
-                    else:
-                        self._place(task, left_over)
+            short = [task for task, members in self.holders.items() if len(members) == copies < self.wanted[task]]
+            for _, run in itertools.groupby(short, operator.itemgetter(0)):
+                bare = [task for task in run if not (self.situation.copies[task] and self._place_left_over(task))]
+                if bare:
+                    missing.setdefault(self.situation.eligible(bare[0]), []).extend(bare)
             for pool, tasks in missing.items():
-                self._deal(pool, tasks)
+                self._deal(pool, tasks, copies)
 
-    def _deal(self, pool: Pool, tasks: list[TaskId]) -> None:
-        """One copy of each task: first how many go to each member, so that loads are even; then which, by the canonical rule.
+    def _deal(self, pool: Pool, tasks: list[TaskId], copies: int) -> None:
+        """One more than `copies` of each task: first how many go to each member, so that loads are even; then which, by the canonical rule.
 
         Tasks of one owner follow each other and members take turns: so an owner's standbys spread over many, and with them its work when it dies.
         """
-        of_owner: dict[str, list[TaskId]] = {}
+        of_owner: defaultdict[str, list[TaskId]] = defaultdict(list)
         for task in tasks:
-            of_owner.setdefault(self.now[task], []).append(task)
+            of_owner[self.now[task]].append(task)
         by_owner = [task for owner in sorted(of_owner) for task in of_owner[owner]]
         dealt = deal(by_owner, self._places(pool, of_owner, tasks), self._never)
         if self.must_stay:
             for task, member in dealt.items():
                 self._place(task, member)
         else:  # no load counts elsewhere, so all at once
-            for task, member in dealt.items():
-                self._hold(task, member)
+            self.holders.update({task: (*self.holders[task], member) if copies else self.alone[member] for task, member in dealt.items()})
             for member, count in Counter(dealt.values()).items():
                 self.load[member] += count
             self.placed.update(dealt)
@@ -289,6 +287,13 @@ class _Board:
     def _place(self, task: TaskId, member: str) -> None:
         self.add(task, member)
         self.placed.add(task)
+
+    def _place_left_over(self, task: TaskId) -> bool:
+        """Whether there is such a copy, which is its standby now."""
+        left_over = self._left_over(task)
+        if left_over is not None:
+            self._place(task, left_over)
+        return left_over is not None
 
     def _left_over(self, task: TaskId) -> str | None:
         """The best copy that nobody counts yet, on a member with room."""
@@ -368,7 +373,7 @@ class _Board:
         givers = {member for member, load in self.load.items() if load > most[member] or self.situation.members[member].leaving}
         pairs = [
             (self.situation.tasks[task].end_offset, task, member)
-            for task, members in self.holders.items()
+            for task, members in (self.holders.items() if givers else ())
             for member in members
             if member in givers and self.must_stay.get(task) != member
         ]

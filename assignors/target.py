@@ -6,7 +6,7 @@ They are one transportation problem (see `network`) with two costs.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Container, Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
@@ -63,15 +63,16 @@ def min_rank(situation: Situation, tasks: Iterable[TaskId], alike: Iterable[Alik
             found[task] = Candidates(members=caught_up)
         elif eligible:
             cold.append(task)
-    copyless = [group.tasks for group in alike if situation.eligible(group.first.id)]
-    # Who has a copy looks at all that comes before it; when there are none, it does not matter what comes first.
-    portions = [[task] for task in sorted(itertools.chain(cold, *copyless))] if cold else copyless
+    portions = [(group.tasks, sum(group.records)) for group in alike if situation.eligible(group.first.id)]
+    if cold:  # who has a copy looks at all that comes before it; when there are none, it does not matter what comes first
+        one_by_one = sorted(itertools.chain(cold, *[tasks for tasks, _ in portions]))
+        portions = [([task], whole(situation.tasks[task])) for task in one_by_one]
     if portions:
         found.update(_soonest_ready(situation, portions))
     return found
 
 
-def _soonest_ready(situation: Situation, portions: Iterable[list[TaskId]]) -> dict[TaskId, Candidates]:
+def _soonest_ready(situation: Situation, portions: Iterable[tuple[list[TaskId], int]]) -> dict[TaskId, Candidates]:
     """For tasks on which nobody is caught up: least expected time to ready, the restore queue included (PROTOCOL D3).
 
     A member's queue is what it restores for tasks it owns, plus what it is likely to get here: so one that has half a copy of many tasks does not
@@ -79,7 +80,7 @@ def _soonest_ready(situation: Situation, portions: Iterable[list[TaskId]]) -> di
     no more than acceptable_recovery_lag, by its definition next to no time, rank alike. Tasks that no copy makes ready sooner go to whoever would be
     first to have restored one like them: which of them gets which is a matter of balance. Names play no part in it.
 
-    `portions`: one task each, or more that the same members may run and of which nobody has a copy.
+    `portions`: one task each, or more that the same members may run and of which nobody has a copy; and the records of all their state.
     """
     slack = situation.knobs.acceptable_recovery_lag
     pace = situation.pace
@@ -87,12 +88,11 @@ def _soonest_ready(situation: Situation, portions: Iterable[list[TaskId]]) -> di
     levels: dict[Pool, _Level] = {}
     found: dict[TaskId, Candidates] = {}
     copyless: list[tuple[Pool, list[TaskId]]] = []
-    for portion in portions:
+    for portion, records in portions:
         eligible = situation.eligible(portion[0])
         level = levels.get(eligible)
         if level is None:
             level = levels[eligible] = _Level(pace, queue, eligible)
-        records = sum([whole(situation.tasks[task]) for task in portion])
         copies = situation.copies[portion[0]]
         if copies:
             expected = {member: queue[member] + pace.span(member, copy.records) for member, copy in copies.items() if member in eligible}
@@ -260,7 +260,7 @@ def propose_balanced_assignment(
 
     Then, in this order: the moves liked best (see LIKED, NEUTRAL, BLOCKED), fewest records to restore, a tie-break drawn from the ids. `settled`:
     destinations decided earlier (PROTOCOL D9), kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when it
-    goes to one of them.
+    goes to one of them. For tasks that are alike they are the same, and none of them is settled.
 
     Before: m1 (0_0, 0_1, 0_2, 0_3), m2 (), both of capacity 1. After: m1 keeps two, m2 is to get the two that are cheapest to restore.
     """
@@ -270,13 +270,17 @@ def propose_balanced_assignment(
         situation.tasks, levels=len(STAYS), two_kinds=shares.two_kinds, racks=racks.of if racks.counts else None, spread=even_parts or bool(limits)
     )
     arcs = _TaskArcs(network, situation)
-    for task, of_task in situation.tasks.items():
-        if task in settled:
-            network.direct(task, settled[task], STAYS)
-        elif task in situation.alike_of or situation.eligible(task):
-            arcs.add(task, of_task, candidates.get(task))
-        elif task in situation.owner and not situation.members[situation.owner[task]].leaving:
-            network.direct(task, situation.owner[task], STAYS)
+    for alike, tasks in itertools.groupby(situation.tasks, situation.alike_of.get):
+        if alike is not None:
+            arcs.add_alike(alike, list(tasks), candidates.get(alike.first.id))
+            continue
+        for task in tasks:
+            if task in settled:
+                network.direct(task, settled[task], STAYS)
+            elif situation.eligible(task):
+                arcs.add(task, situation.tasks[task], candidates.get(task))
+            elif task in situation.owner and not situation.members[situation.owner[task]].leaving:
+                network.direct(task, situation.owner[task], STAYS)
     parts = shares.parts() if even_parts else {}
     for kind in parts or limits:
         for member in situation.members:
@@ -313,22 +317,22 @@ class _TaskArcs:
         self.network = network
         self.situation = situation
         self.known: dict[tuple[Pool, Lane, Traffic, int, int], Offer] = {}
-        self.shared: dict[tuple[Alike, Candidates | None], list[Offer]] = {}
+        self.offers_of: dict[Alike, tuple[list[Offer], Iterator[int]]] = {}
+        """What all of them are offered, and the records of those that are still to come."""
 
     def add(self, task: TaskId, of_task: Task, candidates: Candidates | None) -> None:
         """Those of one task."""
-        situation = self.situation
+        self._add_named(task, of_task, candidates)
         records = whole(of_task) if of_task.stateful else 0
-        alike = situation.alike_of.get(task)
-        if alike is not None and (candidates is None or not candidates.members):
-            offers = self.shared.get((alike, candidates))
-            if offers is None:
-                offers = self.shared[alike, candidates] = self._offers(of_task, candidates)
-        else:
-            self._add_named(task, of_task, candidates)
-            offers = self._offers(of_task, candidates)
-        for offer in offers:
+        for offer in self._offers(of_task, candidates):
             self.network.pooled(task, offer, records)
+
+    def add_alike(self, alike: Alike, tasks: Sequence[TaskId], candidates: Candidates | None) -> None:
+        """Those of some of the tasks that are alike: the next ones, in rising order."""
+        if alike not in self.offers_of:
+            self.offers_of[alike] = self._offers(alike.first, candidates), iter(alike.records)
+        offers, records = self.offers_of[alike]
+        self.network.pooled_all(tasks, offers, list(itertools.islice(records, len(tasks))))
 
     def _add_named(self, task: TaskId, of_task: Task, candidates: Candidates | None) -> None:
         """To its owner, and to members that it names: its candidates, those that have copies or had it before, and those it may not warm up on."""

@@ -43,9 +43,14 @@ class _Judge:
         self.members: dict[str, Member] = {member.id: member for member in problem.members}
         self.owner = {task: member.id for member in problem.members for task in member.active if task in self.tasks}
         self.stateless = frozenset([task.id for task in problem.tasks if not task.stateful])
-        self.target = {task: member for member, tasks in plan.target.items() for task in tasks}
-        self.now = {task: name for name, part in plan.members.items() for task in (*part.active, *part.revoke) if task in self.tasks}
+        self.target: dict[TaskId, str] = {}
+        for name, tasks in plan.target.items():
+            self.target.update(dict.fromkeys(tasks, name))
+        self.now: dict[TaskId, str] = {}
         """Task -> who runs it, until it has revoked what it is told to."""
+        for name, part in plan.members.items():
+            self.now.update(dict.fromkeys(part.active, name))
+            self.now.update(dict.fromkeys(filter(self.tasks.__contains__, part.revoke), name))
         self.revoked = {task for part in plan.members.values() for task in part.revoke}
         self.handing_over = {movement.task: movement.destination for movement in problem.in_flight if movement.state is MovementState.REVOKING}
         self.begun = {(movement.task, movement.destination) for movement in problem.in_flight}
@@ -117,10 +122,10 @@ class _Judge:
         for name, part in self.plan.members.items():
             member = self.members[name]
             owned = frozenset(member.active)
-            for task in part.active:
-                if self.owner.get(task, name) != name:
+            for task in filter(self.owner.__contains__, part.active):
+                if self.owner[task] != name:
                     yield f"{task} is active on {name} before {self.owner[task]} has given it up"
-            for task in self.not_to_be_given(name, [task for task in part.active if task not in owned]):
+            for task in self.not_to_be_given(name, list(itertools.filterfalse(owned.__contains__, part.active))):
                 yield f"{task} is granted to {name}, which is leaving or does not know it"
             others = [task for task in part.revoke if self.owner.get(task, name) != name and task not in (member.reported or ())]
             yield from _named(f"{name} is to revoke what it does not own", others)
@@ -259,14 +264,15 @@ class _Judge:
             if len(part.warmup) > max(knobs.max_warmups_per_member, len(self.members[name].warmup)):
                 yield f"{name} has {len(part.warmup)} warm-ups, a member may have {knobs.max_warmups_per_member}"
         standbys = Counter(itertools.chain.from_iterable(part.standby for part in self.plan.members.values()))
-        yield from _named(f"more than {knobs.num_standbys} standbys of", (task for task, copies in standbys.items() if copies > knobs.num_standbys))
+        most = knobs.num_standbys
+        yield from _named(f"more than {most} standbys of", [task for task, copies in standbys.items() if copies > most])
 
 
 def _in_several(lists: Mapping[str, Collection[TaskId]]) -> list[tuple[TaskId, list[str]]]:
     """Tasks that stand in more than one of the lists, in rising order, and in which. In one list each task stands once."""
-    tasks = Counter(itertools.chain.from_iterable(lists.values()))
-    if len(tasks) == sum(map(len, lists.values())):
+    if len(frozenset().union(*lists.values())) == sum(map(len, lists.values())):
         return []
+    tasks = Counter(itertools.chain.from_iterable(lists.values()))
     return [(task, [name for name, of in lists.items() if task in of]) for task, times in sorted(tasks.items()) if times > 1]
 
 
