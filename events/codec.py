@@ -84,6 +84,7 @@ _BY_CLASS = {kind.shape: kind for kind in _BY_CODE.values()}
 _BY_NAME = {kind.shape.__name__: kind for kind in _BY_CODE.values()}
 
 _pack = msgpack.Packer(autoreset=True).pack
+_pack_again = msgpack.Packer(autoreset=True, strict_types=True).pack  # of what was unpacked, so of no subclass: a sixth faster
 _unpack = msgpack.unpackb  # strict by default: UTF-8 texts, keys that are texts, and no length that exceeds the bytes given
 
 
@@ -127,26 +128,30 @@ def decode(kind: int, version: int, payload: bytes) -> Event:
     bytes that are no sound event. Nothing else, whatever the bytes are.
     """
     known = _BY_CODE.get(kind)
-    if known is None or not 1 <= version <= known.version:
+    if known is None:
+        raise _unknown(kind, version)
+    _, current, shape, read, _ = known
+    if not 1 <= version <= current:
         raise _unknown(kind, version)
     if len(payload) > MOST_EVENT_BYTES:
-        raise UnsoundError("too_large", known.shape.__name__, f"{len(payload)} bytes; an event has at most {MOST_EVENT_BYTES}")
+        raise UnsoundError("too_large", shape.__name__, f"{len(payload)} bytes; an event has at most {MOST_EVENT_BYTES}")
     try:
         form = _unpack(payload)
-        if _pack(form) != payload:
-            raise UnsoundError("not_canonical", known.shape.__name__, "its bytes are not the only ones for what they say (a long int, a key twice)")
+        if _pack_again(form) != payload:
+            raise UnsoundError("not_canonical", shape.__name__, "its bytes are not the only ones for what they say (a long int, a key twice)")
     except (ValueError, TypeError, OverflowError, RecursionError, MemoryError, msgpack.UnpackException) as error:
-        raise UnsoundError("not_msgpack", known.shape.__name__, f"{len(payload)} bytes that are no msgpack value ({error!s:.80})") from None
+        raise UnsoundError("not_msgpack", shape.__name__, f"{len(payload)} bytes that are no msgpack value ({error!s:.80})") from None
     try:
-        if version != known.version:
-            form = upcasters.upcast(kind, version, known.version, form)
-        return cast(Event, known.read(form, known.shape))
+        if version != current:
+            form = upcasters.upcast(kind, version, current, form)
+        event: Event = read(form, shape)
+        return event
     except UnsoundError:
         raise
     except FieldError as error:
         raise UnsoundError("unsound_field", error.field, error.problem) from None
     except RecursionError:
-        raise UnsoundError("misshapen", known.shape.__name__, "is nested too deeply") from None
+        raise UnsoundError("misshapen", shape.__name__, "is nested too deeply") from None
 
 
 def _unknown(kind: int, version: int) -> UnknownEventError:

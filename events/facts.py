@@ -12,6 +12,7 @@ import attrs
 
 from events import fields
 from events.errors import FieldError
+from events.fields import INT64_MAX, MOST_TEXT_CHARS, are_lags, are_tasks
 from events.knobs import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, Knobs
 from events.tasks import Lag, TaskId
 
@@ -20,6 +21,7 @@ MOST_WEIGHT = 1_000_000
 
 _member = attrs.field(validator=fields.text())
 _incarnation = attrs.field(validator=fields.integer())
+_NONE: tuple[TaskId, ...] = ()
 
 
 @attrs.frozen(kw_only=True)
@@ -150,7 +152,7 @@ class Load:
     apart by tasks."""
 
 
-@attrs.frozen
+@attrs.frozen(field_transformer=fields.asked_by_the_class)
 class LagReported:
     """Heartbeat and whole truth of a member (PROTOCOL M2).
 
@@ -173,6 +175,26 @@ class LagReported:
     forgotten: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
     leaving: bool = attrs.field(default=False, validator=fields.boolean)
     load: Load | None = attrs.field(default=None, validator=fields.optional(fields.instance_of(Load)))
+
+    def __attrs_post_init__(self) -> None:
+        incarnation, number, epoch, base = self.incarnation, self.number, self.assignment_epoch, self.base
+        if not (
+            self.member_id.__class__ is str
+            and 0 < len(self.member_id) <= MOST_TEXT_CHARS
+            and self.member_id.isascii()
+            and incarnation.__class__ is number.__class__ is epoch.__class__ is int
+            and 0 <= incarnation <= INT64_MAX
+            and 0 <= number <= INT64_MAX
+            and 0 <= epoch <= INT64_MAX
+            and (self.held is _NONE or are_tasks(self.held))
+            and (self.ready is _NONE or are_tasks(self.ready))
+            and are_lags(self.lags)
+            and (base is None or (base.__class__ is int and 0 <= base <= INT64_MAX))
+            and (self.forgotten is _NONE or are_tasks(self.forgotten))
+            and (self.leaving is False or self.leaving is True)
+            and (self.load is None or self.load.__class__ is Load)
+        ):
+            fields.ask_each(self)
 
 
 @attrs.frozen(kw_only=True)

@@ -94,28 +94,47 @@ def task(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     _check_task(_name(owner, attribute), value)
 
 
+def are_tasks(value: Any) -> bool:
+    """Whether `task_set` accepts it; every heartbeat passes here."""
+    if value.__class__ is not tuple:
+        return False
+    last_subtopology, last_partition = -1, MOST_TASK_NUMBER  # no partition is behind that one: a sub-topology -1 has none
+    for item in value:
+        if item.__class__ is not TaskId:
+            return False
+        subtopology, partition = item
+        if subtopology.__class__ is not int or partition.__class__ is not int:
+            return False
+        if subtopology != last_subtopology:
+            if subtopology < last_subtopology:
+                return False
+            last_subtopology, last_partition = subtopology, -1
+        if partition <= last_partition or partition > MOST_TASK_NUMBER:
+            return False
+        last_partition = partition
+    return last_subtopology <= MOST_TASK_NUMBER
+
+
 def task_set(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     """A tuple of TaskIds in strictly rising order: canonical, so no task stands in it twice."""
+    if are_tasks(value):
+        return
     if value.__class__ is not tuple:
         raise FieldError(_name(owner, attribute), f"{value!r:.80} is not a tuple of tasks")
-    last_subtopology = last_partition = -1
-    for index, item in enumerate(value):  # spelled out, because every heartbeat passes here
-        if item.__class__ is not TaskId:
-            _check_task(f"{_name(owner, attribute)}[{index}]", item)
-        subtopology, partition = item
-        if (
-            subtopology.__class__ is not int
-            or partition.__class__ is not int
-            or subtopology < 0
-            or partition < 0
-            or subtopology > MOST_TASK_NUMBER
-            or partition > MOST_TASK_NUMBER
-        ):
-            _check_task(f"{_name(owner, attribute)}[{index}]", item)
-        if subtopology <= last_subtopology and (subtopology < last_subtopology or partition <= last_partition):
-            _check_task(f"{_name(owner, attribute)}[{index}]", item)
+    for index, item in enumerate(value):
+        _check_task(f"{_name(owner, attribute)}[{index}]", item)
+        if index and item <= value[index - 1]:
             raise FieldError(f"{_name(owner, attribute)}[{index}]", f"{item} after {value[index - 1]}: tasks must be in rising order, each once")
-        last_subtopology, last_partition = subtopology, partition
+
+
+def are_lags(value: Any) -> bool:
+    """Whether `lags` accepts it; every heartbeat passes here."""
+    if value.__class__ is not dict:
+        return False
+    for key, lag in value.items():
+        if key.__class__ is not TaskId or ((lag.__class__ is not int or lag >> 63) and lag.__class__ is not LagSentinel):
+            return False  # lag >> 63 is 0 from 0 to INT64_MAX, and nowhere else
+    return True
 
 
 def lags(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -124,13 +143,38 @@ def lags(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     Of the keys only the class is checked, because every heartbeat passes here; that their numbers are in range is checked where they meet the
     wire (`events.tasks.PARSED_TASKS`, `events.tasks.TASK_TEXTS`).
     """
+    if are_lags(value):
+        return
     if value.__class__ is not dict:
         raise FieldError(_name(owner, attribute), f"{value!r:.80} is not a mapping of task to lag")
     for key, lag in value.items():
         if key.__class__ is not TaskId:
             _check_task(f"{_name(owner, attribute)}[{key!s:.80}]", key)
-        if (lag.__class__ is not int or lag < 0 or lag > INT64_MAX) and lag.__class__ is not LagSentinel:
+        if not are_lags({key: lag}):
             raise FieldError(f"{_name(owner, attribute)}[{key}]", f"{lag!r:.80} is not a lag; use a number of records >= 0, 'active' or 'unknown'")
+
+
+Attributes = list["attrs.Attribute[Any]"]
+_VALIDATOR = "validator"
+
+
+def validator_of(attribute: attrs.Attribute[Any]) -> Any:
+    """What its values have to pass, whoever asks."""
+    return attribute.metadata.get(_VALIDATOR, attribute.validator)
+
+
+def asked_by_the_class(_kind: type_, attributes: Attributes) -> Attributes:
+    """attrs field_transformer of a class of which there are very many: attrs calls no validator; the class looks at all its fields at once.
+
+    Its `__attrs_post_init__` calls `ask_each` unless it sees that no validator can object.
+    """
+    return [each.evolve(validator=None, metadata={**each.metadata, _VALIDATOR: each.validator}) for each in attributes]
+
+
+def ask_each(owner: Any) -> None:
+    """Ask the validators of all fields in turn; the first that refuses raises FieldError."""
+    for attribute in attrs.fields(owner.__class__):
+        validator_of(attribute)(owner, attribute, getattr(owner, attribute.name))
 
 
 def _within(field: str, key: object, error: FieldError) -> FieldError:

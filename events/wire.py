@@ -32,11 +32,12 @@ import cattrs
 
 from events.errors import FieldError, UnsoundError
 from events.facts import LagReported
-from events.forms import MisshapenError, Reader, Writer, columns, is_mapping_from, make_converter, read_lag, read_task, simply, write_float
+from events.forms import MisshapenError, Reader, Writer, as_is, columns, is_mapping_from, make_converter, read_lag, read_task, simply, write_float
 from events.tasks import MOST_KNOWN_TASKS, PARSED_TASKS, TASK_TEXTS, Lag, TaskId
 
 _text = TASK_TEXTS.__getitem__
 _new = tuple.__new__  # half the time of TaskId(...)
+_NOTHING: list[Any] = []
 
 
 def _read_float(wire: Any, _: Any = None) -> float:
@@ -65,6 +66,8 @@ def _write_tasks(tasks: tuple[TaskId, ...]) -> list[Any]:
 def _read_tasks(wire: Any, _: Any = None) -> tuple[TaskId, ...]:
     if wire.__class__ is not list:
         raise MisshapenError(f"{wire!r:.80} is not a set of tasks")
+    if not wire:
+        return ()
     tasks = []
     last_subtopology = -1
     for group in wire:
@@ -128,6 +131,8 @@ def _write_holds(holds: dict[TaskId, int]) -> list[Any]:
 
 def _read_holds(wire: Any, _: Any = None) -> dict[TaskId, int]:
     holds: dict[TaskId, int] = {}
+    if wire == _NOTHING:
+        return holds
     for number, group in _read_pairs(wire):
         tasks = _read_tasks(group)
         if not tasks or not holds.keys().isdisjoint(tasks):
@@ -190,17 +195,19 @@ def _number_mapping_writer(converter: cattrs.Converter, kind: Any) -> Writer:
 
 
 def _class_reader(converter: cattrs.Converter, kind: Any) -> Reader:
+    names = [name for name, _ in columns(kind)]
     fields = [(name, converter.get_structure_hook(type_), type_) for name, type_ in columns(kind)]
+    changed = [field for field in fields if field[1] is not as_is]
 
     def read(wire: Any, _: Any = None) -> Any:
         if wire.__class__ is not list:
-            raise UnsoundError("misshapen", kind.__name__, f"{wire!r:.80} is not an array of its {len(fields)} fields")
-        if len(wire) != len(fields):
-            raise UnsoundError("misshapen", kind.__name__, f"has {len(fields)} fields; found {len(wire)}")
-        values = {}
-        for (name, read_field, type_), item in zip(fields, wire, strict=True):
+            raise UnsoundError("misshapen", kind.__name__, f"{wire!r:.80} is not an array of its {len(names)} fields")
+        if len(wire) != len(names):
+            raise UnsoundError("misshapen", kind.__name__, f"has {len(names)} fields; found {len(wire)}")
+        values = dict(zip(names, wire, strict=True))
+        for name, read_field, type_ in changed:
             try:
-                values[name] = read_field(item, type_)
+                values[name] = read_field(values[name], type_)
             except MisshapenError as error:
                 raise UnsoundError("unsound_field", f"{kind.__name__}.{name}", str(error)) from None
         return kind(**values)
@@ -234,21 +241,24 @@ def _read_report(wire: Any, _: Any = None) -> LagReported:
     """Nearly every record of a log is one of these: no loop over fields, positional arguments, and the reason sought only when there is one."""
     try:
         member_id, incarnation, number, assignment_epoch, held, ready, lags, base, forgotten, leaving, load = wire
-        return LagReported(
-            member_id,
-            incarnation,
-            number,
-            assignment_epoch,
-            _read_tasks(held),
-            () if ready == [] else _read_tasks(ready),
-            _read_lags(lags),
-            base,
-            () if forgotten == [] else _read_tasks(forgotten),
-            leaving,
-            None if load is None else _read_load(load, None),
-        )
-    except (MisshapenError, TypeError, ValueError):
-        return typing.cast(LagReported, _read_any_report(wire, LagReported))
+        lags = {_KNOWN[text]: lag if lag.__class__ is int else read_lag(lag) for text, lag in lags.items()}
+        if [*lags] == sorted(lags):
+            return LagReported(
+                member_id,
+                incarnation,
+                number,
+                assignment_epoch,
+                () if held == _NOTHING else _read_tasks(held),
+                () if ready == _NOTHING else _read_tasks(ready),
+                lags,
+                base,
+                () if forgotten == _NOTHING else _read_tasks(forgotten),
+                leaving,
+                None if load is None else _read_load(load, None),
+            )
+    except (MisshapenError, LookupError, AttributeError, TypeError, ValueError):
+        pass  # a task that is new here, or something is wrong
+    return typing.cast(LagReported, _read_any_report(wire, LagReported))
 
 
 _converter.register_structure_hook(LagReported, _read_report)

@@ -90,7 +90,7 @@ def instances(kind: type) -> st.SearchStrategy[Any]:
 
 
 def _fields(kind: Any, *without: str) -> dict[str, st.SearchStrategy[Any]]:
-    return {field.name: allowed_by(field.validator) for field in attrs.fields(kind) if field.name not in without}
+    return {field.name: allowed_by(fields.validator_of(field)) for field in attrs.fields(kind) if field.name not in without}
 
 
 @st.composite
