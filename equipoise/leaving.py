@@ -17,6 +17,7 @@ from equipoise.live import LiveSettings
 from equipoise.worker.follower import Follower
 from events.errors import InputError
 from events.facts import LeaveRequested
+from events.log.kafka.clients import start_client, stop_client
 from events.log.kafka.envelope import group_key, pack_fact, partition_of
 from events.log.kafka.opening import reaching
 from replay.wording import groups_text
@@ -80,16 +81,12 @@ class Leaving:
         from aiokafka import AIOKafkaProducer
 
         self._producer = AIOKafkaProducer(**self._settings.options(), enable_idempotence=True)
-        try:
-            with reaching(self._settings):
-                await self._producer.start()
-        except BaseException:
-            await self._producer.stop()
-            raise
+        with reaching(self._settings):
+            await start_client(self._producer)
         return self
 
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await self._producer.stop()
+        await stop_client(self._producer)
 
     async def state(self) -> GroupState:
         """The group as it is now. Raises InputError when there is none, GroupHalted when it stands still: nobody would be told."""

@@ -34,7 +34,8 @@ from assignors.lag_aware import CROSS_TOPIC, DEAL_ANEW, LagAware, partition_lag
 from assignors.problem import AssignmentProblem, Member, Partition, Task
 from assignors.topics import TopicTask, naming_of
 from events.knobs import Knobs
-from events.log.kafka.connection import Connection, connection_to, start_client
+from events.log.kafka.clients import start_client, stop_client
+from events.log.kafka.connection import Connection, connection_to
 from events.tasks import TaskId
 
 log = logging.getLogger(__name__)
@@ -75,7 +76,7 @@ class LagFetcher:
             new = [at for at in wanted if committed[at] is None]
             beginnings = await consumer.beginning_offsets(new) if new and self.auto_offset_reset.lower() != "latest" else {}
         finally:
-            await asyncio.gather(admin.close(), consumer.stop(), return_exceptions=True)
+            await asyncio.gather(stop_client(admin), stop_client(consumer))
         return {
             (at.topic, at.partition): partition_lag(
                 beginning=beginnings.get(at), end=ends.get(at), committed=committed[at], auto_offset_reset=self.auto_offset_reset

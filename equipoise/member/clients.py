@@ -12,9 +12,9 @@ from typing import Any
 
 import attrs
 
-from equipoise.member.link import abandon_producer, stop_consumer
 from equipoise.member.options import MemberOptions
-from events.log.kafka.connection import Connection, start_client
+from events.log.kafka.clients import abandon_producer, start_client, stop_client
+from events.log.kafka.connection import Connection
 from events.tasks import TaskId
 
 TRANSACTION_TIMEOUT_MS = 60_000
@@ -26,6 +26,10 @@ class _Introduction:
     """The first half of a transactional producer's start; the second asks for the producer's id, which fences whoever has it now."""
 
     producer: Any
+
+    @property
+    def client(self) -> Any:
+        return self.producer.client
 
     async def start(self) -> None:
         await self.producer.client.bootstrap()
@@ -77,7 +81,7 @@ class TaskClients:
         if self._connecting is not None:
             self._connecting.cancel()
             await asyncio.gather(self._connecting, return_exceptions=True)
-            await asyncio.gather(abandon_producer(self.producer), stop_consumer(self.consumer))
+            await asyncio.gather(abandon_producer(self.producer), stop_client(self.consumer))
 
     async def _connect(self) -> None:
         jobs = [asyncio.ensure_future(job) for job in (self._connect_producer(), self._connect_consumer())]

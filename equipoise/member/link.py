@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable
 from typing import Any
 
 from equipoise.member.options import MemberOptions, boot_ms
 from events.facts import Fact
-from events.log.kafka.connection import Connection, start_client
+from events.log.kafka.clients import abandon_producer, start_client, stop_client
+from events.log.kafka.connection import Connection
 from events.log.kafka.envelope import decision_record, group_key, group_of, pack_fact, partition_of, stored_decision
 from events.log.kafka.opening import reaching, read_opening
 from events.log.kafka.topics import Topics
@@ -70,9 +71,9 @@ class Link:
 
     async def close(self) -> None:
         if self._producer is not None:
-            await stop_producer(self._producer)
+            await stop_client(self._producer)
         if self._consumer is not None:
-            await stop_consumer(self._consumer)
+            await stop_client(self._consumer)
 
     async def _new_producer(self) -> None:
         from aiokafka import AIOKafkaProducer
@@ -222,46 +223,3 @@ class Link:
         while not self._outbox.empty():
             self._outbox.get_nowait()
             self._outbox.task_done()
-
-
-CLOSE_S = 5.0
-
-
-async def stop_producer(producer: Any) -> None:
-    """Sends what it has, and closes it; abandons it when that takes long."""
-    if not await _in_time(producer.stop()):
-        await abandon_producer(producer)
-
-
-async def abandon_producer(producer: Any) -> None:
-    """Closes it at once: what it has not sent yet is never sent.
-
-    aiokafka has no public way: `stop` sends everything first, however long that takes.
-    """
-    producer._closed = True
-    sending = producer._sender.sender_task
-    if sending is not None:
-        sending.cancel()
-    await _in_time(producer.client.close())
-    if sending is not None:
-        await asyncio.wait((sending,), timeout=CLOSE_S)
-        if sending.done() and not sending.cancelled():
-            sending.exception()  # it is known to be at an end; nobody else asks
-
-
-async def stop_consumer(consumer: Any) -> None:
-    """Closes it, whether brokers answer or not."""
-    await _in_time(consumer.stop())
-
-
-async def _in_time(coroutine: Coroutine[Any, Any, None]) -> bool:
-    """Whether it came to an end within CLOSE_S. In a task of its own: a client that is closed while a request is under way may end as cancelled, and
-    that must not be taken for the cancelling of whoever closes it."""
-    closing = asyncio.ensure_future(coroutine)
-    await asyncio.wait((closing,), timeout=CLOSE_S)
-    if not closing.done():
-        closing.cancel()
-        return False
-    if not closing.cancelled() and closing.exception() is not None:
-        _LOG.info("a client was not closed in order: %r", closing.exception())
-    return True

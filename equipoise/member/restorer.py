@@ -22,7 +22,8 @@ from equipoise.member.stores import Change, OpenStore, StateStore
 from equipoise.member.throttle import Throttle
 from equipoise.member.tokens import token_of
 from events.errors import InputError
-from events.log.kafka.connection import Connection, start_client
+from events.log.kafka.clients import start_client, stop_client
+from events.log.kafka.connection import Connection
 from events.log.kafka.opening import reaching
 from events.tasks import Lag, LagSentinel, TaskId
 
@@ -145,7 +146,7 @@ class Restorer:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         for consumer in (self._consumer, self._asker):
             if consumer is not None:
-                await consumer.stop()
+                await stop_client(consumer)
         for task in list(self._copies):
             self.leave(task)
         for stores in self._kept.values():

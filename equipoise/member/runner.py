@@ -21,10 +21,10 @@ import attrs
 
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import SOURCES_KEY, State, TaskContext, pack_sources, read_sources
-from equipoise.member.link import abandon_producer, stop_consumer, stop_producer
 from equipoise.member.options import MemberOptions
 from equipoise.member.stores import Change, StateStore
 from equipoise.member.tokens import token_header
+from events.log.kafka.clients import abandon_producer, stop_client
 from events.tasks import TaskId
 
 _LOG = logging.getLogger(__name__)
@@ -340,7 +340,7 @@ class TaskRunner:
     async def _stop_writing(self) -> None:
         producer, self._producer = self._producer, None
         if producer is not None:
-            await (abandon_producer(producer) if self._aborted else stop_producer(producer))
+            await (abandon_producer(producer) if self._aborted else stop_client(producer))
 
     async def _put_away(self) -> None:
         consumer, self._consumer = self._consumer, None
@@ -348,7 +348,7 @@ class TaskRunner:
             await self._permit.put_stores_back(self.task)
         await self._stop_writing()
         if consumer is not None:
-            await stop_consumer(consumer)
+            await stop_client(consumer)
         if self._connected is not None:  # it was to stop before it had begun
             await self._connected.close()
 

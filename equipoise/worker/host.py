@@ -20,7 +20,7 @@ from equipoise.worker.reading import FactReader, PartitionReading, next_fact
 from equipoise.worker.settings import WorkerSettings
 from events.errors import EquipoiseError
 from events.facts import Fact, LogOpened, ProbingTick
-from events.log.kafka.connection import start_client
+from events.log.kafka.clients import start_client, stop_client
 from events.log.kafka.envelope import group_key, pack_decision, pack_fact
 from events.records import DecisionRecord, Record
 from statemachine.machine import GroupMachine
@@ -135,8 +135,7 @@ class PartitionHost:
         finally:
             self.leading = False
             self._counts.forget(self.lead.groups)
-            with contextlib.suppress(Exception):
-                await asyncio.wait_for(self._producer.stop(), 3.0)
+            await stop_client(self._producer, within_s=3.0)
 
     def _fail(self, error: BaseException) -> None:
         self.leading = False

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import gc
 import itertools
 import os
 from collections.abc import Iterator
 
 import pytest
+from aiokafka.conn import AIOKafkaConnection
 
 from tests.live.brokers import Brokers
 
@@ -22,6 +24,22 @@ def bootstrap() -> Iterator[str]:
         return
     with Brokers() as brokers:
         yield brokers.bootstrap
+
+
+@pytest.fixture(autouse=True)
+def no_connection_stays_open() -> Iterator[None]:
+    """Whatever a test does to brokers: the clients in this process close all their connections. One that stays open would be an error of whichever
+    test comes later, when it is collected."""
+    before = {id(each) for each in open_connections()}
+    yield
+    left = [each for each in open_connections() if id(each) not in before]
+    assert not left, f"left open: {left}"
+
+
+def open_connections() -> list[AIOKafkaConnection]:
+    """Of every client in this process, whether anybody still knows it or not."""
+    every = [each for each in gc.get_objects() if isinstance(each, AIOKafkaConnection)]
+    return [each for each in every if each._writer is not None and not each._writer.is_closing()]
 
 
 @pytest.fixture

@@ -3,9 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import gc
-import itertools
-from typing import Any
 
 import pytest
 
@@ -13,7 +10,7 @@ from events.errors import InputError
 from events.facts import LogOpened
 from events.log.kafka.connection import Connection
 from events.log.kafka.envelope import pack_fact
-from events.log.kafka.opening import NotThereError, admin_client, ensure_topics, first_record, open_partitions, partition_count, read_opening, reader
+from events.log.kafka.opening import NotThereError, admin_client, ensure_topics, first_record, open_partitions, partition_count, read_opening
 from events.log.kafka.topics import Topics
 
 
@@ -62,30 +59,3 @@ async def test_a_log_is_there_once_every_partition_is_open(bootstrap: str, prefi
     assert await open_partitions(connection, topics) == begun
     assert [await first_record(connection, topics, partition) for partition in range(3)] == [begun] * 3
     assert await read_opening(connection, topics) == begun
-
-
-@pytest.mark.parametrize("kind", ["reader", "admin"])
-async def test_a_start_that_is_called_off_leaves_no_connection_open(kind: str, bootstrap: str) -> None:
-    """Called off at every point of its way."""
-    from aiokafka.conn import AIOKafkaConnection
-
-    def still_open() -> list[Any]:
-        every = [each for each in gc.get_objects() if isinstance(each, AIOKafkaConnection)]
-        return [each for each in every if each._writer is not None and not each._writer.is_closing()]
-
-    before = still_open()
-    opening = {"reader": reader, "admin": admin_client}[kind]
-
-    async def open_and_close() -> None:
-        async with opening(Connection(bootstrap=bootstrap)):
-            pass
-
-    for turns in itertools.count():
-        running = asyncio.create_task(open_and_close())
-        await asyncio.sleep(turns * 0.0003)
-        if not running.cancel():
-            break
-        (outcome,) = await asyncio.gather(running, return_exceptions=True)
-        assert outcome is None or isinstance(outcome, asyncio.CancelledError)  # None: too late, it was closing already
-    assert turns > 3
-    assert [each for each in still_open() if each not in before] == []

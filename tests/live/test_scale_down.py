@@ -62,12 +62,12 @@ async def test_members_are_asked_released_and_gone_and_no_order_is_lost(bootstra
             assert (dry["keep"], len(dry["asked"])) == (2, 2)
             assert not state.asked, "nobody is asked by looking"
 
-            tool = await run(orders, tmp_path, "--to", "50%")
-            gone = [each["member"] for each in dry["asked"]]
+            tool = await run(orders, tmp_path, "--to", "50%")  # not always whom the dry run named: what each holds has grown since
+            gone = [member for member in names if f"{member} left" in tool.err.splitlines()]
+            assert len(gone) == 2
             for member in gone:
                 assert await orders.gone(names[member]) == 0, "who was released ends by itself"
                 assert f"{member} is asked to leave" in orders.said(names[member])
-                assert f"{member} left" in tool.err.splitlines()
             assert "2 members gone after" in tool.out
             assert (len(state.owner), sorted(state.members), state.asked) == (6, sorted({"m1", "m2", "m3", "m4"} - set(gone)), {})
 

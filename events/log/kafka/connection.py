@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 import ssl
 from collections.abc import Mapping
@@ -15,7 +14,6 @@ from events.errors import InputError
 from events.log.kafka.settings import build, from_environment, setting
 
 _TEXT_OR_NONE = fields.optional(fields.text())
-_WHOLE_START_S = 1.0
 MISSING = "Kafka needs the extra: pip install 'equipoise[kafka]'"
 
 
@@ -73,20 +71,3 @@ class Connection:
 def connection_to(bootstrap: str, environ: Mapping[str, str] = os.environ) -> Connection:
     """A connection to `bootstrap`, with TLS and SASL as the environment says."""
     return build(Connection, ("environment", from_environment(Connection, environ)), ("address", {"bootstrap": bootstrap}))
-
-
-async def start_client(client: Any) -> None:
-    """Starts a client of aiokafka; what does not come to run is closed, whether it failed or was called off.
-
-    A start that is called off comes to its end first, if brokers answer within a second: aiokafka would lose the connection over which it is
-    asking for the cluster's brokers, and it would stay open.
-    """
-    starting = asyncio.ensure_future(client.start())
-    try:
-        await asyncio.shield(starting)
-    except BaseException:
-        await asyncio.wait((starting,), timeout=_WHOLE_START_S)
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        await (client.stop if hasattr(client, "stop") else client.close)()
-        raise

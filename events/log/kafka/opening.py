@@ -11,7 +11,8 @@ from typing import Any
 
 from events.errors import EquipoiseError, InputError
 from events.facts import LogOpened
-from events.log.kafka.connection import MISSING, Connection, start_client
+from events.log.kafka.clients import start_client, stop_client
+from events.log.kafka.connection import MISSING, Connection
 from events.log.kafka.envelope import fact_record, fact_row, pack_fact
 from events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
 
@@ -64,7 +65,7 @@ async def admin_client(connection: Connection) -> AsyncIterator[Any]:
     try:
         yield client
     finally:
-        await client.close()
+        await stop_client(client)
 
 
 @contextlib.asynccontextmanager
@@ -79,7 +80,7 @@ async def reader(connection: Connection, **options: Any) -> AsyncIterator[Any]:
     try:
         yield consumer
     finally:
-        await consumer.stop()
+        await stop_client(consumer)
 
 
 # ------------------------------------------------------------------------------------------------------------------ topics
@@ -186,7 +187,7 @@ async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
                     await producer.send_and_wait(topics.facts, pack_fact(event), key=b"", partition=partition)
                 opened = opened or await first_record(connection, topics, partition)
     finally:
-        await producer.stop()
+        await stop_client(producer)
     assert opened is not None, "every partition has been opened"
     return opened
 

@@ -1,0 +1,94 @@
+"""Starting and ending clients of aiokafka, so that nothing of them runs on and no connection stays open, whatever brokers do meanwhile.
+
+aiokafka closes its connections last. When a step before that fails, hangs on a broker that does not answer, or is called off, they stay open, and a
+task that connects anew may run on. There is no public way to the rest of the way down; what is used of a client's insides for it is in this file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Iterator
+from typing import Any
+
+_LOG = logging.getLogger(__name__)
+CLOSE_S = 5.0
+"""How long a client may take to send what it has and to say goodbye."""
+_WHOLE_START_S = 1.0
+_CUT_AGAIN_S = 0.1
+
+
+async def start_client(client: Any) -> None:
+    """Starts a producer, consumer or admin client; what does not come to run is closed, whether it failed or was called off.
+
+    A start that is called off comes to its end first, if brokers answer within a second: aiokafka would lose the connection over which it is
+    asking for the cluster's brokers, and it would stay open.
+    """
+    starting = asyncio.ensure_future(client.start())
+    try:
+        await asyncio.shield(starting)
+    except BaseException:
+        await asyncio.wait((starting,), timeout=_WHOLE_START_S)
+        starting.cancel()
+        await asyncio.gather(starting, return_exceptions=True)
+        await stop_client(client)
+        raise
+
+
+async def stop_client(client: Any, *, within_s: float = CLOSE_S) -> None:
+    """Stops a producer, consumer or admin client: in order if that takes no longer than `within_s`, else at once. May be called again, and called
+    off: then at once, too."""
+    # In a task of its own: a client that is closed while a request is under way may end as cancelled, and that must not be taken for the cancelling
+    # of whoever closes it.
+    stopping = asyncio.ensure_future(client.stop() if hasattr(client, "stop") else client.close())
+    try:
+        await asyncio.wait((stopping,), timeout=within_s)
+        if stopping.done() and not stopping.cancelled() and stopping.exception() is not None:
+            _LOG.info("a client was not closed in order: %r", stopping.exception())
+    finally:
+        stopping.cancel()
+        tasks = _cut(client)
+    await _ended(client, [*tasks, stopping])
+
+
+async def abandon_producer(producer: Any) -> None:
+    """Closes it at once: what it has not sent yet is never sent. `stop` sends everything first, however long that takes."""
+    producer._closed = True
+    await _ended(producer, _cut(producer))
+
+
+def _cut(client: Any) -> list[asyncio.Task[Any]]:
+    """Ends all that runs and all connections, as far as that takes no waiting. Returns what has still to come to its end."""
+    connected = client.client if hasattr(client, "client") else client._client
+    connected.cluster._brokers.clear()  # who would connect anew finds nowhere to
+    connected.cluster._bootstrap_brokers.clear()
+    running = [task for task in (connected._sync_task, *_tasks(client)) if task is not None and not task.done()]
+    for task in running:
+        task.cancel()
+    for connection in list(connected._conns.values()):
+        writer = connection._writer
+        connection.close()
+        if writer is not None:
+            writer.transport.abort()  # closing waits until the broker has taken what was written
+    return running
+
+
+async def _ended(client: Any, tasks: list[asyncio.Task[Any]]) -> None:
+    end_s = time.monotonic() + CLOSE_S
+    while (running := [task for task in tasks if not task.done()]) and time.monotonic() < end_s:
+        await asyncio.wait(running, timeout=_CUT_AGAIN_S)
+        _cut(client)  # what was opened on the way; and a sender that is called off calls off one of its requests at a time
+    for task in tasks:
+        if task.done() and not task.cancelled():
+            task.exception()  # it is known to be at an end; nobody else asks
+
+
+def _tasks(client: Any) -> Iterator[asyncio.Task[Any] | None]:
+    fetcher, coordinator, sender = (getattr(client, name, None) for name in ("_fetcher", "_coordinator", "_sender"))
+    if fetcher is not None:
+        yield fetcher._fetch_task
+        yield from fetcher._pending_tasks
+    for name in ("_coordination_task", "_heartbeat_task", "_commit_refresh_task", "_reset_committed_task"):
+        yield getattr(coordinator, name, None)
+    yield getattr(sender, "sender_task", None)

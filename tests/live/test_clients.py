@@ -1,0 +1,136 @@
+"""Clients of aiokafka end for good, whatever state they and their brokers are in. `no_connection_stays_open` looks at every test here."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import signal
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import NewTopic
+
+from events.log.kafka.clients import abandon_producer, start_client, stop_client
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import admin_client, reader
+from tests.live.brokers import Brokers
+from tests.live.conftest import open_connections
+
+AWAY = ["answers", "stands still", "is dead"]
+
+
+@pytest.fixture
+def brokers() -> Iterator[Brokers]:
+    with Brokers() as brokers:
+        yield brokers
+
+
+@contextmanager
+def away(brokers: Brokers, how: str) -> Iterator[None]:
+    if how == "is dead":
+        brokers.kill(0)
+    if how != "stands still":
+        yield
+        return
+    os.kill(brokers.pid(0), signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        os.kill(brokers.pid(0), signal.SIGCONT)
+
+
+async def writing(connection: Connection, **options: Any) -> Any:
+    """A producer that has written one record into a new topic."""
+    async with admin_client(connection) as admin:
+        await admin.create_topics([NewTopic("numbers", 1, 1)])
+    producer = AIOKafkaProducer(**connection.options(), **options)
+    await start_client(producer)
+    await write(producer, 1)
+    return producer
+
+
+async def write(producer: Any, count: int) -> None:
+    for number in range(count):
+        await producer.send("numbers", b"%04d" % number * 1_000, partition=0)
+
+
+@pytest.mark.parametrize("how", AWAY)
+@pytest.mark.parametrize("group", [None, "readers"])
+async def test_a_consumer_that_is_asking(how: str, group: str | None, brokers: Brokers) -> None:
+    connection, tp = Connection(bootstrap=brokers.bootstrap), TopicPartition("numbers", 0)
+    await stop_client(await writing(connection))
+    consumer = AIOKafkaConsumer(**connection.options(), group_id=group, auto_offset_reset="earliest")
+    await start_client(consumer)
+    consumer.assign([tp])
+    await consumer.getone()
+    with away(brokers, how):
+        asking = [
+            asyncio.ensure_future(ask) for ask in (consumer.getmany(timeout_ms=60_000), consumer.end_offsets([tp]), consumer.beginning_offsets([tp]))
+        ]
+        if group is not None:
+            asking.append(asyncio.ensure_future(consumer.committed(tp)))
+        await asyncio.sleep(0.2)
+        began_s = time.monotonic()
+        await stop_client(consumer, within_s=1.0)
+        assert time.monotonic() - began_s < 4.0
+        assert open_connections() == []
+        for each in asking:
+            each.cancel()
+        await asyncio.gather(*asking, return_exceptions=True)
+
+
+@pytest.mark.parametrize("how", AWAY)
+@pytest.mark.parametrize("abandoned", [False, True])
+async def test_a_producer_that_is_sending(how: str, abandoned: bool, brokers: Brokers) -> None:
+    producer = await writing(Connection(bootstrap=brokers.bootstrap), enable_idempotence=True)
+    with away(brokers, how):
+        sending = asyncio.ensure_future(write(producer, 20_000))
+        await asyncio.sleep(0.2)
+        began_s = time.monotonic()
+        await (abandon_producer(producer) if abandoned else stop_client(producer, within_s=1.0))
+        assert time.monotonic() - began_s < 4.0
+        assert open_connections() == []
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+
+
+@pytest.mark.parametrize("how", AWAY)
+async def test_stopping_may_be_called_off(how: str, brokers: Brokers) -> None:
+    producer = await writing(Connection(bootstrap=brokers.bootstrap), enable_idempotence=True)
+    with away(brokers, how):
+        sending = asyncio.ensure_future(write(producer, 1_000))
+        await asyncio.sleep(0.1)
+        stopping = asyncio.ensure_future(stop_client(producer, within_s=30.0))
+        await asyncio.sleep(0.0)
+        stopping.cancel()
+        await asyncio.wait((stopping,), timeout=5.0)
+        assert stopping.cancelled()
+        assert open_connections() == []
+        sending.cancel()
+        await asyncio.gather(sending, return_exceptions=True)
+    await stop_client(producer)  # and again does no harm
+
+
+@pytest.mark.parametrize("kind", ["reader", "admin"])
+async def test_a_start_that_is_called_off_leaves_no_connection_open(kind: str, bootstrap: str) -> None:
+    """Called off at every point of its way."""
+    opening = {"reader": reader, "admin": admin_client}[kind]
+
+    async def open_and_close() -> None:
+        async with opening(Connection(bootstrap=bootstrap)):
+            pass
+
+    for turns in itertools.count():
+        running = asyncio.create_task(open_and_close())
+        await asyncio.sleep(turns * 0.0003)
+        if not running.cancel():
+            break
+        (outcome,) = await asyncio.gather(running, return_exceptions=True)
+        assert outcome is None or isinstance(outcome, asyncio.CancelledError)  # None: too late, it was closing already
+    assert turns > 3
+    assert open_connections() == []
