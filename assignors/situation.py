@@ -38,7 +38,8 @@ def pool_of(members: Iterable[str]) -> Pool:
 
 @attrs.frozen(eq=False)
 class Alike:
-    """Tasks in rising order that differ in their names and in the size of their state only: nobody owns them, has a copy of them, or had them before.
+    """Tasks in rising order that differ in their names and in the size of their state only, as far as a target asks: nobody owns them, has a copy of
+    them, or had them before.
 
     In a new group these are all. What is true of `first` is true of all of them, so it is found out once.
     """
