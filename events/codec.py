@@ -48,7 +48,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     103: (1, decisions.MemberAssigned),
     104: (1, decisions.AssignmentProposed),
     105: (1, decisions.EventRejected),
-    106: (1, decisions.Checkpointed),
+    106: (2, decisions.Checkpointed),
     107: (1, decisions.MemberWarned),
     108: (1, decisions.MemberAsked),
 }

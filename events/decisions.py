@@ -184,6 +184,8 @@ class Checkpointed:
 
     state_sha256: str = attrs.field(validator=fields.text(64, 64))
     seq: int = attrs.field(validator=fields.integer())
+    form: int = attrs.field(default=0, validator=fields.integer())
+    """The form of the state that was hashed (`statemachine.snapshots.FORM`); 0: nobody said. Hashes of two forms say nothing about each other."""
 
 
 Decision = (

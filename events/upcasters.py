@@ -18,6 +18,7 @@ from events.tasks import Lag, TaskId
 PARTITIONS_OBSERVED = 4
 MEMBER_JOINED = 5
 LAG_REPORTED = 6
+CHECKPOINTED = 106
 
 
 @attrs.frozen(kw_only=True)
@@ -102,6 +103,14 @@ class LagReportedV1:
     load: LoadV1 | None = attrs.field(default=None, validator=fields.optional(fields.instance_of(LoadV1)))
 
 
+@attrs.frozen(kw_only=True)
+class CheckpointedV1:
+    """Checkpointed before it said in which form the state was hashed."""
+
+    state_sha256: str = attrs.field(validator=fields.text(64, 64))
+    seq: int = attrs.field(validator=fields.integer())
+
+
 def _lag_reported_2(wire: list[Any]) -> list[Any]:
     """Nothing is said of how busy it is with tasks, at the end of its load."""
     *rest, load = wire
@@ -123,11 +132,17 @@ def _member_joined_3(wire: list[Any]) -> list[Any]:
     return [*wire, False]
 
 
+def _checkpointed_2(wire: list[Any]) -> list[Any]:
+    """A form that nobody said, at the end."""
+    return [*wire, 0]
+
+
 PAST_SHAPES: Mapping[tuple[int, int], type] = {
     (PARTITIONS_OBSERVED, 1): PartitionsObservedV1,
     (MEMBER_JOINED, 1): MemberJoinedV1,
     (MEMBER_JOINED, 2): MemberJoinedV2,
     (LAG_REPORTED, 1): LagReportedV1,
+    (CHECKPOINTED, 1): CheckpointedV1,
 }
 """(kind, version) -> the class that version had. JSON Lines of that version are read with it."""
 
@@ -136,6 +151,7 @@ STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (MEMBER_JOINED, 1): _member_joined_2,
     (MEMBER_JOINED, 2): _member_joined_3,
     (LAG_REPORTED, 1): _lag_reported_2,
+    (CHECKPOINTED, 1): _checkpointed_2,
 }
 """(kind, version n) -> the step from wire form n to wire form n + 1."""
 

@@ -2,7 +2,8 @@
 
 One pass, in memory that does not grow with the log (PROTOCOL L4-L7). Three answers:
 
-- *identical*: every stored decision is the recomputed one: number, cause, index, the fact's checksum, and the encoded bytes.
+- *identical*: every stored decision is the recomputed one: number, cause, index, the fact's checksum, and the encoded bytes. Hashes of the state in
+  a form that this build does not write are the exception: they are counted apart, as not compared.
 - *divergence*: the first decision that is not; with its fact, both decisions, and what they would have made different.
 - *cannot verify*: the log is damaged, or this build is not the one that may judge it (assignor, behaviour or solver version). Never a false
   divergence: under another solver version a plan that was not the only optimum may rightly differ (docs/architecture.md, "Determinism").
@@ -41,6 +42,7 @@ from events.records import DecisionRecord, Record
 from events.tasks import tasks_text
 from replay.refold import Entry
 from statemachine.machine import GroupMachine, Load
+from statemachine.snapshots import is_of_another_form
 from statemachine.state import GroupState
 
 MOST_WAITING = 100_000
@@ -124,6 +126,8 @@ class GroupVerification:
     """Stored decisions that are the recomputed ones."""
     checkpoints: int
     """Of them, hashes of the whole state."""
+    not_compared: int
+    """Stored hashes of the whole state in a form that this build does not write (PROTOCOL L7): that one stands there was compared, not what it is."""
     repeated: int
     """Stored a second time, identically."""
     not_yet_written: int
@@ -141,6 +145,7 @@ class GroupVerification:
             "facts": self.facts,
             "decisions_identical": self.compared,
             "checkpoints_identical": self.checkpoints,
+            "checkpoints_not_compared": self.not_compared,
             "repeated": self.repeated,
             "not_yet_written": self.not_yet_written,
             "offset": self.offset,
@@ -233,9 +238,11 @@ class _Waiting:
     fact: Record
 
 
-_SAVED = 1
+_SAVED = 2
 """Form of a saved verification."""
 _DIGEST_BYTES = 8
+_NO_DIGEST = bytes(_DIGEST_BYTES)
+"""Of a decision that was not compared."""
 
 
 def _save_waiting(each: _Waiting) -> list[Any]:
@@ -268,7 +275,7 @@ class GroupVerifier:
         self._other_solver = ""
         """The solver the log is pinned to, when it is not this build's."""
         self._other_optimum = False
-        self._facts = self._compared = self._checkpoints = self._repeated = self._recomputed = 0
+        self._facts = self._passed = self._checkpoints = self._not_compared = self._repeated = self._recomputed = 0
         self._problem = ""
         self._offset: int | None = None
         self._divergence: Divergence | None = None
@@ -318,7 +325,7 @@ class GroupVerifier:
             return
         if self._problem:
             return
-        if record.number <= self._compared:
+        if record.number <= self._passed:
             self._compare_repeated(record)
         elif not self._waiting:
             self._missing_here(record)
@@ -326,12 +333,12 @@ class GroupVerifier:
             self._compare(record, self._waiting[0])
 
     def _compare_repeated(self, record: DecisionRecord) -> None:
-        oldest = self._compared - len(self._digests) + 1
+        oldest = self._passed - len(self._digests) + 1
         if record.number < oldest:
             far = f"is stored again over {self._digests.maxlen:,} decisions later"
             self._problem = f"offset {record.caused_by}: decision {record.number} {far}; the copies cannot be compared"
             self._offset = record.caused_by
-        elif self._digests[record.number - oldest] == _digest(record):
+        elif is_of_another_form(record.decision) or self._digests[record.number - oldest] in (_digest(record), _NO_DIGEST):
             self._repeated += 1
         else:
             self._diverge(f"decision {record.number} is stored twice, and the copies differ", None, None, record)
@@ -348,14 +355,20 @@ class GroupVerifier:
     def _compare(self, record: DecisionRecord, waiting: _Waiting) -> None:
         recomputed = waiting.record
         if _header(record) == _header(recomputed) and codec.encode(record.decision) == codec.encode(recomputed.decision):
-            self._waiting.popleft()
-            self._compared += 1
+            self._pass(_digest(record))
             self._checkpoints += isinstance(record.decision, Checkpointed)
-            self._digests.append(_digest(record))
+        elif _header(record) == _header(recomputed) and _differ_in_form(record.decision, recomputed.decision):
+            self._pass(_NO_DIGEST)
+            self._not_compared += 1
         elif record.number != recomputed.number:
             self._diverge(f"decision {recomputed.number} is missing in the log: it goes on with {record.number}", waiting.fact, recomputed, record)
         else:
             self._diverge(_what_differs(record, recomputed), waiting.fact, recomputed, record)
+
+    def _pass(self, digest: bytes) -> None:
+        self._waiting.popleft()
+        self._passed += 1
+        self._digests.append(digest)
 
     def _diverge(self, problem: str, fact: Record | None, recomputed: DecisionRecord | None, stored: DecisionRecord) -> None:
         offset = stored.caused_by if recomputed is None else recomputed.caused_by
@@ -374,7 +387,7 @@ class GroupVerifier:
         """Everything that `restore` needs to go on. Of one that is over only the counts are kept, and that it is."""
         over = self.is_over
         waiting = [] if over else [_save_waiting(each) for each in self._waiting]
-        counts = [self._facts, self._compared, self._checkpoints, self._repeated, self._recomputed]
+        counts = [self._facts, self._passed, self._checkpoints, self._not_compared, self._repeated, self._recomputed]
         flags = [self._overflowed, self._other_solver, self._other_optimum]
         problem = self._problem or ("" if self._divergence is None else self._divergence.problem)
         machine = b"" if over else self.machine.snapshot()
@@ -391,7 +404,7 @@ class GroupVerifier:
         group = cls(name, load, remembered=remembered)
         if machine:
             group.machine = GroupMachine.restore(machine, load=group._remember, any_solver=True)
-        group._facts, group._compared, group._checkpoints, group._repeated, group._recomputed = counts
+        group._facts, group._passed, group._checkpoints, group._not_compared, group._repeated, group._recomputed = counts
         group._overflowed, group._other_solver, group._other_optimum = flags
         group._problem, group._offset = problem, offset
         group._waiting.extend(_restore_waiting(name, group.machine.state.log_id, each) for each in waiting)
@@ -415,14 +428,22 @@ class GroupVerifier:
             group=self.name,
             verdict=verdict,
             facts=self._facts,
-            compared=self._compared,
+            compared=self._passed - self._not_compared,
             checkpoints=self._checkpoints,
+            not_compared=self._not_compared,
             repeated=self._repeated,
-            not_yet_written=0 if self.is_over else self._recomputed - self._compared,
+            not_yet_written=0 if self.is_over else self._recomputed - self._passed,
             divergence=divergence,
             problem=self._problem,
             offset=self._offset,
         )
+
+
+def _differ_in_form(stored: Decision, recomputed: Decision) -> bool:
+    """Two hashes of the state after the same fact, each in a form of its own: nothing can be said of them."""
+    if not isinstance(stored, Checkpointed) or not isinstance(recomputed, Checkpointed):
+        return False
+    return stored.form != recomputed.form and stored.seq == recomputed.seq
 
 
 def _header(record: DecisionRecord) -> tuple[str, str, int, int, int, int]:

@@ -154,7 +154,7 @@ class GroupMachine:
         self.state.number += emitted
         checkpoint = self.snapshot()
         self.state.number -= emitted
-        return Checkpointed(state_sha256=hashlib.sha256(checkpoint).hexdigest(), seq=self.state.seq)
+        return Checkpointed(state_sha256=hashlib.sha256(checkpoint).hexdigest(), seq=self.state.seq, form=snapshots.FORM)
 
     @property
     def next_deadline_ms(self) -> int | None:
@@ -169,7 +169,7 @@ class GroupMachine:
 
     @classmethod
     def restore(cls, checkpoint: bytes, *, load: Load = registry.load, any_solver: bool = False) -> GroupMachine:
-        """A machine that continues identically. Raises InputError for bytes that are no snapshot of this or an earlier build, GroupHalted when the
+        """A machine that continues identically. Raises InputError for bytes that are no snapshot, or of another form, GroupHalted when the
         assignor or solver the group needs is missing."""
         machine = cls(load=load, any_solver=any_solver)
         machine.state = snapshots.load(checkpoint)

@@ -58,6 +58,9 @@ def verification_parts(verification: Verification) -> list[str | Table]:
     columns = ("group", "verdict", "facts", "decisions identical", "state hashes", "repeated", "not yet written")
     rows = [(each.group, each.verdict.value, each.facts, each.compared, each.checkpoints, each.repeated, each.not_yet_written) for each in groups]
     parts += [Table(columns=columns, rows=rows)] if rows else []
+    not_compared = sum(group.not_compared for group in groups)
+    if not_compared:
+        parts.append(f"not compared: {counted(not_compared, 'state hash', 'state hashes')} in a form of the state that this build does not write")
     for group in groups:
         if group.divergence is not None:
             parts += divergence_parts(group.group, group.divergence)

@@ -4,22 +4,25 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import AsyncGenerator, AsyncIterator, Callable
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Hashable
 from typing import Any
 
 import attrs
 
 from equipoise.worker.checkpoints import Found, Index, find
+from events import codec
+from events.decisions import Checkpointed
 from events.errors import DamagedError, InputError, UnknownKindError
 from events.facts import LogOpened
 from events.log.kafka.connection import Connection
-from events.log.kafka.envelope import fact_record, fact_row, pack_fact, stored_decision
+from events.log.kafka.envelope import StoredDecision, decision_record, fact_record, fact_row, pack_fact, stored_decision
 from events.log.kafka.opening import check_append_time, reader
 from events.log.kafka.topics import Topics
 from events.records import Record
-from statemachine.partition import Folded, PartitionLead
+from statemachine.partition import Folded, PartitionLead, identity_of
 
 _LOG = logging.getLogger(__name__)
+_CHECKPOINTED = codec.kind_of(Checkpointed)
 
 
 @attrs.frozen(kw_only=True)
@@ -58,7 +61,7 @@ class PartitionReading:
                 stored = stored_decision(record.key, record.value, place)
                 if stored.log_id != self.opened.log_id:
                     raise DamagedError(stored.row.caused_by, f"its decision at {place} is of another log")
-                lead.take_published(stored.row.group, stored.row.number, stored.row.checksum)
+                lead.take_published(stored.row.group, stored.row.number, published_identity(stored))
                 if published is not None:
                     published(stored.row.caused_by, record.offset)
         return Begun(lead=lead, found=found)
@@ -96,6 +99,14 @@ class PartitionReading:
         from aiokafka import TopicPartition
 
         return TopicPartition(topic, self.partition)
+
+
+def published_identity(stored: StoredDecision) -> Hashable:
+    """Of a version that this build writes it is the checksum, and nothing is decoded; else what it would be today."""
+    row = stored.row
+    if row.kind != _CHECKPOINTED and (row.kind not in codec.KINDS or row.version == codec.KINDS[row.kind][0]):
+        return row.checksum
+    return identity_of(decision_record(stored))
 
 
 class FactReader:

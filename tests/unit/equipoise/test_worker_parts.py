@@ -6,6 +6,7 @@ import itertools
 import re
 from pathlib import Path
 
+import attrs
 import pytest
 
 from equipoise.live import LiveSettings, read_settings
@@ -13,14 +14,19 @@ from equipoise.worker import checkpoints
 from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_record
 from equipoise.worker.metrics import Counts, GroupCollector
 from equipoise.worker.observer import in_parts
+from equipoise.worker.reading import published_identity
 from equipoise.worker.settings import WorkerSettings
+from events import codec
 from events.codec import make_record
+from events.decisions import Checkpointed, Decision, MemberAsked
 from events.errors import DamagedError, InputError
 from events.facts import Fact, LogOpened, MemberJoined, MemberLeft, PartitionsObserved, ProbingTick, Subtopology, TopologyDeclared
 from events.log import open_log
-from events.log.kafka.envelope import fact_row
+from events.log.kafka.envelope import StoredDecision, fact_row, pack_decision, stored_decision
+from events.records import DecisionRecord
 from statemachine.machine import GroupMachine
-from statemachine.partition import StoredCheckpoint
+from statemachine.partition import OTHER_FORM, StoredCheckpoint
+from statemachine.snapshots import FORM
 from tests.groups import LOG_OPENED, configured
 
 Pair = tuple[bytes, bytes | None]
@@ -55,6 +61,22 @@ def test_what_is_of_another_log_or_no_checkpoint_at_all_is_passed_over() -> None
     records: list[Pair] = [(b"rubbish", b"rubbish"), (b"", None), *of_another]
     found = find("log", records)
     assert (found.checkpoints, found.index) == ({}, Index())
+
+
+def published(decision: Decision) -> StoredDecision:
+    return stored_decision(b"g", pack_decision(DecisionRecord("log", "g", 7, 12, 0, 99, decision)), "decisions/0@5")
+
+
+def test_what_is_published_is_known_by_its_checksum_and_a_hash_of_another_form_by_nothing() -> None:
+    """Bytes of a version before, too: `Checkpointed` of version 1 names no form."""
+    of_today = Checkpointed(state_sha256="a" * 64, seq=5, form=FORM)
+    for decision in (of_today, MemberAsked(member_id="m1", incarnation=1, leave=True)):
+        stored_today = published(decision)
+        assert published_identity(stored_today) == stored_today.row.checksum
+    assert published_identity(published(attrs.evolve(of_today, form=FORM + 1))) == OTHER_FORM
+    row = published(of_today).row
+    _, payload = codec.payload_from_json("Checkpointed", 1, {"state_sha256": "a" * 64, "seq": 5})
+    assert published_identity(StoredDecision(attrs.evolve(row, version=1, payload=payload), "log", 99)) == OTHER_FORM
 
 
 def test_an_index_is_good_only_with_every_checkpoint_that_it_rests_on() -> None:

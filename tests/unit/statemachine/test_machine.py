@@ -473,11 +473,11 @@ def test_bytes_that_are_no_snapshot_are_an_input_error(checkpoint: bytes):
         GroupMachine.restore(checkpoint)
 
 
-def test_a_later_snapshot_version_is_named():
+def test_another_form_of_a_snapshot_is_named():
     snapshot = bytearray(GroupMachine().snapshot())
     place = snapshot.index(b"equipoise-state") + len(b"equipoise-state")
     snapshot[place] = 99
-    with pytest.raises(InputError, match="checkpoint version 99 is not known"):
+    with pytest.raises(InputError, match="has form 99, this build reads form 1"):
         GroupMachine.restore(bytes(snapshot))
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import attrs
 import pytest
 
 from events.codec import checksum_of, make_record
@@ -9,7 +10,7 @@ from events.decisions import Checkpointed
 from events.errors import GapError, RepeatError
 from events.facts import Fact, LogOpened, MemberLeft, PartitionsObserved, ProbingTick, Undecodable
 from events.records import DecisionRecord, Record
-from statemachine.partition import PartitionLead, StoredCheckpoint
+from statemachine.partition import OTHER_FORM, PartitionLead, StoredCheckpoint, identity_of
 from tests.groups import configured, joined, topology
 
 CONFIG = configured(checkpoint_every_records=4, initial_delay_ms=500, max_step_ms=1_000)
@@ -98,6 +99,40 @@ def test_a_checkpoint_waits_for_the_decisions_up_to_it() -> None:
     lead.stored(checkpoint)
     assert lead.groups["a"].checkpoint_offset == checkpoint.offset
     assert lead.recovery_offset == lead.groups["b"].from_offset  # which has none
+
+
+def test_a_published_hash_of_another_form_is_passed_and_counted_and_nothing_else_is() -> None:
+    whole = PartitionLead()
+    decisions = folded(whole, history())
+    older = {
+        each.number: attrs.evolve(each, decision=Checkpointed(state_sha256="0" * 64, seq=each.decision.seq, form=0))
+        for each in decisions
+        if isinstance(each.decision, Checkpointed) and each.group == "a"
+    }
+
+    def published(*, twice: bool = False) -> PartitionLead:
+        lead = PartitionLead()
+        for each in decisions:
+            other = older.get(each.number, each) if each.group == "a" else each
+            for copy in (other, each) if twice else (other,):
+                lead.take_published(copy.group, copy.number, identity_of(copy))
+        return lead
+
+    lead = published()
+    assert folded(lead, history()) == []
+    assert snapshots(lead) == snapshots(whole)
+    assert lead.groups["a"].not_compared == len(older) > 0 == lead.groups["b"].not_compared
+    assert lead.groups["a"].confirmed == whole.groups["a"].machine.state.number - len(older)
+
+    lead = published(twice=True)  # by two workers, each of its own form: the copy that can be compared is
+    assert folded(lead, history()) == []
+    assert (lead.groups["a"].not_compared, lead.groups["a"].confirmed) == (0, whole.groups["a"].machine.state.number)
+
+    lead = PartitionLead()
+    lead.take_published("a", 1, OTHER_FORM)  # where another decision stands
+    folded(lead, history())
+    assert lead.groups["a"].halted is not None
+    assert lead.groups["a"].halted.code == "published_differs"
 
 
 @pytest.mark.parametrize(("what", "code"), [("differs", "published_differs"), ("twice", "published_differs"), ("gap", "published_gap")])
