@@ -174,6 +174,25 @@ def test_a_join_moves_the_fewest_in_the_fewest_rounds(count: int, members: int, 
     assert len(changed) == group.owner_changes - changes == first.cost.moves
 
 
+@given(count=st.integers(1, 60), members=st.integers(2, 7), gone=st.integers(1, 6), num_standbys=st.integers(0, 3))
+def test_who_stays_keeps_what_it_runs_when_others_go(count: int, members: int, gone: int, num_standbys: int):
+    """As Faust's own properties have it, of which the fresh deal and a join are above: survivors keep all they run, counts are floor or ceil of the
+    share, every task runs once, and standbys are as many as asked for and as there are other members, on none beside its active task."""
+    gone = min(gone, members - 1)
+    group = Group(stateful(count), {f"m{index}": 1 for index in range(members)}, num_standbys=num_standbys)
+    group.settle(most_rounds(group))
+    before = group.owners()
+    for index in range(gone):
+        group.die(f"m{index}")
+    group.settle(most_rounds(group))
+    after, left = group.owners(), members - gone
+    assert after.keys() == before.keys()
+    assert all(after[task] == name for task, name in before.items() if name in group.members)
+    assert all(count // left <= len(process.owned) <= -(-count // left) for process in group.members.values())
+    assert sum(len(process.standby) for process in group.members.values()) == count * min(num_standbys, left - 1)
+    assert not any(process.owned & process.standby for process in group.members.values())
+
+
 def test_sixty_tasks_and_a_seventh_member():
     """Exactly 8 owners change, in at most 5 rounds; asked again for a long time, nothing changes."""
     group = Group(stateful(60), {f"m{index}": 1 for index in range(6)}, acceptable_recovery_lag=10_000, max_warmups=2)

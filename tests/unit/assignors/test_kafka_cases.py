@@ -24,6 +24,7 @@ What does not fit, and why:
 from __future__ import annotations
 
 import random
+import time
 
 import attrs
 import pytest
@@ -238,6 +239,31 @@ def test_random_input(seed: int):
     for name, target in answer.target.items():
         exact = 180 * group.members[name].capacity / total
         assert int(exact) <= len(target) <= -(-exact // 1)
+
+
+# StreamsAssignmentScaleTest: two assignments in succession, 120 s for each. `make bench` has some of these sizes beside Kafka's own class.
+
+
+@pytest.mark.parametrize(
+    ("count", "members", "threads", "standbys"),
+    [(6_000, 2, 1, 1), (1_000, 1_000, 1, 1), (1_000, 100, 1, 50), (1_000, 10, 1_000, 1)],
+    ids=["many partitions", "many members", "many standbys", "many threads"],
+)
+def test_scale(count: int, members: int, threads: int, standbys: int):
+    """LargePartitionCount, LargeNumConsumers, ManyStandbys, ManyThreadsPerClient. The second time nothing is to be done."""
+    group = Group(stateful(count), {f"m{index:04}": threads for index in range(members)}, num_standbys=standbys)
+    began_s = time.process_time()
+    first = group.decide()
+    between_s = time.process_time()
+    group.warm()
+    second = group.decide()
+    assert between_s - began_s < 120
+    assert time.process_time() - between_s < 120
+    assert second.movements == ()
+    assert (second.target, group.owner_changes) == (first.target, 0)
+    held = copies_by_task(second.members.values())
+    assert set(held.values()) == {min(members, 1 + standbys)}
+    assert len(held) == count
 
 
 # TaskMovementTest

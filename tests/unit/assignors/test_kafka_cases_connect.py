@@ -154,6 +154,31 @@ def test_worker_joining_during_delayed_rebalance():
     assert group.has([0, 1, 1, 1], [3, 3, 3, 3])
 
 
+def test_worker_joining_during_delayed_rebalance_of_a_revocation():
+    """The case itself: the third worker's revocation is delayed; a fourth joins half-way through that, and a fifth after it."""
+    group = Group(connectors=3)
+    group.round()
+    group.joins("worker2")
+    group.round()
+    assert group.tasks == [0, 6]
+    group.joins("worker3")
+    delayed = group.round()
+    assert delayed["delay"] > 0
+    assert group.revoked(delayed) == 0
+    group.sleeps(delayed["delay"] // 2)
+    group.joins("worker4")
+    half_way = group.round()
+    assert 0 < half_way["delay"] < delayed["delay"]
+    assert group.revoked(half_way) == 0
+    assert group.tasks == [0, 3, 3, 6]
+    group.sleeps(half_way["delay"])
+    group.joins("worker5")
+    assert group.revoked(group.round()) > 0
+    assert group.tasks == [0, 0, 2, 3, 3]
+    group.follow_up()
+    assert group.has([0, 0, 1, 1, 1], [2, 2, 2, 3, 3])
+
+
 def test_task_assignment_when_worker_leaves_permanently():
     group = Group(2)
     group.round()
@@ -228,6 +253,23 @@ def test_task_assignment_when_connectors_are_deleted():
     assert group.revoked(group.round()) >= 5
     group.follow_up()
     assert group.has([1, 1], [4, 4])
+
+
+@pytest.mark.parametrize(("running", "new", "expected"), [((2, 2, 2), 5, [4, 4, 3]), ((2, 3, 4), 5, [5, 5, 4]), ((2, 3, 4, 0), 15, [6, 6, 6, 6])])
+@pytest.mark.parametrize("kind", ["connectors", "tasks"])
+def test_what_is_new_is_dealt_to_who_has_least_from_the_lowest_id(kind: str, running: tuple[int, ...], new: int, expected: list[int]):
+    """testAssignConnectorsWhenBalanced, testAssignTasksWhenBalanced, testAssignConnectorsWhenImbalanced: what runs stays."""
+    all_in_all = sum(running) + new
+    of_connectors = kind == "connectors"
+    group = Group(0, connectors=all_in_all, tasks=0) if of_connectors else Group(0, connectors=1, tasks=all_in_all)
+    left = iter(f"0_{number}" if of_connectors else f"1_{number}" for number in range(all_in_all))
+    before = {f"worker{number}": [next(left) for _ in range(count)] for number, count in enumerate(running, 1)}
+    group.script.workers = {worker: list(has) for worker, has in before.items()}
+    if not of_connectors:
+        group.script.workers["worker1"].append("0_0")
+    group.round()
+    assert [len([each for each in has if each.startswith("0_") is of_connectors]) for has in group.script.workers.values()] == expected
+    assert all(set(before[worker]) <= set(has) for worker, has in group.script.workers.items())
 
 
 def test_scheduled_delay_is_disabled():

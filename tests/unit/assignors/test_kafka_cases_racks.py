@@ -1,26 +1,7 @@
 """Cases of Apache Kafka's own tests about racks and about staying where one is: RackAwareTaskAssignorTest on standbys with its own numbers, and
 TaskAssignmentUtilsTest and CustomStickyTaskAssignorTest (KIP-924), as far as they ask for what is promised here.
 
-Where the others are: HighAvailabilityTaskAssignorTest, TaskMovementTest and TaskAssignorConvergenceTest in test_kafka_cases and in the scenarios of
-kafka_cases; ClientTagAwareStandbyTaskAssignorTest in test_rack_standbys; RackAwareTaskAssignorTest on active tasks in test_racks_beside_kafka;
-GraphTest.testMinCostFlow and testMaxFlow... in test_transport and test_kafka_streams, which decides cycle by cycle as that graph does;
-StreamsAssignmentScaleTest in `make bench` (`java`); IncrementalCooperativeAssignorTest in test_kafka_cases_connect and scenarios/kafka_cases/connect;
-LagBasedPartitionAssignorTest in test_lag_aware; Faust's properties in tests/properties; the seeds' scenarios under the assignors' names.
-
-What does not fit, and why:
-
-* Books that are kept within an algorithm of Kafka's: shouldRemoveClientToRemainingStandbys..., shouldUpdateClientToRemainingStandbys...,
-  ConstrainedPrioritySetTest, StandbyTaskAssignorFactoryTest, the other cases of GraphTest. There is no such book, set, factory or graph here; in
-  `kafka_streams`, where there are, the recorded answers and the published class beside it judge them.
-* shouldPermit... and shouldDeclineTaskMovement..., ...SingleTaskMove...: predicates by which Kafka exchanges copies two by two. Here what they are
-  for is a cost: test_rack_standbys has the property, copies as far apart as they can be.
-* shouldDisable..., shouldReturnInvalidClientRack..., shouldReturnFalseWhenRackMissing...: what is not known switches everything off in Kafka. Here it
-  degrades (test_racks): a partition of unknown racks costs nothing, a member of unknown rack is far from all. One process has one rack.
-* shouldPopulateRacksForProcess, shouldEnable... and shouldDisable...DescribingTopics: asking brokers is the worker's doing, not the assignor's.
-* shouldThrowIfMissingCallcanEnable...: there is no such call. shouldThrowIfTaskInMultipleClients is refused as a contradiction (test_wire);
-  shouldThrowIfTaskMissingInClients: a task without owner is the usual case here.
-* HighAvailabilityStreamsPartitionAssignorTest: end offsets come as facts, so no fetch of theirs can fail in a round (PROTOCOL D6); one deadline for
-  the group stands for whose consumer schedules the probing rebalance (D5). ClientStateTest's rules of lags are test_ranking's.
+Where every other case of Kafka's is, and which do not fit and why: ``tests/kafka_cases.md``.
 """
 
 from __future__ import annotations

@@ -92,6 +92,8 @@ def test_ties_go_by_utf_16_unit_and_topics_come_in_the_order_of_a_java_map():
         ({"beginning": 10, "end": None, "committed": None, "auto_offset_reset": "earliest"}, 0),
         ({"beginning": None, "end": None, "committed": 7}, 0),
         ({"beginning": 1111, "end": 9999, "committed": 5555}, 4444),
+        ({"beginning": 1111, "end": None, "committed": 5555}, 0),
+        ({"beginning": 1111, "end": 9999, "committed": None, "auto_offset_reset": "latest"}, 0),
         ({"beginning": 1111, "end": 9999, "committed": None, "auto_offset_reset": "earliest"}, 8888),
     ],
 )

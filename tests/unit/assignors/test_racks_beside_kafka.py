@@ -118,6 +118,37 @@ def test_more_members_than_tasks():
         assert answer.cost.rack_cost == after
 
 
+def test_more_than_one_task_each():
+    """shouldOptimizeActiveTasksWithMoreThanOneTask: C1 has nothing and is near nothing; the two others exchange both of theirs, 40 -> 4 (4 -> 0)."""
+    for stateful, before, after in ((True, 40, 4), (False, 4, 0)):
+        tasks = [reading(task, rack, stateful=stateful) for task, rack in (("0_0", "b"), ("0_1", "b"), ("1_0", "c"), ("1_1", "c"))]
+        members = owners(m1="", m2="1_0 1_1", m3="0_0 0_1")
+        question = aware(tasks, at("a", members["m1"]), at("b", members["m2"]), at("c", members["m3"]), balance_factor=2)
+        racks = Situation(question).racks
+        assert racks.total(Situation(question).owner) == before
+        answer = plan(question)
+        assert target(answer) == {"m1": "", "m2": "0_0 0_1", "m3": "1_0 1_1"}
+        assert answer.cost.rack_cost == after
+
+
+@pytest.mark.parametrize("running", [False, True], ids=["new", "running"])
+def test_without_a_cost_of_traffic_nothing_more_moves(running: bool):
+    """shouldRemainOriginalAssignmentWithoutTrafficCostForMinCostStrategy: traffic 0, a move 10. Kafka's answer is that of `none`, task by task. Here what
+    is as good is chosen from by another network: as many moves, counts as even, as many standbys. (Stateless tasks cost 1 and 0 always.)"""
+    for seed in range(20):
+        made = drawn(seed, "min_cost", running=running)
+        kept = {task.id for task in made.tasks if task.stateful}
+        members = (attrs.evolve(each, active=tuple(task for task in each.active if task in kept)) for each in made.members)
+        question = attrs.evolve(made, tasks=tuple(task for task in made.tasks if task.stateful), members=tuple(members))
+        free = attrs.evolve(question.knobs, rack_traffic_cost=0, rack_non_overlap_cost=10, num_standbys=1)
+        with_racks = plan(attrs.evolve(question, knobs=free))
+        without = plan(attrs.evolve(question, knobs=attrs.evolve(free, rack_aware_strategy="none")))
+        assert with_racks.cost.moves == without.cost.moves, seed
+        assert with_racks.cost.imbalance == without.cost.imbalance == 0
+        standbys = [sum(len(part.standby) + len(part.warmup) for part in each.members.values()) for each in (with_racks, without)]
+        assert standbys[0] == standbys[1]
+
+
 def test_balance_costs_what_it_costs():
     """shouldBalanceAssignmentWithMoreCost: everything is near C2 and C5 is remote; it keeps one task all the same."""
     for strategy in ("min_cost", "balanced_min_cost"):
