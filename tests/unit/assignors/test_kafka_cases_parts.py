@@ -48,7 +48,7 @@ def test_two_tasks_are_exchanged():
 
 
 def test_a_node_that_is_found_outside_of_the_cycle_leads_to_it():
-    """testMinCostDetectNodeNotInNegativeCycle: client 3 becomes cheaper and cheaper to reach, and is on no cycle, for it may have nothing. 20 -> 2."""
+    """testMinCostDetectNodeNotInNegativeCycle: client 3 is ever cheaper to reach, and on no cycle, for it may have nothing. 20 -> 2."""
     costs = {(0, 1): 0, (0, 2): 0, (1, 3): 1, (1, 4): 1, (1, 5): 10, (2, 3): 1, (2, 4): 10, (2, 5): 1, (4, 6): 0, (5, 6): 0}
     graph, arcs = flowing(7, costs, {(0, 1), (0, 2), (1, 5), (2, 4), (4, 6), (5, 6)})
     assert cost_of(graph, arcs, costs) == 20

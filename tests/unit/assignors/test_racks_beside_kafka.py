@@ -133,8 +133,10 @@ def test_more_than_one_task_each():
 
 @pytest.mark.parametrize("running", [False, True], ids=["new", "running"])
 def test_without_a_cost_of_traffic_nothing_more_moves(running: bool):
-    """shouldRemainOriginalAssignmentWithoutTrafficCostForMinCostStrategy: traffic 0, a move 10. Kafka's answer is that of `none`, task by task. Here what
-    is as good is chosen from by another network: as many moves, counts as even, as many standbys. (Stateless tasks cost 1 and 0 always.)"""
+    """shouldRemainOriginalAssignmentWithoutTrafficCostForMinCostStrategy: traffic 0, a move 10. Kafka's answer is that of `none`, task by task.
+
+    Here what is as good is chosen from by another network: as many moves, counts as even, as many standbys. (Stateless tasks cost 1 and 0 always.)
+    """
     for seed in range(20):
         made = drawn(seed, "min_cost", running=running)
         kept = {task.id for task in made.tasks if task.stateful}
