@@ -19,6 +19,9 @@ from events.tasks import TaskId
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka ends a transaction that nobody ended after this long. One is open only while a commit is under way."""
+RETRY_BACKOFF_MS = 20
+"""A broker still writing the markers of the former owner's last transaction lets the next producer wait, for some milliseconds; aiokafka would ask
+again after 100."""
 
 
 @attrs.frozen
@@ -61,7 +64,7 @@ class TaskClients:
             if options.transactional:
                 writing = {"transactional_id": f"{self._group}/{self._task}", "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
             timeout_ms = options.request_timeout_ms
-            self.producer = AIOKafkaProducer(**connection, **writing, request_timeout_ms=timeout_ms)
+            self.producer = AIOKafkaProducer(**connection, **writing, request_timeout_ms=timeout_ms, retry_backoff_ms=RETRY_BACKOFF_MS)
             self.consumer = AIOKafkaConsumer(
                 **connection, group_id=self._group, enable_auto_commit=False, auto_offset_reset=options.auto_offset_reset,
                 isolation_level="read_committed" if options.transactional else "read_uncommitted", request_timeout_ms=timeout_ms,
