@@ -12,12 +12,10 @@ from typing import Any
 
 import attrs
 
-from events.codec import make_record
 from events.errors import EquipoiseError, GroupHalted, InputError
-from events.facts import Fact, GroupConfigured
+from events.facts import GroupConfigured
 from events.knobs import Knobs
-from events.records import DecisionRecord, Record
-from replay.cluster import RestoreModel
+from replay.cluster import MemorySink, RestoreModel
 from replay.exogenous import Exogenous
 from replay.recording import METRICS, Metrics, Recording, mean, metrics_of, read_recording
 from replay.refold import Entry
@@ -260,7 +258,7 @@ def _play(recording: Recording, each: Configuration, seed: int, speed: int, bar:
     """One run. With `seen`: what the recording's eyes would have said of it is added there: of a group that was measured what it cost, else what its
     log tells, read as the recorded one was."""
     exogenous, simulation = recording.exogenous, _simulation(recording.exogenous, each, seed=seed, speed=speed)
-    memory = None if seen is None or recording.eyes == "measured" else _Memory()
+    memory = None if seen is None or recording.eyes == "measured" else MemorySink()
     try:
         result: SimulationResult
         if kafka_leads(exogenous, each):
@@ -325,20 +323,3 @@ def _deviation(metric: str, recorded: float | None, runs: Sequence[float | None]
         high=max(everything, default=None),
         error=None if not recorded or simulated is None else round(simulated / recorded - 1, 4),
     )
-
-
-class _Memory:
-    """A log that is kept for a moment."""
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self._offset = 0
-
-    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
-        record = make_record(group, self._offset, append_ms, event)
-        self._offset += 1
-        self.entries.append(record)
-        return record
-
-    def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
-        self.entries += decisions

@@ -97,7 +97,7 @@ class Context:
         del self.state.owner[task]
         self.changed.add(member.member_id)
         if task in member.regains:
-            pass
+            pass  # nobody else's: it is its own again when it has given up everything, see `take_up`
         elif task in self.state.in_flight:
             if member.leaving:
                 self.state.homes[task] = member.member_id

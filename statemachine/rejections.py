@@ -8,7 +8,7 @@ from __future__ import annotations
 from assignors import registry
 from assignors.problem import check_knobs
 from events.decisions import EventRejected
-from events.errors import FieldError, InputError
+from events.errors import InputError
 from events.facts import Fact, GroupConfigured
 
 REJECTIONS: dict[str, str] = {
@@ -56,11 +56,21 @@ class Rejected(Exception):
 def rejection_text(decision: EventRejected, fact: Fact | None = None) -> str:
     """One line for people. Codes of later versions are shown as they are. `fact`: what was rejected; with it knobs that were refused are named."""
     if decision.code == "knobs_refused" and isinstance(fact, GroupConfigured):
-        try:
-            check_knobs(registry.load(fact.assignor, fact.behaviour_version), fact.knobs)
-        except FieldError as error:
-            return str(error)
-        except InputError:
-            pass  # this installation lacks the assignor
+        refusal = _what_is_refused(fact)
+        if refusal is not None:
+            return refusal
     template = REJECTIONS.get(decision.code)
     return f"{decision.code} {decision.numbers}" if template is None else template.format(*decision.numbers)
+
+
+def _what_is_refused(config: GroupConfigured) -> str | None:
+    """What its assignor has against its knobs; None: this installation lacks the assignor, and only that they were refused can be said."""
+    try:
+        assignor = registry.load(config.assignor, config.behaviour_version)
+    except InputError:
+        return None
+    try:
+        check_knobs(assignor, config.knobs)
+    except InputError as error:
+        return str(error)
+    return None

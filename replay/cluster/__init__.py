@@ -1,6 +1,6 @@
 """The simulated cluster: deterministic, one event queue, one seed."""
 
-from replay.cluster.cluster import ClusterConfig, SimulatedCluster, Sink
+from replay.cluster.cluster import ClusterConfig, MemorySink, SimulatedCluster, Sink
 from replay.cluster.network import NetworkSettings
 from replay.cluster.process import Exit, Process, ProcessSettings
 from replay.cluster.restore import RestoreModel
@@ -11,6 +11,7 @@ __all__ = [
     "ClusterConfig",
     "Exit",
     "Growth",
+    "MemorySink",
     "NetworkSettings",
     "Ownership",
     "Process",

@@ -1,4 +1,4 @@
-"""The broker: two topics with append times of its own clock, long polls, acknowledgements, failovers, and the checkpoints' store."""
+"""The broker: two topics with append times of its own clock, long polls, acknowledgements, failovers, and the checkpoints' store; its producers."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from events.errors import GroupHalted
 from events.facts import Fact
 from events.records import DecisionRecord, Record
 from replay.cluster.engine import Engine
-from replay.cluster.network import Network, Producer
+from replay.cluster.network import Endpoint, Network
 from statemachine.partition import StoredCheckpoint
 
 T = TypeVar("T")
@@ -156,3 +156,54 @@ class Broker:
         """Where the decisions partition ends, and the highest number before that place (PROTOCOL M1)."""
         if self.up:
             self.network.send(endpoint, respond, tag, len(self.decisions.records), len(self.published))
+
+
+class Producer:
+    """Appends to one topic in order: one request under way, sent again until acknowledged, appended once (Kafka's idempotent producer)."""
+
+    def __init__(self, owner: Endpoint, broker: Broker, topic: Topic[Any], acknowledged: Callable[[Any, int], None]) -> None:
+        self._owner = owner
+        self._broker = broker
+        self._topic = topic
+        self._acknowledged = acknowledged
+        self._waiting: list[tuple[Any, int]] = []
+        self._batch: list[tuple[Any, int]] = []
+        self.batch_number = 0
+        self.appended_batch = 0
+        """The last batch the broker has appended: the broker's memory of this producer."""
+
+    @property
+    def idle(self) -> bool:
+        return not self._batch and not self._waiting
+
+    def send(self, item: Any) -> None:
+        """`item` counts as sent now, however often it has to be sent again."""
+        self._waiting.append((item, self._owner.engine.now_ms))
+        if not self._batch:
+            self._next_batch()
+
+    def _next_batch(self) -> None:
+        self._batch, self._waiting = self._waiting, []
+        self.batch_number += 1
+        self._transmit(self.batch_number)
+
+    def _transmit(self, batch_number: int) -> None:
+        if batch_number != self.batch_number or not self._batch:
+            return
+        network = self._owner.network
+        items = [item for item, _ in self._batch]
+        network.send(self._owner.name, self._broker.produce, self, batch_number, self._topic, items)
+        self._owner.after(network.settings.resend_after_ms, self._transmit, batch_number)
+
+    def answer(self, batch_number: int) -> None:
+        """Called by the broker: the acknowledgement goes on its way."""
+        self._owner.network.send(self._owner.name, self._owner.run, self._answered, batch_number)
+
+    def _answered(self, batch_number: int) -> None:
+        if batch_number != self.batch_number or not self._batch:
+            return
+        batch, self._batch = self._batch, []
+        for item, sent_ms in batch:
+            self._acknowledged(item, sent_ms)
+        if self._waiting and not self._batch:
+            self._next_batch()

@@ -39,6 +39,23 @@ class Sink(Protocol):
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None: ...
 
 
+class MemorySink:
+    """Keeps a complete log in memory, in stored order."""
+
+    def __init__(self) -> None:
+        self.entries: list[Record | DecisionRecord] = []
+        self._offset = 0
+
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+        record = make_record(group, self._offset, append_ms, event)
+        self._offset += 1
+        self.entries.append(record)
+        return record
+
+    def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
+        self.entries += decisions
+
+
 @attrs.frozen(kw_only=True)
 class ClusterConfig:
     """A group and the world around it. `growth`: end offsets of changelog partitions over world time."""

@@ -1,17 +1,14 @@
-"""The network between processes and the broker, the processes as it sees them, and the producers that get a message across it."""
+"""The network between processes and the broker, and the processes as it sees them."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import attrs
 
 from events import fields
 from replay.cluster.engine import Engine
-
-if TYPE_CHECKING:
-    from replay.cluster.broker import Broker, Topic
 
 
 @attrs.frozen(kw_only=True)
@@ -109,54 +106,3 @@ class Endpoint:
         self.engine.random.shuffle(backlog)
         for action, arguments in backlog:
             self.run(action, *arguments)
-
-
-class Producer:
-    """Appends to one topic in order: one request under way, sent again until acknowledged, appended once (Kafka's idempotent producer)."""
-
-    def __init__(self, owner: Endpoint, broker: Broker, topic: Topic[Any], acknowledged: Callable[[Any, int], None]) -> None:
-        self._owner = owner
-        self._broker = broker
-        self._topic = topic
-        self._acknowledged = acknowledged
-        self._waiting: list[tuple[Any, int]] = []
-        self._batch: list[tuple[Any, int]] = []
-        self.batch_number = 0
-        self.appended_batch = 0
-        """The last batch the broker has appended: the broker's memory of this producer."""
-
-    @property
-    def idle(self) -> bool:
-        return not self._batch and not self._waiting
-
-    def send(self, item: Any) -> None:
-        """`item` counts as sent now, however often it has to be sent again."""
-        self._waiting.append((item, self._owner.engine.now_ms))
-        if not self._batch:
-            self._next_batch()
-
-    def _next_batch(self) -> None:
-        self._batch, self._waiting = self._waiting, []
-        self.batch_number += 1
-        self._transmit(self.batch_number)
-
-    def _transmit(self, batch_number: int) -> None:
-        if batch_number != self.batch_number or not self._batch:
-            return
-        network = self._owner.network
-        items = [item for item, _ in self._batch]
-        network.send(self._owner.name, self._broker.produce, self, batch_number, self._topic, items)
-        self._owner.after(network.settings.resend_after_ms, self._transmit, batch_number)
-
-    def answer(self, batch_number: int) -> None:
-        """Called by the broker: the acknowledgement goes on its way."""
-        self._owner.network.send(self._owner.name, self._owner.run, self._answered, batch_number)
-
-    def _answered(self, batch_number: int) -> None:
-        if batch_number != self.batch_number or not self._batch:
-            return
-        batch, self._batch = self._batch, []
-        for item, sent_ms in batch:
-            self._acknowledged(item, sent_ms)
-        if self._waiting and not self._batch:
-            self._next_batch()

@@ -11,9 +11,9 @@ from events import fields
 from events.facts import Fact, LagReported, Load
 from events.records import DecisionRecord
 from events.tasks import TaskId
-from replay.cluster.broker import Broker
+from replay.cluster.broker import Broker, Producer
 from replay.cluster.engine import Engine
-from replay.cluster.network import Endpoint, Network, Producer
+from replay.cluster.network import Endpoint, Network
 from replay.cluster.reader import Reader
 from replay.cluster.restore import Disk, RestoreModel, Restorer
 from replay.cluster.world import World

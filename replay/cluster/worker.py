@@ -11,9 +11,9 @@ import attrs
 from events import fields
 from events.facts import Fact, ProbingTick
 from events.records import DecisionRecord, Record
-from replay.cluster.broker import Broker
+from replay.cluster.broker import Broker, Producer
 from replay.cluster.engine import Engine
-from replay.cluster.network import Endpoint, Network, Producer
+from replay.cluster.network import Endpoint, Network
 from replay.cluster.reader import Reader
 from replay.cluster.world import World
 from statemachine.machine import GroupMachine

@@ -9,13 +9,12 @@ import functools
 from collections.abc import Iterable
 
 from assignors import registry
-from events.codec import make_record
 from events.facts import Fact, GroupConfigured, LogOpened, Subtopology, TopologyDeclared
 from events.knobs import Knobs
 from events.log import Log
-from events.records import DecisionRecord, Record
+from events.records import Record
 from events.tasks import TaskId
-from replay.cluster.cluster import ClusterConfig, SimulatedCluster
+from replay.cluster.cluster import ClusterConfig, MemorySink, SimulatedCluster
 from replay.cluster.process import ProcessSettings
 from replay.cluster.world import steady
 from replay.refold import Entry
@@ -50,27 +49,10 @@ def configured(*, solver: str | None = None, **knobs: int) -> GroupConfigured:
     )
 
 
-class Entries:
-    """A sink that keeps what is appended, in stored order."""
-
-    def __init__(self) -> None:
-        self.entries: list[Entry] = []
-        self._offset = 0
-
-    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
-        record = make_record(group, self._offset, append_ms, event)
-        self._offset += 1
-        self.entries.append(record)
-        return record
-
-    def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
-        self.entries.extend(decisions)
-
-
 @functools.cache
 def lived() -> tuple[Entry, ...]:
     """Every record of the log, in stored order."""
-    sink = Entries()
+    sink = MemorySink()
     growth = {("store", partition): steady(records=400_000, records_per_s=50, start_ms=START_MS) for partition in range(12)}
     config = ClusterConfig(group="orders", log_id="lived", configured=configured(), topology=TOPOLOGY, growth=growth, start_ms=START_MS)
     cluster = SimulatedCluster(config, seed=11, sink=sink)
@@ -99,7 +81,7 @@ def write(log: Log, entries: Iterable[Entry]) -> None:
 
 def decided(*facts: tuple[int, Fact], group: str = "g", any_solver: bool = False) -> list[Entry]:
     """A complete log of these (append_ms, fact): the real machine answers each. Opened as log ``made``."""
-    sink = Entries()
+    sink = MemorySink()
     machine = GroupMachine(any_solver=any_solver)
     machine.step(sink.append_fact("", facts[0][0], LogOpened(log_id="made")))
     for append_ms, fact in facts:

@@ -11,10 +11,10 @@ from events.facts import LeaveIntended, LogOpened, Subtopology, TopologyDeclared
 from events.records import DecisionRecord
 from events.tasks import TaskId
 from replay.cluster import Growth, NetworkSettings, RestoreModel, steady
-from replay.cluster.broker import Broker
+from replay.cluster.broker import Broker, Producer
 from replay.cluster.engine import Engine
 from replay.cluster.measures import Costs, Life, Notes, active_moves, fewest_moves, owners_at, silences
-from replay.cluster.network import Endpoint, Network, Producer
+from replay.cluster.network import Endpoint, Network
 from replay.cluster.restore import Disk, Restorer
 from replay.cluster.world import Ownership, Restore, World
 from tests.unit.replay.clusters_under_test import member, running_cluster, small_config

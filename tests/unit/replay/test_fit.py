@@ -17,12 +17,12 @@ from events.knobs import Knobs
 from events.records import DecisionRecord, Record
 from events.tasks import Lag, LagSentinel, TaskId
 from replay.cluster import RestoreModel
+from replay.cluster.cluster import MemorySink
 from replay.exogenous import read_exogenous
 from replay.fit import DEFAULT_RECORDS_PER_S, Estimate, Fit, Observation, estimate_of, fit, most_likely, speed_of
 from replay.kafka_streams import import_history
 from replay.kafka_streams.check import Gathered
 from replay.simulate import Simulation, simulate
-from tests.unit.replay.lived import Entries
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 TASK, OTHER = TaskId(0, 0), TaskId(0, 1)
@@ -228,7 +228,7 @@ def test_each_run_holds_for_the_other_one() -> None:
 def test_a_log_that_was_lived_at_a_known_speed_gives_that_speed(true_speed: int) -> None:
     log = Gathered()
     import_history(SHIPPED / "scale-out", log)
-    memory = Entries()
+    memory = MemorySink()
     simulate(read_exogenous(log.records), Simulation(restore=RestoreModel(records_per_s=true_speed)), sink=memory)
     found = fit(memory.entries)
     assert "measurements" in found.basis

@@ -11,13 +11,13 @@ from events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from events.knobs import Knobs
 from events.tasks import TaskId
 from replay.cluster import ClusterConfig, ProcessSettings, SimulatedCluster
+from replay.cluster.cluster import MemorySink
 from replay.cluster.measures import active_moves, silences
 from replay.cluster.world import steady
 from replay.explain import explain
 from replay.refold import Entry
 from replay.verify import Verdict, verify
 from statemachine.leader import build_problem
-from tests.unit.replay.lived import Entries
 
 RATES = (900, 100, 700, 100, 100, 100)
 """Records/s of tasks 0_0 to 0_5: two are hot, and both fall to the same member while nothing is known."""
@@ -28,7 +28,7 @@ def lived() -> tuple[SimulatedCluster, tuple[Entry, ...]]:
     assignor = registry.latest("load_balanced")
     knobs = Knobs(acceptable_recovery_lag=2_000, probing_interval_ms=20_000, load_window_ms=10_000)
     part = Subtopology(subtopology=0, partitions=len(RATES), stateful=True, changelog_topics=("log",))
-    log = Entries()
+    log = MemorySink()
     cluster = SimulatedCluster(
         ClusterConfig(
             configured=GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs),

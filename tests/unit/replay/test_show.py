@@ -10,9 +10,10 @@ from events.decisions import MemberExpired
 from events.errors import InputError
 from events.facts import MemberJoined, PartitionsObserved
 from events.records import DecisionRecord, Record
+from replay.cluster.cluster import MemorySink
 from replay.show import show
 from statemachine.machine import GroupMachine
-from tests.unit.replay.lived import JOINED_MS, TOPOLOGY, Entries, configured, decided, lived
+from tests.unit.replay.lived import JOINED_MS, TOPOLOGY, configured, decided, lived
 
 
 def offset_at(append_ms: int) -> int:
@@ -85,7 +86,7 @@ def test_what_cannot_be_shown_says_what_to_name() -> None:
         show(lived(), at_offset=last + 1)
     with pytest.raises(InputError, match="no fact of group 'nobody'"):
         show(lived(), group="nobody")
-    sink = Entries()
+    sink = MemorySink()
     sink.append_fact("a", 1, configured())
     sink.append_fact("b", 2, configured())
     with pytest.raises(InputError, match="'a' and 'b' among them; name one"):

@@ -17,13 +17,13 @@ from events.facts import GroupConfigured, PartitionsObserved
 from events.log import open_log
 from events.records import DecisionRecord, Record
 from replay.cluster import RestoreModel
+from replay.cluster.cluster import MemorySink
 from replay.cluster.measures import WindowCost
 from replay.exogenous import Exogenous, PartitionsPlaced, ProcessEnded, ProcessStarted, read_exogenous
 from replay.kafka_streams import import_history
 from replay.simulate import Simulation, SimulationResult, simulate
 from replay.verify import Verdict, verify
 from tests.unit.replay.clusters_under_test import Memory
-from tests.unit.replay.lived import Entries
 
 RECORDED = Path(__file__).parents[3] / "replay" / "data"
 FITTED = Simulation(restore=RestoreModel(records_per_s=120_000))
@@ -102,7 +102,7 @@ def test_a_lost_disk_concerns_its_own_tasks_alone_and_no_longer_than_the_session
 
 def test_copies_that_are_near_in_time_take_over_without_a_warm_up(recorded: dict[str, Exogenous], results: dict[str, SimulationResult]):
     """B3: i3 is back after 18 s with all its state, thousands of records behind, all in all less than half a second."""
-    log = Entries()
+    log = MemorySink()
     result = simulate(recorded["rolling"], attrs.evolve(FITTED, overrides={"acceptable_recovery_ms": 1_000}), sink=log)
     by_records, in_time = window(results, "B3"), window({"rolling": result}, "B3")
     facts = {entry.offset: entry.append_ms for entry in log.entries if isinstance(entry, Record)}

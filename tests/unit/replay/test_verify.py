@@ -16,10 +16,11 @@ from events.errors import DamagedError
 from events.facts import LagReported, LogOpened, MemberJoined
 from events.log import open_log
 from events.records import DecisionRecord, Record
+from replay.cluster.cluster import MemorySink
 from replay.refold import Entry
 from replay.verify import Verdict, verify
 from statemachine.machine import GroupMachine
-from tests.unit.replay.lived import TOPOLOGY, Entries, configured, decided, lived, write
+from tests.unit.replay.lived import TOPOLOGY, configured, decided, lived, write
 
 
 def first(entries: Iterable[Entry], kind: type, *, wanted: Callable[[Any], bool] = lambda decision: True) -> int:
@@ -218,7 +219,7 @@ def test_without_the_assignor_it_cannot_be_verified() -> None:
 
 
 def test_one_group_that_diverges_does_not_hide_the_others() -> None:
-    sink, machine = Entries(), GroupMachine()
+    sink, machine = MemorySink(), GroupMachine()
     for entry in lived():
         if isinstance(entry, Record):
             decisions = machine.step(sink.append_fact(entry.group, entry.append_ms, entry.event))

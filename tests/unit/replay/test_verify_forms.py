@@ -18,13 +18,13 @@ from events.decisions import Checkpointed, MemberAssigned
 from events.facts import Subtopology, TopologyDeclared
 from events.log import open_log
 from events.records import DecisionRecord
-from replay.cluster.cluster import ClusterConfig, SimulatedCluster
+from replay.cluster.cluster import ClusterConfig, MemorySink, SimulatedCluster
 from replay.cluster.process import ProcessSettings
 from replay.cluster.world import steady
 from replay.refold import Entry
 from replay.verify import GroupVerifier, Verdict, verify
 from statemachine.snapshots import FORM
-from tests.unit.replay.lived import START_MS, Entries, configured, write
+from tests.unit.replay.lived import START_MS, configured, write
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
 TODAY = LOGS / f"form_{FORM}.jsonl"
@@ -50,7 +50,7 @@ def changed(of: list[Entry], index: int, **changes: Any) -> list[Entry]:
 
 
 def small_group() -> list[Entry]:
-    sink = Entries()
+    sink = MemorySink()
     parts = (Subtopology(subtopology=0, partitions=2, stateful=True, source_topics=("orders",), changelog_topics=("store",)),)
     config = ClusterConfig(
         group="orders",
