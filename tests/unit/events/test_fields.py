@@ -10,8 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events import fields
-from events.errors import FieldError
+from events import codec, fields, wire
+from events.errors import FieldError, UnsoundError
 from events.facts import LagReported, Load
 from events.tasks import LagSentinel, TaskId
 from tests.strategies import instances, lags, task_sets
@@ -79,6 +79,19 @@ def test_lags_are_numbers_from_0_and_sentinels_by_task(value: Any) -> None:
     )
     assert fields.are_lags(value) is sound
     assert (refusal(LagReported, {**REST, "lags": value}) is None) is sound
+
+
+def test_what_is_remembered_of_reports_is_bounded_and_no_refusal(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(wire, "MOST_KEPT_TEXTS", 100)
+    for turn in range(2):
+        for number in range(60):
+            report = LagReported("m1", 1, 1, 1, lags={TaskId(7, number): number, TaskId(7, number + turn + 1): 5})
+            assert codec.decode(*codec.encode(report)) == report
+            assert sum(8 + len(texts) for texts in wire.RISING) <= wire.RISING.kept <= 100
+    kind, version, payload = codec.encode(LagReported("m1", 1, 1, 1, lags={TaskId(7, 2): 1, TaskId(7, 3): 1}))
+    for _ in range(2):
+        with pytest.raises(UnsoundError, match="tasks must be in rising order"):
+            codec.decode(kind, version, payload.replace(b"7_2", b"7_4"))
 
 
 REST = {"member_id": "m1", "incarnation": 1, "number": 1, "assignment_epoch": 1}
