@@ -6,17 +6,23 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+import attrs
+
 from assignors import registry
 from assignors.ranking import rank as rank_of
+from events.decisions import Checkpointed
 from events.errors import InputError, LogError
 from events.log import open_log
+from events.records import DecisionRecord
 from events.tasks import TaskId, parse_task
+from replay.refold import Entry
 from replay.scenarios.builds import DEFECTS
 from replay.scenarios.play import Play
 from replay.scenarios.registry import Argument, Said, directive
 from replay.scenarios.render import by_task_text, lag_text, member_text
 from replay.scenarios.words import NAMES, WHOLE, YES_NO, one_of, tasks_text
-from replay.wording import share_text
+from replay.verify import verify
+from replay.wording import counted, share_text
 from statemachine.leader import build_problem
 from statemachine.state import MemberState
 
@@ -247,3 +253,31 @@ def reread(play: Play, said: Said) -> None:
             play.say(f"!! {str(error).replace(str(path), path.name)}")
         else:
             play.say(f"{count} facts, no gap, each as it was written")
+
+
+@directive(
+    "verify",
+    "",
+    "The log so far, facts and decisions, is verified as `equipoise verify` does it.",
+    form=Argument(WHOLE, "its state hashes say that they are of this form of the state, 0 = of one that nobody named"),
+    hashes=Argument(one_of("kept", "others"), "others = they are hashes of something else"),
+)
+def verify_log(play: Play, said: Said) -> None:
+    def stored(record: DecisionRecord) -> DecisionRecord:
+        decision = record.decision
+        if not isinstance(decision, Checkpointed):
+            return record
+        sha256 = "0" * 64 if said.get("hashes", "kept") == "others" else decision.state_sha256
+        return attrs.evolve(record, decision=attrs.evolve(decision, state_sha256=sha256, form=said.get("form", decision.form)))
+
+    caused: dict[int, list[DecisionRecord]] = {}
+    for decision in play.stage.decisions:
+        caused.setdefault(decision.caused_by, []).append(stored(decision))
+    entries: list[Entry] = []
+    for record in play.stage.records:
+        entries += [record, *caused.get(record.offset, [])]
+    for group in verify(entries, load=play.stage.build.load).groups:
+        found = f"{counted(group.compared, 'decision')} the same, {counted(group.checkpoints, 'state hash', 'state hashes')} of them"
+        play.say(f"{group.verdict.value}: {found}; {group.not_compared} not compared")
+        if group.divergence is not None:
+            play.say(f"  {group.divergence.problem}")
