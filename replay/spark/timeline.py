@@ -91,10 +91,13 @@ def spark_timeline(spark: Any, units: Sequence[Unit]) -> dict[str, Any]:
 
 
 def write_tables(tables: dict[str, Any], folder: Path) -> None:
-    """Writes ``folder/<table>/*.parquet``, in the place of what is there, sorted by group and seq."""
+    """Writes ``folder/<table>/*.parquet``, in the place of what is there, sorted by group and seq.
+
+    ``repartition(1)``, here and wherever rows of groups are written: after ``coalesce(1)`` one task would fold all groups, one after the other.
+    """
     for name, table in tables.items():
         by = ["group", "location"] if name == "groups" else ["group", "seq"]
-        table.coalesce(1).sortWithinPartitions(*by).write.mode("overwrite").parquet(str(folder / name))
+        table.repartition(1).sortWithinPartitions(*by).write.mode("overwrite").parquet(str(folder / name))
 
 
 def plain_tables(units: Sequence[Unit]) -> dict[str, list[dict[str, Any]]]:

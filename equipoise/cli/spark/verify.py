@@ -37,7 +37,7 @@ def verify(screen: Screen, locations: tuple[str, ...], master: str | None, setti
         rows = spark_verify(spark, found)
         if folder is not None:
             rows = rows.persist()
-            rows.coalesce(1).sortWithinPartitions("group", "location").write.mode("overwrite").parquet(str(folder))
+            rows.repartition(1).sortWithinPartitions("group", "location").write.mode("overwrite").parquet(str(folder))
         told = sorted((row.asDict() for row in rows.drop("document").collect()), key=lambda row: (row["group"], row["location"]))
     verdicts = [Verdict(row["verdict"]) for row in told]
     worst = next((each for each in (Verdict.DIVERGENCE, Verdict.CANNOT_VERIFY) if each in verdicts), Verdict.IDENTICAL)

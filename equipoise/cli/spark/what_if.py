@@ -54,7 +54,7 @@ def what_if(
         rows = what_if_rows(spark, found, configurations, range(seeds)).persist()
         costs = by_configuration(rows)
         if folder is not None:
-            costs.coalesce(1).sortWithinPartitions("group", "location", "seq").write.mode("overwrite").parquet(str(folder))
+            costs.repartition(1).sortWithinPartitions("group", "location", "seq").write.mode("overwrite").parquet(str(folder))
         groups = sorted((row.asDict() for row in rows.drop("outcomes", "document").collect()), key=lambda row: (row["group"], row["location"]))
         sums = _summed([row.asDict() for row in costs.where("seq is not null").collect()])
         rows.unpersist()
