@@ -347,7 +347,8 @@ def _around_the_median(measured: Sequence[float]) -> tuple[int, int]:
     number = len(measured)
     below, rank = 0.0, 0
     while rank < number // 2:
-        below += math.comb(number, rank) * 0.5**number
+        # of `number` tosses `rank` heads; by logarithms, as of over a thousand neither the binomial nor the power is a float any more
+        below += math.exp(math.lgamma(number + 1) - math.lgamma(rank + 1) - math.lgamma(number - rank + 1) - number * math.log(2))
         if below > (1 - CONFIDENCE) / 2:
             break
         rank += 1
