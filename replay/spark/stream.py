@@ -7,10 +7,12 @@ late rows would be dropped by the one and judged by the other, and the log's own
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
+from events.errors import InputError
 from replay.watch import Alert, Arrived, Watch
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
@@ -98,20 +100,49 @@ def watched(records: Any) -> Any:
 
 
 def spark_stream(records: Any, alerts: Path, checkpoint: Path, *, trigger: dict[str, Any] | None = None) -> Any:
-    """Starts the query and returns it. New rows of `alerts` (Parquet) are written once, whatever is killed; `checkpoint` is the query's own folder.
+    """Starts the query and returns it. `alerts`: a folder for Parquet files, one for each trigger that has something to tell; `checkpoint`: the
+    query's own folder.
 
     `trigger`: as of DataStreamWriter.trigger; default: one after the other. Each trigger's counts are in ``query.lastProgress["observedMetrics"]``.
     """
     from pyspark.sql import functions as f
 
     records.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)
-    rows = watched(records)
-    counted = rows.observe(
+    counted = watched(records).observe(
         METRIC,
         f.sum("facts").alias("facts"),
         f.sum("decisions").alias("decisions"),
         f.count("verdict").alias("alerts"),
     )
-    told = counted.where("verdict is not null").drop("facts", "decisions").coalesce(1)
-    writer = told.writeStream.format("parquet").outputMode("append").option("path", str(alerts)).option("checkpointLocation", str(checkpoint))
+    told = counted.where("verdict is not null").drop("facts", "decisions")
+    make_folder(alerts)
+
+    def write(batch: Any, number: int) -> None:
+        query = batch.sparkSession.sparkContext.getLocalProperty("sql.streaming.queryId")  # the same however often the query is started
+        write_alerts(batch.toArrow(), alerts, query, number)
+
+    writer = told.writeStream.outputMode("append").foreachBatch(write).option("checkpointLocation", str(checkpoint))
     return writer.queryName("equipoise verify").trigger(**(trigger or {"processingTime": "0 seconds"})).start()
+
+
+def make_folder(alerts: Path) -> None:
+    """Raises InputError when it cannot be one."""
+    try:
+        alerts.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise InputError(f"--alerts {alerts}: {error.strerror}; name a folder, or mend its rights") from None
+
+
+def write_alerts(rows: Any, alerts: Path, query: str, number: int) -> None:
+    """A trigger's rows (pyarrow.Table) as one file, named for query and trigger: a trigger that is done again puts the same file in its own place.
+
+    Spark's own sink leaves the files of a trigger that was killed where they are, and lists the others in a folder that only Spark looks into.
+    """
+    if not rows.num_rows:
+        return
+    import pyarrow.parquet as parquet
+
+    path = alerts / f"trigger-{number:09}.{query}.parquet"
+    part = path.with_name(f".{path.name}.part")
+    parquet.write_table(rows.sort_by([("partition", "ascending"), ("group", "ascending"), ("offset", "ascending")]), part)
+    os.replace(part, path)

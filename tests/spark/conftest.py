@@ -19,21 +19,25 @@ GROUPS = 4
 FLEET = Fleet(groups=GROUPS, records=4_000, seed=5)
 
 
+def settings(warehouse: Path) -> dict[str, str]:
+    """Of every session here, those in processes of their own too."""
+    connector = jars(Path(__file__).with_name("pom.xml"))
+    return {
+        "spark.jars": ",".join(str(jar) for jar in sorted(connector.glob("*.jar"))),
+        "spark.sql.shuffle.partitions": "2",
+        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
+        "spark.python.authenticate.socketTimeout": "120s",  # a busy machine takes its time to begin a worker
+        "spark.sql.warehouse.dir": str(warehouse),
+    }
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
     """A real session on two cores. Without Java this fails, and says what to install."""
     if shutil.which("java") is None:
         raise pytest.UsageError(NO_JAVA)
     os.environ["PYSPARK_PYTHON"] = sys.executable
-    connector = jars(Path(__file__).with_name("pom.xml"))
-    settings = {
-        "spark.jars": ",".join(str(jar) for jar in sorted(connector.glob("*.jar"))),
-        "spark.sql.shuffle.partitions": "2",
-        "spark.sql.streaming.noDataMicroBatches.enabled": "false",
-        "spark.python.authenticate.socketTimeout": "120s",  # a busy machine takes its time to begin a worker
-        "spark.sql.warehouse.dir": str(tmp_path_factory.mktemp("warehouse")),
-    }
-    made, _ = session("local[2,4]", settings)
+    made, _ = session("local[2,4]", settings(tmp_path_factory.mktemp("warehouse")))
     yield made
     made.stop()
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import shutil
 import signal
-from collections.abc import Sequence
+import uuid
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,9 +28,12 @@ from events.log.parquet.files import all_parts
 from events.log.parquet.store import ArchivePartition
 from events.log.parquet.writing import Writer
 from events.log.rows import DecisionRow, FactRow, Row
-from replay.spark.groups import Unit, dealt, over_groups, units_of
-from replay.spark.timeline import GROUPS, TABLES, plain_tables, spark_timeline, write_tables
+from replay.refold import Entry
+from replay.spark.groups import Unit, Work, dealt, over_groups, units_of
+from replay.spark.timeline import GROUPS, TABLES, plain_tables, spark_timeline, timeline_group, write_tables
+from replay.spark.timeline import schema as timeline_schema
 from replay.spark.verify import row_of, spark_verify, verify_group
+from replay.spark.verify import schema as verify_schema
 from replay.spark.what_if import plain_rows, spark_what_if
 from replay.timeline import build_timeline, timeline_document
 from replay.verify import verify
@@ -61,6 +66,21 @@ def collected(frame: Any) -> list[dict[str, Any]]:
 
 def sorted_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
     return sorted(rows, key=lambda row: (row["group"], row["location"]))
+
+
+@contextlib.contextmanager
+def tasks_of_first_stage(spark: Any) -> Iterator[list[int]]:
+    """In how many tasks the first stage was done that Spark is asked for within the block: the folding of the groups."""
+    group = uuid.uuid4().hex
+    found: list[int] = []
+    spark.sparkContext.setJobGroup(group, group)
+    try:
+        yield found
+    finally:
+        spark.sparkContext.setLocalProperty("spark.jobGroup.id", None)
+    tracker = spark.sparkContext.statusTracker()
+    stages = [tracker.getStageInfo(stage) for job in tracker.getJobIdsForGroup(group) for stage in tracker.getJobInfo(job).stageIds]
+    found.append(min(stages, key=lambda stage: stage.stageId).numTasks)
 
 
 @pytest.fixture
@@ -141,7 +161,9 @@ def test_a_group_in_a_partition_with_others_is_read_by_itself(spark: Any, fleet:
 
 
 def test_the_command_ends_as_verify_does(spark: Any, fleet: Path, damaged: Path, tmp_path: Path) -> None:
-    good = CliRunner().invoke(main, ["spark", "verify", str(fleet), "--to", str(tmp_path / "rows")])
+    with tasks_of_first_stage(spark) as tasks:
+        good = CliRunner().invoke(main, ["spark", "verify", str(fleet), "--to", str(tmp_path / "rows")])
+    assert tasks == [4], "one file, and yet not one task for all groups"
     assert good.exit_code == 0, good.output
     assert good.stdout.startswith("4 groups identical, 0 groups diverging, 0 groups not verified; ")
     assert ds.dataset(tmp_path / "rows").to_table().column("group").to_pylist() == ["g000", "g001", "g002", "g003"]
@@ -168,7 +190,9 @@ def test_what_is_no_archive_is_said_before_spark_is_begun(tmp_path: Path) -> Non
 def test_the_tables_are_those_of_the_plain_function(spark: Any, fleet: Path, tmp_path: Path) -> None:
     units = units_of([str(fleet)])
     tables = spark_timeline(spark, units)
-    write_tables(tables, tmp_path / "history")
+    with tasks_of_first_stage(spark) as tasks:
+        write_tables(tables, tmp_path / "history")
+    assert tasks == [4]
     tables["groups"].unpersist()
     plain = plain_tables(units)
     kinds = {"string": pa.string(), "int64": pa.int64()}
@@ -224,7 +248,9 @@ def _place(row: dict[str, Any]) -> tuple[str, int]:
 
 def test_the_command_sums_over_the_groups(spark: Any, fleet: Path, tmp_path: Path) -> None:
     wanted = ("spark", "what-if", str(fleet), "--sweep", "max_warmups=1,2", "--seeds", "1")
-    result = CliRunner().invoke(main, [*wanted, "--to", str(tmp_path / "costs"), "--json"])
+    with tasks_of_first_stage(spark) as tasks:
+        result = CliRunner().invoke(main, [*wanted, "--to", str(tmp_path / "costs"), "--json"])
+    assert tasks == [4]
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
     Reader(shapes_of(SECTIONS["spark-what-if"])).read(document)
@@ -275,24 +301,34 @@ def test_groups_are_dealt_evenly_and_all_of_them() -> None:
     assert len(dealt(units, 50)) == 6
 
 
-def die_once(unit: Unit) -> dict[str, Any]:
-    """Kills its own process, as the kernel does that needs its memory, the first time that it is asked for a group."""
-    mark = Path(unit.location.partition("?")[0]) / f"_died-{unit.group}"
-    if not mark.exists():
-        mark.touch()
-        os.kill(os.getpid(), signal.SIGKILL)
-    return verify_group(unit)
+@attrs.frozen(kw_only=True)
+class Mortal(Unit):
+    """A group in the middle of whose log the worker is killed, as the kernel does that needs its memory, the first time that it is folded."""
+
+    def entries(self) -> Iterator[Entry]:
+        mark = Path(self.location.partition("?")[0]) / f"_died-{self.group}"
+        for at, entry in enumerate(super().entries()):
+            if at == self.records // 2 and not mark.exists():
+                mark.touch()
+                os.kill(os.getpid(), signal.SIGKILL)
+            yield entry
 
 
-def test_a_killed_worker_changes_nothing(spark: Any, fleet: Path, tmp_path: Path) -> None:
-    from replay.spark.verify import schema
-
+@pytest.mark.parametrize(("work", "schema"), [(verify_group, verify_schema), (timeline_group, timeline_schema)], ids=["verify", "timeline"])
+def test_workers_killed_in_the_middle_of_a_group_change_nothing(
+    spark: Any, fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Work, schema: Callable[[], Any]
+) -> None:
+    """Two groups a task: what a task has said of its first group before it dies in its second is not said twice."""
+    monkeypatch.setattr("replay.spark.groups.TASKS_A_CORE", 1)
     archive = tmp_path / "archive"
     shutil.copytree(fleet, archive)
-    units = units_of([str(archive)])[:2]
-    rows = collected(over_groups(spark, units, die_once, schema()))
-    assert len(list(archive.glob("_died-*"))) == 2
-    assert rows == sorted_rows([verify_group(unit) for unit in units])
+    units = units_of([str(archive)])
+    assert [len(part) for part in dealt(units, 2)] == [2, 2]
+    mortal = [Mortal(location=unit.location, group=unit.group, records=unit.records) for unit in units]
+    rows = [row.asDict(recursive=True) for row in over_groups(spark, mortal, work, schema()).collect()]
+    assert len(list(archive.glob("_died-*"))) == len(units)
+    told = {json.dumps(row, sort_keys=True) for row in rows}
+    assert (len(rows), told) == (len(units), {json.dumps(work(unit), sort_keys=True) for unit in units})
 
 
 def test_a_defect_in_one_group_is_its_row(fleet: Path) -> None:

@@ -6,8 +6,9 @@ import contextlib
 from collections.abc import Callable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
+import attrs
 import click
 
 from equipoise.cli.command import command
@@ -16,34 +17,47 @@ from equipoise.cli.spark.shared import spark_options, spark_session
 from events.errors import InputError
 from replay.wording import counted
 
-F = TypeVar("F", bound=Callable[..., Any])
 _LOOK_S = 1
 
 
-def _streaming(run: F) -> F:
-    run = click.argument("location", metavar="KAFKA")(run)
+@attrs.frozen(kw_only=True)
+class _Streaming:
+    """What both commands are told: the log, where Spark runs, and how the query goes."""
+
+    location: str
+    master: str | None
+    settings: tuple[str, ...]
+    checkpoint: Path
+    once: bool
+    most_records: int
+    metrics_port: int | None
+
+    @property
+    def trigger(self) -> dict[str, Any] | None:
+        return {"availableNow": True} if self.once else None
+
+
+def _streaming(run: Callable[..., int | None]) -> Callable[..., int | None]:
+    """Arguments and options of both commands, handed over as one `_Streaming`, behind the screen."""
+
+    def with_streaming(screen: Screen, **given: Any) -> int | None:
+        return run(screen, _Streaming(**{field.name: given.pop(field.name) for field in attrs.fields(_Streaming)}), **given)
+
+    with_streaming.__doc__ = run.__doc__
+    with_streaming.__click_params__ = getattr(run, "__click_params__", [])  # type: ignore[attr-defined]
     where_it_is = "The query's own folder, where it keeps how far it is."
-    run = click.option("--checkpoint", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help=where_it_is)(run)
-    run = click.option("--once", is_flag=True, help="Take all that is there now, and end.")(run)
-    run = click.option("--most-records", type=click.IntRange(1), default=200_000, show_default=True, help="Records a trigger takes at most.")(run)
-    run = click.option("--metrics-port", type=click.IntRange(1, 65_535), metavar="PORT", help="Serve counts to Prometheus there.")(run)
-    return spark_options(run)
+    made = click.argument("location", metavar="KAFKA")(with_streaming)
+    made = click.option("--checkpoint", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help=where_it_is)(made)
+    made = click.option("--once", is_flag=True, help="Take all that is there now, and end.")(made)
+    made = click.option("--most-records", type=click.IntRange(1), default=200_000, show_default=True, help="Records a trigger takes at most.")(made)
+    made = click.option("--metrics-port", type=click.IntRange(1, 65_535), metavar="PORT", help="Serve counts to Prometheus there.")(made)
+    return spark_options(made)
 
 
 @command("stream", short_help="Verify a live log in Kafka without end; what is wrong becomes a row.")
 @_streaming
 @click.option("--alerts", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Where rows of what is wrong go, as Parquet.")
-def stream(
-    screen: Screen,
-    location: str,
-    master: str | None,
-    settings: tuple[str, ...],
-    checkpoint: Path,
-    once: bool,
-    most_records: int,
-    metrics_port: int | None,
-    alerts: Path,
-) -> int:
+def stream(screen: Screen, streaming: _Streaming, alerts: Path) -> int:
     """Refolds every group of KAFKA (kafka://host:port[/prefix]) as its records come, and compares each decision as `equipoise verify` does. The first
     thing that is wrong with a group becomes a row in --alerts within the trigger that reads it. Killed at any moment, it goes on where it was.
 
@@ -58,10 +72,9 @@ def stream(
     """
     from replay.spark.stream import spark_stream
 
-    with spark_session(master, settings) as spark:
-        records = _records(spark, location, most_records)
-        query = spark_stream(records, alerts, checkpoint, trigger={"availableNow": True} if once else None)
-        totals = _follow(screen, query, metrics_port)
+    with spark_session(streaming.master, streaming.settings) as spark:
+        query = spark_stream(_records(spark, streaming), alerts, streaming.checkpoint, trigger=streaming.trigger)
+        totals = _follow(screen, query, streaming.metrics_port)
     told = f"{counted(totals['facts'], 'fact')} and {counted(totals['decisions'], 'decision')} verified, {counted(totals['alerts'], 'alert')}"
     screen.answer({"alerts_folder": str(alerts), **totals}, f"{told} in {alerts}" if totals["alerts"] else told)
     return 1 if totals["alerts"] else 0
@@ -70,17 +83,7 @@ def stream(
 @command("archive", short_help="Archive a live log in Kafka without end.")
 @_streaming
 @click.option("--to", "archive_folder", required=True, metavar="ARCHIVE", type=click.Path(path_type=Path), help="One that is there grows.")
-def archive(
-    screen: Screen,
-    location: str,
-    master: str | None,
-    settings: tuple[str, ...],
-    checkpoint: Path,
-    once: bool,
-    most_records: int,
-    metrics_port: int | None,
-    archive_folder: Path,
-) -> None:
+def archive(screen: Screen, streaming: _Streaming, archive_folder: Path) -> None:
     """Copies every partition of KAFKA (kafka://host:port[/prefix]) to the Parquet archive ARCHIVE, each fact once all that it caused is written.
     Killed at any moment, it goes on where it was, and no record stands there twice. Merge its small files now and then with `equipoise compact`.
 
@@ -92,10 +95,9 @@ def archive(
     from events.log.parquet.log import ArchiveLog
     from replay.spark.archive import spark_archive
 
-    with spark_session(master, settings) as spark:
-        records = _records(spark, location, most_records)
-        query = spark_archive(records, archive_folder, checkpoint, trigger={"availableNow": True} if once else None)
-        _follow(screen, query, metrics_port)
+    with spark_session(streaming.master, streaming.settings) as spark:
+        query = spark_archive(_records(spark, streaming), archive_folder, streaming.checkpoint, trigger=streaming.trigger)
+        _follow(screen, query, streaming.metrics_port)
     with ArchiveLog(str(archive_folder), "r") as log:
         offsets = [(partition, log.part(partition).position()) for partition in log.partitions()]
         count = log.count()
@@ -104,16 +106,17 @@ def archive(
     screen.answer(document, f"{count:,} records in {archive_folder}, up to {where or 'nothing yet'}")
 
 
-def _records(spark: Any, location: str, most_records: int) -> Any:
+def _records(spark: Any, streaming: _Streaming) -> Any:
     from events.log.kafka.log import SCHEME, Place
     from replay.spark.kafka import records
 
+    location = streaming.location
     if not location.startswith(SCHEME):
         raise InputError(f"{location}: is no log in Kafka; write kafka://host:port[/prefix]")
     place = Place.parse(location)
     if place.partition is not None:
         raise InputError(f"{location}: a stream takes all partitions; leave ?partition out")
-    return records(spark, place.connection, place.topics, most_records=most_records)
+    return records(spark, place.connection, place.topics, most_records=streaming.most_records)
 
 
 def _follow(screen: Screen, query: Any, metrics_port: int | None) -> dict[str, int]:

@@ -1,0 +1,76 @@
+"""A live log in a real Kafka for the streaming tests: a leader that publishes facts and what the real machine decides on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pyarrow.dataset as ds
+from aiokafka import AIOKafkaProducer
+
+from events.decisions import EventRejected
+from events.facts import Fact
+from events.log.kafka.connection import Connection
+from events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact, partition_of
+from events.log.kafka.opening import ensure_topics, open_partitions
+from events.log.kafka.topics import Topics
+from events.records import DecisionRecord, Record
+from statemachine.machine import GroupMachine
+from tests.unit.replay.lived import lived
+
+PARTITIONS = 2
+GROUPS = ("orders", "clicks", "bills", "carts")
+
+
+class Leader:
+    """Publishes facts and what the real machine decides on them, with the broker's own offsets and times. `wrong`: spoils a group's next decision."""
+
+    def __init__(self, bootstrap: str, prefix: str) -> None:
+        self._connection, self._topics = Connection(bootstrap=bootstrap), Topics(prefix)
+        self._machines: dict[str, GroupMachine] = {}
+        self.wrong = ""
+
+    def publish(self, facts: Iterable[tuple[str, Fact]]) -> None:
+        with ThreadPoolExecutor(1) as thread:
+            thread.submit(asyncio.run, self._publish(list(facts))).result()
+
+    async def _publish(self, facts: list[tuple[str, Fact]]) -> None:
+        await ensure_topics(self._connection, self._topics, partitions=PARTITIONS)
+        opened = await open_partitions(self._connection, self._topics)
+        producer = AIOKafkaProducer(**self._connection.options(), enable_idempotence=True)
+        await producer.start()
+        try:
+            for group, fact in facts:
+                machine = self._machines.get(group)
+                if machine is None:
+                    machine = self._machines[group] = GroupMachine()
+                    machine.step(Record("", 0, 0, opened))
+                partition, key, value = partition_of(group, PARTITIONS), group_key(group), pack_fact(fact)
+                sent = await producer.send_and_wait(self._topics.facts, value, key=key, partition=partition)
+                for decision in machine.step(fact_record(fact_row(key, value, sent.offset, sent.timestamp))):
+                    await producer.send_and_wait(self._topics.decisions, pack_decision(self._spoilt(decision)), key=key, partition=partition)
+        finally:
+            await producer.stop()
+
+    def _spoilt(self, record: DecisionRecord) -> DecisionRecord:
+        if record.group != self.wrong:
+            return record
+        self.wrong = ""
+        return attrs.evolve(record, decision=EventRejected(kind=12, code="spoilt"))
+
+
+def facts_of(first: int, last: int) -> list[tuple[str, Fact]]:
+    """Facts [first, last) of a group's life, lived by all groups in turn."""
+    facts = [entry.event for entry in lived() if isinstance(entry, Record)][1:]
+    return [(group, fact) for fact in facts[first:last] for group in GROUPS]
+
+
+def alerts_in(folder: Path) -> list[dict[str, Any]]:
+    """The rows of the alerts table, as any reader of the folder finds them."""
+    files = [str(path) for path in sorted(folder.glob("*.parquet"))]
+    rows: list[dict[str, Any]] = ds.dataset(files).to_table().to_pylist() if files else []
+    return sorted(rows, key=lambda row: (row["partition"], row["group"], row["offset"]))
