@@ -297,7 +297,10 @@ def fleet(screen: Screen, groups: int, records: int, seed: int, folder: Path, be
         return started[0]
 
     try:
-        rows = [run.row_of(job, units, session_of) for job in JOBS]
+        rows = []
+        for job in JOBS:
+            rows.append(run.row_of(job, units, session_of))
+            screen.remark(" ".join(f"{name}={value}" for name, value in rows[-1].items()))
     finally:
         for spark in started:
             spark.stop()
