@@ -27,6 +27,7 @@ from assignors.problem import StageCost
 from assignors.racks import Traffic
 from assignors.ranking import whole
 from assignors.situation import Pool, Share, Situation
+from assignors.standby_search import StandbySearch, Wish
 from assignors.transport import stable_hash
 from events.tasks import TaskId
 
@@ -35,21 +36,6 @@ MOST_PLACES = 16
 arcs, as a tag may be different on every member. With more places than this a plan is not said to be optimal, unless it costs what its bound says."""
 LEVELS = 7
 UNEVENNESS, UNEVENNESS_SO_FAR = 1, 5  # their places among the levels
-
-
-@attrs.frozen(kw_only=True)
-class Wish:
-    """A task whose standbys are to be placed.
-
-    `copies`: how many. `owner`: who is to run it. `never`: members that cannot have one. `here`: members that have one. `begun`: members where one is
-    being restored; that it goes there has been decided, and costs nothing more.
-    """
-
-    copies: int
-    owner: str
-    never: frozenset[str]
-    here: tuple[str, ...]
-    begun: tuple[str, ...]
 
 
 @attrs.frozen(kw_only=True)
@@ -69,6 +55,8 @@ def standby_goal(situation: Situation, wishes: Mapping[TaskId, Wish], load: Mapp
     rounds = max((wish.copies for wish in wishes.values()), default=0)
     for number in range(rounds):
         goal.round(number)
+    if not goal.is_exact:
+        goal.exchange(load)
     return goal.result()
 
 
@@ -95,11 +83,10 @@ class _Goal:
         if not open_tasks:
             return
         self.rounds += 1
-        knobs = self.situation.knobs
-        apart = knobs.rack_aware_strategy == "none" or knobs.rack_standby_strategy == "greedy" or number < knobs.rack_standbys_apart
+        apart = self._apart(number)
         network = AssignmentNetwork(self.situation.tasks, levels=LEVELS, racks=self.places.of)
         self._offers = {}
-        placed = [task for task in open_tasks if self._add(network, task, apart=apart and self.places.matter)]
+        placed = [task for task in open_tasks if self._add(network, task, apart=apart)]
         members = self.situation.members
         so_far = sum(self.load.values()) + len(open_tasks)
         capacity = sum(each.capacity for each in members.values() if not each.leaving)
@@ -117,6 +104,35 @@ class _Goal:
             holder = taken.get(task) or self._any(task)
             if holder is not None:
                 self._take(task, holder)
+
+    def _apart(self, number: int) -> bool:
+        """Does it count what the copy of this number has in common with those before it?"""
+        knobs = self.situation.knobs
+        everywhere = knobs.rack_aware_strategy == "none" or knobs.rack_standby_strategy == "greedy"
+        return self.places.matter and (everywhere or number < knobs.rack_standbys_apart)
+
+    @property
+    def is_exact(self) -> bool:
+        """The rounds gave the best there is."""
+        return self.exact and self.rounds <= 1
+
+    def exchange(self, load: Mapping[str, int]) -> None:
+        """Improve what the rounds gave; or what is here, if that is complete and gets no worse so. So what was reached once is kept."""
+
+        def searched(holders: dict[TaskId, list[str]]) -> StandbySearch:
+            exchanges = StandbySearch(self.situation, self.wishes, load, self.shares, self._apart, holders)
+            exchanges.search()
+            return exchanges
+
+        best = searched(self.holders)
+        here = {
+            task: [member for member in wish.here if member not in wish.never and self.situation.may_run(member, task)]
+            for task, wish in self.wishes.items()
+        }
+        if all(len(here[task]) == len(members) for task, members in self.holders.items()):
+            stays = searched(here)
+            best = stays if stays.worth() <= best.worth() else best
+        self.holders, self.load, self.cost = best.holders, best.load, best.worth()[2]
 
     def _add(self, network: AssignmentNetwork, task: TaskId, *, apart: bool) -> bool:
         """One task's arcs; False: nobody may have a copy. `apart`: it counts what a copy has in common with those before it."""
@@ -208,7 +224,7 @@ class _Goal:
         least = self.situation.racks.least_of_copies({task: len(members) for task, members in self.holders.items()})
         return StandbyGoal(
             holders={task: tuple(members) for task, members in self.holders.items()},
-            stage=StageCost(name="standby", cost=self.cost, lower_bound=self.cost if self.exact and self.rounds <= 1 else least),
+            stage=StageCost(name="standby", cost=self.cost, lower_bound=self.cost if self.is_exact else least),
             least=least,
             unique=self.unique,
         )

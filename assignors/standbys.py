@@ -26,7 +26,8 @@ import numpy as np
 from assignors.merging import Ints
 from assignors.movements import Movements, Slots
 from assignors.situation import Pool, Share, Situation
-from assignors.standby_goal import StandbyGoal, Wish, standby_goal
+from assignors.standby_goal import StandbyGoal, standby_goal
+from assignors.standby_search import Wish
 from assignors.turns import deal
 from events.tasks import TaskId
 

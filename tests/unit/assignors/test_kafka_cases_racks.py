@@ -13,7 +13,8 @@ import pytest
 
 from assignors.problem import AssignmentProblem, Plan
 from assignors.situation import Share, Situation
-from assignors.standby_goal import Wish, standby_goal
+from assignors.standby_goal import standby_goal
+from assignors.standby_search import Wish
 from equipoise.testing import Group, stateful
 from events.tasks import TaskId, parse_task
 from tests.unit.assignors.build import member, numbered, tasks, text
@@ -58,11 +59,11 @@ def goal(question: AssignmentProblem) -> dict[str, list[str]]:
     return {str(task): list(names) for task, names in found.holders.items()}
 
 
-def test_standbys_that_may_go_anywhere_cost_half_of_what_they_did():
-    """shouldOptimizeStandbyTasksWhenTasksAllMovable: 60 before. Kafka comes down to 20; with one copy of each task after another, each round exact,
-    it is 30 here, and not called optimal: what the second copies have left to choose from is not foreseen by the first."""
+def test_standbys_that_may_go_anywhere_cost_a_third_of_what_they_did():
+    """shouldOptimizeStandbyTasksWhenTasksAllMovable: 60 before. Kafka comes down to 20, and so do copies placed one after another that then change
+    places. It is not called optimal: nobody proves it."""
     assert traffic({task: [name for name, (_, _, keeps) in CLIENTS.items() if task in keeps.split()] for task in CHANGELOGS}) == 60
-    assert 20 <= traffic(goal(crossed(rack_standbys_apart=0))) <= 30
+    assert traffic(goal(crossed(rack_standbys_apart=0))) == 20
     assert not plan(crossed(rack_standbys_apart=0)).cost.optimal
 
 

@@ -13,7 +13,8 @@ import pytest
 
 from assignors.problem import AssignmentProblem, Member, Plan
 from assignors.situation import Share, Situation
-from assignors.standby_goal import Wish, standby_goal
+from assignors.standby_goal import standby_goal
+from assignors.standby_search import Wish
 from events.tasks import LagSentinel, TaskId, parse_task
 from tests.unit.assignors.build import member, problem, tasks, text
 from tests.unit.assignors.test_racks import aware, plan, reading

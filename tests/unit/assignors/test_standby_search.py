@@ -1,0 +1,119 @@
+"""The search that follows the rounds of the standbys' goal: nothing gets worse by it, and it ends."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import attrs
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from assignors import standby_search
+from assignors.high_availability import HighAvailability
+from assignors.problem import AssignmentProblem
+from assignors.situation import Share, Situation
+from assignors.standby_search import NOTHING, StandbySearch, Wish
+from assignors.validation import plan_faults
+from equipoise.testing import problems
+from events.tasks import TaskId
+from tests.properties.test_racks import with_racks
+
+ASSIGNOR = HighAvailability()
+STRATEGIES = ["min_cost", "balanced_min_cost"]
+
+
+def placed_anyhow(data: st.DataObject, problem: AssignmentProblem, *, apart: int) -> StandbySearch | None:
+    """Standbys wherever they may be; None: no task may have one."""
+    situation = Situation(problem)
+    wishes: dict[TaskId, Wish] = {}
+    holders: dict[TaskId, list[str]] = {}
+    load: Counter[str] = Counter(dict.fromkeys(situation.members, 0))
+    for task in situation.stateful:
+        able = list(situation.eligible(task).members)
+        if len(able) < 2:
+            continue
+        owner = data.draw(st.sampled_from(able))
+        others = [member for member in able if member != owner]
+        chosen = data.draw(st.lists(st.sampled_from(others), min_size=1, max_size=3, unique=True))
+        here = tuple(data.draw(st.lists(st.sampled_from(others), max_size=2, unique=True)))
+        wishes[task] = Wish(copies=len(chosen), owner=owner, never=frozenset((owner,)), here=here, begun=())
+        holders[task] = chosen
+        load[owner] += 1
+    copies = sum(map(len, holders.values())) + len(holders)
+    share = Share(copies // len(situation.members), -(-copies // len(situation.members)))
+    if not holders:
+        return None
+    return StandbySearch(situation, wishes, load, dict.fromkeys(situation.members, share), lambda number: number < apart, holders)
+
+
+@settings(max_examples=200)
+@given(st.data(), problems(most_tasks=8, most_members=6).flatmap(with_racks), st.integers(0, 3))
+def test_a_search_makes_nothing_worse_and_ends_where_no_move_gains(data: st.DataObject, problem: AssignmentProblem, apart: int):
+    problem = attrs.evolve(problem, knobs=attrs.evolve(problem.knobs, num_standbys=2))
+    search = placed_anyhow(data, problem, apart=apart)
+    if search is None:
+        return
+    before, counts, total = search.worth(), {task: len(members) for task, members in search.holders.items()}, sum(search.load.values())
+    search.search()
+    after = search.worth()
+    assert after <= before
+    assert {task: len(members) for task, members in search.holders.items()} == counts
+    for task, members in search.holders.items():
+        assert len(set(members)) == len(members)
+        assert not search.wishes[task].never.intersection(members)
+        assert all(search.situation.may_run(member, task) for member in members)
+    assert sum(search.load.values()) == total
+    again = StandbySearch(search.situation, search.wishes, _without(search), search.shares, search.apart, search.holders)
+    assert again.worth() == after, "its own books are what they would be if they were kept anew"
+    again.search()
+    assert again.worth() == after
+
+
+def _without(search: StandbySearch) -> dict[str, int]:
+    """Member -> what it carries beside standbys."""
+    return {member: load - len(search.copies[member]) for member, load in search.load.items()}
+
+
+@settings(max_examples=200)
+@given(problems(most_tasks=8, most_members=6).flatmap(with_racks))
+def test_no_plan_keeps_standbys_dearer_than_without_the_search(problem: AssignmentProblem):
+    """Copies are as many as before, and no worse to have: the whole of what they have in common, are uneven by, and cost, one after the other."""
+    problem = attrs.evolve(problem, knobs=attrs.evolve(problem.knobs, num_standbys=2))
+    found: list[standby_search.Worth] = []
+
+    def watched(search: StandbySearch) -> None:
+        before = search.worth()
+        original(search)
+        assert search.worth() <= before
+        found.append(search.worth())
+
+    original = StandbySearch.search
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(StandbySearch, "search", watched)
+        plan = ASSIGNOR.assign(problem)
+    assert plan_faults(problem, plan, ASSIGNOR.guarantees) == []
+    stages = [stage.cost for stage in plan.cost.stages if stage.name == "standby"]
+    assert all(worth >= NOTHING for worth in found)
+    if found and stages:
+        assert stages == [min(found)[2]]
+
+
+def test_a_search_is_over_after_so_many_looks(monkeypatch: pytest.MonkeyPatch):
+    """It stops where it is; what is there then is sound, too."""
+    from tests.unit.assignors.test_kafka_cases_racks import CLIENTS, crossed, traffic
+
+    question = crossed(rack_standbys_apart=0)
+    situation = Situation(question)
+    here = {task: [each.id for each in question.members if task in each.standby] for task in situation.owner}
+    wishes = {task: Wish(copies=2, owner=owner, never=frozenset((owner,)), here=(), begun=()) for task, owner in situation.owner.items()}
+    costs = []
+    for looks in (0, 40, 120, 4_000):
+        monkeypatch.setattr(standby_search, "MOST_LOOKS", looks)
+        holders = {task: list(members) for task, members in here.items()}
+        StandbySearch(situation, wishes, dict.fromkeys(CLIENTS, 1), dict.fromkeys(CLIENTS, Share(3, 3)), lambda number: False, holders).search()
+        costs.append(traffic({str(task): members for task, members in holders.items()}))
+        assert all(len(set(members)) == 2 and situation.owner[task] not in members for task, members in holders.items())
+    assert costs[0] == 60
+    assert costs == sorted(costs, reverse=True)
+    assert costs[-1] < costs[1] <= 60
