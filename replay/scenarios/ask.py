@@ -18,8 +18,9 @@ from events.tasks import TaskId, parse_task
 from replay.refold import Entry
 from replay.scenarios.builds import DEFECTS
 from replay.scenarios.play import Play
-from replay.scenarios.registry import Argument, Said, directive
+from replay.scenarios.registry import directive
 from replay.scenarios.render import by_task_text, lag_text, member_text
+from replay.scenarios.said import Argument, Said
 from replay.scenarios.words import NAMES, WHOLE, YES_NO, one_of, tasks_text
 from replay.verify import verify
 from replay.wording import counted, share_text

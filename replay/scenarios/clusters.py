@@ -16,7 +16,8 @@ from events.tasks import TaskId
 from replay.cluster import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, WorkerSettings, steady
 from replay.cluster.worker import Worker
 from replay.scenarios.play import Play
-from replay.scenarios.registry import Argument, Said, directive
+from replay.scenarios.registry import directive
+from replay.scenarios.said import Argument, Said
 from replay.scenarios.stage import GROUP, LOG_ID, Stage
 from replay.scenarios.words import TASKS, WHOLE, YES_NO, member_range, tasks_text
 from statemachine.machine import GroupMachine

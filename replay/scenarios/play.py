@@ -13,8 +13,8 @@ from events.facts import Fact, GroupConfigured, MemberJoined
 from events.records import DecisionRecord
 from events.tasks import TaskId
 from replay.scenarios.actors import DEFAULT_END_OFFSET, Actor, joined
-from replay.scenarios.registry import Said
 from replay.scenarios.render import Shown, concerned, decision_lines, fact_text, member_line
+from replay.scenarios.said import Said
 from replay.scenarios.stage import Stage
 from statemachine.state import GroupState
 

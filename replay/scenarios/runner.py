@@ -9,7 +9,8 @@ import attrs
 
 from replay.scenarios import ask, clusters, say_facts, say_truth, sessions
 from replay.scenarios.play import Play
-from replay.scenarios.registry import DIRECTIVES, Said
+from replay.scenarios.registry import DIRECTIVES
+from replay.scenarios.said import Said
 from replay.scenarios.text import Directive, Scenario, ScenarioError, parse
 
 TABLES = (ask, clusters, say_facts, say_truth, sessions)
@@ -70,7 +71,7 @@ def _checked(directive: Directive, path: str) -> Said:
     spec = DIRECTIVES.get(directive.name)
     if spec is None:
         raise ScenarioError(path, directive.line, f"unknown directive {directive.name!r}; there are {', '.join(sorted(DIRECTIVES))}")
-    return Said(directive, spec, path)
+    return Said(directive, spec.words, spec.arguments, path)
 
 
 def play_file(path: Path) -> Outcome:

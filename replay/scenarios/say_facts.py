@@ -31,7 +31,8 @@ from events.facts import (
 from events.knobs import Knobs
 from events.tasks import TaskId
 from replay.scenarios.play import Play
-from replay.scenarios.registry import TIME, Argument, Said, directive
+from replay.scenarios.registry import TIME, directive
+from replay.scenarios.said import Argument, Said
 from replay.scenarios.words import BY_MEMBER, ENDS, LAGS, NAMES, OPTIONS, PAIRS, PARTITIONS, RACKS, SIZES, TASKS, TEXT, WHOLE, YES_NO, Kind, one_of
 
 _ALIASES = {"standbys": "num_standbys"}

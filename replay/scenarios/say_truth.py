@@ -6,7 +6,8 @@ from events.errors import InputError
 from events.facts import ProbingTick
 from events.tasks import TaskId
 from replay.scenarios.play import Play
-from replay.scenarios.registry import TIME, Argument, Said, directive
+from replay.scenarios.registry import TIME, directive
+from replay.scenarios.said import Argument, Said
 from replay.scenarios.words import LAGS, TASKS, WHOLE, YES_NO, one_of
 
 

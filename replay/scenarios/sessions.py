@@ -10,8 +10,9 @@ from __future__ import annotations
 from events.errors import FieldError, InputError
 from events.tasks import Lag, TaskId
 from replay.scenarios.play import Play
-from replay.scenarios.registry import Argument, Said, directive
+from replay.scenarios.registry import directive
 from replay.scenarios.render import by_task_text, fact_text
+from replay.scenarios.said import Argument, Said
 from replay.scenarios.text import ScenarioError
 from replay.scenarios.theatre import SIMPLER, Fetch, Host, Message, Theatre
 from replay.scenarios.words import LAGS, NAMES, TASKS, TEXT, WHOLE, YES_NO, one_of, tasks_text
