@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import itertools
 import os
 import signal
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -30,7 +30,7 @@ def brokers() -> Iterator[Brokers]:
         yield brokers
 
 
-@contextmanager
+@contextlib.contextmanager
 def away(brokers: Brokers, how: str) -> Iterator[None]:
     if how == "is dead":
         brokers.kill(0)
@@ -116,10 +116,12 @@ async def test_stopping_may_be_called_off(how: str, brokers: Brokers) -> None:
     await stop_client(producer)  # and again does no harm
 
 
-@pytest.mark.parametrize("kind", ["reader", "admin"])
-async def test_a_start_that_is_called_off_leaves_no_connection_open(kind: str, bootstrap: str) -> None:
-    """Called off at every point of its way."""
-    opening = {"reader": reader, "admin": admin_client}[kind]
+@pytest.mark.parametrize("times", [1, 2])
+@pytest.mark.parametrize("kind", ["reader", "admin", "producer"])
+async def test_a_start_that_is_called_off_leaves_nothing(kind: str, times: int, bootstrap: str) -> None:
+    """Called off at every point of its way; the second time while the first is seen to."""
+    opening = {"reader": reader, "admin": admin_client, "producer": sending}[kind]
+    before = asyncio.all_tasks()
 
     async def open_and_close() -> None:
         async with opening(Connection(bootstrap=bootstrap)):
@@ -130,7 +132,23 @@ async def test_a_start_that_is_called_off_leaves_no_connection_open(kind: str, b
         await asyncio.sleep(turns * 0.0003)
         if not running.cancel():
             break
+        if times == 2:
+            await asyncio.sleep(0)
+            running.cancel()
         (outcome,) = await asyncio.gather(running, return_exceptions=True)
         assert outcome is None or isinstance(outcome, asyncio.CancelledError)  # None: too late, it was closing already
+        async with asyncio.timeout(3.0):
+            while open_connections() or asyncio.all_tasks() - before:  # noqa: ASYNC110  # called off twice, it ends by itself
+                await asyncio.sleep(0.005)
     assert turns > 3
-    assert open_connections() == []
+
+
+@contextlib.asynccontextmanager
+async def sending(connection: Connection) -> AsyncIterator[Any]:
+    """A started producer."""
+    producer = AIOKafkaProducer(**connection.options(), enable_idempotence=True)
+    await start_client(producer)
+    try:
+        yield producer
+    finally:
+        await stop_client(producer)

@@ -17,6 +17,8 @@ CLOSE_S = 5.0
 """How long a client may take to send what it has and to say goodbye."""
 _WHOLE_START_S = 1.0
 _CUT_AGAIN_S = 0.1
+_ENDING: set[asyncio.Task[None]] = set()
+"""A task that nobody holds may be collected before its end."""
 
 
 async def start_client(client: Any) -> None:
@@ -29,11 +31,18 @@ async def start_client(client: Any) -> None:
     try:
         await asyncio.shield(starting)
     except BaseException:
-        await asyncio.wait((starting,), timeout=_WHOLE_START_S)
-        starting.cancel()
-        await asyncio.gather(starting, return_exceptions=True)
-        await stop_client(client)
+        ending = asyncio.ensure_future(_call_off(client, starting))
+        _ENDING.add(ending)
+        ending.add_done_callback(_ENDING.discard)
+        await asyncio.shield(ending)  # which goes on should this be called off once more
         raise
+
+
+async def _call_off(client: Any, starting: asyncio.Task[None]) -> None:
+    await asyncio.wait((starting,), timeout=_WHOLE_START_S)
+    starting.cancel()
+    await stop_client(client)
+    await asyncio.gather(starting, return_exceptions=True)
 
 
 async def stop_client(client: Any, *, within_s: float = CLOSE_S) -> None:
