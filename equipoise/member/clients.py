@@ -13,7 +13,7 @@ from typing import Any
 import attrs
 
 from equipoise.member.options import MemberOptions
-from events.log.kafka.clients import abandon_producer, start_client, stop_client
+from events.log.kafka.clients import abandon_producer, call_off, start_client, stop_client
 from events.log.kafka.connection import Connection
 from events.tasks import TaskId
 
@@ -82,8 +82,7 @@ class TaskClients:
     async def close(self) -> None:
         """Lets go of both, of what was never begun."""
         if self._connecting is not None:
-            self._connecting.cancel()
-            await asyncio.gather(self._connecting, return_exceptions=True)
+            await call_off(self._connecting)
             await asyncio.gather(abandon_producer(self.producer), stop_client(self.consumer))
 
     async def _connect(self) -> None:
@@ -91,9 +90,7 @@ class TaskClients:
         try:
             await asyncio.gather(*jobs)
         finally:
-            for job in jobs:
-                job.cancel()
-            await asyncio.gather(*jobs, return_exceptions=True)
+            await call_off(*jobs)
 
     async def _connect_producer(self) -> None:
         if self._options.transactional:

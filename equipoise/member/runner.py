@@ -24,7 +24,7 @@ from equipoise.member.context import SOURCES_KEY, State, TaskContext, pack_sourc
 from equipoise.member.options import MemberOptions
 from equipoise.member.stores import Change, StateStore
 from equipoise.member.tokens import token_header
-from events.log.kafka.clients import abandon_producer, stop_client
+from events.log.kafka.clients import abandon_producer, call_off, stop_client
 from events.tasks import TaskId
 
 _LOG = logging.getLogger(__name__)
@@ -209,8 +209,7 @@ class TaskRunner:
             stores = await self._permit.take_stores(self.task) if self._stateful else {}
             committed = dict(zip(partitions, await committing, strict=True))
         finally:
-            committing.cancel()
-            await asyncio.gather(committing, return_exceptions=True)
+            await call_off(committing)
         states = {topic: State(store) for topic, store in stores.items()}
         known = {} if self._options.transactional else read_sources(states)
         for tp in partitions:

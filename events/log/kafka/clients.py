@@ -16,7 +16,7 @@ _LOG = logging.getLogger(__name__)
 CLOSE_S = 5.0
 """How long a client may take to send what it has and to say goodbye."""
 _WHOLE_START_S = 1.0
-_CUT_AGAIN_S = 0.1
+_AGAIN_S = 0.1
 _ENDING: set[asyncio.Task[None]] = set()
 """A task that nobody holds may be collected before its end."""
 
@@ -42,7 +42,7 @@ async def _call_off(client: Any, starting: asyncio.Task[None]) -> None:
     await asyncio.wait((starting,), timeout=_WHOLE_START_S)
     starting.cancel()
     await stop_client(client)
-    await asyncio.gather(starting, return_exceptions=True)
+    await _ended(client, [starting])
 
 
 async def stop_client(client: Any, *, within_s: float = CLOSE_S) -> None:
@@ -59,6 +59,16 @@ async def stop_client(client: Any, *, within_s: float = CLOSE_S) -> None:
         stopping.cancel()
         tasks = _cut(client)
     await _ended(client, [*tasks, stopping])
+
+
+async def call_off(*tasks: asyncio.Future[Any]) -> None:
+    """Cancels tasks that use a client, until they have ended: a request that is answered in the same moment loses the cancelling, and its loop goes
+    on."""
+    while running := [task for task in tasks if not task.done()]:
+        for task in running:
+            task.cancel()
+        await asyncio.wait(running, timeout=_AGAIN_S)
+    await asyncio.gather(*tasks, return_exceptions=True)  # what they have raised has been looked at
 
 
 async def abandon_producer(producer: Any) -> None:
@@ -86,8 +96,10 @@ def _cut(client: Any) -> list[asyncio.Task[Any]]:
 async def _ended(client: Any, tasks: list[asyncio.Task[Any]]) -> None:
     end_s = time.monotonic() + CLOSE_S
     while (running := [task for task in tasks if not task.done()]) and time.monotonic() < end_s:
-        await asyncio.wait(running, timeout=_CUT_AGAIN_S)
-        _cut(client)  # what was opened on the way; and a sender that is called off calls off one of its requests at a time
+        await asyncio.wait(running, timeout=_AGAIN_S)
+        for task in running:
+            task.cancel()  # a sender that is called off calls off one of its requests at a time
+        _cut(client)  # what was opened on the way
     for task in tasks:
         if task.done() and not task.cancelled():
             task.exception()  # it is known to be at an end; nobody else asks
