@@ -26,7 +26,7 @@ from tests.live.swarm import topology
 GROUPS, MEMBERS, TASKS = 200, 20, 40
 STEADY_S = 120.0
 PROBE_EVERY_S = 0.25
-MORE_PER_S = (2_000, 4_000, 8_000, 16_000)
+MORE_PER_S = (2_000, 4_000, 8_000, 16_000, 24_000, 32_000, 48_000)
 """Heartbeats beside those of the groups."""
 STEP_S = 15.0
 BEHIND_S = 1.0
