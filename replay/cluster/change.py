@@ -23,14 +23,17 @@ from statemachine.machine import GroupMachine
 LOOK_EVERY_MS = 5_000
 MOST_WAITING_MS = 86_400_000
 CHANGELOG = "changelog"
+LOOKING = ("probing", "ready")
+"""Causes of the rounds that look at copies."""
 
 
 @attrs.frozen(kw_only=True)
 class ChangeCost:
     """`changed`: tasks that have another owner in the end than before; `fewest`: how many balance needs. `moves`: changes of owner along the way.
 
-    `rounds` by cause. `interrupted`: tasks whose owner was told to let go before the destination was caught up. `longest_silence_ms`: that any task
-    was processed by nobody. `seconds`: from the change to the last round.
+    `rounds` by cause, up to where all was at rest; `rounds_of_owners`: those of them that looked at copies, because one was ready or in the probing
+    interval, up to the last change of owner. `interrupted`: tasks whose owner was told to let go before the destination was caught up.
+    `longest_silence_ms`: that any task was processed by nobody. `seconds`: from the change to the last round.
     """
 
     changed: int
@@ -38,6 +41,7 @@ class ChangeCost:
     moves: int
     moved_more_than_once: int
     rounds: dict[str, int]
+    rounds_of_owners: int
     interrupted: tuple[TaskId, ...]
     longest_silence_ms: int
     restored_records: int
@@ -52,7 +56,7 @@ class ChangeCost:
     @property
     def looking_rounds(self) -> int:
         """Rounds in which copies were looked at: because one was ready, or in the probing interval."""
-        return self.probing_rounds + self.rounds.get("ready", 0)
+        return sum(self.rounds.get(cause, 0) for cause in LOOKING)
 
 
 def change_cost(
@@ -112,7 +116,9 @@ def change_cost(
     cluster.run_for(2 * LOOK_EVERY_MS)
     _rest(cluster)
 
-    moved = [move.task for move in active_moves(cluster.world.history(cluster.now_ms)) if move.at_ms >= begun_ms]
+    moves = [move for move in active_moves(cluster.world.history(cluster.now_ms)) if move.at_ms >= begun_ms]
+    moved = [move.task for move in moves]
+    settled_ms = max((move.at_ms for move in moves), default=begun_ms)
     after = cluster.world.owners(cluster.now_ms)
     causes = [cause for _, cause, _ in rounds]
     return ChangeCost(
@@ -121,6 +127,7 @@ def change_cost(
         moves=len(moved),
         moved_more_than_once=len({task for task in moved if moved.count(task) > 1}),
         rounds={cause: causes.count(cause) for cause in sorted(set(causes))},
+        rounds_of_owners=sum(cause in LOOKING and at_ms <= settled_ms for at_ms, cause, _ in rounds),
         interrupted=tuple(
             sorted(
                 move.task
