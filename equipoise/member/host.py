@@ -295,7 +295,8 @@ class Host:
         if self._closing:
             return True
         if session.ended is End.LEASE_LAPSED and not session.end_cause:
-            await self._link.probe_once()  # what was decided about it meanwhile is read first
+            with contextlib.suppress(TimeoutError):  # what was decided about it meanwhile is read first; if that can be read
+                await asyncio.wait_for(self._link.probe_once(), self._options.lease_ms / 1_000)
         _LOG.warning("member %s, incarnation %d has ended: %s %s", self._member_id, session.incarnation, session.ended, session.end_cause)
         if session.end_cause in ("superseded", "stale_incarnation"):
             raise SupersededError(f"member {self._member_id!r} of group {self._group!r}: another process has joined with this id")

@@ -20,7 +20,7 @@ from statemachine.member import Reception
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.3
 FIRST_LOOK_BACK = 1_000
-"""Decisions from the end in which the group's last one is looked for at first; eight times as many each further time."""
+"""Decisions from the end in which the group's are looked for at first; eight times as many each further time."""
 
 
 class Link:
@@ -87,15 +87,15 @@ class Link:
     # Where decisions end
 
     async def place(self) -> tuple[int, int]:
-        """Places the reader at the end, where it stays until `begin_reading`. Gives the number of the group's last decision before it, 0 if there is
-        none, and when the end was asked for."""
+        """Places the reader at the end, where it stays until `begin_reading`. Gives the highest number of the group's decisions before it, 0 if
+        there is none, and when the end was asked for."""
         self._placed.clear()
         async with self._turn:
             asked_ms = boot_ms()
             end = (await self._consumer.end_offsets([self._decisions]))[self._decisions]
             begin = (await self._consumer.beginning_offsets([self._decisions]))[self._decisions]
             self._consumer.assign([self._decisions])
-            number = await self._last_number(begin, end)
+            number = await self._highest_number(begin, end)
             self._go_to(end)
             self._next_number_position = end
         return number, asked_ms
@@ -104,7 +104,8 @@ class Link:
         """From the place on, decisions are handed in."""
         self._placed.set()
 
-    async def _last_number(self, begin: int, end: int) -> int:
+    async def _highest_number(self, begin: int, end: int) -> int:
+        """Not the last one: a worker that was paused and has not heard yet that another one leads publishes what it had decided once more."""
         looked_from, back = end, FIRST_LOOK_BACK
         while looked_from > begin:
             upper, looked_from, back = looked_from, max(begin, looked_from - back), back * 8
@@ -114,7 +115,7 @@ class Link:
                 batch = await self._consumer.getmany(self._decisions, timeout_ms=1_000)
                 for record in batch.get(self._decisions, ()):
                     if record.offset < upper and group_of(record.key) == self._group:
-                        number = self._decode(record).number
+                        number = max(number, self._decode(record).number)
                 position = await self._consumer.position(self._decisions)
             if number:
                 return number
@@ -152,6 +153,7 @@ class Link:
             return True
         for record in batch.get(self._decisions, ()):
             if group_of(record.key) == self._group and self._received(self._decode(record)) is Reception.GAP:
+                _LOG.info("group %s: a decision is missing before %s/%d@%d, which is read again", self._group, *self._decisions, record.offset)
                 self._go_to(self._next_number_position)
                 return False
             self._next_number_position = record.offset + 1

@@ -81,7 +81,10 @@ class Leader:
         self.facts.append(record)
         for each in decided:
             self.decisions.append(each)
-            await self._producer.send_and_wait(self.topics.decisions, pack_decision(each), key=group_key(self.group), partition=self.partition)
+            await self.publish(each)
+
+    async def publish(self, decision: DecisionRecord) -> None:
+        await self._producer.send_and_wait(self.topics.decisions, pack_decision(decision), key=group_key(self.group), partition=self.partition)
 
     async def _observe(self, consumer: Any) -> None:
         from aiokafka import TopicPartition

@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import attrs
 import pytest
 
 from assignors import registry
@@ -132,6 +133,36 @@ async def test_members_count_and_hand_over(bootstrap: str, prefix: str, tmp_path
         assert leader.machine.state.members == {}
         committed = await _committed(application)
         assert sum(committed.values()) == 600
+
+
+async def test_who_joins_behind_a_worker_that_woke_late_finds_its_place(bootstrap: str, prefix: str) -> None:
+    """A worker that was paused publishes once more what another one has published meanwhile: the last decision has not the highest number."""
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
+        async with application.member("m1", None, "at_least_once") as first:
+            await until(lambda: len(first.running) == PARTITIONS)
+            for late in leader.decisions[:-1]:
+                await leader.publish(late)
+            async with application.member("m2", None, "at_least_once") as second:
+                await until(lambda: len(second.running) == 1)
+        assert leader.decided(MemberExpired) == []
+
+
+async def test_who_cannot_read_its_decisions_loses_its_lease_and_joins_anew(bootstrap: str, prefix: str) -> None:
+    """Whatever keeps the reader from its decisions, its next life begins where they end."""
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    short = {"session_timeout_ms": 6_000, "lease_margin_ms": 3_000}
+    async with (
+        leading(bootstrap, prefix, prefix, application.config, application.topology) as leader,
+        application.member("m1", None, "at_least_once", **short) as member,
+    ):
+        await until(lambda: len(member.running) == PARTITIONS)
+        before = member.incarnation
+        last = leader.decisions[-1]
+        await leader.publish(attrs.evolve(last, number=last.number + 2))  # what comes before it comes behind it
+        await until(lambda: member.incarnation > before and len(member.running) == PARTITIONS)
 
 
 async def _committed(application: Application) -> dict[int, int]:
