@@ -99,7 +99,8 @@ async def _ended(client: Any, tasks: list[asyncio.Task[Any]]) -> None:
         await asyncio.wait(running, timeout=_AGAIN_S)
         for task in running:
             task.cancel()  # a sender that is called off calls off one of its requests at a time
-        _cut(client)  # what was opened on the way
+        _cut(client)
+    _cut(client)  # what the last of them opened on its way
     for task in tasks:
         if task.done() and not task.cancelled():
             task.exception()  # it is known to be at an end; nobody else asks

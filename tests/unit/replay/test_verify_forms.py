@@ -118,6 +118,20 @@ def test_a_second_copy_in_another_form_is_a_copy() -> None:
     assert verify([*stored[:index], entry, another, *stored[index + 1 :]]).verdict is Verdict.DIVERGENCE
 
 
+@pytest.mark.parametrize("path", [TODAY, BEFORE])
+def test_a_hash_is_no_copy_of_another_decision_nor_the_other_way_round(path: Path) -> None:
+    stored = entries(path)
+    hashed = stored[hashes(stored)[1]]
+    other = next(each for each in stored if isinstance(each, DecisionRecord) and isinstance(each.decision, MemberAssigned))
+    assert isinstance(hashed, DecisionRecord)
+    for first, second in ((hashed, other), (other, hashed)):
+        at = stored.index(first) + 1
+        disguised = attrs.evolve(first, decision=second.decision)
+        if isinstance(second.decision, Checkpointed):
+            disguised = attrs.evolve(disguised, decision=evolve(second.decision, form=0))
+        assert verify([*stored[:at], disguised, *stored[at:]]).verdict is Verdict.DIVERGENCE
+
+
 def test_what_was_not_compared_is_kept_when_a_verification_is_saved() -> None:
     stored = entries(BEFORE)
     group = GroupVerifier("orders")
