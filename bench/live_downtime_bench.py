@@ -14,12 +14,11 @@ import tempfile
 import time
 from pathlib import Path
 
-from aiokafka import AIOKafkaProducer
-
 from bench.live import Row, WorkerProcess, broker
 from bench.live_members import Application, MemberProcess, pauses, until_running
 from equipoise.worker.settings import WorkerSettings
 from events.log.kafka.connection import Connection
+from events.log.kafka.opening import writer
 from tests.groups import configured
 
 TASKS = 8
@@ -34,15 +33,11 @@ GOAL_S = 1.0
 async def fill(application: Application) -> None:
     """The tasks' state, as if they had run for long."""
     noise = random.Random(1).randbytes(2 * 10**6)  # what does not compress
-    producer = AIOKafkaProducer(**application.connection.options(), linger_ms=5, max_batch_size=2**19)
-    await producer.start()
-    try:
+    async with writer(application.connection, linger_ms=5, max_batch_size=2**19) as producer:
         for number, partition in itertools.product(range(STATE_BYTES // VALUE_BYTES), range(TASKS)):
             start = (number * 7_919 + partition * 104_729) % (len(noise) - VALUE_BYTES)
             sent = await producer.send(f"{application.name}-state", noise[start : start + VALUE_BYTES], key=b"s%d" % number, partition=partition)
         await sent
-    finally:
-        await producer.stop()
 
 
 async def measured(bootstrap: str, folder: Path) -> tuple[list[float], dict[int, float], float]:

@@ -22,6 +22,7 @@ from equipoise.worker.settings import WorkerSettings
 from events.decisions import EventRejected, MemberAssigned
 from events.errors import EquipoiseError
 from events.facts import Fact, MemberJoined, MemberLeft
+from events.log.kafka.clients import start_client, stop_client
 from events.log.kafka.envelope import decision_record, group_key, pack_fact, stored_decision
 
 GROUPS, MEMBERS, TASKS = 200, 2, 8
@@ -49,8 +50,8 @@ class Prober:
         options = self._settings.options()
         self._producer = AIOKafkaProducer(**options, enable_idempotence=True)
         self._consumer = AIOKafkaConsumer(**options, enable_auto_commit=False, auto_offset_reset="latest")
-        await self._producer.start()
-        await self._consumer.start()
+        await start_client(self._producer)
+        await start_client(self._consumer)
         places = [TopicPartition(topic, 0) for topic in (self._echo, self._settings.topics.decisions)]
         self._consumer.assign(places)
         await self._consumer.seek_to_end(*places)
@@ -60,8 +61,8 @@ class Prober:
     async def __aexit__(self, *_: object) -> None:
         self._reading.cancel()
         await asyncio.gather(self._reading, return_exceptions=True)
-        await self._consumer.stop()
-        await self._producer.stop()
+        await stop_client(self._consumer)
+        await stop_client(self._producer)
 
     async def _read(self) -> None:
         async for record in self._consumer:

@@ -18,7 +18,7 @@ from bench.live import PATIENCE_S
 from equipoise import Member, TaskContext
 from events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client
+from events.log.kafka.opening import admin_client, writer
 
 Turn = tuple[int, int, float]
 """Partition, fencing token, and when one of its records was processed: seconds of CLOCK_MONOTONIC, which processes of one machine share."""
@@ -51,19 +51,14 @@ class Application:
 
     async def feed(self, per_second: float) -> None:
         """A record to each partition by turns, `per_second` in all, until it is cancelled."""
-        from aiokafka import AIOKafkaProducer
 
-        producer = AIOKafkaProducer(**self.connection.options(), enable_idempotence=True)
-        await producer.start()
-        try:
+        async with writer(self.connection) as producer:
             begun_s = time.monotonic()
             for number in itertools.count():
                 await producer.send(self.name, b"1", key=b"k%d" % (number % 1_000), partition=number % self.partitions)
                 ahead_s = number / per_second - (time.monotonic() - begun_s)
                 if ahead_s > 0:
                     await asyncio.sleep(ahead_s)
-        finally:
-            await producer.stop()
 
 
 class MemberProcess:

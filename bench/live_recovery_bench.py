@@ -13,7 +13,7 @@ from bench.live import Row, WorkerProcess, broker, group_name
 from equipoise.worker.settings import WorkerSettings
 from events.facts import Fact, LagReported, MemberJoined
 from events.log.kafka.envelope import group_key, pack_fact
-from events.log.kafka.opening import ensure_topics, open_partitions
+from events.log.kafka.opening import ensure_topics, open_partitions, writer
 from events.tasks import Lag, TaskId
 from tests.groups import configured
 from tests.live.swarm import topology
@@ -56,13 +56,10 @@ def facts() -> Iterator[tuple[str, Fact]]:
 
 async def write(settings: WorkerSettings) -> None:
     """The log, without a worker."""
-    from aiokafka import AIOKafkaProducer
 
     await ensure_topics(settings, settings.topics)
     await open_partitions(settings, settings.topics)
-    producer = AIOKafkaProducer(**settings.options(), enable_idempotence=True, linger_ms=5, max_batch_size=2**19)
-    await producer.start()
-    try:
+    async with writer(settings, linger_ms=5, max_batch_size=2**19) as producer:
         packed: dict[int, bytes] = {}
         last = None
         for number, (group, fact) in enumerate(facts()):
@@ -75,8 +72,6 @@ async def write(settings: WorkerSettings) -> None:
                 await last
         assert last is not None
         await last
-    finally:
-        await producer.stop()
 
 
 def take_over(settings: WorkerSettings) -> tuple[float, float, int]:

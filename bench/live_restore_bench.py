@@ -14,7 +14,7 @@ import time
 from pathlib import Path
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import TopicPartition
 
 from bench.live import Row, broker
 from equipoise.member.directory import StateDirectory
@@ -22,7 +22,7 @@ from equipoise.member.restorer import FETCH_BYTES, FETCH_WAIT_MS, MOST_RECORDS, 
 from equipoise.member.stores import RocksStore
 from equipoise.member.throttle import Throttle
 from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client
+from events.log.kafka.opening import admin_client, reader, writer
 from events.tasks import TaskId
 
 RECORDS = 600_000
@@ -40,26 +40,18 @@ async def fill(connection: Connection, topic: str, records: int) -> None:
 
     async with admin_client(connection) as admin:
         await admin.create_topics([NewTopic(topic, 1, 1)])
-    producer = AIOKafkaProducer(**connection.options(), linger_ms=5, max_batch_size=2**19)
-    await producer.start()
-    try:
+    async with writer(connection, linger_ms=5, max_batch_size=2**19) as producer:
         filling = bytes(range(VALUE_BYTES - 8))
         for number in range(records):
             sent = await producer.send(topic, number.to_bytes(8) + filling, key=b"%0*d" % (KEY_BYTES, number * 7_919 % records), partition=0)
         await sent
-    finally:
-        await producer.stop()
 
 
 async def read_alone(connection: Connection, topic: str) -> float:
     """Seconds."""
     place = TopicPartition(topic, 0)
-    consumer = AIOKafkaConsumer(
-        **connection.options(), enable_auto_commit=False, auto_offset_reset="none", isolation_level="read_committed",
-        max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS,
-    )  # fmt: skip
-    await consumer.start()
-    try:
+    fetching = {"max_partition_fetch_bytes": FETCH_BYTES, "fetch_max_wait_ms": FETCH_WAIT_MS}
+    async with reader(connection, isolation_level="read_committed", **fetching) as consumer:
         consumer.assign([place])
         end = (await consumer.end_offsets([place]))[place]
         consumer.seek(place, 0)
@@ -67,8 +59,6 @@ async def read_alone(connection: Connection, topic: str) -> float:
         while read < end:
             read += len((await consumer.getmany(place, timeout_ms=500, max_records=MOST_RECORDS)).get(place, ()))
         return time.perf_counter() - begun_s
-    finally:
-        await consumer.stop()
 
 
 async def restore(connection: Connection, topic: str, **limits: Any) -> float:

@@ -13,7 +13,7 @@ import attrs
 
 from bench.peers.waits import Answer, TaskWaits
 from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client, reader
+from events.log.kafka.opening import admin_client, reader, writer
 
 VALUE_BYTES = 152
 """Of a value of the state, as in the recorded runs: 8 bytes of count, the rest as it was loaded."""
@@ -56,12 +56,9 @@ async def make_topics(connection: Connection, load: Load, *, input: str, output:
 
 async def load_state(connection: Connection, load: Load, changelog: str) -> int:
     """Writes each key once to the changelog, with a count of 0: an application that was there before. Gives the number of records."""
-    from aiokafka import AIOKafkaProducer
 
     noise = random.Random(1).randbytes(1 << 16)
-    producer = AIOKafkaProducer(**connection.options(), max_batch_size=BATCH_BYTES, enable_idempotence=True, request_timeout_ms=60_000)
-    await producer.start()
-    try:
+    async with writer(connection, max_batch_size=BATCH_BYTES, request_timeout_ms=60_000) as producer:
         for partition in range(load.tasks):
             number, sending = 0, []
             while number < load.keys:
@@ -77,8 +74,6 @@ async def load_state(connection: Connection, load: Load, changelog: str) -> int:
                 if len(sending) >= BATCHES_AT_ONCE:
                     await sending.pop(0)
             await asyncio.gather(*sending)
-    finally:
-        await producer.stop()
     return load.keys * load.tasks
 
 
@@ -114,14 +109,13 @@ class Outside:
 @contextlib.asynccontextmanager
 async def feeding(connection: Connection, load: Load, *, input: str, output: str) -> AsyncIterator[Outside]:
     """Feeds and watches until the block ends."""
-    from aiokafka import AIOKafkaProducer, TopicPartition
+    from aiokafka import TopicPartition
 
     outside = Outside(tasks=[TaskWaits() for _ in range(load.tasks)])
-    producer = AIOKafkaProducer(**connection.options(), linger_ms=0)
-    async with reader(connection, auto_offset_reset="earliest", fetch_max_wait_ms=20) as consumer:
+    reading = reader(connection, auto_offset_reset="earliest", fetch_max_wait_ms=20)
+    async with reading as consumer, writer(connection, enable_idempotence=False, linger_ms=0) as producer:
         consumer.assign([TopicPartition(topic, partition) for topic in (input, output) for partition in range(load.tasks)])
         await consumer.seek_to_beginning()
-        await producer.start()
         jobs = [asyncio.ensure_future(_feed(producer, load, input, outside)), asyncio.ensure_future(_watch(consumer, input, outside))]
         try:
             yield outside
@@ -132,7 +126,6 @@ async def feeding(connection: Connection, load: Load, *, input: str, output: str
             for job in jobs:
                 job.cancel()
             await asyncio.gather(*jobs, return_exceptions=True)
-            await producer.stop()
 
 
 async def _feed(producer: Any, load: Load, topic: str, outside: Outside) -> None:

@@ -11,9 +11,10 @@ from typing import Any
 from events.decisions import Decision
 from events.errors import EquipoiseError
 from events.facts import Fact, GroupConfigured, PartitionsObserved, ProbingTick, TopologyDeclared
+from events.log.kafka.clients import start_client, stop_client
 from events.log.kafka.connection import Connection
 from events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact, partition_of
-from events.log.kafka.opening import ensure_topics, open_partitions
+from events.log.kafka.opening import ensure_topics, open_partitions, reader
 from events.log.kafka.topics import Topics
 from events.records import DecisionRecord, Record
 from statemachine.machine import GroupMachine
@@ -41,24 +42,22 @@ class Leader:
         opened = await open_partitions(self.connection, self.topics)
         self.partition = partition_of(self.group, opened.partitions)
         self._producer = AIOKafkaProducer(**self.connection.options(), enable_idempotence=True)
-        await self._producer.start()
+        await start_client(self._producer)
         for fact in (config, topology):
             await self.say(fact)
 
     async def close(self) -> None:
-        await self._producer.stop()
+        await stop_client(self._producer)
 
     async def say(self, fact: Fact) -> None:
         await self._producer.send_and_wait(self.topics.facts, pack_fact(fact), key=group_key(self.group), partition=self.partition)
 
     async def run(self) -> None:
         """Reads on from where the machine is, decides, publishes, ticks. May be cancelled and run again: then nobody leads for a while."""
-        from aiokafka import AIOKafkaConsumer, TopicPartition
+        from aiokafka import TopicPartition
 
         facts = TopicPartition(self.topics.facts, self.partition)
-        consumer = AIOKafkaConsumer(**self.connection.options(), enable_auto_commit=False, auto_offset_reset="none")
-        await consumer.start()
-        try:
+        async with reader(self.connection) as consumer:
             consumer.assign([facts])
             consumer.seek(facts, self.machine.state.last_offset + 1)
             ticked_s = 0.0
@@ -69,8 +68,6 @@ class Leader:
                     ticked_s = time.monotonic()
                     await self._observe(consumer)
                     await self.say(ProbingTick())
-        finally:
-            await consumer.stop()
 
     async def _fold(self, record: Record) -> None:
         try:

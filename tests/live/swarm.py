@@ -15,6 +15,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from events.facts import Fact, GroupConfigured, LagReported, Subtopology, TopologyDeclared
+from events.log.kafka.clients import start_client, stop_client
 from events.log.kafka.connection import Connection
 from events.log.kafka.envelope import decision_record, group_key, pack_fact, partition_of, stored_decision
 from events.log.kafka.opening import read_opening, reader
@@ -116,8 +117,8 @@ class Swarm:
         self._partitions = opened.partitions
         self._producer = AIOKafkaProducer(**self.connection.options(), enable_idempotence=True)
         self._consumer = AIOKafkaConsumer(**self.connection.options(), auto_offset_reset="earliest", enable_auto_commit=False, fetch_max_wait_ms=50)
-        await self._producer.start()
-        await self._consumer.start()
+        await start_client(self._producer)
+        await start_client(self._consumer)
         places = [TopicPartition(self.topics.decisions, partition) for partition in range(self._partitions)]
         self._consumer.assign(places)
         for place in places:
@@ -128,8 +129,8 @@ class Swarm:
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
-        await self._producer.stop()
-        await self._consumer.stop()
+        await stop_client(self._producer)
+        await stop_client(self._consumer)
 
     async def configure(self, group: str, config: GroupConfigured, *facts: Fact) -> None:
         for fact in (config, *facts):

@@ -9,21 +9,20 @@ from collections.abc import AsyncIterator, Mapping
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import NewTopic
 
 from assignors.adapters.aiokafka import LagAwareAssignor, LagFetcher
+from events.log.kafka.clients import start_client, stop_client
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import admin_client
 
 SOON_S = 30.0
 
 
 async def make_topics(bootstrap: str, records: Mapping[str, list[int]]) -> None:
     """Topics with so many records in each partition."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    try:
+    async with admin_client(Connection(bootstrap=bootstrap)) as admin:
         await admin.create_topics([NewTopic(topic, len(counts), 1) for topic, counts in records.items()])
-    finally:
-        await admin.close()
     await write(bootstrap, records)
 
 
@@ -53,11 +52,11 @@ async def member(
         metadata_max_age_ms=1_000,
         partition_assignment_strategy=[strategy],
     )
-    await consumer.start()
+    await start_client(consumer)
     try:
         yield consumer
     finally:
-        await consumer.stop()
+        await stop_client(consumer)
 
 
 def names(consumer: AIOKafkaConsumer) -> set[str]:

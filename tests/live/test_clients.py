@@ -8,7 +8,7 @@ import itertools
 import os
 import signal
 import time
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -17,7 +17,7 @@ from aiokafka.admin import NewTopic
 
 from events.log.kafka.clients import abandon_producer, start_client, stop_client
 from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client, reader
+from events.log.kafka.opening import admin_client, reader, writer
 from tests.live.brokers import Brokers
 from tests.live.conftest import open_connections
 
@@ -84,6 +84,23 @@ async def test_a_consumer_that_is_asking(how: str, group: str | None, brokers: B
         await asyncio.gather(*asking, return_exceptions=True)
 
 
+async def test_a_consumer_that_waits_before_it_fetches_again(brokers: Brokers, caplog: pytest.LogCaptureFixture) -> None:
+    """aiokafka ends as cancelled then, before it has come to its connections."""
+    connection, tp = Connection(bootstrap=brokers.bootstrap), TopicPartition("numbers", 0)
+    await stop_client(await writing(connection))
+    async with reader(connection, auto_offset_reset="earliest", request_timeout_ms=1_000, retry_backoff_ms=10_000) as consumer:
+        consumer.assign([tp])
+        await consumer.getone()
+        assert not await consumer.getmany(timeout_ms=100)
+        with away(brokers, "stands still"):
+            async with asyncio.timeout(20):
+                while "Failed fetch" not in caplog.text:  # noqa: ASYNC110  # only its log says so
+                    await asyncio.sleep(0.01)
+        assert await consumer._client.ready(0)
+        assert open_connections()
+    assert open_connections() == []
+
+
 @pytest.mark.parametrize("how", AWAY)
 @pytest.mark.parametrize("abandoned", [False, True])
 async def test_a_producer_that_is_sending(how: str, abandoned: bool, brokers: Brokers) -> None:
@@ -117,10 +134,10 @@ async def test_stopping_may_be_called_off(how: str, brokers: Brokers) -> None:
 
 
 @pytest.mark.parametrize("times", [1, 2])
-@pytest.mark.parametrize("kind", ["reader", "admin", "producer"])
+@pytest.mark.parametrize("kind", ["reader", "admin", "writer"])
 async def test_a_start_that_is_called_off_leaves_nothing(kind: str, times: int, bootstrap: str) -> None:
     """Called off at every point of its way; the second time while the first is seen to."""
-    opening = {"reader": reader, "admin": admin_client, "producer": sending}[kind]
+    opening = {"reader": reader, "admin": admin_client, "writer": writer}[kind]
     before = asyncio.all_tasks()
 
     async def open_and_close() -> None:
@@ -141,14 +158,3 @@ async def test_a_start_that_is_called_off_leaves_nothing(kind: str, times: int, 
             while open_connections() or asyncio.all_tasks() - before:  # noqa: ASYNC110  # called off twice, it ends by itself
                 await asyncio.sleep(0.005)
     assert turns > 3
-
-
-@contextlib.asynccontextmanager
-async def sending(connection: Connection) -> AsyncIterator[Any]:
-    """A started producer."""
-    producer = AIOKafkaProducer(**connection.options(), enable_idempotence=True)
-    await start_client(producer)
-    try:
-        yield producer
-    finally:
-        await stop_client(producer)

@@ -9,7 +9,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-from aiokafka import AIOKafkaProducer
 from click.testing import CliRunner, Result
 
 from equipoise.cli import main
@@ -19,6 +18,7 @@ from events.errors import InputError
 from events.facts import LogOpened, MemberLeft, Undecodable
 from events.log import open_log
 from events.log.kafka.envelope import pack_fact, pack_payload, partition_of
+from events.log.kafka.opening import writer
 from events.records import Record
 from tests.groups import configured
 from tests.live.swarm import Swarm, everything, topology
@@ -44,15 +44,13 @@ async def live_for_a_while(settings: WorkerSettings, group: str) -> list[str]:
         swarm.add(group, ["m1", "m2"])
         swarm.start()
         await swarm.until_all_run(group, 6, ["m1", "m2"])
-        producer = AIOKafkaProducer(**settings.options())
-        await producer.start()
-        partition = partition_of(group, settings.partitions)
-        facts = settings.topics.facts
-        await producer.send_and_wait(facts, b"no fact at all", partition=partition)
-        await producer.send_and_wait(facts, b"no fact at all", key=group.encode(), partition=partition)
-        await producer.send_and_wait(facts, pack_payload(11, 1, b"\x91\xa1m"), key=group.encode(), partition=partition)
-        await producer.send_and_wait(facts, pack_fact(LogOpened(log_id="another")), key=b"", partition=partition)
-        await producer.stop()
+        async with writer(settings) as producer:
+            partition = partition_of(group, settings.partitions)
+            facts = settings.topics.facts
+            await producer.send_and_wait(facts, b"no fact at all", partition=partition)
+            await producer.send_and_wait(facts, b"no fact at all", key=group.encode(), partition=partition)
+            await producer.send_and_wait(facts, pack_payload(11, 1, b"\x91\xa1m"), key=group.encode(), partition=partition)
+            await producer.send_and_wait(facts, pack_fact(LogOpened(log_id="another")), key=b"", partition=partition)
         swarm.add(group, ["m3"])
         await swarm.until_all_run(group, 6, ["m1", "m2", "m3"])
         assert not swarm.overlaps

@@ -20,6 +20,7 @@ from events.errors import InputError
 from events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from events.knobs import Knobs
 from events.log.kafka.connection import Connection
+from events.log.kafka.opening import reader
 from tests.live.leader import leading
 from tests.live.test_restorer import make_topic, producing, until
 
@@ -67,12 +68,10 @@ class Application:
 
     async def counted(self) -> dict[bytes, list[tuple[int, int]]]:
         """Key -> (count, fencing token) of each committed output, in order."""
-        from aiokafka import AIOKafkaConsumer, TopicPartition
+        from aiokafka import TopicPartition
 
         found: dict[bytes, list[tuple[int, int]]] = collections.defaultdict(list)
-        consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap, isolation_level="read_committed", enable_auto_commit=False)
-        await consumer.start()
-        try:
+        async with reader(Connection(bootstrap=self.bootstrap), isolation_level="read_committed") as consumer:
             partitions = [TopicPartition(self.counts, partition) for partition in range(PARTITIONS)]
             consumer.assign(partitions)
             ends = await consumer.end_offsets(partitions)
@@ -83,8 +82,6 @@ class Application:
                         said = read_token(record.headers)
                         assert said is not None
                         found[record.key].append((int(record.value), said[2]))
-        finally:
-            await consumer.stop()
         return found
 
     async def until_counted(self, *, exactly: bool) -> dict[bytes, list[tuple[int, int]]]:

@@ -10,7 +10,7 @@ from events.errors import InputError
 from events.facts import LogOpened
 from events.log.kafka.connection import Connection
 from events.log.kafka.envelope import pack_fact
-from events.log.kafka.opening import NotThereError, admin_client, ensure_topics, first_record, open_partitions, partition_count, read_opening
+from events.log.kafka.opening import NotThereError, admin_client, ensure_topics, first_record, open_partitions, partition_count, read_opening, writer
 from events.log.kafka.topics import Topics
 
 
@@ -45,15 +45,12 @@ async def test_a_broker_that_is_not_there_is_named() -> None:
 
 async def test_a_log_is_there_once_every_partition_is_open(bootstrap: str, prefix: str) -> None:
     """A worker that ended in the middle of it has opened the last ones; nobody writes yet, and the next worker goes on with the same name."""
-    from aiokafka import AIOKafkaProducer
 
     connection, topics = Connection(bootstrap=bootstrap), Topics(prefix)
     await ensure_topics(connection, topics, partitions=3)
     begun = LogOpened(log_id="begun", partitions=3)
-    producer = AIOKafkaProducer(**connection.options())
-    await producer.start()
-    await producer.send_and_wait(topics.facts, pack_fact(begun), key=b"", partition=2)
-    await producer.stop()
+    async with writer(connection) as producer:
+        await producer.send_and_wait(topics.facts, pack_fact(begun), key=b"", partition=2)
     with pytest.raises(NotThereError):
         await read_opening(connection, topics)
     assert await open_partitions(connection, topics) == begun

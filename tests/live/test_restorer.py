@@ -17,7 +17,7 @@ from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 from equipoise.member.throttle import Throttle
 from equipoise.member.tokens import token_header
 from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client
+from events.log.kafka.opening import admin_client, writer
 from events.tasks import TaskId
 
 TASKS = (TaskId(0, 0), TaskId(0, 1))
@@ -34,14 +34,9 @@ async def make_topic(bootstrap: str, topic: str, partitions: int = 2) -> None:
 
 @contextlib.asynccontextmanager
 async def producing(bootstrap: str, **options: Any) -> AsyncIterator[Any]:
-    from aiokafka import AIOKafkaProducer
 
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap, linger_ms=5, **options)
-    await producer.start()
-    try:
+    async with writer(Connection(bootstrap=bootstrap), linger_ms=5, **options) as producer:
         yield producer
-    finally:
-        await producer.stop()
 
 
 async def fill(producer: Any, topic: str, partition: int, records: int, *, keys: int = 10**9, token: int = 0) -> None:

@@ -5,24 +5,22 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import admin_client, reader, writer
 from tests.live.streams import StreamsApplication, changelog_of
 
 PARTITIONS = 2
 
 
 async def test_it_counts_and_goes_on_with_its_counts(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
-    from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+    from aiokafka import TopicPartition
+    from aiokafka.admin import NewTopic
 
     into, out = f"{prefix}-in", f"{prefix}-out"
-    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap)
-    await admin.start()
-    await admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (into, out)])
-    producer = AIOKafkaProducer(bootstrap_servers=bootstrap)
-    consumer = AIOKafkaConsumer(out, bootstrap_servers=bootstrap, auto_offset_reset="earliest")
-    await producer.start()
-    await consumer.start()
-    try:
+    connection = Connection(bootstrap=bootstrap)
+    async with admin_client(connection) as admin, writer(connection) as producer, reader(connection, auto_offset_reset="earliest") as consumer:
+        await admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (into, out)])
+        consumer.assign([TopicPartition(out, partition) for partition in range(PARTITIONS)])
         for turn in range(2):
             for partition in range(PARTITIONS):
                 await producer.send_and_wait(into, b"", key=b"k", partition=partition)
@@ -36,7 +34,3 @@ async def test_it_counts_and_goes_on_with_its_counts(bootstrap: str, prefix: str
                 await asyncio.to_thread(application.process.wait, 60)
                 assert "closed" in application.said()
         assert changelog_of(prefix) in await admin.list_topics()
-    finally:
-        await consumer.stop()
-        await producer.stop()
-        await admin.close()

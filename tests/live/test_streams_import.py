@@ -13,11 +13,14 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin import NewTopic
 
 from events.errors import InputError
 from events.facts import AssignmentObserved, LagReported, MemberJoined, PartitionsObserved, TopologyDeclared
 from events.log import open_log
+from events.log.kafka.clients import start_client, stop_client
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import admin_client, reader
 from events.records import Record
 from replay.kafka_streams.broker import StreamsGroup, offsets_partition
 from replay.verify import Verdict, verify
@@ -45,19 +48,17 @@ class Watched:
         self.processed: dict[int, list[str]] = {}
 
     async def __aenter__(self) -> Watched:
-        admin = AIOKafkaAdminClient(bootstrap_servers=self.bootstrap)
-        await admin.start()
-        await admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (self.into, self.out)])
-        await admin.close()
+        async with admin_client(Connection(bootstrap=self.bootstrap)) as admin:
+            await admin.create_topics([NewTopic(topic, PARTITIONS, 1) for topic in (self.into, self.out)])
         self._producer = AIOKafkaProducer(bootstrap_servers=self.bootstrap)
         self._consumer = AIOKafkaConsumer(self.out, bootstrap_servers=self.bootstrap, auto_offset_reset="earliest")
-        await self._producer.start()
-        await self._consumer.start()
+        await start_client(self._producer)
+        await start_client(self._consumer)
         return self
 
     async def __aexit__(self, *_: object) -> None:
-        await self._consumer.stop()
-        await self._producer.stop()
+        await stop_client(self._consumer)
+        await stop_client(self._producer)
 
     async def until(self, holds: Callable[[dict[int, str]], bool]) -> dict[int, str]:
         """Feeds it until partition -> last instance is as wanted."""
@@ -75,12 +76,8 @@ class Watched:
 
 
 async def ends(bootstrap: str, topic: str) -> dict[int, int]:
-    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap)
-    await consumer.start()
-    try:
+    async with reader(Connection(bootstrap=bootstrap)) as consumer:
         found = await consumer.end_offsets([TopicPartition(topic, partition) for partition in range(PARTITIONS)])
-    finally:
-        await consumer.stop()
     return {place.partition: end for place, end in found.items()}
 
 
@@ -158,8 +155,8 @@ def owners(event: Any) -> dict[int, str]:
 
 async def test_a_group_that_was_never_there_is_said_so(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=f"{prefix}-other")  # so that there is a topic of offsets
-    await consumer.start()
-    await consumer.stop()
+    await start_client(consumer)
+    await stop_client(consumer)
     where = f"kafka://{bootstrap}"
     async with StreamsGroup(where, prefix) as group:
         assert await group.catch_up() == 0

@@ -17,7 +17,6 @@ from typing import Any
 
 import aiohttp
 import pytest
-from aiokafka import AIOKafkaProducer
 
 from equipoise.worker.app import Worker
 from equipoise.worker.checkpoints import checkpoint_records
@@ -30,7 +29,7 @@ from events.errors import InputError
 from events.facts import MemberLeft
 from events.log import open_log
 from events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_payload, stored_decision
-from events.log.kafka.opening import ensure_topics, open_partitions
+from events.log.kafka.opening import ensure_topics, open_partitions, writer
 from events.records import DecisionRecord
 from replay.show import show as show_log
 from replay.verify import Verdict, verify
@@ -226,10 +225,8 @@ async def test_a_published_decision_that_differs_halts_its_group_alone(settings:
             await swarm.configure(group, CONFIG, topology(4))
         sent = await (await swarm.send("bad", MemberLeft(member_id="nobody", incarnation=1)))
         lie = DecisionRecord(opened.log_id, "bad", 1, sent.offset, 0, 5, EventRejected(kind=11, code="unknown_member"))
-        producer = AIOKafkaProducer(**settings.options())
-        await producer.start()
-        await producer.send_and_wait(settings.topics.decisions, pack_decision(lie), key=group_key("bad"), partition=0)
-        await producer.stop()
+        async with writer(settings) as producer:
+            await producer.send_and_wait(settings.topics.decisions, pack_decision(lie), key=group_key("bad"), partition=0)
         async with Worker(settings) as worker:
             await until(lambda: not worker.unready(), "it has taken over")
             halted = {lead.name: (lead.halted.code, lead.halted.offset) for _, lead in worker.groups() if lead.halted is not None}
@@ -246,10 +243,8 @@ async def test_an_event_that_this_build_does_not_know_halts_its_group_alone(sett
     async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
         for group in ("new", "old"):
             await swarm.configure(group, CONFIG, topology(4))
-        producer = AIOKafkaProducer(**settings.options())
-        await producer.start()
-        await producer.send_and_wait(settings.topics.facts, pack_payload(77, 1, b"\x90"), key=group_key("new"), partition=0)
-        await producer.stop()
+        async with writer(settings) as producer:
+            await producer.send_and_wait(settings.topics.facts, pack_payload(77, 1, b"\x90"), key=group_key("new"), partition=0)
         swarm.add("old", ["m1"])
         swarm.start()
         await swarm.until_all_run("old", 4, ["m1"])
@@ -280,11 +275,9 @@ async def test_checkpoints_only_save_reading(settings: WorkerSettings) -> None:
     log_id = verified(settings).log_id
     damaged = StoredCheckpoint(group="g", offset=sent.offset, number=70, state=b"of another build")
     for records in (list(checkpoint_records(log_id, damaged, 0)), [(record.key, None) for record in kept]):
-        producer = AIOKafkaProducer(**settings.options())
-        await producer.start()
-        for key, value in records:
-            await producer.send_and_wait(settings.topics.checkpoints, value, key=key, partition=0)
-        await producer.stop()
+        async with writer(settings) as producer:
+            for key, value in records:
+                await producer.send_and_wait(settings.topics.checkpoints, value, key=key, partition=0)
         async with hosting(settings) as host:
             lead = host.lead.groups["g"]
             assert lead.machine.snapshot() == whole
@@ -300,10 +293,8 @@ async def test_a_port_that_is_taken_and_a_topic_of_others_are_named(settings: Wo
             await Worker(attrs.evolve(settings, http_port=worker.http_port)).start()
     other = attrs.evolve(settings, prefix=f"{settings.prefix}o")
     await ensure_topics(other, other.topics)
-    producer = AIOKafkaProducer(**settings.options())
-    await producer.start()
-    await producer.send_and_wait(other.topics.facts, b"of somebody else", partition=0)
-    await producer.stop()
+    async with writer(settings) as producer:
+        await producer.send_and_wait(other.topics.facts, b"of somebody else", partition=0)
     with pytest.raises(InputError, match="does not begin with LogOpened"):
         await Worker(other).start()
 
@@ -315,11 +306,9 @@ async def test_end_offsets_of_the_groups_topics_become_facts(settings: WorkerSet
 
     async with admin_client(settings) as admin:
         await admin.create_topics([NewTopic(f"{settings.prefix}log", 2, 1)])
-    producer = AIOKafkaProducer(**settings.options())
-    await producer.start()
-    for _ in range(3):
-        await producer.send_and_wait(f"{settings.prefix}log", b"x", partition=1)
-    await producer.stop()
+    async with writer(settings) as producer:
+        for _ in range(3):
+            await producer.send_and_wait(f"{settings.prefix}log", b"x", partition=1)
     async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
         await swarm.configure("g", CONFIG, topology(2, prefix=settings.prefix))
         swarm.add("g", ["m1"])

@@ -10,13 +10,12 @@ from typing import Any
 
 import attrs
 import pyarrow.dataset as ds
-from aiokafka import AIOKafkaProducer
 
 from events.decisions import EventRejected
 from events.facts import Fact
 from events.log.kafka.connection import Connection
 from events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact, partition_of
-from events.log.kafka.opening import ensure_topics, open_partitions
+from events.log.kafka.opening import ensure_topics, open_partitions, writer
 from events.log.kafka.topics import Topics
 from events.records import DecisionRecord, Record
 from statemachine.machine import GroupMachine
@@ -41,9 +40,7 @@ class Leader:
     async def _publish(self, facts: list[tuple[str, Fact]]) -> None:
         await ensure_topics(self._connection, self._topics, partitions=PARTITIONS)
         opened = await open_partitions(self._connection, self._topics)
-        producer = AIOKafkaProducer(**self._connection.options(), enable_idempotence=True)
-        await producer.start()
-        try:
+        async with writer(self._connection) as producer:
             for group, fact in facts:
                 machine = self._machines.get(group)
                 if machine is None:
@@ -53,8 +50,6 @@ class Leader:
                 sent = await producer.send_and_wait(self._topics.facts, value, key=key, partition=partition)
                 for decision in machine.step(fact_record(fact_row(key, value, sent.offset, sent.timestamp))):
                     await producer.send_and_wait(self._topics.decisions, pack_decision(self._spoilt(decision)), key=key, partition=partition)
-        finally:
-            await producer.stop()
 
     def _spoilt(self, record: DecisionRecord) -> DecisionRecord:
         if record.group != self.wrong:

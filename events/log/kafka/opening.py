@@ -83,6 +83,21 @@ async def reader(connection: Connection, **options: Any) -> AsyncIterator[Any]:
         await stop_client(consumer)
 
 
+@contextlib.asynccontextmanager
+async def writer(connection: Connection, **options: Any) -> AsyncIterator[Any]:
+    """A started AIOKafkaProducer, idempotent unless `options` say otherwise. What was sent through it is there when the block comes to its end."""
+    with reaching(connection):
+        from aiokafka import AIOKafkaProducer
+
+        producer = AIOKafkaProducer(**connection.options(), **{"enable_idempotence": True, **options})
+        await start_client(producer)
+    try:
+        yield producer
+        await producer.flush()
+    finally:
+        await stop_client(producer)
+
+
 # ------------------------------------------------------------------------------------------------------------------ topics
 
 
@@ -166,8 +181,6 @@ async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
     From the last partition to the first: who finds partition 0 open may write to any. Several workers may do so at once: whoever was first in
     the last partition has named the log, and a second LogOpened in a partition belongs to no group and is not folded.
     """
-    from aiokafka import AIOKafkaProducer
-
     opened = await first_record(connection, topics, 0)
     if opened is not None:
         return opened
@@ -176,18 +189,13 @@ async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
     opened = next((first for first in firsts.values() if first is not None), None)  # of somebody who is at it, or did not come to the end
     if opened is not None:
         count = opened.partitions
-    with reaching(connection):
-        producer = AIOKafkaProducer(**connection.options(), enable_idempotence=True)
-        await start_client(producer)
-    try:
+    async with writer(connection) as producer:
         for partition in reversed(range(count)):
             if firsts[partition] is None:
                 event = opened or LogOpened(log_id=uuid.uuid4().hex, partitions=count)
                 with reaching(connection):
                     await producer.send_and_wait(topics.facts, pack_fact(event), key=b"", partition=partition)
                 opened = opened or await first_record(connection, topics, partition)
-    finally:
-        await stop_client(producer)
     assert opened is not None, "every partition has been opened"
     return opened
 

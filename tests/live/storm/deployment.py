@@ -20,7 +20,7 @@ import attrs
 from equipoise.member.options import EXACTLY_ONCE
 from events.knobs import Knobs
 from events.log.kafka.envelope import group_key, pack_fact, partition_of
-from events.log.kafka.opening import read_opening
+from events.log.kafka.opening import read_opening, writer
 from events.log.kafka.topics import Topics
 from tests.live.brokers import Brokers
 from tests.live.orders import ENDS_WITH_ITS_STARTER, Orders
@@ -107,16 +107,11 @@ class Deployment:
             await self._transactions.start()
 
     async def _configure(self) -> None:
-        from aiokafka import AIOKafkaProducer
 
         opened = await read_opening(self.orders.connection, self.topics, timeout_s=GROUP_KNOWN_S)
-        producer = AIOKafkaProducer(**self.orders.connection.options(), enable_idempotence=True)
-        await producer.start()
-        try:
+        async with writer(self.orders.connection) as producer:
             place = partition_of(self.orders.group, opened.partitions)
             await producer.send_and_wait(self.topics.facts, pack_fact(self.orders.config), key=group_key(self.orders.group), partition=place)
-        finally:
-            await producer.stop()
 
     def __enter__(self) -> Self:
         self.orders.__enter__()

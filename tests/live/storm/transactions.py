@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from events.log.kafka.clients import start_client, stop_client
 from events.log.kafka.connection import Connection
 
 MOST_S = 2.0
@@ -23,12 +24,12 @@ class Transactions:
 
         for isolation_level in ("read_committed", "read_uncommitted"):
             consumer = AIOKafkaConsumer(**self._connection.options(), enable_auto_commit=False, isolation_level=isolation_level)
-            await consumer.start()
+            await start_client(consumer)
             self._consumers.append(consumer)
 
     async def stop(self) -> None:
         for consumer in self._consumers:
-            await consumer.stop()
+            await stop_client(consumer)
 
     async def open_in(self, partitions: list[int]) -> list[int]:
         """Those of `partitions` with an open transaction; none when a broker does not answer soon."""
