@@ -1,19 +1,24 @@
-"""Streaming queries in processes of their own, killed with kill -9 in the middle of a trigger, and started again on the same checkpoint."""
+"""Killed with kill -9: streaming queries in the middle of a trigger, started again on the same checkpoint, and executors in the middle of a group."""
 
 from __future__ import annotations
 
+import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
 import time
 from collections.abc import Callable
+from operator import itemgetter
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 from events.log import open_log
+from replay.spark.groups import units_of
+from replay.spark.verify import verify_group
 from tests.spark.conftest import settings
 from tests.spark.leading import GROUPS, PARTITIONS, Leader, alerts_in, facts_of
 from tests.spark.test_stream import run
@@ -81,6 +86,19 @@ def test_a_verifying_query_that_is_killed_tells_everything_once(spark: Any, loca
     assert calm["alerts"] == 3
     assert alerts_in(alerts) == alerts_in(never)
     assert {row["group"] for row in alerts_in(alerts)} == {"bills", "clicks", "carts"}
+
+
+def test_executors_that_are_killed_change_nothing(fleet: Path, tmp_path: Path) -> None:
+    """Two of them, each with its JVM, on a cluster of processes: Spark loses the tasks with them and does them elsewhere."""
+    archive = tmp_path / "archive"
+    shutil.copytree(fleet, archive)
+    done = subprocess.run(
+        [sys.executable, "-m", "tests.spark.executors", archive, tmp_path], capture_output=True, text=True, check=False, timeout=300
+    )
+    assert done.returncode == 0, done.stderr
+    said = json.loads(done.stdout)
+    assert said["ends"]["ExecutorLostFailure"] == len(list(archive.glob("_died-*"))) == 2
+    assert sorted(said["rows"], key=itemgetter("group")) == [verify_group(unit) for unit in units_of([str(archive)])]
 
 
 def test_an_archiving_query_that_is_killed_archives_everything_once(spark: Any, location: str, tmp_path: Path) -> None:

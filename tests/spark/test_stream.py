@@ -23,6 +23,7 @@ from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 
 pytestmark = pytest.mark.xdist_group("spark")
 
+
 def run(*args: str, code: int = 0) -> dict[str, Any]:
     result = CliRunner().invoke(main, ["spark", *args, "--once", "--json"], catch_exceptions=False)
     assert result.exit_code == code, result.output

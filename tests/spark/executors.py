@@ -1,0 +1,82 @@
+"""A cluster on this machine: executors that are processes of their own, of which some are killed with kill -9 in the middle of a group's log.
+
+`python -m tests.spark.executors ARCHIVE FOLDER` verifies an archive on it, and prints the rows and how executors ended as one JSON document. In a
+process of its own because there is one Spark for each process.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+from pyspark.find_spark_home import _find_spark_home
+
+from replay.refold import Entry
+from replay.spark.groups import Unit, over_groups, units_of
+from replay.spark.session import session
+from replay.spark.verify import schema, verify_group
+
+MASTER = "local-cluster[2,1,1024]"
+MORTAL = 2
+"""So many groups take their executor with them."""
+
+
+@attrs.frozen(kw_only=True)
+class Mortal(Unit):
+    """A group in the middle of whose log its executor dies, the first time that it is folded: JVM, Python and all other tasks that it had."""
+
+    def entries(self) -> Iterator[Entry]:
+        mark = Path(self.location.partition("?")[0]) / f"_died-{self.group}"
+        for at, entry in enumerate(super().entries()):
+            if at == self.records // 2 and not mark.exists():
+                mark.touch()
+                os.kill(parent_of(os.getppid()), signal.SIGKILL)  # a worker's parent is a daemon, and the daemon's the executor
+            yield entry
+
+
+def parent_of(pid: int) -> int:
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+
+def ends_of_tasks(log: Path) -> dict[str, int]:
+    """Reason -> number of tasks that ended with it, as Spark recorded them."""
+    counts: dict[str, int] = {}
+    for path in log.rglob("*"):
+        for line in path.read_text().splitlines() if path.is_file() else ():
+            said = json.loads(line)
+            if said["Event"] == "SparkListenerTaskEnd":
+                reason = said["Task End Reason"]["Reason"]
+                counts[reason] = counts.get(reason, 0) + 1
+    return counts
+
+
+def main(archive: str, folder: Path) -> dict[str, Any]:
+    log = folder / "log"
+    log.mkdir()
+    settings = {
+        "spark.eventLog.enabled": "true",
+        "spark.eventLog.dir": str(log),
+        "spark.eventLog.rolling.enabled": "false",
+        "spark.eventLog.compress": "false",
+        "spark.executor.memory": "512m",
+        "spark.sql.warehouse.dir": str(folder / "warehouse"),
+    }
+    spark, _ = session(MASTER, settings)
+    units = units_of([archive])
+    mortal = [Mortal(location=unit.location, group=unit.group, records=unit.records) if at < MORTAL else unit for at, unit in enumerate(units)]
+    rows = [row.asDict(recursive=True) for row in over_groups(spark, mortal, verify_group, schema()).collect()]
+    work = Path(_find_spark_home()) / "work" / spark.sparkContext.applicationId
+    spark.stop()
+    shutil.rmtree(work)  # what executors said; a cluster keeps it for its owner
+    return {"rows": rows, "ends": ends_of_tasks(log)}
+
+
+if __name__ == "__main__":
+    print(json.dumps(main(sys.argv[1], Path(sys.argv[2]))))
