@@ -25,25 +25,14 @@ import msgpack
 from assignors import registry
 from assignors.problem import Assignor
 from events import codec
-from events.decisions import (
-    AssignmentIssued,
-    AssignmentProposed,
-    BalanceEvaluated,
-    Checkpointed,
-    Decision,
-    MemberAsked,
-    MemberAssigned,
-    MemberExpired,
-    MemberWarned,
-)
+from events.decisions import AssignmentIssued, AssignmentProposed, Checkpointed, Decision
 from events.errors import GroupHalted, InputError, LogError
 from events.facts import LogOpened
 from events.records import DecisionRecord, Record
-from events.tasks import tasks_text
+from replay.differences import Difference, differences
 from replay.refold import Entry
 from statemachine.machine import GroupMachine, Load
 from statemachine.snapshots import is_of_another_form
-from statemachine.state import GroupState
 
 MOST_WAITING = 100_000
 """Recomputed decisions kept until their stored copies come by: how far a log's decisions may lag behind its facts."""
@@ -63,18 +52,6 @@ class Verdict(enum.Enum):
     @property
     def exit_code(self) -> int:
         return {Verdict.IDENTICAL: 0, Verdict.DIVERGENCE: 1, Verdict.CANNOT_VERIFY: 2}[self]
-
-
-@attrs.frozen(kw_only=True)
-class Difference:
-    """One thing that the two would have made different: ``m1.active``, and its value on each side."""
-
-    place: str
-    recomputed: str
-    stored: str
-
-    def document(self) -> dict[str, str]:
-        return {"place": self.place, "recomputed": self.recomputed, "stored": self.stored}
 
 
 @attrs.frozen(kw_only=True)
@@ -483,88 +460,3 @@ def _what_differs(stored: DecisionRecord, recomputed: DecisionRecord) -> str:
     names = ", ".join(name for name in ours_by_name if theirs_by_name[name] != ours_by_name[name])
     who = getattr(stored.decision, "member_id", None)
     return f"{where} ({theirs_kind}{f' of {who}' if who else ''}) differs in {names or 'its bytes'}"
-
-
-def differences(recomputed: Iterable[DecisionRecord], stored: Iterable[DecisionRecord], state: GroupState) -> list[Difference]:
-    """What the two lists of decisions of one fact make different, member by member and field by field.
-
-    A member that only one of them tells something is compared with what it has in `state`, the recomputed state after the fact.
-    """
-    ours, theirs = _by_place(recomputed), _by_place(stored)
-    found = []
-    for place in sorted(ours.keys() | theirs.keys()):
-        mine, other = ours.get(place), theirs.get(place)
-        if mine is None:
-            mine = _from_state(state, place) or "nothing"
-        if other is None:
-            other = "unchanged" if "." in place else "nothing"
-        if mine != other:
-            found.append(Difference(place=place, recomputed=mine, stored=other))
-    return found
-
-
-def _by_place(records: Iterable[DecisionRecord]) -> dict[str, str]:
-    """``m1.active`` -> ``(0_1,0_2)`` and so on for everything that these decisions say."""
-    places: dict[str, str] = {}
-    for record in records:
-        decision = record.decision
-        if isinstance(decision, MemberAssigned):
-            places.update(_member_places(decision))
-        elif isinstance(decision, MemberExpired):
-            places[f"{decision.member_id}.expired"] = f"{decision.cause} after {decision.silent_ms} ms, hold {decision.hold_ms} ms"
-        elif isinstance(decision, BalanceEvaluated):
-            numbers = f"{decision.available_movements} of {decision.planned_movements} movements available"
-            places["group.verdict"] = f"{decision.verdict}, {numbers}, imbalance {decision.imbalance_before} -> {decision.imbalance_after}"
-        elif isinstance(decision, AssignmentIssued):
-            places["group.generation"] = f"{decision.generation} ({decision.cause})"
-            for move in decision.moves:
-                step = f"{move.source} -> {move.destination} {move.state}"
-                places[f"task {move.task} to {move.destination}"] = f"{step}: {move.reason}, lag {move.lag_records}"
-        elif isinstance(decision, AssignmentProposed):
-            for member in decision.members:
-                for name in ("active", "standby", "warmup"):
-                    places[f"{member.member_id}.{name} (proposed)"] = tasks_text(getattr(member, name))
-        elif isinstance(decision, MemberAsked):
-            places[f"{decision.member_id}.asked"] = "to leave" if decision.leave else "to stay after all"
-        elif isinstance(decision, MemberWarned):
-            places[f"{decision.member_id}.warned"] = f"{decision.code}: rack {decision.said}, tag {decision.tag}"
-        elif isinstance(decision, Checkpointed):
-            places["state hash"] = decision.state_sha256
-        else:
-            places[f"{decision.member_id or 'group'}.rejected"] = f"{decision.code} {decision.numbers}"
-    return places
-
-
-def _member_places(assigned: MemberAssigned) -> dict[str, str]:
-    who = assigned.member_id
-    tokens = ",".join(f"{task}:{token}" for task, token in zip(assigned.active, assigned.tokens, strict=True))
-    return {
-        f"{who}.epoch": str(assigned.assignment_epoch),
-        f"{who}.active": tasks_text(assigned.active),
-        f"{who}.standby": tasks_text(assigned.standby),
-        f"{who}.warmup": tasks_text(assigned.warmup),
-        f"{who}.revoke": tasks_text(assigned.revoke),
-        f"{who}.tokens": f"({tokens})",
-        f"{who}.hold_ms": str({str(task): hold_ms for task, hold_ms in assigned.hold_ms.items()}),
-        f"{who}.released": str(assigned.released).lower(),
-    }
-
-
-def _from_state(state: GroupState, place: str) -> str | None:
-    """What a member has in the state, for a decision of the log that was not recomputed."""
-    who, _, what = place.rpartition(".")
-    member = state.members.get(who)
-    if member is None:
-        return None
-    active = sorted(member.active)
-    values: dict[str, str] = {
-        "epoch": str(member.issued_epoch),
-        "active": tasks_text(active),
-        "standby": tasks_text(sorted(member.standby)),
-        "warmup": tasks_text(sorted(member.warmup)),
-        "revoke": tasks_text(sorted(member.revoking)),
-        "tokens": f"({','.join(f'{task}:{state.tokens[task]}' for task in active)})",
-        "hold_ms": str({str(task): state.holds[task] for task in active if task in state.holds}),
-        "released": str(member.released).lower(),
-    }
-    return values.get(what)
