@@ -30,14 +30,17 @@ MORTAL = 2
 
 @attrs.frozen(kw_only=True)
 class Mortal(Unit):
-    """A group in the middle of whose log its executor dies, the first time that it is folded: JVM, Python and all other tasks that it had."""
+    """A group in the middle of whose log its worker is killed, as the kernel does that needs its memory, the first time that it is folded; or the
+    worker's executor: JVM, Python and all other tasks that it has."""
+
+    executor: bool = False
 
     def entries(self) -> Iterator[Entry]:
         mark = Path(self.location.partition("?")[0]) / f"_died-{self.group}"
         for at, entry in enumerate(super().entries()):
             if at == self.records // 2 and not mark.exists():
                 mark.touch()
-                os.kill(parent_of(os.getppid()), signal.SIGKILL)  # a worker's parent is a daemon, and the daemon's the executor
+                os.kill(parent_of(os.getppid()) if self.executor else os.getpid(), signal.SIGKILL)  # a worker's parent is a daemon, its the executor
             yield entry
 
 
@@ -70,7 +73,7 @@ def main(archive: str, folder: Path) -> dict[str, Any]:
     }
     spark, _ = session(MASTER, settings)
     units = units_of([archive])
-    mortal = [Mortal(location=unit.location, group=unit.group, records=unit.records) if at < MORTAL else unit for at, unit in enumerate(units)]
+    mortal = [Mortal(location=unit.location, group=unit.group, records=unit.records, executor=True) for unit in units[:MORTAL]] + units[MORTAL:]
     rows = [row.asDict(recursive=True) for row in over_groups(spark, mortal, verify_group, schema()).collect()]
     work = Path(_find_spark_home()) / "work" / spark.sparkContext.applicationId
     spark.stop()

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
-import os
 import shutil
-import signal
 import uuid
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
@@ -28,7 +26,6 @@ from events.log.parquet.files import all_parts
 from events.log.parquet.store import ArchivePartition
 from events.log.parquet.writing import Writer
 from events.log.rows import DecisionRow, FactRow, Row
-from replay.refold import Entry
 from replay.spark.groups import Unit, Work, dealt, over_groups, units_of
 from replay.spark.timeline import GROUPS, TABLES, plain_tables, spark_timeline, timeline_group, write_tables
 from replay.spark.timeline import schema as timeline_schema
@@ -38,6 +35,7 @@ from replay.spark.what_if import plain_rows, spark_what_if
 from replay.timeline import build_timeline, timeline_document
 from replay.verify import verify
 from replay.what_if import Configuration, what_if
+from tests.spark.executors import Mortal
 from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 from tests.unit.replay.lived import lived, write
 
@@ -299,19 +297,6 @@ def test_groups_are_dealt_evenly_and_all_of_them() -> None:
     assert sorted(unit.records for part in parts for unit in part) == [7, 9, 29, 30, 31, 100]
     assert [sum(unit.records for unit in part) for part in parts] == [100, 47, 59]
     assert len(dealt(units, 50)) == 6
-
-
-@attrs.frozen(kw_only=True)
-class Mortal(Unit):
-    """A group in the middle of whose log the worker is killed, as the kernel does that needs its memory, the first time that it is folded."""
-
-    def entries(self) -> Iterator[Entry]:
-        mark = Path(self.location.partition("?")[0]) / f"_died-{self.group}"
-        for at, entry in enumerate(super().entries()):
-            if at == self.records // 2 and not mark.exists():
-                mark.touch()
-                os.kill(os.getpid(), signal.SIGKILL)
-            yield entry
 
 
 @pytest.mark.parametrize(("work", "schema"), [(verify_group, verify_schema), (timeline_group, timeline_schema)], ids=["verify", "timeline"])
