@@ -51,7 +51,6 @@ class Application:
 
     async def feed(self, per_second: float) -> None:
         """A record to each partition by turns, `per_second` in all, until it is cancelled."""
-
         async with writer(self.connection) as producer:
             begun_s = time.monotonic()
             for number in itertools.count():

@@ -56,7 +56,6 @@ def facts() -> Iterator[tuple[str, Fact]]:
 
 async def write(settings: WorkerSettings) -> None:
     """The log, without a worker."""
-
     await ensure_topics(settings, settings.topics)
     await open_partitions(settings, settings.topics)
     async with writer(settings, linger_ms=5, max_batch_size=2**19) as producer:

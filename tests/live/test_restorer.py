@@ -34,7 +34,6 @@ async def make_topic(bootstrap: str, topic: str, partitions: int = 2) -> None:
 
 @contextlib.asynccontextmanager
 async def producing(bootstrap: str, **options: Any) -> AsyncIterator[Any]:
-
     async with writer(Connection(bootstrap=bootstrap), linger_ms=5, **options) as producer:
         yield producer
 

@@ -92,9 +92,8 @@ def test_executors_that_are_killed_change_nothing(fleet: Path, tmp_path: Path) -
     """Two of them, each with its JVM, on a cluster of processes: Spark loses the tasks with them and does them elsewhere."""
     archive = tmp_path / "archive"
     shutil.copytree(fleet, archive)
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.spark.executors", archive, tmp_path], capture_output=True, text=True, check=False, timeout=300
-    )
+    command = [sys.executable, "-m", "tests.spark.executors", str(archive), str(tmp_path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
     assert done.returncode == 0, done.stderr
     said = json.loads(done.stdout)
     assert said["ends"]["ExecutorLostFailure"] == len(list(archive.glob("_died-*"))) == 2

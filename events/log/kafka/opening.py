@@ -85,7 +85,8 @@ async def reader(connection: Connection, **options: Any) -> AsyncIterator[Any]:
 
 @contextlib.asynccontextmanager
 async def writer(connection: Connection, **options: Any) -> AsyncIterator[Any]:
-    """A started AIOKafkaProducer, idempotent unless `options` say otherwise. What was sent through it is there when the block comes to its end."""
+    """A started AIOKafkaProducer, idempotent unless `options` say otherwise. A block that comes to its end waits until what it sent is there or has
+    failed, as the futures of `send` say; one that raises does not."""
     with reaching(connection):
         from aiokafka import AIOKafkaProducer
 
