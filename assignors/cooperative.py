@@ -117,11 +117,15 @@ def _returned(situation: Situation) -> dict[TaskId, str]:
 
 
 def _still_lost(problem: AssignmentProblem, situation: Situation, homes: Mapping[TaskId, str], delays: Delays) -> dict[TaskId, int]:
-    """Lost tasks that wait for their member -> until when. One that somebody was promised before is his."""
+    """Lost tasks that wait for their member -> until when. One that somebody was promised before is his; and nobody waits for a member that is back
+    and keeps crashing."""
     waits = {
         task.id: task.lost_since_ms + delays.scheduled_delay_ms
         for task in situation.tasks.values()
-        if task.lost_since_ms is not None and task.id not in homes and task.id not in situation.in_flight
+        if task.lost_since_ms is not None
+        and task.id not in homes
+        and task.id not in situation.in_flight
+        and not situation.is_kept_from_home(task.id)
     }
     return {task: until_ms for task, until_ms in waits.items() if until_ms > problem.now_ms}
 
@@ -190,8 +194,9 @@ def _back_off(problem: AssignmentProblem, delays: Delays, *, wanted: bool, under
 
 def _wanted(situation: Situation, merits: Merits, task: TaskId, destination: str) -> str:
     """Why it is to move."""
-    if situation.members[situation.owner[task]].leaving:
-        return "leaving"
+    parting = situation.parting(situation.owner[task])
+    if parting:
+        return "leaving" if parting == "overdue" else parting
     return "return_home" if situation.comes_home(destination, task) else merits.code(task)
 
 
@@ -216,6 +221,8 @@ def _reasons(
             code = "carried"
         elif homes.get(task) == owner:
             code = "return_home"
+        elif situation.is_kept_from_home(task):
+            code = "crash_loop"
         elif situation.tasks[task].lost_since_ms is not None:
             code = "lost_for_good" if task not in homes else "balance"
         elif situation.tasks[task].stateful:

@@ -70,12 +70,14 @@ class Load:
 
 
 def topics_of(situation: Situation, lags: Mapping[TaskId, int]) -> list[Topic]:
-    """The topics in the order of their sub-topologies; those that nobody subscribes to are absent."""
-    tasks: dict[int, dict[TaskId, int]] = {}
+    """The topics in the order of their sub-topologies; those that nobody subscribes to are absent.
+
+    Partitions of a topic that only members of a newer topology know are a topic of their own, behind it.
+    """
+    topics: dict[tuple[int, Pool], dict[TaskId, int]] = {(task.subtopology, situation.eligible(task)): {} for task in situation.tasks}
     for task in sorted(situation.tasks, key=lambda task: -lags[task]):  # tasks are in rising order, and equals stay so
-        if situation.eligible(task):
-            tasks.setdefault(task.subtopology, {})[task] = lags[task]
-    return [Topic(of_topic, situation.eligible(next(iter(of_topic)))) for _, of_topic in sorted(tasks.items())]
+        topics[task.subtopology, situation.eligible(task)][task] = lags[task]
+    return [Topic(of_topic, pool) for (_, pool), of_topic in topics.items() if pool]
 
 
 def subscriptions(topics: Sequence[Topic]) -> dict[tuple[int, ...], list[str]]:

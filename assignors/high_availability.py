@@ -245,6 +245,8 @@ def _why_granted(situation: Situation, task: TaskId, owner: str) -> tuple[str, i
         return "carried", lag
     if situation.comes_home(owner, task):
         return "return_home", lag
+    if situation.is_kept_from_home(task):
+        return "crash_loop", lag
     if situation.tasks[task].stateful:
         return ("unowned" if situation.caught_up(owner, task) else "unowned_cold"), lag
     return "unowned_stateless", lag

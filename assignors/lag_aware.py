@@ -231,6 +231,7 @@ def _reasons(situation: Situation, target: Mapping[TaskId, str], lags: Mapping[T
     for task, destination in sorted(target.items()):
         owner = situation.owner.get(task)
         leaving = owner is not None and situation.members[owner].leaving
+        parting = "" if owner is None else situation.parting(owner)
         if owner == destination:
             if leaving and not situation.eligible(task):
                 reasons[task] = Reason(code="leaving")
@@ -240,7 +241,10 @@ def _reasons(situation: Situation, target: Mapping[TaskId, str], lags: Mapping[T
         behind = situation.lag(destination, task) if situation.tasks[task].stateful else lags[task]
         code = "carried" if carried else merits.code(task) if task in for_traffic else "dealt"
         reasons[task] = Reason(
-            code=code, lag_records=behind, because="leaving" if leaving else None, rack_costs=None if owner is None else merits.rack_costs(task)
+            code=code,
+            lag_records=behind,
+            because="leaving" if parting == "overdue" else parting or None,
+            rack_costs=None if owner is None else merits.rack_costs(task),
         )
     return reasons
 

@@ -108,5 +108,4 @@ def _given_up_by_owners(problem: AssignmentProblem, plan: Plan, learned: set[Tas
 
 def _runs(owner: Member, task: TaskId) -> bool:
     """It runs the task and may have it again; who is leaving gives nothing up before its learner is ready."""
-    may_have_it = not owner.leaving and (owner.subtopologies is None or task.subtopology in owner.subtopologies)
-    return may_have_it and task in owner.active and owner.lags.get(task) is LagSentinel.ACTIVE
+    return not owner.leaving and owner.knows(task) and task in owner.active and owner.lags.get(task) is LagSentinel.ACTIVE

@@ -127,7 +127,7 @@ class Levels:
         else:
             pool = candidates.fresh
             found = list(candidates.members)
-        found += self._least_full(pool) if pool is not None else ()
+        found += (self._least_full(pool) or pool.members) if pool is not None else ()
         if not found:
             return
 
@@ -322,7 +322,7 @@ def _canonical_order(situation: Situation) -> dict[str, int]:
             sorted(member.home),
             sorted(incoming.get(name, ())),
             sorted(blocked.get(name, ())),
-            (member.subtopologies is None, sorted(member.subtopologies or ())),
+            (member.subtopologies is None, sorted((member.subtopologies or {}).items())),
             member.restore_records_per_s,
             member.rack or "",
             sorted(member.tags.items()),

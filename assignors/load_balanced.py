@@ -123,8 +123,10 @@ class LoadTarget:
         levels.fixed.update(task for task, owner in running.items() if not situation.may_run(owner, task))
         for task in sorted(situation.tasks, key=lambda task: (-self.weight[task], task)):
             if task not in levels.owner:
-                owned = task in situation.owner
-                levels.place(task, candidates.get(task), unblocked=owned)
+                takers = candidates.get(task)
+                is_passing = takers is not None and not any(situation.may_run(name, task) for name in takers.everyone)
+                owned = task in situation.owner or is_passing  # by a member that keeps crashing, until another is ready
+                levels.place(task, None if is_passing else takers, unblocked=owned)
                 if owned:
                     levels.fixed.add(task)
         enough = self.thresholds.low if self._rebalancing else self.thresholds.high

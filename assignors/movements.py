@@ -204,9 +204,9 @@ class _Planner:
 
     def _wanted(self, task: TaskId) -> str:
         """Why the movement was wanted."""
-        source = self.situation.members[self.now[task]]
-        if source.leaving:
-            return "overdue" if source.drained else "leaving"
+        parting = self.situation.parting(self.now[task])
+        if parting:
+            return parting
         if self.situation.comes_home(self.target[task], task):
             return "return_home"
         return self.merits.code(task)

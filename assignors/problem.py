@@ -77,7 +77,7 @@ class Member:
 
     `active`: tasks it owns: granted to it, or still being given up by it. No task is in two members' `active`.
     `standby`, `warmup`: copies it was told to keep. `lags`: task -> lag of every copy it reports, whoever asked for it; no entry = no copy.
-    `ready`: copies it declared ready. `subtopologies`: those its topology epoch knows, None = all (PROTOCOL D1).
+    `ready`: copies it declared ready.
     `home`: tasks it owned until it left or died, and that moved for that reason alone; they are the first to come back.
     """
 
@@ -88,7 +88,9 @@ class Member:
     leaving: bool = False
     drained: bool = False
     """It is leaving and its drain timeout has passed: what it still runs goes now, caught-up destination or not (PROTOCOL M7)."""
-    subtopologies: frozenset[int] | None = None
+    subtopologies: Mapping[int, int] | None = None
+    """Sub-topologies of its topology epoch -> their number of partitions there. Others, and further partitions, it cannot run (PROTOCOL D1).
+    None: it can run every task."""
     active: tuple[TaskId, ...] = ()
     standby: tuple[TaskId, ...] = ()
     warmup: tuple[TaskId, ...] = ()
@@ -99,6 +101,13 @@ class Member:
     """What it says it runs, in its own order, for an assignor to which that matters: `active`, and what others own; None: `active`, rising."""
     restore_records_per_s: int = 0
     """Restore speed of all its copies together, as measured; 0: not measured."""
+    crash_looping: bool = False
+    """It crashed again and again, and its back-off is not over: what others can run as well goes to them. While nobody else is caught up on a task,
+    and its copy is the soonest ready, it still runs it (PROTOCOL D10)."""
+
+    def knows(self, task: TaskId) -> bool:
+        """Whether its topology has the task, so that it can run it or keep a copy of it (PROTOCOL D1)."""
+        return self.subtopologies is None or task.partition < self.subtopologies.get(task.subtopology, 0)
 
 
 class MovementState(enum.Enum):
@@ -144,7 +153,7 @@ class AssignmentProblem:
 
     `in_flight`: WARMING and REVOKING movements decided earlier. Their destinations are carried to the end (PROTOCOL D9): the machine has already
     dropped those whose reason is gone. A REVOKING one whose source has let go has source None, and its destination gets the task now.
-    `blocked`: (task, member) pairs on which no new warm-up may begin (a stalled warm-up's back-off, PROTOCOL M7).
+    `blocked`: (task, member) pairs on which no new warm-up may begin (a warm-up stalled there, or gave its slot to others; PROTOCOL M7).
     `now_ms`: group time (PROTOCOL L2). `revocations`, `memory`: what the last plan said there.
     """
 
@@ -191,6 +200,7 @@ REASONS: Mapping[str, str] = {
     "traffic_room": "it makes room on {source} for a task that is nearer there{traffic}",
     "load": "{source} carries more of the load than {destination}, by more than the task and what is worth a move",
     "leaving": "{source} is leaving",
+    "crash_loop": "{source} keeps crashing",
     "unowned": "nobody ran it; {destination} is the best placed of the caught-up members",
     "unowned_stateless": "nobody ran it; {destination} has room, and it has no state to restore",
     "unowned_cold": "nobody ran it and nobody is caught up; {destination} is soonest ready ({records} to restore)",
@@ -212,7 +222,7 @@ REASONS: Mapping[str, str] = {
     "dealt": "its topic is dealt by count, then by lag; it falls to {destination}",
     "taken_back": "{destination} had not let go of it yet, and keeps it",
     "being_learned": "{source} gives it up while it is being learned, and takes it again",
-    "blocked": "the last warm-up on {destination} stalled; back-off",
+    "blocked": "the last warm-up on {destination} stalled, or gave its slot to a copy that will be ready far sooner; back-off",
     "eager": "{destination} is eager: it gives up everything, then gets all that it is to have together",
     "lost": "its member is gone and may come back for it; until then nobody runs it",
     "lost_for_good": "its member did not come back for it in time; {destination} has room",

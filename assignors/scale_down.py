@@ -61,7 +61,7 @@ def scale_down(problem: AssignmentProblem, percent: int) -> ScaleDown:
         raise InputError(f"percent: {percent} of 100 members cannot stay; name 1 to 100")
     if not problem.members:
         raise InputError("the group has no members; there is nobody to ask")
-    situation = Situation(problem)
+    situation = Situation(problem, crash_loops=False)
     leaving = tuple(member.id for member in situation.members.values() if member.leaving)
     keep = -(-len(situation.members) * percent // 100)
     picker = _Picker(situation, keep)

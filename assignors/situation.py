@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from operator import attrgetter
 
 import attrs
@@ -55,14 +56,23 @@ class Situation:
 
     `owner`: task -> the member that owns it; tasks without an owner are absent. `in_flight`: movements decided earlier that still hold: their
     destination lives, is eligible and does not own the task yet. `announced`: a copy is ready to take over when its member says so, and by no lag.
+
+    A member that keeps crashing (`Member.crash_looping`) stands here as one that leaves, as long as another member stays: its share is 0, it gets
+    nothing new, and what it runs moves when somebody else is ready. It is still eligible for what no other may run, and see `last_resort`.
+    `crash_loops` False: it counts as any other.
     """
 
-    def __init__(self, problem: AssignmentProblem, *, announced: bool = False) -> None:
+    def __init__(self, problem: AssignmentProblem, *, announced: bool = False, crash_loops: bool = True) -> None:
         self._announced = announced
         self.knobs = problem.knobs
         self.tasks: dict[TaskId, Task] = {task.id: task for task in sorted(problem.tasks, key=attrgetter("id"))}
         self.members: dict[str, Member] = {member.id: member for member in sorted(problem.members, key=attrgetter("id"))}
         _check(problem, self.tasks, self.members)
+        self._crash_looping = [member for member in self.members.values() if crash_loops and member.crash_looping and not member.leaving]
+        if len(self._crash_looping) < sum(not member.leaving for member in self.members.values()):
+            self.members.update((member.id, attrs.evolve(member, leaving=True)) for member in self._crash_looping)
+        else:
+            self._crash_looping = []  # there is nobody else
         self.racks = Racks(self.knobs, self.tasks, self.members)
         self.places = Places(self.knobs, self.members.values())
         self.blocked: dict[TaskId, list[str]] = {}
@@ -75,8 +85,9 @@ class Situation:
         self.owner: dict[TaskId, str] = {task: member.id for member in self.members.values() for task in member.active if task in self.tasks}
         self.copies: Mapping[TaskId, Mapping[str, Copy]] = copies(self.tasks, self.members.values(), self.knobs)
         self.pace = Pace(self.members.values())
-        self._eligible = self._pools()
-        self.pools = tuple(self._eligible.values())
+        self._of_subtopology, self._of_task = self._pools()
+        self.pools = (*self._of_subtopology.values(), *self._of_task.values())
+        """Those of all sub-topologies, and of tasks whose pool is another than their sub-topology's; a pool may stand there more than once."""
         self._unblocked: dict[tuple[Pool, tuple[str, ...]], Pool] = {}
         self._homes = self._index_homes()
         self.in_flight: dict[TaskId, Movement] = {
@@ -94,13 +105,13 @@ class Situation:
         """Tasks that are in no such group."""
 
     def _group_alike(self) -> list[Alike]:
-        """By sub-topology, so that the same members may run them; by kind and by traffic."""
+        """By sub-topology and by who may run them; by kind and by traffic."""
         history = {*self.owner, *self.in_flight, *self.blocked, *self._homes, *[task for task, copies in self.copies.items() if copies]}
         traffic = self.racks.active_traffic
-        groups: dict[tuple[int, bool, bool, Traffic | None], Alike] = {}
+        groups: dict[tuple[int, Pool, bool, bool, Traffic | None], Alike] = {}
         for name, task in self.tasks.items():
             if name not in history:
-                key = name[0], task.stateful, task.guest, traffic.get(name)
+                key = name[0], self.eligible(name), task.stateful, task.guest, traffic.get(name)
                 group = groups.get(key)
                 if group is None:
                     group = groups[key] = Alike(task, [], [])
@@ -109,16 +120,34 @@ class Situation:
                 self.alike_of[name] = group
         return list(groups.values())
 
-    def _pools(self) -> dict[int, Pool]:
-        """Sub-topology -> who may run it. Sub-topologies with the same members share one pool."""
+    def _pools(self) -> tuple[dict[int, Pool], dict[TaskId, Pool]]:
+        """Sub-topology -> members that may run any of its tasks; task -> members that may run it, in sub-topologies where they differ.
+
+        Equal pools are one object.
+        """
         staying = [member for member in self.members.values() if not member.leaving]
         everyone = pool_of(member.id for member in staying)
+        last = self._crash_looping
         shared: dict[tuple[str, ...], Pool] = {everyone.members: everyone}
-        pools: dict[int, Pool] = {}
-        for subtopology in sorted({task.subtopology for task in self.tasks}):
-            ids = tuple(member.id for member in staying if member.subtopologies is None or subtopology in member.subtopologies)
-            pools[subtopology] = shared.setdefault(ids, shared.get(ids) or pool_of(ids))
-        return pools
+
+        def pool(task: TaskId) -> Pool:
+            ids = tuple([member.id for member in staying if member.knows(task)])
+            ids = ids or tuple([member.id for member in last if member.knows(task)])
+            return shared.setdefault(ids, shared.get(ids) or pool_of(ids))
+
+        of_subtopology: dict[int, Pool] = {}
+        of_task: dict[TaskId, Pool] = {}
+        for subtopology, group in itertools.groupby(self.tasks, key=attrgetter("subtopology")):
+            tasks = list(group)
+            of_subtopology[subtopology] = found = pool(tasks[0])  # whoever knows a partition knows those before it
+            ends = {member.subtopologies[subtopology] for member in (*staying, *last) if member.subtopologies and subtopology in member.subtopologies}
+            within = sorted(end for end in ends if tasks[0].partition < end <= tasks[-1].partition)
+            for task in tasks if within else ():
+                if within and task.partition >= within[0]:
+                    found = pool(task)
+                    within = [end for end in within if end > task.partition]
+                of_task[task] = found
+        return of_subtopology, of_task
 
     def _index_homes(self) -> dict[TaskId, list[str]]:
         homes: dict[TaskId, list[str]] = {}
@@ -140,10 +169,33 @@ class Situation:
 
     def eligible(self, task: TaskId) -> Pool:
         """Members that may be given the task: live, not leaving, and their topology epoch has it (PROTOCOL D1)."""
-        return self._eligible[task.subtopology]
+        if self._of_task and task in self._of_task:
+            return self._of_task[task]
+        return self._of_subtopology[task.subtopology]
+
+    def eligible_for_any(self, subtopology: int) -> Pool:
+        """Members that may be given some task of the sub-topology."""
+        return self._of_subtopology[subtopology]
+
+    def last_resort(self, task: TaskId) -> Iterable[str]:
+        """Members that keep crashing and know the task, though others may be given it: for as long as nobody else has a copy that is any good."""
+        for member in self._crash_looping:
+            if member.knows(task) and not self.may_run(member.id, task):
+                yield member.id
+
+    def parting(self, member: str) -> str:
+        """Why what the member runs is to go elsewhere, as a reason code; "": it stays."""
+        if any(each.id == member for each in self._crash_looping):
+            return "crash_loop"
+        leaving = self.members[member]
+        return ("overdue" if leaving.drained else "leaving") if leaving.leaving else ""
+
+    def is_kept_from_home(self, task: TaskId) -> bool:
+        """The member that had it is there and keeps crashing."""
+        return any(each.id in self.homes(task) for each in self._crash_looping)
 
     def may_run(self, member: str, task: TaskId) -> bool:
-        return member in self._eligible[task.subtopology]
+        return member in self.eligible(task)
 
     def unblocked(self, task: TaskId) -> Pool:
         """Those of `eligible` on which a warm-up of it may begin. Tasks with the same ones share one pool."""
@@ -249,6 +301,23 @@ class Share:
         return max(count - self.upper, self.lower - count, 0)
 
 
+def shares_of(members: Sequence[tuple[str, int, bool]], tasks: int, balance_factor: int) -> dict[str, Share]:
+    """Of each member how many of so many tasks it is to have (PROTOCOL D4). `members`: (id, capacity, whether it leaves, and so is to have none)."""
+    capacities = sum([capacity for _, capacity, leaving in members if not leaving])
+    slack = balance_factor - 1
+    return {
+        member: Share(0, 0)
+        if leaving
+        else Share(max(0, tasks * capacity // capacities - slack), min(tasks, -(-tasks * capacity // capacities) + slack))
+        for member, capacity, leaving in members
+    }
+
+
+def outside_shares(shares: Mapping[str, Share], counts: Mapping[str, int]) -> int:
+    """Tasks outside the shares, summed over members. `counts`: how many tasks each member has."""
+    return sum([share.outside(counts.get(member, 0)) for member, share in shares.items()])
+
+
 Kind = tuple[int, bool]
 """A sub-topology, and whether the tasks meant are its stateful ones."""
 
@@ -261,41 +330,30 @@ class Shares:
     """
 
     def __init__(self, situation: Situation) -> None:
-        staying = [member for member in situation.members.values() if not member.leaving]
-        capacity = sum(member.capacity for member in staying)
-        slack = situation.knobs.balance_factor - 1
+        members = [(member.id, member.capacity, member.leaving) for member in situation.members.values()]
         stateful, every = len(situation.stateful), len(situation.tasks)
         self.two_kinds = 0 < stateful < every
-
-        def share(member: Member, tasks: int) -> Share:
-            if member.leaving:
-                return Share(0, 0)
-            lower, upper = tasks * member.capacity // capacity, -(-tasks * member.capacity // capacity)
-            return Share(max(0, lower - slack), min(tasks, upper + slack))
-
-        self.stateful = {member.id: share(member, stateful) for member in situation.members.values()}
-        self.every = {member.id: share(member, every) for member in situation.members.values()}
+        self.stateful = shares_of(members, stateful, situation.knobs.balance_factor)
+        self.every = shares_of(members, every, situation.knobs.balance_factor)
         self._situation = situation
         self._limits: dict[Kind, dict[str, int]] | None = None
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
         """Tasks outside the shares, summed over members; with both kinds of tasks, over stateful tasks plus over all tasks."""
-        every = Counter(owner.values())
-        outside = sum([share.outside(every.get(member, 0)) for member, share in self.every.items()])
+        outside = outside_shares(self.every, Counter(owner.values()))
         if self.two_kinds:
-            stateful = self._situation.stateful_of(owner)
-            outside += sum([share.outside(stateful.get(member, 0)) for member, share in self.stateful.items()])
+            outside += outside_shares(self.stateful, self._situation.stateful_of(owner))
         return outside
 
     def parts(self) -> Mapping[Kind, Mapping[str, Share]]:
-        """Each sub-topology's tasks dealt evenly, by capacity, to the members that may run it: between floor and ceiling."""
+        """Each sub-topology's tasks dealt evenly, by capacity, to the members that may run any of them: between floor and ceiling."""
         sizes: dict[Kind, int] = {}
         for task in self._situation.tasks.values():
             kind = task.id.subtopology, task.stateful
             sizes[kind] = sizes.get(kind, 0) + 1
         parts: dict[Kind, dict[str, Share]] = {}
         for kind, tasks in sizes.items():
-            members = [self._situation.members[name] for name in self._situation.eligible(TaskId(kind[0], 0)).members]
+            members = [self._situation.members[name] for name in self._situation.eligible_for_any(kind[0]).members]
             capacity = sum(member.capacity for member in members)
             parts[kind] = {each.id: Share(tasks * each.capacity // capacity, -(-tasks * each.capacity // capacity)) for each in members}
         return parts
@@ -313,13 +371,13 @@ class Shares:
                 kind = task.id.subtopology, task.stateful
                 kinds[kind] = kinds.get(kind, 0) + 1
             for (subtopology, stateful), tasks in kinds.items():
-                self._limits[subtopology, stateful] = self._limits_of(TaskId(subtopology, 0), stateful, tasks)
+                self._limits[subtopology, stateful] = self._limits_of(subtopology, stateful, tasks)
         return self._limits
 
-    def _limits_of(self, task: TaskId, stateful: bool, tasks: int) -> dict[str, int]:
+    def _limits_of(self, subtopology: int, stateful: bool, tasks: int) -> dict[str, int]:
         situation = self._situation
         every = len(situation.stateful) if stateful else len(situation.tasks) - len(situation.stateful)
-        pool = situation.eligible(task).members
+        pool = situation.eligible_for_any(subtopology).members
         capacity = sum(situation.members[member].capacity for member in pool)
         return {
             member: max(-(-tasks * self._upper(member, stateful) // every), -(-tasks * situation.members[member].capacity // capacity))

@@ -16,7 +16,6 @@ from __future__ import annotations
 
 import heapq
 import itertools
-import operator
 from collections import Counter, defaultdict
 from collections.abc import Container, Iterator, Mapping
 
@@ -212,10 +211,10 @@ class _Board:
         for copies in range(max(self.wanted.values(), default=0)):
             missing: dict[Pool, list[TaskId]] = {}
             short = [task for task, members in self.holders.items() if len(members) == copies < self.wanted[task]]
-            for _, run in itertools.groupby(short, operator.itemgetter(0)):
+            for pool, run in itertools.groupby(short, self.situation.eligible):
                 bare = [task for task in run if not (self.situation.copies[task] and self._place_left_over(task))]
                 if bare:
-                    missing.setdefault(self.situation.eligible(bare[0]), []).extend(bare)
+                    missing.setdefault(pool, []).extend(bare)
             for pool, tasks in missing.items():
                 self._deal(pool, tasks, copies)
 

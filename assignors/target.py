@@ -59,6 +59,7 @@ def min_rank(situation: Situation, tasks: Iterable[TaskId], alike: Iterable[Alik
     for task in sorted(tasks):
         eligible = situation.eligible(task)
         caught_up = tuple([member for member, copy in situation.copies[task].items() if copy.caught_up and member in eligible])
+        caught_up = caught_up or tuple([member for member in situation.last_resort(task) if situation.caught_up(member, task)])
         if caught_up:
             found[task] = Candidates(members=caught_up)
         elif eligible:
@@ -95,10 +96,14 @@ def _soonest_ready(situation: Situation, portions: Iterable[tuple[list[TaskId], 
             level = levels[eligible] = _Level(pace, queue, eligible)
         copies = situation.copies[portion[0]]
         if copies:
-            expected = {member: queue[member] + pace.span(member, copy.records) for member, copy in copies.items() if member in eligible}
+            last = frozenset(situation.last_resort(portion[0]))
+            able = {member: copy for member, copy in copies.items() if member in eligible or member in last}
+            expected = {member: queue[member] + pace.span(member, copy.records) for member, copy in able.items()}
             soonest = min(expected.values(), default=None)
             if soonest is not None and level.is_later(records, than=soonest):
-                found[portion[0]] = Candidates(members=tuple(member for member, span in expected.items() if span <= soonest + slack))
+                within = [member for member, span in expected.items() if span <= soonest + slack]
+                preferred = [member for member in within if member in eligible] if last else within
+                found[portion[0]] = Candidates(members=tuple(preferred or within))
                 takers = [member for member, span in expected.items() if span == soonest]
                 for member in takers:
                     queue[member] += (soonest - queue[member]) // len(takers)

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Mapping
 import attrs
 
 from assignors.java_order import text_key, text_order
+from events.fields import MOST_TASK_NUMBER
 from events.tasks import TaskId
 
 
@@ -30,6 +31,10 @@ class Naming:
 
     def text(self, task: TaskId) -> str:
         return self.texts.get(task) or str(task)
+
+    def subscription(self, topics: Iterable[str]) -> dict[int, int]:
+        """`Member.subtopologies` of a member that subscribes to these topics: to all partitions of each."""
+        return {self.topics[topic]: MOST_TASK_NUMBER + 1 for topic in topics}
 
 
 PLAIN = Naming()

@@ -60,24 +60,26 @@ class _Judge:
         for member in problem.members:
             if not member.leaving:
                 for task in sorted({*member.lags, *member.ready}):
-                    if task in self.tasks and self.is_caught_up(member, task) and self.knows(member, task):
+                    if task in self.tasks and self.is_caught_up(member, task) and member.knows(task):
                         self.caught_up.setdefault(task, []).append(member.id)
-        self.eligible_members: dict[int, int] = {}
-        """Sub-topology -> how many members may be given its tasks."""
-        for subtopology in sorted({task.subtopology for task in self.tasks}):
-            self.eligible_members[subtopology] = sum(
-                not member.leaving and (member.subtopologies is None or subtopology in member.subtopologies) for member in problem.members
-            )
+        staying = [member for member in problem.members if not member.leaving]
+        self._all_is_known = any(member.subtopologies is None for member in staying)
+        self._known: dict[int, int] = {}
+        """Sub-topology -> of its partitions, how many are known to some member that is not leaving; unless one knows all."""
+        for member in staying:
+            for subtopology, partitions in (member.subtopologies or {}).items():
+                self._known[subtopology] = max(partitions, self._known.get(subtopology, 0))
 
-    def knows(self, member: Member, task: TaskId) -> bool:
-        return member.subtopologies is None or task.subtopology in member.subtopologies
+    def has_eligible(self, task: TaskId) -> bool:
+        """Whether some member may be given the task."""
+        return self._all_is_known or task.partition < self._known.get(task.subtopology, 0)
 
     def not_to_be_given(self, name: str, tasks: Collection[TaskId]) -> Collection[TaskId]:
         """Those of the tasks that the member must not get, because it is leaving or does not know them."""
         member = self.members[name]
         if member.leaving:
             return tasks
-        return () if member.subtopologies is None else [task for task in tasks if not self.knows(member, task)]
+        return () if member.subtopologies is None else [task for task in tasks if not member.knows(task)]
 
     def is_caught_up(self, member: Member, task: TaskId) -> bool:
         lag = member.lags.get(task)
@@ -136,7 +138,7 @@ class _Judge:
                 yield f"{task} has two targets, {names[0]} and {name}"
         for name, tasks in self.plan.target.items():
             for task in self.not_to_be_given(name, tasks):
-                if self.owner.get(task) != name or self.eligible_members[task.subtopology]:
+                if self.owner.get(task) != name or self.has_eligible(task):
                     yield f"the target of {task} is {name}, which is leaving or does not know it"
 
     def copies(self) -> Iterator[str]:
@@ -219,12 +221,12 @@ class _Judge:
         moved = {movement.task for movement in self.plan.movements}
         yield from _named("no target for", filter(self._is_due, self.tasks.keys() - self.target.keys()))
         yield from _named("nobody is to run", filter(self._is_due, self.tasks.keys() - self.now.keys()))
-        gone = {task for task in self.revoked if task in self.tasks and self.eligible_members[task.subtopology]}
+        gone = {task for task in self.revoked if task in self.tasks and self.has_eligible(task)}
         yield from _named("revoked although nothing is to move:", gone.difference(moved))
 
     def _is_due(self, task: TaskId) -> bool:
         """Somebody is to run it."""
-        return self.eligible_members[task.subtopology] > 0 and task not in self.plan.lost_until_ms
+        return self.has_eligible(task) and task not in self.plan.lost_until_ms
 
     def caught_up_first(self) -> Iterator[str]:
         """4: a stateful task is granted, or its owner asked to give it up, for a member that is caught up, if one is.

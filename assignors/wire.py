@@ -9,9 +9,10 @@ One object a line in, one a line out, keys in a fixed order. What is wrong with 
      "members": [{"id": "m1", "capacity": 2, "active": ["0_0"], "lags": {"0_0": "active"}}]}
 
 Only `tasks` and `members` are required, in each task `id` and `stateful`, in each member `id`. `version` left out: the highest installed. A member
-may also have `warmup`, `ready`, `home`, `subtopologies`, `drained`, `reported` and `restore_records_per_s`, the problem `in_flight` (objects like the
-plan's movements), `blocked` (pairs [task, member]), `now_ms`, `revocations` and `memory` (what the last plan said there) and `follow_up`, a task
-`written_records_per_s`, `lost_since_ms` and `guest`.
+may also have `warmup`, `ready`, `home`, `subtopologies` (those of its topology with their number of partitions, ``{"0": 6}``; left out: it can run
+every task), `drained`, `reported` and `restore_records_per_s`, the problem `in_flight` (objects like the plan's movements), `blocked` (pairs [task,
+member]), `now_ms`, `revocations` and `memory` (what the last plan said there) and `follow_up`, a task `written_records_per_s`, `lost_since_ms` and
+`guest`.
 
 A group of plain consumers has partitions of topics for tasks: then each task has a name, `topic` and `partition`, and the `lag` of the group on it (a
 number of records; "unknown", or left out, counts as 0), and a member may say to which `topics` it subscribes (left out: to all); see `topics`::
@@ -279,6 +280,18 @@ def _source_lag(path: str, value: object) -> int | None:
     return lag if isinstance(lag, int) else None
 
 
+def _subtopologies(path: str, content: object) -> dict[int, int]:
+    """Of a member's topology: sub-topology -> number of partitions."""
+    if not isinstance(content, dict):
+        read.refuse(path, f"{read.shown(content)} is not an object of sub-topology and number of partitions, as in {{\"0\": 6}}")
+    found: dict[int, int] = {}
+    for key, partitions in content.items():
+        if not (key.isascii() and key.isdigit() and str(int(key)) == key and int(key) <= MOST_TASK_NUMBER):
+            read.refuse(path, f"{read.shown(key)} is not the number of a sub-topology")
+        found[int(key)] = read.positive(read.at(path, key), partitions)
+    return found
+
+
 def _subscription(path: str, value: object) -> tuple[str, tuple[str, ...] | None]:
     """Only what names need; the rest of the member is read, and checked, when they are known."""
     content: Mapping[str, Any] = value if isinstance(value, dict) else {}
@@ -298,10 +311,11 @@ def _member(path: str, value: object, known: _Known) -> Member:
         read.unique(f"{path}.{key}", [naming.text(task) for task in found])
         return tuple(sorted(found))
 
-    def subtopologies() -> frozenset[int] | None:
+    def subtopologies() -> dict[int, int] | None:
         if naming is not PLAIN:
-            return frozenset(naming.topics[topic] for topic in fields.each("topics", read.text)) if "topics" in fields.content else None
-        return frozenset(fields.each("subtopologies", read.whole)) if fields.content.get("subtopologies") is not None else None
+            return naming.subscription(fields.each("topics", read.text)) if "topics" in fields.content else None
+        content = fields.content.get("subtopologies")
+        return None if content is None else _subtopologies(f"{path}.subtopologies", content)
 
     def lags(at: str, content: object) -> dict[TaskId, Lag]:
         if not isinstance(content, dict):
@@ -329,6 +343,7 @@ def _member(path: str, value: object, known: _Known) -> Member:
         tags=fields.get("tags", tags, {}),
         leaving=fields.get("leaving", read.flag, False),
         drained=fields.get("drained", read.flag, False),
+        crash_looping=fields.get("crash_looping", read.flag, False),
         subtopologies=subtopologies(),
         active=tasks("active"),
         standby=tasks("standby"),

@@ -18,6 +18,7 @@ from aiokafka import TopicPartition
 
 from bench.live import Row, broker
 from equipoise.member.directory import StateDirectory
+from equipoise.member.origin import Origin
 from equipoise.member.restorer import FETCH_BYTES, FETCH_WAIT_MS, MOST_RECORDS, Restorer
 from equipoise.member.stores import RocksStore
 from equipoise.member.throttle import Throttle
@@ -42,8 +43,10 @@ async def fill(connection: Connection, topic: str, records: int) -> None:
         await admin.create_topics([NewTopic(topic, 1, 1)])
     async with writer(connection, linger_ms=5, max_batch_size=2**19) as producer:
         filling = bytes(range(VALUE_BYTES - 8))
+        headers = [*Origin(1, "f" * 32, "restored", str(TASK), 17).headers()]  # as members write them
         for number in range(records):
-            sent = await producer.send(topic, number.to_bytes(8) + filling, key=b"%0*d" % (KEY_BYTES, number * 7_919 % records), partition=0)
+            key = b"%0*d" % (KEY_BYTES, number * 7_919 % records)
+            sent = await producer.send(topic, number.to_bytes(8) + filling, key=key, partition=0, headers=headers)
         await sent
 
 
@@ -68,13 +71,14 @@ async def restore(connection: Connection, topic: str, **limits: Any) -> float:
         with StateDirectory(folder, "g", "m") as directory:
             failed: list[BaseException] = []
             restorer = Restorer(
-                connection, {TASK: (topic,)}, RocksStore, directory, committed_only=True, throttle=Throttle(**limits),
+                connection, {TASK: (topic,)}, RocksStore, directory, throttle=Throttle(**limits),
                 ready_lag_records=10_000, ends_every_s=3.0, progressed=lambda: None, failed=failed.append,
             )  # fmt: skip
             await restorer.start()
             try:
                 begun_s = time.perf_counter()
-                await restorer.open(TASK)
+                await restorer.restore(TASK)
+                await restorer.open(TASK, {})
                 took_s = time.perf_counter() - begun_s
                 restorer.put_back(TASK)
             finally:

@@ -11,8 +11,9 @@ from typing import Any
 
 import attrs
 
-from events.errors import InputError
+from equipoise.output import Kind, new_log, write_file
 from events.log import Log, open_log
+from events.log.storage import cannot_write
 from replay.cluster.restore import RestoreModel
 from replay.exogenous import Window, read_exogenous
 from replay.explain import Explanation, explain
@@ -83,9 +84,9 @@ def run_demo(out: Path, *, progress: Progress | None = None) -> Iterator[Step]:
         try:
             folder.mkdir(parents=True, exist_ok=True)
         except OSError as error:
-            raise InputError(f"--out {out}: {error.strerror}; name a folder that can be written") from None
+            raise cannot_write(f"--out {out}", error) from None
         recorded, led = folder / "recorded.db", folder / "equipoise.db"
-        with open_log(recorded, "w") as log, log.transaction():
+        with new_log(str(recorded), option="--out") as log:
             summary = import_history(source, log)
         with open_log(recorded) as log:
             exogenous = read_exogenous(log.read())
@@ -94,7 +95,7 @@ def run_demo(out: Path, *, progress: Progress | None = None) -> Iterator[Step]:
         yield Imported(run=run, log=recorded, summary=summary, windows=exogenous.windows, fitted=fitted)
 
         simulation = Simulation(restore=RestoreModel(records_per_s=fitted.records_per_s))
-        with open_log(led, "w") as log, log.transaction():
+        with new_log(str(led), option="--out") as log:
             result = simulate(exogenous, simulation, sink=log, progress=progress)
         with open_log(led) as log:
             verification = verify(log.read())
@@ -113,8 +114,8 @@ def run_demo(out: Path, *, progress: Progress | None = None) -> Iterator[Step]:
 
 def _drawn(timeline: Timeline, leader: str, path: Path, *, title: str, to_ms: int) -> Drawing:
     drawing = Drawing(leader=leader, html=path.with_suffix(".html"), svg=path.with_suffix(".svg"))
-    drawing.html.write_text(render_page(timeline), encoding="utf-8")
-    drawing.svg.write_text(render_picture(timeline, title=title, to_ms=to_ms), encoding="utf-8")
+    write_file("--out", drawing.html, Kind.PAGE, render_page(timeline))
+    write_file("--out", drawing.svg, Kind.PICTURE, render_picture(timeline, title=title, to_ms=to_ms))
     return drawing
 
 

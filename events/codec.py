@@ -3,6 +3,18 @@
 `payload` is the msgpack of the event's wire form (`events.wire`). There is one payload for each event: equal events have equal bytes, and
 ``encode(decode(b)) == b`` for every `b` of a current version that is accepted. So what msgpack alone would also have read (an int in more bytes
 than it needs, a key twice, keys out of order, bytes behind the end) is unsound, just as what an event's constructor refuses.
+
+What another build may write, and what a reader does with it (docs/protocol.md#m9):
+
+- A *fact* of an unknown kind or version halts its group in the worker (`event_unknown`): a worker that knows it may decide otherwise. Any change of
+  what a fact may hold, a field more or another value of a field, raises its version.
+- *Decisions* are of two sorts. A *binding* one orders one incarnation to do something: its first two fields are `member_id` and `incarnation`
+  (`addressee`), in every version, and that incarnation must understand it or end. An *informational* one may be passed over by everybody. Kinds from
+  FIRST_DECISION_KIND on are binding, except INFORMATIONAL_KINDS; kinds from FIRST_INFORMATIONAL_KIND on are informational.
+- Within one version of a decision, a field may only be appended at the end, and only if a reader that does not know it may go on without it. The new
+  field has a default, and is not written while it and all behind it have theirs, so what was written before keeps its bytes. `decode_decision`
+  leaves out the fields that it does not know. Any other change raises the version.
+- A checksum covers the bytes as they stand, so a reader can check what it cannot read.
 """
 
 from __future__ import annotations
@@ -11,6 +23,7 @@ import zlib
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple, cast
 
+import attrs
 import msgpack
 
 from events import decisions, facts, readable, upcasters, wire
@@ -22,9 +35,15 @@ from events.records import DecisionRecord, Record
 Event = Fact | Decision
 
 MOST_EVENT_BYTES = 1_000_000
-"""Kafka's default max.message.bytes is 1,048,588; the rest is for keys, headers and the batch."""
+"""Largest payload of an event. Kafka's default max.message.bytes is 1,048,588: the rest is for the group's name (the key), the envelope
+(`events.log.kafka.envelope.MOST_ENVELOPE_BYTES`) and the batch."""
 
 FIRST_DECISION_KIND = 100
+FIRST_INFORMATIONAL_KIND = 200
+INFORMATIONAL_KINDS = frozenset({101, 102, 104, 106, 107})
+"""Decisions below FIRST_INFORMATIONAL_KIND that bind nobody: they were there before the ranges were. No further one is added here."""
+_ADDRESSEE_AT = {105: 2}
+"""Kind -> place of `member_id`, where that is not the first field: EventRejected was there before the rule. No further one is added here."""
 
 KINDS: Mapping[int, tuple[int, type]] = {
     1: (1, facts.LogOpened),
@@ -51,6 +70,8 @@ KINDS: Mapping[int, tuple[int, type]] = {
     106: (2, decisions.Checkpointed),
     107: (1, decisions.MemberWarned),
     108: (1, decisions.MemberAsked),
+    109: (1, decisions.MemberAssignedPart),
+    200: (1, decisions.AssignmentProposedPart),
 }
 """Type code -> (schema version written, class). A code is never used again for another class; a version is never changed, only followed."""
 
@@ -64,6 +85,7 @@ UNDECODABLE_CODES: Mapping[str, str] = {
     "no_envelope": "a Kafka record whose value is not an array of kind, version and event",
     "no_group": "a Kafka record whose key names no group",
     "opened_again": "LogOpened behind the first record of its partition",
+    "no_record": "an offset of a Kafka topic without a record: the end of somebody's transaction",
 }
 """Why a payload is `Undecodable`; in code and in stored records only by name."""
 
@@ -117,8 +139,27 @@ def encode(event: Event) -> Encoded:
         raise InputError(f"{event!r:.80} is no event; events are the classes of events.facts and events.decisions") from None
     payload = _pack(kind.write(event))
     if len(payload) > MOST_EVENT_BYTES:
-        raise TooLargeError(f"{kind.shape.__name__}: {len(payload)} bytes; an event has at most {MOST_EVENT_BYTES}, so split it")
+        field, length = _largest_field(kind, event)
+        problem = f"{length} of the {len(payload)} bytes of its event; an event has at most {MOST_EVENT_BYTES}, so make it shorter"
+        raise TooLargeError(f"{kind.shape.__name__}.{field}: {problem}")
     return Encoded(kind.code, kind.version, payload)
+
+
+def _largest_field(kind: _Kind, event: Event) -> tuple[str, int]:
+    """The field of the event that has the most bytes, and how many."""
+    sizes = {field.name: len(_pack(written)) for field, written in zip(attrs.fields(kind.shape), kind.write(event), strict=True)}
+    field = max(sizes, key=lambda name: sizes[name])
+    return field, sizes[field]
+
+
+def size_bytes(event: Event) -> int:
+    """How many bytes the payload of `event` has, however many that are; `encode` takes up to MOST_EVENT_BYTES."""
+    return len(_pack(_BY_CLASS[event.__class__].write(event)))
+
+
+def fits(event: Event) -> bool:
+    """Whether a log can hold `event`: every event that the machine or a member emits must fit."""
+    return size_bytes(event) <= MOST_EVENT_BYTES
 
 
 def decode(kind: int, version: int, payload: bytes) -> Event:
@@ -127,6 +168,51 @@ def decode(kind: int, version: int, payload: bytes) -> Event:
     Raises UnknownEventError for a kind or version this build does not know, UnsoundError with a code of UNDECODABLE_CODES and the field's name for
     bytes that are no sound event. Nothing else, whatever the bytes are.
     """
+    return _decode(kind, version, payload, with_appended=False)
+
+
+def decode_decision(kind: int, version: int, payload: bytes) -> Decision:
+    """The decision that was stored, without the fields that a newer build has appended to it. `kind`: from FIRST_DECISION_KIND on.
+
+    Raises what `decode` raises.
+    """
+    return cast(Decision, _decode(kind, version, payload, with_appended=kind >= FIRST_DECISION_KIND))
+
+
+def has_appended_fields(kind: int, version: int, payload: bytes) -> bool:
+    """Whether a newer build has appended fields to a decision of a kind and version that this build writes; found without decoding it."""
+    known = _BY_CODE.get(kind)
+    if known is None or version != known.version or kind < FIRST_DECISION_KIND:
+        return False
+    fixed = payload[:1] and payload[0] & 0xF0 == 0x90  # msgpack: an array of up to 15, or of up to 65,535 (0xdc)
+    length = payload[0] & 0x0F if fixed else int.from_bytes(payload[1:3]) if payload[:1] == b"\xdc" else 0
+    return length > len(attrs.fields(known.shape))
+
+
+def is_binding(kind: int) -> bool:
+    """Whether a decision of this kind, known or not, orders an incarnation to do something."""
+    return FIRST_DECISION_KIND <= kind < FIRST_INFORMATIONAL_KIND and kind not in INFORMATIONAL_KINDS
+
+
+def addressee(kind: int, payload: bytes) -> tuple[str, int] | None:
+    """Member id and incarnation that a binding decision is for, whatever its kind and version; None: it names no member.
+
+    Raises UnsoundError when the bytes do not say.
+    """
+    at = _ADDRESSEE_AT.get(kind, 0)
+    try:
+        form = _unpack(payload)
+    except (ValueError, TypeError, OverflowError, RecursionError, MemoryError, msgpack.UnpackException) as error:
+        raise UnsoundError("not_msgpack", kind_name(kind), f"{len(payload)} bytes that are no msgpack value ({error!s:.80})") from None
+    named = form[at : at + 2] if form.__class__ is list else []
+    if named == [None, None]:
+        return None
+    if len(named) != 2 or named[0].__class__ is not str or named[1].__class__ is not int:
+        raise UnsoundError("misshapen", kind_name(kind), "does not begin with a member id and an incarnation")
+    return named[0], named[1]
+
+
+def _decode(kind: int, version: int, payload: bytes, *, with_appended: bool) -> Event:
     known = _BY_CODE.get(kind)
     if known is None:
         raise _unknown(kind, version)
@@ -144,6 +230,8 @@ def decode(kind: int, version: int, payload: bytes) -> Event:
     try:
         if version != current:
             form = upcasters.upcast(kind, version, current, form)
+        elif with_appended and form.__class__ is list:
+            form = form[: len(attrs.fields(shape))]
         event: Event = read(form, shape)
         return event
     except UnsoundError:

@@ -59,7 +59,8 @@ class Move:
 
 @attrs.frozen(kw_only=True)
 class AssignmentIssued:
-    """A decision round. The members it changes each get a MemberAssigned right after. Over MOST_MOVES moves, it comes in parts."""
+    """A decision round. The members it changes each get a MemberAssigned right after. With over MOST_MOVES moves, or over a million bytes, it comes
+    in parts (`events.parts`)."""
 
     generation: int = attrs.field(validator=fields.integer())
     cause: str = attrs.field(validator=fields.text())
@@ -78,7 +79,7 @@ class AssignmentIssued:
 
 
 MOST_MOVES = 8_000
-"""Moves in one AssignmentIssued: at under 120 bytes each it stays under Kafka's default message size of 1 MB."""
+"""Moves in one AssignmentIssued, however short they are."""
 
 
 @attrs.frozen(kw_only=True)
@@ -113,6 +114,30 @@ class MemberAssigned:
                 raise FieldError(f"MemberAssigned.hold_ms[{task}]", "a hold is for a task of `active`")
 
 
+def _check_part(kind: str, part: int, parts: int) -> None:
+    if part > parts:
+        raise FieldError(f"{kind}.part", f"{part} is over the number of parts, {parts}")
+
+
+@attrs.frozen(kw_only=True)
+class MemberAssignedPart:
+    """One part of a MemberAssigned that is too large for one event (PROTOCOL L8). The parts follow each other; a member applies them together, when
+    it has read the last one."""
+
+    member_id: str = _member
+    incarnation: int = _incarnation
+    part: int = attrs.field(validator=fields.integer(1))
+    """From 1."""
+    parts: int = attrs.field(validator=fields.integer(2))
+    assigned: MemberAssigned = attrs.field(validator=fields.instance_of(MemberAssigned))
+    """The same in all parts but for the tasks: each list of the whole set is the lists of the parts, one after the other."""
+
+    def __attrs_post_init__(self) -> None:
+        _check_part("MemberAssignedPart", self.part, self.parts)
+        if (self.assigned.member_id, self.assigned.incarnation) != (self.member_id, self.incarnation):
+            raise FieldError("MemberAssignedPart.assigned", "is for another incarnation than its part says")
+
+
 @attrs.frozen(kw_only=True)
 class ProposedMember:
     """What equipoise would give one member."""
@@ -133,6 +158,20 @@ class AssignmentProposed:
     moves: tuple[Move, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(Move)))
     probing: bool = attrs.field(validator=fields.boolean)
     unique: bool = attrs.field(default=True, validator=fields.boolean)
+
+
+@attrs.frozen(kw_only=True)
+class AssignmentProposedPart:
+    """One part of an AssignmentProposed that is too large for one event (PROTOCOL L8). The parts follow each other."""
+
+    part: int = attrs.field(validator=fields.integer(1))
+    """From 1."""
+    parts: int = attrs.field(validator=fields.integer(2))
+    proposed: AssignmentProposed = attrs.field(validator=fields.instance_of(AssignmentProposed))
+    """Some of its members, and of its moves. A member with very many tasks is named several times, each time with others of them."""
+
+    def __attrs_post_init__(self) -> None:
+        _check_part("AssignmentProposedPart", self.part, self.parts)
 
 
 @attrs.frozen(kw_only=True)
@@ -198,4 +237,6 @@ Decision = (
     | Checkpointed
     | MemberWarned
     | MemberAsked
+    | MemberAssignedPart
+    | AssignmentProposedPart
 )

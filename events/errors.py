@@ -13,6 +13,7 @@
     │   ├── RepeatError             an offset came twice
     │   ├── UnknownKindError        an event kind or version this build does not know
     │   └── DamagedError            bytes differ from their checksum, or are no record at all
+    ├── StorageError                nothing more can be written there: a full disk, a quota, a limit    (exit 74)
     ├── GroupHalted                 going on would be a guess: state is kept, no decision is emitted    (exit 2)
     └── InvariantBroken             a promise of the validator does not hold: a defect of ours          (exit 1)
 
@@ -21,11 +22,23 @@ A *rejection* is not an exception: an unsound fact is answered by the decision `
 
 from __future__ import annotations
 
+from typing import Any
+
 
 class EquipoiseError(Exception):
     """Base of every error this project raises on purpose."""
 
     exit_code = 2
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickled by its text and its attributes, since a constructor may take other arguments: so one reaches the parent of the process it is in."""
+        return _unpickled, (self.__class__, self.args, self.__dict__)
+
+
+def _unpickled(kind: type[EquipoiseError], args: tuple[Any, ...], attributes: dict[str, Any]) -> EquipoiseError:
+    error = kind.__new__(kind, *args)
+    error.__dict__.update(attributes)
+    return error
 
 
 class InputError(EquipoiseError):
@@ -88,6 +101,18 @@ class UnknownKindError(LogError):
 
 class DamagedError(LogError):
     """The record's bytes are not what was written."""
+
+
+class StorageError(EquipoiseError):
+    """Nothing more can be written to `place`: `reason` says why, `fix` what can be done. What was written there before is whole."""
+
+    exit_code = 74  # EX_IOERR of sysexits.h
+
+    def __init__(self, place: str, reason: str, fix: str) -> None:
+        super().__init__(f"{place}: {reason}; {fix}")
+        self.place = place
+        self.reason = reason
+        self.fix = fix
 
 
 class GroupHalted(EquipoiseError):

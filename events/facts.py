@@ -19,6 +19,9 @@ from events.tasks import Lag, TaskId
 MOST_WEIGHT = 1_000_000
 """The heaviest partition: with the highest costs and 100 partitions, what a task costs is below 2**47."""
 
+MOST_TASKS = 500_000
+"""Tasks of a topology: what a member says of all of them fits into one event."""
+
 _member = attrs.field(validator=fields.text())
 _incarnation = attrs.field(validator=fields.integer())
 _NONE: tuple[TaskId, ...] = ()
@@ -71,6 +74,9 @@ class TopologyDeclared:
             if part.subtopology <= previous:
                 raise FieldError(f"TopologyDeclared.subtopologies[{index}]", "sub-topologies must be in rising order, each once")
             previous = part.subtopology
+        tasks = sum(part.partitions for part in self.subtopologies)
+        if tasks > MOST_TASKS:
+            raise FieldError("TopologyDeclared.subtopologies", f"{tasks} tasks; a topology has at most {MOST_TASKS}, so use fewer partitions")
 
 
 @attrs.frozen(kw_only=True)

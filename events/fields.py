@@ -62,6 +62,30 @@ def text(least_chars: int = 1, most_chars: int = MOST_TEXT_CHARS) -> Validator:
     return check
 
 
+MOST_NAME_BYTES = 249
+"""Of a name that is given now, as Kafka limits the names of topics. Logs may hold longer ones, up to MOST_TEXT_CHARS."""
+
+
+def check_name(field: str, value: Any) -> None:
+    """Raises FieldError, under the name `field`, unless `value` is a name that may be given to a group, a member, a rack or a topic from now on.
+
+    Names that others have given are not checked here: see `text`.
+    """
+    if value.__class__ is not str or not value:
+        raise FieldError(field, f"{value!r:.80} is not a name; write a text of 1 to {MOST_NAME_BYTES} bytes")
+    try:
+        length = len(value.encode())
+    except UnicodeEncodeError:
+        raise FieldError(field, f"{value!r:.80} holds a lone surrogate, which UTF-8 cannot carry") from None
+    if length > MOST_NAME_BYTES:
+        raise FieldError(field, f"{value!r:.80} has {length} bytes; a name has at most {MOST_NAME_BYTES}")
+
+
+def name(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
+    """A name that is given now: see `check_name`."""
+    check_name(_name(owner, attribute), value)
+
+
 def boolean(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     """True or False."""
     if value is not True and value is not False:

@@ -37,3 +37,22 @@ class DecisionRecord:
     index: int
     fact_checksum: int
     decision: Decision
+
+
+@attrs.frozen(slots=True)
+class UnreadDecision:
+    """A decision that stands in the log and that this build cannot read: of a kind, a version or with a value that it does not know.
+
+    `binding`: it orders an incarnation to do something, namely `incarnation` of `member_id`, both None when it names nobody. `problem`: what is not
+    known, as a sentence.
+    """
+
+    log_id: str
+    group: str
+    number: int
+    kind: int
+    version: int
+    binding: bool
+    member_id: str | None
+    incarnation: int | None
+    problem: str

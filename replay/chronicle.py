@@ -13,7 +13,6 @@ Watches a `Refold` step by step; keeps what changed, never what stayed, so its s
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterable
 
 import attrs
 
@@ -294,9 +293,7 @@ class Chronicle:
 
     def _note_owners(self, step: Step, state: GroupState) -> None:
         fell_silent_ms = self._fell_silent(step)
-        tasks: Iterable[TaskId] = state.tasks()
-        if self._only is not None:
-            tasks = [self._only] if state.has_task(self._only) else []
+        tasks = state.tasks() if self._only is None else dict.fromkeys([self._only] if state.has_task(self._only) else [])
         for task in tasks:
             owner = state.owner.get(task)
             now = self._open.get(task)
@@ -304,7 +301,8 @@ class Chronicle:
                 continue  # before the group's first round there is nothing to tell
             if now is None or now.member_id != owner or owner in fell_silent_ms:  # the same member may be back, as another incarnation
                 self._change_owner(step, state, task, owner, fell_silent_ms)
-        for task in [task for task in self._open if not state.has_task(task)]:
+        gone = self._open.keys() - tasks.keys() if self._only is None else [task for task in self._open if not state.has_task(task)]
+        for task in sorted(gone):
             self._close(task, step.record.append_ms)
             del self._open[task]
 
@@ -429,10 +427,12 @@ def candidates(problem: AssignmentProblem, task: TaskId, *, by_load: bool = Fals
         obstacle = ""
         if member.leaving:
             obstacle = "is leaving"
-        elif member.subtopologies is not None and task.subtopology not in member.subtopologies:
+        elif not member.knows(task):
             obstacle = "runs an older topology"
+        elif member.crash_looping:
+            obstacle = "keeps crashing"
         elif (task, member.id) in problem.blocked:
-            obstacle = "stalled, backs off"
+            obstacle = "backs off"
         found.append(
             Candidate(
                 member_id=member.id,

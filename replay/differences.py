@@ -11,11 +11,13 @@ from events.decisions import (
     AssignmentProposed,
     BalanceEvaluated,
     Checkpointed,
+    EventRejected,
     MemberAsked,
     MemberAssigned,
     MemberExpired,
     MemberWarned,
 )
+from events.parts import whole
 from events.records import DecisionRecord
 from events.tasks import tasks_text
 from statemachine.state import GroupState
@@ -54,8 +56,7 @@ def differences(recomputed: Iterable[DecisionRecord], stored: Iterable[DecisionR
 def _by_place(records: Iterable[DecisionRecord]) -> dict[str, str]:
     """``m1.active`` -> ``(0_1,0_2)`` and so on for everything that these decisions say."""
     places: dict[str, str] = {}
-    for record in records:
-        decision = record.decision
+    for decision in whole(record.decision for record in records):
         if isinstance(decision, MemberAssigned):
             places.update(_member_places(decision))
         elif isinstance(decision, MemberExpired):
@@ -78,7 +79,7 @@ def _by_place(records: Iterable[DecisionRecord]) -> dict[str, str]:
             places[f"{decision.member_id}.warned"] = f"{decision.code}: rack {decision.said}, tag {decision.tag}"
         elif isinstance(decision, Checkpointed):
             places["state hash"] = decision.state_sha256
-        else:
+        elif isinstance(decision, EventRejected):
             places[f"{decision.member_id or 'group'}.rejected"] = f"{decision.code} {decision.numbers}"
     return places
 

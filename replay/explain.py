@@ -294,7 +294,33 @@ class _Explaining:
                     f"No new copy of it is begun on {member_id} for another {span_text(left_ms)}: the warm-up there stalled "
                     f"{counted(backoff.times, 'time')} (warmup_stall_ms = {self.state.knobs.warmup_stall_ms:,})."
                 )
-        return said
+        if movement is not None and movement.state is MovementState.WAITING:
+            said += self._gave_way(self.state.members[movement.destination])
+        return [*said, *self._crash_loops()]
+
+    def _crash_loops(self) -> Iterable[str]:
+        """Members that would have it, or have a copy of it, and are not preferred because they keep crashing."""
+        state = self.state
+        for member_id, member in sorted(state.members.items()):
+            crashes = state.crashes.get(member_id)
+            concerns = self.task in member.lags or self.task in member.active or state.homes.get(self.task) == member_id
+            if crashes is not None and crashes.until_ms is not None and concerns:
+                yield (
+                    f"{member_id} crashed {counted(crashes.times, 'time')} in {span_text(state.now_ms - crashes.first_ms)}; its copies are not "
+                    f"preferred for another {span_text(max(0, crashes.until_ms - state.now_ms))} (PROTOCOL D10)."
+                )
+
+    def _gave_way(self, member: MemberState) -> list[str]:
+        backoff = member.slot_backoff
+        if backoff is None or backoff.over or self.task in backoff.exempt:
+            return []
+        left_ms = max(0, backoff.until_ms - self.state.now_ms)
+        return [
+            (
+                f"{member.member_id} restores slowly and gave a slot to a copy that will be ready far sooner. No warm-up begins on it for another "
+                f"{span_text(left_ms)}, or until nothing else waits for a slot."
+            )
+        ]
 
     def _movement(self) -> Movement | None:
         """The one in flight, else the one the assignor would begin now."""
@@ -448,6 +474,12 @@ class _Explaining:
             left_ms = max(0, warmup.improved_ms + state.knobs.warmup_stall_ms - state.now_ms)
             best = "nothing yet" if warmup.best_lag is None else f"{warmup.best_lag:,}"
             said.append(f"Its best lag so far: {best}. If that does not fall for another {span_text(left_ms)}, the slot goes to another task.")
+            if state.queued:
+                look_ms = max(0, warmup.looked_ms + state.knobs.warmup_stall_ms - state.now_ms)
+                said.append(
+                    f"{counted(len(state.queued), 'copy waits', 'copies wait')} for a slot. In {span_text(look_ms)} its speed is measured: one that "
+                    "could be ready in half of its time gets the slot."
+                )
         return said
 
     def _is_handed_over(self, movement: Movement) -> list[str]:

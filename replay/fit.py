@@ -20,7 +20,7 @@ from typing import Any
 
 import attrs
 
-from events.decisions import MemberAssigned
+from events.decisions import MemberAssigned, MemberAssignedPart
 from events.facts import AssignmentObserved, GroupConfigured, LagReported, LogOpened, MemberJoined, PartitionsObserved, TaskReady, TopologyDeclared
 from events.records import DecisionRecord, Record
 from events.tasks import Lag, LagSentinel, TaskId
@@ -207,8 +207,12 @@ class Fitting:
 
     def _decision(self, record: DecisionRecord) -> None:
         event = record.decision
+        before: frozenset[TaskId] = frozenset()
+        if isinstance(event, MemberAssignedPart):
+            before = self.told[event.assigned.member_id, event.assigned.incarnation] if event.part > 1 else before
+            event = event.assigned
         if isinstance(event, MemberAssigned):
-            self.told[event.member_id, event.incarnation] = frozenset((*event.active, *event.standby, *event.warmup))
+            self.told[event.member_id, event.incarnation] = before.union(event.active, event.standby, event.warmup)
 
     def _restores(self, manifest: str) -> None:
         """An imported log's manifest names tasks that had to be restored and were seen running: each is a bound.

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor, as_completed
 from pathlib import Path
 
 import attrs
@@ -17,14 +16,16 @@ import attrs
 from assignors import registry
 from events import fields
 from events.errors import FieldError, InputError
-from events.facts import Fact, GroupConfigured, Subtopology, TopologyDeclared
+from events.facts import Fact, GroupConfigured, LogOpened, Subtopology, TopologyDeclared
 from events.knobs import Knobs
-from events.log.parquet.files import MOST_PARTITIONS
-from events.log.parquet.log import ArchiveLog
+from events.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, covering, is_archive, make_archive
+from events.log.parquet.log import ArchiveLog, clear
 from events.records import DecisionRecord, Record
 from replay.cluster import ClusterConfig, ProcessSettings, RestoreModel, SimulatedCluster
 from replay.cluster.world import steady
+from replay.parallel import in_processes
 
+_FLEET = "fleet-"
 START_MS = 1_790_000_000_000
 LEAST_RECORDS = 200
 """A group with fewer has hardly begun."""
@@ -60,26 +61,63 @@ class Fleet:
 
     @property
     def log_id(self) -> str:
-        return f"fleet-{self.groups}-{self.records}-{self.seed}"
+        return f"{_FLEET}{self.groups}-{self.records}-{self.seed}"
 
 
 def make_fleet(fleet: Fleet, location: Path, *, processes: int = 1, advance: Callable[[int], None] = lambda records: None) -> int:
-    """Writes the fleet to the archive `location`, in the place of what is there; returns how many records it has.
+    """Writes the fleet to the archive `location`; returns how many records it has.
 
-    Raises InputError when something else is there.
+    Groups of this fleet that are there already are kept, so a call that was ended goes on. Another fleet is replaced. Raises InputError when
+    something else is there, StorageError when the disk is full, ProcessDiedError.
     """
-    ArchiveLog(str(location), "w").close()
+    _make_room(fleet, location)
+    there = groups_there(fleet, location)
     sizes = fleet.sizes()
-    if processes <= 1:
-        return sum(_advanced(make_group(fleet, index, size, location), advance) for index, size in enumerate(sizes))
-    with ProcessPoolExecutor(processes) as pool:  # the largest first, so that no process is left with one at the end
-        running = [pool.submit(make_group, fleet, index, size, location) for index, size in enumerate(sizes)]
-        return sum(_advanced(done.result(), advance) for done in as_completed(running))
+    tasks = [(index, size) for index, size in enumerate(sizes) if index not in there]  # the largest first: no process has one left at the end
+    advance(sum(there.values()))
+    made = map(_Making(fleet, location), tasks) if processes <= 1 else in_processes(_Making(fleet, location), tasks, processes)
+    written = sum(there.values())
+    for records in made:
+        advance(records)
+        written += records
+    return written
 
 
-def _advanced(records: int, advance: Callable[[int], None]) -> int:
-    advance(records)
-    return records
+def groups_there(fleet: Fleet, location: Path) -> dict[int, int]:
+    """Index -> records of the fleet's groups that are in the archive `location` as a whole."""
+    found = {index: covering(parts)[-1].next_row for index, parts in by_partition(all_parts(location)).items() if parts[0].first_row == 0}
+    sizes = fleet.sizes()
+    return {index: records for index, records in sorted(found.items()) if index < len(sizes) and records >= sizes[index]}
+
+
+def _make_room(fleet: Fleet, location: Path) -> None:
+    """Makes the archive, or looks at the one that is there."""
+    if not is_archive(location):
+        make_archive(location)
+        return
+    with ArchiveLog(str(location), "r") as archive:
+        ids = {_log_id(archive, partition) for partition in archive.partitions()}
+    others = sorted(each for each in ids if not each.startswith(_FLEET))
+    if others:
+        raise InputError(f"--to {location}: is an archive of log {others[0]!r}, which is no fleet; name another folder")
+    if ids - {fleet.log_id}:
+        clear(location)
+
+
+def _log_id(archive: ArchiveLog, partition: int) -> str:
+    first = next(archive.part(partition).read(), None)
+    return first.event.log_id if isinstance(first, Record) and isinstance(first.event, LogOpened) else ""
+
+
+@attrs.frozen
+class _Making:
+    """`make_group` for (index, size)."""
+
+    fleet: Fleet
+    location: Path
+
+    def __call__(self, group: tuple[int, int]) -> int:
+        return make_group(self.fleet, *group, self.location)
 
 
 def make_group(fleet: Fleet, index: int, size: int, location: Path) -> int:

@@ -92,6 +92,10 @@ class MemberRow:
     released: bool
     restore_records_per_s: int | None
     """As it measured last, or as was known of others when it joined; None: not known."""
+    crashes: int = 0
+    """How often it crashed, not long ago."""
+    crash_backoff_ms: int | None = None
+    """Until its copies are preferred again; None: they are."""
 
     def document(self) -> dict[str, Any]:
         document = attrs.asdict(self, recurse=False)
@@ -180,6 +184,7 @@ def view_of(machine: GroupMachine, *, differs_at: int | None = None) -> GroupVie
 
 
 def _member_row(state: GroupState, member: MemberState) -> MemberRow:
+    crashes = state.recent_crashes(member.member_id)
     return MemberRow(
         member_id=member.member_id,
         incarnation=member.incarnation,
@@ -197,6 +202,8 @@ def _member_row(state: GroupState, member: MemberState) -> MemberRow:
         leaving=member.leaving,
         released=member.released,
         restore_records_per_s=member.restore_records_per_s or None,
+        crashes=0 if crashes is None else crashes.times,
+        crash_backoff_ms=None if crashes is None or crashes.until_ms is None else crashes.until_ms - state.now_ms,
     )
 
 

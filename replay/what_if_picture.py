@@ -13,7 +13,7 @@ import attrs
 
 from replay.advice import Advice, front
 from replay.timeline.colours import colour_rules, member_colour
-from replay.timeline.svg import label, markup, short
+from replay.timeline.svg import MARK, label, markup, short
 from replay.what_if import Outcome, WhatIf
 
 WIDTH = 920
@@ -82,6 +82,7 @@ def render_what_if(answer: WhatIf, advice: Advice) -> str:
     return "\n".join(
         [
             f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{y}" viewBox="0 0 {WIDTH} {y}" role="img">',
+            MARK,
             f"<title>{title}</title>",
             f"<style>\n{colour_rules()}{_RULES.lstrip()}</style>",
             '<rect width="100%" height="100%" rx="8" fill="var(--card)"/>',

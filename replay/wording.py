@@ -22,6 +22,7 @@ MACHINE_REASONS: Mapping[str, str] = {
     "source_gone": "{source} is gone, so who gets it is decided anew",
     "task_gone": "the new topology no longer has the task",
     "stalled": "the copy on {destination} got no nearer for too long; its slot goes to another",
+    "outpaced": "{destination} restores it too slowly: the slot goes to a copy that will be ready far sooner",
     "reconfigured": "the new configuration has fewer warm-up slots",
 }
 """Reasons that the machine gives itself, beside those of the assignor (`assignors.problem.REASONS`)."""
@@ -44,7 +45,9 @@ CAUSES: Mapping[str, str] = {
     "ready": "a copy was caught up",
     "handover": "a task was given up",
     "stalled": "a warm-up got no nearer for too long",
-    "unblocked": "a stalled warm-up's back-off was over",
+    "outpaced": "a warm-up gave its slot to a copy that will be ready far sooner",
+    "unblocked": "the back-off of a warm-up was over",
+    "recovered": "a member that had kept crashing ran for its back-off",
     "probing": "the probing interval was over",
     "follow-up": "revoked tasks were to be handed out",
     "unknown": "the log does not say",

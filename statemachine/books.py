@@ -30,9 +30,10 @@ from events.facts import (
     TopologyDeclared,
 )
 from events.fields import INT64_MAX
+from events.parts import whole
 from events.records import DecisionRecord, Record
 from events.tasks import Lag, LagSentinel, TaskId, tasks_text
-from statemachine.state import ASKED_MEMORY_MS, REMEMBERED_TOPOLOGIES
+from statemachine.state import ASKED_MEMORY_MS, CRASH_MEMORY_MS, REMEMBERED_TOPOLOGIES
 
 _OF_A_MEMBER = (LagReported, TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled, MemberLeft)
 
@@ -60,6 +61,7 @@ class Account:
     member_id: str
     incarnation: int
     session_timeout_ms: int
+    lease_margin_ms: int
     topology_epoch: int
     last_heard_ms: int
     lags: dict[TaskId, Lag]
@@ -75,6 +77,15 @@ class Account:
     eager: bool = False
     restore_records_per_s: int = 0
     """Measured last; before that what was known of others when it joined; 0: nothing."""
+
+
+@attrs.define
+class CrashRecord:
+    """A member that ended without having left, `times` times, each within CRASH_MEMORY_MS of its last crash or join. `until_ms`: of its back-off."""
+
+    times: int
+    changed_ms: int
+    until_ms: int | None = None
 
 
 class Books:
@@ -114,6 +125,7 @@ class Books:
         self.leaving: set[str] = set()
         self.asked: dict[str, int | None] = {}
         """Members told to leave -> None, or, of who went without having left, until when somebody of that name is told again (PROTOCOL M8)."""
+        self.crashes: dict[str, CrashRecord] = {}
         self.standbys: dict[TaskId, int] = {}
         self.warmups = 0
         self.touched: set[str] = set()
@@ -149,8 +161,14 @@ class Books:
         """PROTOCOL D1: live, not leaving, and its topology epoch contains the task."""
         return not account.leaving and self.knows(account, task)
 
+    def is_crash_looping(self, account: Account) -> bool:
+        """PROTOCOL D10: it crashed at least twice, and has not run for its back-off since."""
+        record = self.crashes.get(account.member_id)
+        return record is not None and record.until_ms is not None and self.now_ms < record.until_ms
+
     def knows(self, account: Account, task: TaskId) -> bool:
-        return self.part(task) is not None and task.subtopology in self.topologies.get(account.topology_epoch, {})
+        part = self.topologies.get(account.topology_epoch, {}).get(task.subtopology)
+        return self.part(task) is not None and part is not None and task.partition < part.partitions
 
     def is_caught_up(self, account: Account, task: TaskId, *, surely: bool) -> bool:
         """Rank 0 of KIP-441: it runs it, declares it ready, or is at most acceptable_recovery_lag records behind, or acceptable_recovery_ms away.
@@ -249,6 +267,7 @@ class Books:
 
     def _deadline_passed(self, expired: MemberExpired) -> None:
         account = self._account(expired)
+        self._crashed(account.member_id)
         knobs = self.config.knobs  # type: ignore[union-attr]  # a member joined, so the group is configured
         silent_ms = self.now_ms - account.last_heard_ms
         if expired.silent_ms != silent_ms:
@@ -267,11 +286,24 @@ class Books:
     def _lay_silent_ghosts(self) -> None:
         """Who was put out by force and was not heard of for its session timeout runs nothing any more (PROTOCOL M5)."""
         silent = [who for who, ghost in self.haunting.items() if self.now_ms - ghost.last_heard_ms >= ghost.session_timeout_ms]
-        if silent and not self.shadowing:
+        if silent:
             for who in silent:
                 del self.haunting[who]
             haunted = {task for ghost in self.haunting.values() for task in (*ghost.active, *ghost.revoking)}
             self.forced = {task: hold_ms for task, hold_ms in self.forced.items() if task in haunted}
+
+    def _crashed(self, member_id: str) -> None:
+        record = self.crashes.get(member_id)
+        times = 1 if record is None or self.now_ms - record.changed_ms >= CRASH_MEMORY_MS else record.times + 1
+        self.crashes[member_id] = CrashRecord(times, self.now_ms)
+
+    def _back_off_from_crashes(self, member_id: str) -> None:
+        record = self.crashes.get(member_id)
+        if record is not None and self.now_ms - record.changed_ms < CRASH_MEMORY_MS:
+            until_ms = self.now_ms + min(10_000 * 2 ** (record.times - 2), 300_000) if record.times >= 2 else None
+            self.crashes[member_id] = CrashRecord(record.times, self.now_ms, until_ms)
+        else:
+            self.crashes.pop(member_id, None)
 
     def _account(self, named: Any) -> Account:
         account = self.accounts.get(named.member_id)
@@ -283,7 +315,7 @@ class Books:
         """The incarnation is out; `hold_ms` > 0: by force, so that it may run on for that long."""
         if told_hold_ms < hold_ms:
             raise InvariantBroken(1, f"{account.member_id} was put out by force with a hold of {told_hold_ms} ms; it may run on for {hold_ms} ms")
-        if hold_ms:
+        if hold_ms and (account.active or account.revoking):
             self.haunting[account.member_id, account.incarnation] = account
         for task in (*account.active, *account.revoking):
             del self.owner[task]
@@ -331,7 +363,7 @@ class Books:
 
     def _accepted(self, event: Any, answers: list[Any]) -> None:
         if isinstance(event, GroupConfigured):
-            self.config = event
+            self._configured(event)
         elif isinstance(event, TopologyDeclared):
             self._topology(event)
         elif isinstance(event, PartitionsObserved):
@@ -350,6 +382,14 @@ class Books:
             if isinstance(event, LagReported) and not self.shadowing and again_until_ms is not None and again_until_ms > self.now_ms:
                 self._check_asked([account.member_id], answers, leave=True)
 
+    def _configured(self, event: GroupConfigured) -> None:
+        """PROTOCOL M4: nobody's lease may end by one step of group time that is longer than it counted on."""
+        for account in (*self.accounts.values(), *self.haunting.values()):
+            if event.knobs.max_step_ms > account.lease_margin_ms:
+                who = f"{account.member_id} incarnation {account.incarnation}"
+                raise InvariantBroken(1, f"max_step_ms {event.knobs.max_step_ms} is over the margin of {who}, {account.lease_margin_ms} ms")
+        self.config = event
+
     def _topology(self, event: TopologyDeclared) -> None:
         self.topologies[event.epoch] = {part.subtopology: part for part in event.subtopologies}
         self.topology_epoch = event.epoch
@@ -361,6 +401,10 @@ class Books:
 
     def _joined(self, event: MemberJoined, answers: list[Any]) -> None:
         old = self.accounts.get(event.member_id)
+        there = [(account.member_id, account.incarnation) for account in (*self.accounts.values(), *self.haunting.values())]
+        higher = [incarnation for name, incarnation in there if name == event.member_id and incarnation >= event.incarnation]
+        if higher:
+            raise InvariantBroken(0, f"{event.member_id} joined with incarnation {event.incarnation} after {max(higher)}")
         known = [account.restore_records_per_s for account in self.accounts.values() if account.restore_records_per_s]
         speed = min(known, default=0)
         if old is not None:
@@ -370,6 +414,8 @@ class Books:
             wanted = [(old.incarnation, "proven_dead" if proven else "superseded")]
             if not self.shadowing and [(expired.incarnation, expired.cause) for expired in told] != wanted:
                 raise InvariantBroken(0, f"{old.member_id} incarnation {old.incarnation} was replaced and was told {told}")
+            if not self.shadowing:
+                self._crashed(old.member_id)
             self._out(old, hold_ms=0 if proven else old.session_timeout_ms, told_hold_ms=told[0].hold_ms if told else old.session_timeout_ms)
         elif not self.accounts and self.config is not None and self.config.knobs.initial_delay_ms:
             self.gathering_until_ms = self.now_ms + self.config.knobs.initial_delay_ms
@@ -377,12 +423,14 @@ class Books:
             member_id=event.member_id,
             incarnation=event.incarnation,
             session_timeout_ms=event.session_timeout_ms,
+            lease_margin_ms=event.lease_margin_ms,
             topology_epoch=event.topology_epoch,
             last_heard_ms=self.now_ms,
             lags=dict(event.lags),
             eager=event.eager,
             restore_records_per_s=speed,
         )
+        self._back_off_from_crashes(event.member_id)
         self.touched.add(event.member_id)
         self.asked = {name: until_ms for name, until_ms in self.asked.items() if until_ms is None or until_ms > self.now_ms}
 
@@ -415,6 +463,7 @@ class Books:
         if isinstance(event, MemberLeft):
             self._out(account, hold_ms=0)
             self.asked.pop(account.member_id, None)
+            self.crashes.pop(account.member_id, None)
         elif isinstance(event, LeaveIntended | LeaveCancelled):
             account.intends = isinstance(event, LeaveIntended)
             self._leave(account, account.intends or self._is_asked(account.member_id))
@@ -454,13 +503,22 @@ class Books:
                 raise InvariantBroken(1, f"{account.member_id} was accepted as holding {task}, which is {self.owner.get(task)}'s")
             grant = account.active.get(task)
             if grant is not None and grant.epoch <= event.assignment_epoch:
-                self.forced.pop(task, None)  # it runs it, so it has waited
+                self._waited(task)
         for task, revocation in sorted(account.revoking.items(), key=lambda item: item[0]):
             if event.assignment_epoch >= revocation.epoch and task not in held:
                 self._released(account, task)
         account.intends = event.leaving
         if event.leaving or not account.released:
             self._leave(account, event.leaving or self._is_asked(account.member_id))
+
+    def _waited(self, task: TaskId) -> None:
+        """Its owner runs it, so nobody who was put out by force does."""
+        if self.forced.pop(task, None) is None:
+            return
+        for account in self.haunting.values():
+            account.active.pop(task, None)
+            account.revoking.pop(task, None)
+        self.haunting = {who: account for who, account in self.haunting.items() if account.active or account.revoking}
 
     def _released(self, account: Account, task: TaskId) -> None:
         del account.revoking[task]
@@ -471,7 +529,7 @@ class Books:
     def _answered(self, answers: list[Any]) -> None:
         issued: list[AssignmentIssued] = []
         assigned: list[MemberAssigned] = []
-        for answer in answers:
+        for answer in whole(answers):
             if isinstance(answer, AssignmentIssued):
                 issued.append(answer)
             elif isinstance(answer, MemberAssigned):
@@ -487,8 +545,9 @@ class Books:
         if parts != [(self.generation, number, len(issued)) for number in range(1, len(issued) + 1)]:
             raise InvariantBroken(0, f"the parts of generation {self.generation} are {parts}")
         names = [member.member_id for member in assigned]
-        if names != list(issued[0].members) or names != sorted(set(names)):
-            raise InvariantBroken(0, f"generation {self.generation} names {issued[0].members}; assigned to were {names}")
+        told = [name for part in issued for name in part.members]
+        if names != told or names != sorted(set(names)):
+            raise InvariantBroken(0, f"generation {self.generation} names {told}; assigned to were {names}")
         self.waiting_until_ms = self.now_ms + issued[0].scheduled_delay_ms
         moves = [move for part in issued for move in part.moves]
         self.granted = {move.task: move.destination for move in moves if move.state == "granted" and move.destination is not None}

@@ -11,7 +11,17 @@ from events.decisions import Decision, MemberAsked, MemberExpired, Move
 from events.facts import AssignmentObserved, GroupConfigured
 from events.tasks import TaskId
 from statemachine.deadlines import NO_TASK, Deadlines, Timer
-from statemachine.state import ASKED_MEMORY_MS, Ghost, GroupState, Lost, MemberState, ghost_key, known_lag
+from statemachine.state import (
+    ASKED_MEMORY_MS,
+    Crashes,
+    Ghost,
+    GroupState,
+    Lost,
+    MemberState,
+    crash_backoff_ms,
+    ghost_key,
+    known_lag,
+)
 
 CAUSES = (
     "start",
@@ -32,7 +42,9 @@ CAUSES = (
     "ready",
     "handover",
     "stalled",
+    "outpaced",
     "unblocked",
+    "recovered",
     "probing",
     "hold_over",
 )
@@ -50,9 +62,11 @@ _REGAINED = 3
 class Context:
     """Collects the effects of one step on `state`."""
 
-    def __init__(self, state: GroupState, deadlines: Deadlines, refuses: Callable[[GroupConfigured], bool]) -> None:
+    def __init__(self, state: GroupState, deadlines: Deadlines, refuses: Callable[[GroupConfigured], bool], most_event_bytes: int) -> None:
         self.state = state
         self.deadlines = deadlines
+        self.most_event_bytes = most_event_bytes
+        """A decision with a larger payload is emitted in parts (PROTOCOL L8)."""
         self.refuses = refuses
         """Whether the assignor that a configuration names cannot take its knobs."""
         self.emitted: list[Decision] = []
@@ -68,6 +82,8 @@ class Context:
         """The time until which something is left undone on purpose is another than was told."""
         self.changed: set[str] = set()
         """Members whose set differs from what they were last told."""
+        self.promised: dict[TaskId, str] = {}
+        """What waited for a warm-up slot and is to have one that was given up in this step -> its destination."""
 
     def note(self, move: Move) -> None:
         """Of several moves of one state the last one counts."""
@@ -99,7 +115,7 @@ class Context:
         if task in member.regains:
             pass  # nobody else's: it is its own again when it has given up everything, see `take_up`
         elif task in self.state.in_flight:
-            if member.leaving:
+            if member.leaving or self.state.is_crash_looping(member.member_id):
                 self.state.homes[task] = member.member_id
             else:
                 self.state.homes.pop(task, None)
@@ -175,11 +191,16 @@ class Context:
         self.grant(destination, task)
         self.note(attrs.evolve(granted, destination=movement.destination, lag_records=known_lag(destination.lags.get(task))))
 
-    def take_back(self, member: MemberState, task: TaskId) -> None:
-        """The task was granted to an eager member in this very step; it gets it with others, later."""
+    def take_back(self, member: MemberState, task: TaskId) -> bool:
+        """The task was granted to an eager member in this very step, and the member was not told yet; it gets the task with others, later.
+
+        Nothing ends by this: that the member is to have the task was decided before and still stands (PROTOCOL D3). Returns whether the member
+        had the task before.
+        """
         del member.active[task]
         del self.state.owner[task]
-        self._never_told(task, "not_wanted")
+        granted = self.moves.pop((task, _PLACE["granted"]), None)
+        return granted is not None and granted.source == member.member_id
 
     def _never_told(self, task: TaskId, reason: str) -> None:
         """The grant of this step with which a movement ended is taken back: what is told is that the movement was called off."""
@@ -206,7 +227,30 @@ class Context:
         silent_ms = self.state.now_ms - member.last_heard_ms
         expired = MemberExpired(member_id=member.member_id, incarnation=member.incarnation, cause=cause, silent_ms=silent_ms, hold_ms=hold_ms)
         self.emitted.append(expired)
+        self._note_crash(member.member_id)
         self.remove_member(member, hold_ms=hold_ms)
+
+    def _note_crash(self, member_id: str) -> None:
+        state = self.state
+        self._forget_crashes()
+        crashes = state.crashes.setdefault(member_id, Crashes(times=0, first_ms=state.now_ms, changed_ms=state.now_ms))
+        crashes.times, crashes.changed_ms = crashes.times + 1, state.now_ms
+
+    def back_off_from_crashes(self, member_id: str) -> None:
+        """The member joins: if it crashed again and again, it has to run for its back-off first (PROTOCOL D10)."""
+        state = self.state
+        self._forget_crashes()
+        crashes = state.crashes.get(member_id)
+        if crashes is not None:
+            crashes.changed_ms = state.now_ms
+            backoff_ms = crash_backoff_ms(crashes.times)
+            if backoff_ms:
+                crashes.until_ms = state.now_ms + backoff_ms
+                self.deadlines.watch(Timer.CRASH_BACKOFF, (member_id, NO_TASK))
+
+    def _forget_crashes(self) -> None:
+        state = self.state
+        state.crashes = {name: crashes for name, crashes in state.crashes.items() if state.recent_crashes(name) is not None}
 
     def ask(self, member: MemberState) -> None:
         """An operator wants the member to leave: it is told so, and drained (PROTOCOL M8)."""
@@ -226,6 +270,7 @@ class Context:
             state.memory = {}
             state.lost.clear()  # who comes first comes to an empty group, and that has a delay of its own (PROTOCOL D2)
             state.waiting = 0
+            state.queued = {}
 
     def remove_member(self, member: MemberState, *, hold_ms: int) -> None:
         """The incarnation is out. What it ran is free; with hold_ms > 0 the next owner waits, for the old one may run on (PROTOCOL M5)."""
@@ -251,6 +296,8 @@ class Context:
         for key in [key for key in state.backoffs if key[1] == member.member_id]:
             del state.backoffs[key]
         del state.members[member.member_id]
+        if member.member_id in state.crashes:
+            state.crashes[member.member_id].until_ms = None
         if state.is_asked(member.member_id):
             state.asked[member.member_id] = state.now_ms + ASKED_MEMORY_MS
         self.changed.discard(member.member_id)
@@ -270,10 +317,15 @@ class Context:
         for task in tasks:
             state.holds[task] = max(hold_ms, state.holds.get(task, 0))
         key = ghost_key(member.member_id, member.incarnation)
-        if key in state.ghosts:
-            tasks |= state.ghosts[key].tasks
         if tasks:
-            state.ghosts[key] = Ghost(member.member_id, member.incarnation, member.session_timeout_ms, member.last_heard_ms, tasks)
+            state.ghosts[key] = Ghost(
+                member_id=member.member_id,
+                incarnation=member.incarnation,
+                session_timeout_ms=member.session_timeout_ms,
+                lease_margin_ms=member.lease_margin_ms,
+                last_heard_ms=member.last_heard_ms,
+                tasks=tasks,
+            )
             self.deadlines.watch(Timer.GHOST, (key, NO_TASK))
 
     def lay(self, key: str) -> None:

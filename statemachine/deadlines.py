@@ -2,6 +2,9 @@
 
 The heap is derived: an entry only says "look again at this one at that time". A heartbeat moves its member's deadline without touching the heap;
 the old entry is then found early, and put back at the time that state says. So a lag report costs nothing here, whatever the group's size.
+
+A timer that does not run has no entry, so whatever makes a timer run, or moves it to an earlier time, calls `watch`. A configuration can do that to
+any timer; it calls `rebuild`.
 """
 
 from __future__ import annotations
@@ -23,9 +26,11 @@ class Timer(enum.IntEnum):
     DRAIN = 4
     STALL = 5
     UNBLOCK = 6
-    GATHERING = 7
-    SCHEDULED = 8
-    PROBING = 9
+    SLOT_BACKOFF = 7
+    CRASH_BACKOFF = 8
+    GATHERING = 9
+    SCHEDULED = 10
+    PROBING = 11
 
 
 Key = tuple[str, TaskId]
@@ -48,7 +53,7 @@ def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
         return None if backoff is None or backoff.over else backoff.until_ms
     if timer is Timer.GHOST:
         ghost = state.ghosts.get(key[0])
-        return None if ghost is None or state.phase is GroupPhase.SHADOWING else ghost.last_heard_ms + ghost.session_timeout_ms
+        return None if ghost is None else ghost.last_heard_ms + ghost.session_timeout_ms
     member = state.members.get(key[0])
     if member is None:
         return None
@@ -58,14 +63,20 @@ def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
         return min(since_ms for _, since_ms in member.revoking.values()) + knobs.revocation_timeout_ms if member.revoking else None
     if timer is Timer.DRAIN:
         return member.drain_deadline_ms
+    if timer is Timer.CRASH_BACKOFF:
+        return state.crashes[key[0]].until_ms if key[0] in state.crashes else None
+    if timer is Timer.SLOT_BACKOFF:
+        return None if member.slot_backoff is None or member.slot_backoff.over else member.slot_backoff.until_ms
     warmup = member.warmup.get(key[1])
     if warmup is None:
         return None
     movement = state.in_flight.get(key[1])
-    awaited = movement is not None and movement.state is MovementState.WARMING and movement.destination == key[0]
-    if warmup.caught_up and not awaited:
-        return None  # one that is caught up and awaited all the same has not said that it is ready, and its assignor wants that word
-    return warmup.improved_ms + knobs.warmup_stall_ms
+    if movement is not None and movement.destination == key[0]:
+        if movement.state is MovementState.REVOKING:
+            return None  # decided: it gets the task when its source has let go
+    elif warmup.caught_up:
+        return None  # one that is awaited all the same has not said that it is ready, and its assignor wants that word
+    return min(warmup.improved_ms, warmup.looked_ms) + knobs.warmup_stall_ms
 
 
 class Deadlines:
@@ -74,11 +85,19 @@ class Deadlines:
     def __init__(self, state: GroupState) -> None:
         self._state = state
         self._heap: list[tuple[int, Timer, Key]] = []
+        self.rebuild()
+
+    def rebuild(self) -> None:
+        """Watches every timer that runs, as the state is now. Costs time in the group's size."""
+        state = self._state
+        self._heap.clear()
         for member_id in sorted(state.members):
             member = state.members[member_id]
             self.watch(Timer.SESSION, (member_id, NO_TASK))
             self.watch(Timer.REVOCATION, (member_id, NO_TASK))
             self.watch(Timer.DRAIN, (member_id, NO_TASK))
+            self.watch(Timer.SLOT_BACKOFF, (member_id, NO_TASK))
+            self.watch(Timer.CRASH_BACKOFF, (member_id, NO_TASK))
             for task in sorted(member.warmup):
                 self.watch(Timer.STALL, (member_id, task))
         for task, member_id in sorted(state.backoffs):
@@ -94,6 +113,18 @@ class Deadlines:
         at_ms = due_at_ms(self._state, timer, key)
         if at_ms is not None:
             heapq.heappush(self._heap, (at_ms, timer, key))
+
+    def running(self) -> set[tuple[int, Timer, Key]]:
+        """(due time, timer, key) of every timer that runs and whose entry is found in time. For tests: equal to that of a heap made from the state.
+
+        Costs time in the heap's size.
+        """
+        found = set()
+        for at_ms, timer, key in self._heap:
+            due_ms = due_at_ms(self._state, timer, key)
+            if due_ms is not None and at_ms <= due_ms:
+                found.add((due_ms, timer, key))
+        return found
 
     def take_due(self) -> list[tuple[Timer, Key]]:
         """Every timer due by the group's now, by (time due, timer, key), each once."""

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from events.tasks import TaskId
 from statemachine.context import Context
 from statemachine.deadlines import Key, Timer
-from statemachine.state import Backoff, MemberState, stall_ms
+from statemachine.slots import look_at
 
 
 def deadline_passed(context: Context, timer: Timer, key: Key) -> None:
@@ -48,23 +47,11 @@ def deadline_passed(context: Context, timer: Timer, key: Key) -> None:
         member.drain_deadline_ms = None
         member.drained = True
         context.causes.add("overdue")
+    elif timer is Timer.CRASH_BACKOFF and member_id in state.crashes:
+        state.crashes[member_id].until_ms = None
+        context.causes.add("recovered")
+    elif timer is Timer.SLOT_BACKOFF and member.slot_backoff is not None:
+        member.slot_backoff.over = True
+        context.causes.add("unblocked")
     elif timer is Timer.STALL and task in member.warmup:
-        _stalled(context, member, task)
-
-
-def _stalled(context: Context, member: MemberState, task: TaskId) -> None:
-    """The warm-up got no nearer: its slot goes to another, and it may try again later, each time twice as late (PROTOCOL M7)."""
-    state = context.state
-    movement = state.in_flight.get(task)
-    if movement is not None and movement.destination == member.member_id:
-        if movement.state.value == "revoking":
-            return
-        context.cancel(task, "stalled")
-    else:
-        del member.warmup[task]
-        context.changed.add(member.member_id)
-    backoff = state.backoffs.get((task, member.member_id))
-    times = 1 if backoff is None else backoff.times + 1
-    state.backoffs[task, member.member_id] = Backoff(until_ms=state.now_ms + stall_ms(state.knobs, times), times=times)
-    context.deadlines.watch(Timer.UNBLOCK, (member.member_id, task))
-    context.causes.add("stalled")
+        look_at(context, member, task)

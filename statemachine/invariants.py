@@ -16,6 +16,7 @@ from events.decisions import MemberAssigned, Move
 from events.errors import GroupHalted, InvariantBroken
 from events.facts import GroupConfigured
 from events.knobs import Knobs
+from events.parts import whole
 from events.records import DecisionRecord, Record
 from events.tasks import TaskId, tasks_text
 from statemachine.books import Account, Books
@@ -48,7 +49,7 @@ class Validator:
         self.steps += 1
         self._warmups_before = books.warmups
         answers = [each.decision for each in decisions]
-        self._before = {answer.member_id: self._copies_of(answer.member_id) for answer in answers if isinstance(answer, MemberAssigned)}
+        self._before = {answer.member_id: self._copies_of(answer.member_id) for answer in whole(answers) if isinstance(answer, MemberAssigned)}
         books.step(record, decisions)
         if not books.shadowing:
             self._check_owned()
@@ -126,13 +127,17 @@ class Validator:
         destination = books.accounts.get(move.destination)
         if destination is None:
             raise InvariantBroken(0, f"{move.task} is {move.state} to {move.destination}, which is no member")
-        if books.is_caught_up(destination, move.task, surely=False):
+        caught_up, crash_looping = books.is_caught_up(destination, move.task, surely=False), books.is_crash_looping(destination)
+        if caught_up and not crash_looping:
             return
         eligible = [account for account in books.accounts.values() if books.is_eligible(account, move.task)]
-        better = sorted(account.member_id for account in eligible if books.is_caught_up(account, move.task, surely=True))
+        better = [account for account in eligible if books.is_caught_up(account, move.task, surely=True)]
+        if caught_up:
+            better = [account for account in better if not books.is_crash_looping(account)]
         if better:
-            cold = f"{move.destination} (lag {destination.lags.get(move.task)}, {move.reason})"
-            raise InvariantBroken(4, f"{move.task} goes to {cold}, which is not caught up; {', '.join(better)} is")
+            names = ", ".join(sorted(account.member_id for account in better))
+            worse = f"which keeps crashing; {names} is caught up too" if caught_up else f"which is not caught up; {names} is"
+            raise InvariantBroken(4, f"{move.task} goes to {move.destination} (lag {destination.lags.get(move.task)}, {move.reason}), {worse}")
 
     # 5
 
@@ -200,6 +205,15 @@ class Validator:
             ("in flight", {task: m.destination for task, m in state.in_flight.items() if m.state is MovementState.REVOKING}, books.heading),
             ("regained", {task: member.member_id for member in state.members.values() for task in member.regains}, books.regaining),
             ("asked", state.asked, books.asked),
+            (
+                "crash loops",
+                {name: (crashes.times, crashes.until_ms) for name, crashes in state.crashes.items() if state.is_crash_looping(name)},
+                {
+                    account.member_id: (books.crashes[account.member_id].times, books.crashes[account.member_id].until_ms)
+                    for account in books.accounts.values()
+                    if books.is_crash_looping(account)
+                },
+            ),
             ("holds", {task: hold_ms for task, hold_ms in state.holds.items() if hold_ms >= books.forced.get(task, 0)}, books.forced),
         ):
             if believed != booked:
@@ -237,6 +251,7 @@ def unsettled(state: GroupState) -> str:
         ("warming up is", sorted(member.member_id for member in state.members.values() if member.warmup)),
         ("to be released is", sorted(member.member_id for member in state.members.values() if member.leaving and not member.released)),
         ("waited for is", sorted(state.ghosts)),
+        ("in back-off after crashes is", sorted(filter(state.is_crash_looping, state.members))),
     ):
         if names:
             return f"{what} {', '.join(names)}"
@@ -247,7 +262,7 @@ def unsettled(state: GroupState) -> str:
 
 def _may_be_run(state: GroupState, task: TaskId) -> bool:
     known = (state.runnable(member) for member in state.members.values() if not member.leaving)
-    return any(part is None or task.subtopology in part for part in known)
+    return any(partitions is None or task.partition < partitions.get(task.subtopology, 0) for partitions in known)
 
 
 def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms: int = 0) -> int:
@@ -264,13 +279,20 @@ def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms
     * While something waits for a slot, all slots of the group or all of one member are in use: at least min(max_warmups, max_warmups_per_member)
       at a time. So there are at most uses / that many such spans, and one more for what needs no slot.
     * A warm-up that stalled before may be in back-off, and one that is near its stall may still stall once.
+    * A warm-up that was slow until now may still give way once, and then uses a slot twice. A copy that takes longer than `warmup_stall_ms` may give
+      way to each other copy, which is then ready sooner; its back-off ends when nothing waits any more, so no slot is idle for that.
+    * A member in back-off after crashes is part of no balance before that is over; then each task may have to move once more.
     * What no report says is seen at the next probing.
     * Before all that the assignor may leave lost work to nobody, and put moves off, for `delays_ms` in all.
     """
     knobs = state.knobs
     members = state.members.values()
     stateful = sum(part.stateful for part in state.tasks().values())
-    uses = len(state.in_flight) + stateful * (1 + knobs.num_standbys)
+    uses = len(state.in_flight) + stateful * (1 + knobs.num_standbys) + sum(len(member.warmup) for member in members)
+    if restore_ms + report_ms >= knobs.warmup_stall_ms:
+        uses *= uses
+    crash_backoffs = [max(0, crashes.until_ms - state.now_ms) for crashes in state.crashes.values() if crashes.until_ms is not None]
+    uses += stateful * (1 + knobs.num_standbys) if crash_backoffs else 0
     spans = 1 + -(-uses // min(knobs.max_warmups, knobs.max_warmups_per_member))
     back_offs = [back_off.until_ms - state.now_ms for back_off in state.backoffs.values() if not back_off.over]
     for member in members:
@@ -281,6 +303,7 @@ def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms
         max((member.session_timeout_ms for member in members), default=0)
         + knobs.initial_delay_ms
         + max(back_offs, default=0)
+        + max(crash_backoffs, default=0)
         + knobs.probing_interval_ms
         + delays_ms
         + spans * (restore_ms + 4 * report_ms)

@@ -6,13 +6,14 @@ A round is begun by a cause (see `context.CAUSES`), at most one per step. It add
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 import attrs
 
 from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
 from assignors.validation import plan_faults
-from events.decisions import MOST_MOVES, AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
+from events import parts
+from events.decisions import AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
 from events.errors import GroupHalted
 from events.facts import Subtopology
 from events.tasks import TaskId
@@ -32,12 +33,21 @@ def build_problem(state: GroupState, *, follow_up: bool = False) -> AssignmentPr
         members=tuple(_member(state, state.members[member_id], tasks, homes.get(member_id, ())) for member_id in sorted(state.members)),
         knobs=state.knobs,
         in_flight=tuple(_in_flight(state)),
-        blocked=frozenset(key for key, backoff in state.backoffs.items() if not backoff.over),
+        blocked=frozenset(_blocked(state, tasks)),
         now_ms=state.now_ms,
         revocations=state.revocations,
         follow_up=follow_up,
         memory=state.memory,
     )
+
+
+def _blocked(state: GroupState, tasks: Mapping[TaskId, Subtopology]) -> Iterable[tuple[TaskId, str]]:
+    """Where no new warm-up may begin: pairs that stalled, and all tasks on members that gave up a slot to others (PROTOCOL M7)."""
+    yield from (key for key, backoff in state.backoffs.items() if not backoff.over)
+    for member_id, member in state.members.items():
+        backoff = member.slot_backoff
+        if backoff is not None and not backoff.over:
+            yield from ((task, member_id) for task, part in tasks.items() if part.stateful and task not in backoff.exempt)
 
 
 def _in_flight(state: GroupState) -> Iterable[Movement]:
@@ -92,6 +102,7 @@ def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopol
         ready=member.ready,
         home=frozenset(home),
         restore_records_per_s=member.restore_records_per_s,
+        crash_looping=state.is_crash_looping(member.member_id),
     )
 
 
@@ -114,6 +125,7 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
     if passed_on and not state.in_flight:
         state.probing_deadline_ms = state.now_ms  # nobody will report that it is done: the next record sees
         context.deadlines.watch(Timer.PROBING)
+    _end_slot_backoffs(context)
     _note_verdict(context, plan)
 
 
@@ -124,18 +136,17 @@ def propose(context: Context, assignor: Assignor, offset: int) -> None:
     """
     state = context.state
     plan = _ask(state, assignor, build_problem(state), offset)
-    context.emitted.append(
-        AssignmentProposed(
-            generation=state.generation,
-            members=tuple(
-                ProposedMember(member_id=name, active=plan.target.get(name, ()), standby=part.standby, warmup=part.warmup)
-                for name, part in plan.members.items()
-            ),
-            moves=tuple(_move(plan, movement) for movement in sorted(plan.movements, key=lambda movement: movement.task)),
-            probing=plan.probing,
-            unique=plan.unique,
-        )
+    proposed = AssignmentProposed(
+        generation=state.generation,
+        members=tuple(
+            ProposedMember(member_id=name, active=plan.target.get(name, ()), standby=part.standby, warmup=part.warmup)
+            for name, part in plan.members.items()
+        ),
+        moves=tuple(_move(plan, movement) for movement in sorted(plan.movements, key=lambda movement: movement.task)),
+        probing=plan.probing,
+        unique=plan.unique,
     )
+    context.emitted += parts.split(proposed, context.most_event_bytes)
 
 
 def _ask(state: GroupState, assignor: Assignor, problem: AssignmentProblem, offset: int) -> Plan:
@@ -208,6 +219,15 @@ def _schedule(context: Context, plan: Plan) -> None:
         context.deadlines.watch(Timer.SCHEDULED)
 
 
+def _end_slot_backoffs(context: Context) -> None:
+    """Nothing waits for a slot any more, so there is nobody to leave one to: the next record sees who may go on."""
+    state = context.state
+    for member_id, member in sorted(state.members.items()) if not state.queued else ():
+        if member.slot_backoff is not None and not member.slot_backoff.over:
+            member.slot_backoff.until_ms = state.now_ms
+            context.deadlines.watch(Timer.SLOT_BACKOFF, (member_id, NO_TASK))
+
+
 def _gather(context: Context, plan: Plan) -> set[str]:
     """Eager members whose tasks change: each gives up all it has, and then gets all it is to have together (KIP-415, protocol `eager`).
 
@@ -231,12 +251,12 @@ def _gather(context: Context, plan: Plan) -> set[str]:
             continue
         gathering.add(member_id)
         for task in wanted:
-            if task in member.active and member.is_untold(task):
-                context.take_back(member, task)
-            if task not in member.regains:
-                owner = state.owner.get(task)
-                member.regains[task] = owner is not None
-                context.note_regained(Move(task=task, source=owner, destination=member_id, state="revoking", reason="eager"))
+            taken_back = task in member.active and member.is_untold(task)
+            if taken_back or task not in member.regains:
+                had_it = context.take_back(member, task) if taken_back else task in state.owner
+                member.regains[task] = had_it
+                source = member_id if had_it else None
+                context.note_regained(Move(task=task, source=source, destination=member_id, state="revoking", reason="eager"))
     return gathering
 
 
@@ -245,11 +265,14 @@ def _apply_movements(context: Context, plan: Plan) -> None:
     before = state.in_flight
     state.in_flight = {}
     state.waiting = 0
+    state.queued = {}
     for member in state.members.values():
         member.incoming.clear()
     for movement in sorted(plan.movements, key=lambda movement: movement.task):
         if movement.state is MovementState.WAITING:
             state.waiting += 1
+            if plan.reasons[movement.task].code == "slot_full":
+                state.queued[movement.task] = movement.destination
             continue
         if movement.source is None:
             before.pop(movement.task, None)
@@ -311,7 +334,8 @@ def _apply_copies(context: Context, member: MemberState, standby: set[TaskId], w
         context.changed.add(member.member_id)
     for task in sorted(warmup - set(member.warmup)):
         caught_up = member.is_caught_up(task, acceptable)
-        member.warmup[task] = Warmup(best_lag=known_lag(member.lags.get(task)), improved_ms=state.now_ms, caught_up=caught_up)
+        lag = known_lag(member.lags.get(task))
+        member.warmup[task] = Warmup(best_lag=lag, improved_ms=state.now_ms, caught_up=caught_up, looked_lag=lag, looked_ms=state.now_ms)
         context.changed.add(member.member_id)
         context.deadlines.watch(Timer.STALL, (member.member_id, task))
 
@@ -358,7 +382,7 @@ def settle(context: Context) -> None:
 
 
 def issue(context: Context) -> None:
-    """Tells the members that changed: one AssignmentIssued (in parts when it is long), then one MemberAssigned each, by member id."""
+    """Tells the members that changed: one AssignmentIssued, then one MemberAssigned each, by member id; each in parts when it is long."""
     state = context.state
     members = tuple(sorted(context.changed))
     if not members and not context.moves and not context.rescheduled:
@@ -367,36 +391,30 @@ def issue(context: Context) -> None:
     cause = next((cause for cause in CAUSES if cause in context.causes), "hold_over" if context.lifted else "handover")
     moves = tuple(context.moves[place] for place in sorted(context.moves))
     delay_ms = 0 if state.scheduled_ms is None else max(0, state.scheduled_ms - state.now_ms)
-    parts = max(1, -(-len(moves) // MOST_MOVES))
-    for part in range(parts):
-        context.emitted.append(
-            AssignmentIssued(
-                generation=state.generation,
-                cause=cause,
-                members=members if part == 0 else (),
-                moves=moves[part * MOST_MOVES : (part + 1) * MOST_MOVES],
-                probing=state.probing_deadline_ms is not None,
-                scheduled_delay_ms=delay_ms,
-                unique=context.unique,
-                part=part + 1,
-                parts=parts,
-            )
-        )
+    issued = AssignmentIssued(
+        generation=state.generation,
+        cause=cause,
+        members=members,
+        moves=moves,
+        probing=state.probing_deadline_ms is not None,
+        scheduled_delay_ms=delay_ms,
+        unique=context.unique,
+    )
+    context.emitted += parts.split(issued, context.most_event_bytes)
     for member_id in members:
         member = state.members[member_id]
         member.issued_epoch += 1
         active = tuple(sorted(member.active))
-        context.emitted.append(
-            MemberAssigned(
-                member_id=member_id,
-                incarnation=member.incarnation,
-                assignment_epoch=member.issued_epoch,
-                active=active,
-                standby=tuple(sorted(member.standby)),
-                warmup=tuple(sorted(member.warmup)),
-                revoke=tuple(sorted(member.revoking)),
-                tokens=tuple(state.tokens[task] for task in active),
-                hold_ms={task: state.holds[task] for task in active if task in state.holds},
-                released=member.released,
-            )
+        assigned = MemberAssigned(
+            member_id=member_id,
+            incarnation=member.incarnation,
+            assignment_epoch=member.issued_epoch,
+            active=active,
+            standby=tuple(sorted(member.standby)),
+            warmup=tuple(sorted(member.warmup)),
+            revoke=tuple(sorted(member.revoking)),
+            tokens=tuple(state.tokens[task] for task in active),
+            hold_ms={task: state.holds[task] for task in active if task in state.holds},
+            released=member.released,
         )
+        context.emitted += parts.split(assigned, context.most_event_bytes)

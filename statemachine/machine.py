@@ -7,14 +7,14 @@ from collections.abc import Callable
 
 from assignors import registry
 from assignors.problem import Assignor, check_knobs
-from events.codec import kind_of
+from events.codec import MOST_EVENT_BYTES, kind_of
 from events.decisions import Checkpointed, Decision, EventRejected
 from events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
 from events.facts import GroupConfigured, LogOpened
 from events.records import DecisionRecord, Record
 from statemachine import leader, snapshots
 from statemachine.context import Context
-from statemachine.deadlines import Deadlines
+from statemachine.deadlines import Deadlines, Key, Timer
 from statemachine.due import deadline_passed
 from statemachine.rejections import Rejected
 from statemachine.state import GroupPhase, GroupState
@@ -28,14 +28,16 @@ class GroupMachine:
 
     `load` finds an assignor by name and behaviour version (default: built-in ones and entry points); it raises InputError for one it does not have.
     With `any_solver` a group whose configuration pins another solver version is folded all the same, as `verify` does, which then knows
-    not to call a difference a divergence; without it such a group halts (PROTOCOL L6).
+    not to call a difference a divergence; without it such a group halts (PROTOCOL L6). `most_event_bytes`: decisions with a larger payload are
+    emitted in parts (PROTOCOL L8); another limit than the default gives other decisions, so it is for tests and scenarios alone.
     """
 
-    def __init__(self, *, load: Load = registry.load, any_solver: bool = False) -> None:
+    def __init__(self, *, load: Load = registry.load, any_solver: bool = False, most_event_bytes: int = MOST_EVENT_BYTES) -> None:
         self.state = GroupState()
         self._deadlines = Deadlines(self.state)
         self._load = load
         self._any_solver = any_solver
+        self._most_event_bytes = most_event_bytes
         self._assignor: Assignor | None = None
         self.halted: GroupHalted | None = None
         """Why the group stands still; None while it goes on."""
@@ -63,15 +65,18 @@ class GroupMachine:
             return self._fold(record)
         except Exception as error:
             # Whatever it was, half a step was taken: nobody may go on from here.
-            halted = GroupHalted(state.group, record.offset, "defect", f"{error.__class__.__name__}: {error}")
-            self.halted = error if isinstance(error, GroupHalted) else halted
+            if isinstance(error, GroupHalted):
+                self.halted = error
+            else:
+                self.halted = GroupHalted(state.group, record.offset, "defect", defect_text(error))
+                self.halted.__cause__ = error
             raise
 
     def _fold(self, record: Record) -> list[DecisionRecord]:
         state = self.state
         event = record.event
         self._advance(record)
-        context = Context(state, self._deadlines, lambda config: self._refuses(config, record.offset))
+        context = Context(state, self._deadlines, lambda config: self._refuses(config, record.offset), self._most_event_bytes)
         for timer, key in self._deadlines.take_due():
             deadline_passed(context, timer, key)
         try:
@@ -161,6 +166,10 @@ class GroupMachine:
         """Group time of the next deadline: when a ProbingTick is due at the latest. None: no timer runs."""
         return self._deadlines.next_ms()
 
+    def timers(self) -> set[tuple[int, Timer, Key]]:
+        """Every timer that runs: (group time at which it is due, timer, key). Costs time in the group's size; for tests."""
+        return self._deadlines.running()
+
     def snapshot(self) -> bytes:
         """Canonical bytes of the whole state: equal states give equal bytes. Raises GroupHalted when the group is halted."""
         if self.halted is not None:
@@ -168,15 +177,22 @@ class GroupMachine:
         return snapshots.dump(self.state)
 
     @classmethod
-    def restore(cls, checkpoint: bytes, *, load: Load = registry.load, any_solver: bool = False) -> GroupMachine:
+    def restore(
+        cls, checkpoint: bytes, *, load: Load = registry.load, any_solver: bool = False, most_event_bytes: int = MOST_EVENT_BYTES
+    ) -> GroupMachine:
         """A machine that continues identically. Raises InputError for bytes that are no snapshot, or of another form, GroupHalted when the
         assignor or solver the group needs is missing."""
-        machine = cls(load=load, any_solver=any_solver)
+        machine = cls(load=load, any_solver=any_solver, most_event_bytes=most_event_bytes)
         machine.state = snapshots.load(checkpoint)
         machine._deadlines = Deadlines(machine.state)
         if machine.state.config is not None:
             machine._assignor = machine._find_assignor(machine.state.config, machine.state.last_offset)
         return machine
+
+
+def defect_text(error: Exception) -> str:
+    """What an error that nobody expected says, at most 500 characters of it."""
+    return f"{error.__class__.__name__}: {error!s:.500}"
 
 
 def _rejection(record: Record, rejected: Rejected) -> EventRejected:

@@ -6,7 +6,7 @@ milliseconds, and asks three things back: what to send (`poll`), what to close (
 ::
 
     session = MemberSession(settings)
-    session.reader_placed(last_number=17, sent_ms=...)   # M1: the decisions reader stands at the end
+    session.reader_placed(log_id=..., last_number=17, sent_ms=..., answered_ms=...)   # M1: the decisions reader is at the end
     send(session.join(now_ms))
     loop: session.receive(record, now_ms)  session.fetch_completed(...)  session.heartbeat_acknowledged(...)
           send(session.poll(now_ms))       close(session.closing)        process while session.refusal(task, now_ms) is None
@@ -18,11 +18,16 @@ Rules of PROTOCOL that a search wants to break one at a time are the small metho
 from __future__ import annotations
 
 import enum
+from collections.abc import Iterator
+from typing import Any
 
-from events.decisions import Decision, EventRejected, MemberAsked, MemberAssigned, MemberExpired
+from events.decisions import Decision, EventRejected, MemberAsked, MemberAssigned, MemberAssignedPart, MemberExpired
 from events.errors import InputError
+from events.fact_parts import nearest_first, shortened_join, shortened_report, task_sets
 from events.facts import Fact, LagReported, LeaveCancelled, LeaveIntended, Load, MemberJoined, MemberLeft, TaskReady, TasksRevoked
-from events.records import DecisionRecord
+from events.fields import INT64_MAX
+from events.parts import join_assigned
+from events.records import DecisionRecord, UnreadDecision
 from events.tasks import Lag, LagSentinel, TaskId
 from statemachine.session_state import End, Grant, MemberSettings, SessionState, Word
 
@@ -40,13 +45,29 @@ class Reception(enum.Enum):
 
 
 FATAL_REJECTIONS = frozenset(
-    {"unknown_member", "stale_incarnation", "not_configured", "margin_too_small", "margin_too_large", "incarnation_repeated"}
+    {
+        "unknown_member",
+        "stale_incarnation",
+        "not_configured",
+        "margin_too_small",
+        "margin_too_large",
+        "incarnation_repeated",
+        "incarnation_too_low",
+    }
 )
 """EventRejected codes after which the leader will not hear this incarnation."""
+_NAMES_THE_NEWEST = frozenset({"stale_incarnation", "incarnation_too_low"})
+"""Of these, those whose numbers are the rejected incarnation and the newest one of this member."""
+_OUSTED = frozenset({"superseded", "proven_dead"})
+"""Values of `end_cause`: another process has joined with this member's id. `proven_dead` is one because only a live process reads its own end."""
+
+
+LOOK_AGAIN_MS = 1_000
+"""Between two looks that find the log shorter than it was, for that to be taken for the truth."""
 
 
 class MemberSession(SessionState):
-    """One incarnation of a member, from before its join to its end. Obeys PROTOCOL M1-M7."""
+    """One incarnation of a member, from before its join to its end. Obeys PROTOCOL M1-M9, L8 and L9."""
 
     # Joining and the log reader
 
@@ -63,36 +84,58 @@ class MemberSession(SessionState):
         return self._joined
 
     @property
+    def is_ousted(self) -> bool:
+        """Another process has joined with this member's id, so this one must not join again. The one exception: `may_join_above`."""
+        return self.end_cause in _OUSTED or (self.newest_incarnation is not None and self.newest_incarnation > self.incarnation)
+
+    def may_join_above(self, clock: int) -> bool:
+        """Whether this process, though another incarnation is above this one, may join again with an incarnation above `newest_incarnation`.
+
+        `clock`: the number that its next incarnation would begin from. The join was refused while its sender waited for the answer, so it is no late
+        copy; and the other number is ahead of the clock, so it does not say that the other process began later, but that the clock is behind the
+        one that made that number (PROTOCOL M1).
+        """
+        too_low = self.ended is End.REFUSED and self.end_cause == "incarnation_too_low"
+        return too_low and self.newest_incarnation is not None and clock < self.newest_incarnation < INT64_MAX
+
+    @property
     def next_number(self) -> int:
         """Number of the decision it needs next (PROTOCOL L4)."""
         if self._last_number is None:
             raise InputError("MemberSession: place the decisions reader at the end first (reader_placed)")
         return self._last_number + 1
 
-    def reader_placed(self, *, last_number: int, sent_ms: int) -> None:
-        """The decisions reader stands at the end of the partition, as a fetch sent at `sent_ms` found it (PROTOCOL M1).
+    def reader_placed(self, *, log_id: str, last_number: int, sent_ms: int, answered_ms: int) -> None:
+        """The decisions reader is at the end of the partition of the log `log_id`, as a fetch sent at `sent_ms` found it (PROTOCOL M1).
 
-        `last_number`: the highest number of a decision of this group before that place; 0: none yet.
+        `last_number`: the highest number of a decision of this group before that place; 0: none yet. `answered_ms`: when all of this was known. If
+        the log is another than that of the former incarnation, `join_from_ms` says how long to wait; then place the reader once more.
         """
         if self._joined:
             raise InputError("MemberSession.reader_placed: it has joined already; a new incarnation needs a new session")
+        if log_id != self._log_id:
+            self._log_id = log_id
+            self.join_from_ms = answered_ms + self._waits_for_former_log_ms()
         self._last_number = last_number
         self._fetch_ms = sent_ms
 
     def join(self, now_ms: int) -> MemberJoined:
         """The fact that begins the incarnation, to be sent at once. The lease runs from here: the leader cannot count it from earlier.
 
-        Raises InputError when the decisions reader was not placed, or so long ago that the lease would be over (PROTOCOL M1).
+        Raises InputError when the decisions reader was not placed, or so long ago that the lease would be over (PROTOCOL M1), and before
+        `join_from_ms` (PROTOCOL L9).
         """
         if self._joined or self.ended is not None:
             raise InputError("MemberSession.join: one session joins once; a new incarnation needs a new session")
         if self._last_number is None or now_ms >= self._fetch_ms + self.lease_lasts_ms():
             raise InputError("MemberSession.join: place the decisions reader at the end first (reader_placed)")
+        if now_ms < self.join_from_ms:
+            raise InputError(f"MemberSession.join: members of log {self.settings.former_log_id!r} may run until {self.join_from_ms}; wait")
         self._joined = True
         self._heartbeat_ms = now_ms
         self._next_report_ms = now_ms + self.settings.heartbeat_interval_ms
         given = self.settings
-        return MemberJoined(
+        joined = MemberJoined(
             member_id=given.member_id,
             incarnation=given.incarnation,
             capacity=given.capacity,
@@ -106,12 +149,16 @@ class MemberSession(SessionState):
             lags=dict(sorted(self._lags.items())),
             eager=given.eager,
         )
+        return shortened_join(joined, self.most_event_bytes)
 
     # What comes in
 
-    def receive(self, record: DecisionRecord, now_ms: int) -> Reception:
+    def receive(self, record: DecisionRecord | UnreadDecision, now_ms: int) -> Reception:
         """A decision of its group, in the order read. `now_ms` is when it was read: holds count from it (PROTOCOL M5)."""
         self._look_at_lease(now_ms)
+        if record.log_id != self._log_id and self._heeds_log_id():
+            self.log_replaced(now_ms)
+            return Reception.DROPPED
         if record.number < self.next_number:
             return Reception.DROPPED
         if not self._takes_number(record.number):
@@ -119,7 +166,10 @@ class MemberSession(SessionState):
             return Reception.GAP
         self._gap = False
         self._last_number = record.number
-        self._decided(record.decision, now_ms)
+        if isinstance(record, DecisionRecord):
+            self._decided(record.decision, now_ms)
+        elif record.binding and self._is_mine(record.member_id, record.incarnation) and self._heeds_unread():
+            self.give_up(End.UNREADABLE, now_ms)
         return Reception.APPLIED
 
     def fetch_completed(self, *, sent_ms: int, reached_end: bool, now_ms: int) -> None:
@@ -128,8 +178,28 @@ class MemberSession(SessionState):
         `reached_end`: nothing was left to read in the partition when the broker answered.
         """
         self._look_at_lease(now_ms)
-        if self._fetch_counts(reached_end):
+        in_doubt = self._doubtful_since_ms is not None and sent_ms < self._doubtful_since_ms
+        if self._fetch_counts(reached_end) and not in_doubt:
+            self._doubtful_since_ms = None
             self._fetch_ms = max(self._fetch_ms, self._lease_dates_from(sent_ms, now_ms))
+
+    def log_went_back(self, *, sent_ms: int, now_ms: int) -> None:
+        """A request sent at `sent_ms` found that the partition ends below what was read of it, or begins above it (PROTOCOL L9).
+
+        Once is a doubt, because a broker that has just become the leader may not know the end yet. Whoever finds it again after LOOK_AGAIN_MS, and
+        never found the partition whole in between, is in a log from which decisions are gone.
+        """
+        self._look_at_lease(now_ms)
+        if self._doubtful_since_ms is None:
+            self._doubtful_since_ms = now_ms
+        elif sent_ms >= self._doubtful_since_ms + LOOK_AGAIN_MS and self.ended is None:
+            self._end(End.LOG_WENT_BACK, now_ms)
+
+    def log_replaced(self, now_ms: int) -> None:
+        """There is proof that the topics hold another log than the one that was joined: another log id, or other topics (PROTOCOL L9)."""
+        self._look_at_lease(now_ms)
+        if self.ended is None:
+            self._end(End.LOG_REPLACED, now_ms)
 
     def heartbeat_acknowledged(self, *, sent_ms: int, now_ms: int, report_number: int | None = None) -> None:
         """The broker has appended a fact of this incarnation that was first sent at `sent_ms`. `report_number`: when it was that LagReported."""
@@ -137,6 +207,8 @@ class MemberSession(SessionState):
         self._heartbeat_ms = max(self._heartbeat_ms, self._lease_dates_from(sent_ms, now_ms))
         if report_number is not None and report_number == self._report_number:
             self._report_known = True
+            if self._more_to_report:
+                self._next_report_ms = min(self._next_report_ms, now_ms)
 
     # What the host says of its copies and tasks
 
@@ -163,6 +235,7 @@ class MemberSession(SessionState):
         self._look_at_lease(now_ms)
         self.closing.discard(task)
         if self.ended is not None:
+            self._say_that_it_left()
             return
         if task not in self.grants and not self.stopping:
             self._given_up.append(task)
@@ -197,6 +270,13 @@ class MemberSession(SessionState):
             self.grants.clear()
             self._leave_if_stopped(now_ms)
 
+    def give_up(self, how: End, now_ms: int) -> None:
+        """It cannot go on, for the reason `how` (UNREADABLE or FAILED): it ends, and says MemberLeft when the host has closed everything."""
+        self._look_at_lease(now_ms)
+        if self.ended is None:
+            self._end(how, now_ms)
+            self._say_that_it_left()
+
     # What the host asks
 
     def poll(self, now_ms: int) -> list[Fact]:
@@ -209,13 +289,11 @@ class MemberSession(SessionState):
         self._urgent.clear()
         if self._joined and self.ended is None:
             given_up, self._given_up = [task for task in self._given_up if task not in self.grants], []
-            if given_up:
-                facts.append(self._sooner(TasksRevoked, given_up))
+            facts += self._sooner(TasksRevoked, given_up)
             ready, self._newly_ready = [task for task in self._newly_ready if task in self._ready], []
             if ready or now_ms >= self._next_report_ms:
                 facts.append(self._report(now_ms))
-            if ready:
-                facts.append(self._sooner(TaskReady, ready))
+            facts += self._sooner(TaskReady, ready)
         return facts
 
     @property
@@ -229,6 +307,11 @@ class MemberSession(SessionState):
     def next_report_ms(self) -> int:
         """When the next heartbeat is due; what it is to say must be told before the `poll` that gives it. Meaningless before `join`."""
         return self._next_report_ms
+
+    @property
+    def has_more_to_report(self) -> bool:
+        """The last report had no room for all that was to be said, and has arrived: the next one is due at once."""
+        return self._more_to_report and self._report_known and self.ended is None
 
     def held(self, now_ms: int) -> list[TaskId]:
         """Tasks it runs, restores to run, or is still closing, in rising order; not those that wait for a hold."""
@@ -274,8 +357,13 @@ class MemberSession(SessionState):
         self.closing.update(self.held(now_ms))
         self.grants.clear()
         self.standby = self.warmup = frozenset()
-        self._urgent, self._newly_ready, self._given_up = [], [], []
+        self._urgent, self._newly_ready, self._given_up, self._parts = [], [], [], []
         self.ended = how
+
+    def _say_that_it_left(self) -> None:
+        """Who has given up leaves its tasks to others, as soon as nothing of it runs."""
+        if self.ended in (End.UNREADABLE, End.FAILED) and not self.closing and self._joined:
+            self._urgent = [MemberLeft]
 
     def _decided(self, decision: Decision, now_ms: int) -> None:
         if isinstance(decision, MemberExpired):
@@ -283,6 +371,9 @@ class MemberSession(SessionState):
                 self.end_cause = decision.cause
                 if self.ended is None:
                     self._end(End.EXPIRED, now_ms)
+        elif isinstance(decision, EventRejected) and decision.code in FATAL_REJECTIONS:
+            if self._is_mine(decision.member_id, decision.incarnation) and self._heeds_expiry():
+                self._refused(decision, now_ms)
         elif self.ended is not None:
             return
         elif isinstance(decision, MemberAsked):
@@ -291,15 +382,32 @@ class MemberSession(SessionState):
         elif isinstance(decision, MemberAssigned):
             if self._is_mine(decision.member_id, decision.incarnation) and self._takes_epoch(decision.assignment_epoch):
                 self._apply(decision, now_ms)
+        elif isinstance(decision, MemberAssignedPart):
+            if self._is_mine(decision.member_id, decision.incarnation):
+                self._take_part(decision, now_ms)
         elif isinstance(decision, EventRejected) and self._is_mine(decision.member_id, decision.incarnation):
             if decision.code == "report_base_unknown":
                 self._reported = None
                 self._next_report_ms = now_ms
             elif decision.code == "already_released":
                 self._leave(End.RELEASED, now_ms)
-            elif decision.code in FATAL_REJECTIONS and self._heeds_expiry():
-                self.end_cause = decision.code
-                self._end(End.REFUSED, now_ms)
+
+    def _refused(self, decision: EventRejected, now_ms: int) -> None:
+        """The leader will not hear this incarnation. Read after its lease has lapsed, too: it says why it must not come back."""
+        if self.end_cause or self.ended not in (None, End.LEASE_LAPSED):
+            return
+        self.end_cause = decision.code
+        if decision.code in _NAMES_THE_NEWEST and len(decision.numbers) > 1:
+            self.newest_incarnation = decision.numbers[1]
+        if self.ended is None:
+            self._end(End.REFUSED, now_ms)
+
+    def _take_part(self, part: MemberAssignedPart, now_ms: int) -> None:
+        """Parts have numbers one after the other (PROTOCOL L4), so none is missing; what they say holds once the last one is read (PROTOCOL L8)."""
+        self._parts = [part] if part.part == 1 else [*self._parts, part]
+        if part.part == part.parts == len(self._parts):
+            parts, self._parts = self._parts, []
+            self._decided(join_assigned(parts), now_ms)
 
     def _is_mine(self, member_id: str | None, incarnation: int | None) -> bool:
         return member_id == self.settings.member_id and incarnation == self.settings.incarnation
@@ -307,14 +415,17 @@ class MemberSession(SessionState):
     def _apply(self, assigned: MemberAssigned, now_ms: int) -> None:
         """The complete set: what is not in it is given up (PROTOCOL M3)."""
         self.assignment_epoch = assigned.assignment_epoch
-        tokens = dict(zip(assigned.active, assigned.tokens, strict=True))
+        self.unknown = frozenset(
+            task for task in (*assigned.active, *assigned.standby, *assigned.warmup) if not self.settings.knows(task)
+        )
+        tokens = {task: token for task, token in zip(assigned.active, assigned.tokens, strict=True) if task not in self.unknown}
         for task in [task for task, grant in self.grants.items() if tokens.get(task) != grant.token]:
             if self.grants.pop(task).start_ms <= now_ms:
                 self.closing.add(task)
             else:
                 self._given_up.append(task)  # it waited for its hold and never ran here
-        self.standby = frozenset(assigned.standby)
-        self.warmup = frozenset(assigned.warmup)
+        self.standby = frozenset(assigned.standby) - self.unknown
+        self.warmup = frozenset(assigned.warmup) - self.unknown
         self._ready &= self.standby | self.warmup
         if assigned.released:
             self._leave(End.RELEASED, now_ms)
@@ -332,9 +443,10 @@ class MemberSession(SessionState):
     def _word(self, what: type[Word]) -> Word:
         return what(member_id=self.member_id, incarnation=self.incarnation)
 
-    def _sooner(self, what: type[TaskReady] | type[TasksRevoked], tasks: list[TaskId]) -> Fact:
+    def _sooner(self, what: type[TaskReady] | type[TasksRevoked], tasks: list[TaskId]) -> Iterator[Fact]:
         """What the next report says anyway (PROTOCOL M2)."""
-        return what(member_id=self.member_id, incarnation=self.incarnation, assignment_epoch=self.assignment_epoch, tasks=tuple(sorted(set(tasks))))
+        for some in task_sets(tasks, self.most_event_bytes):
+            yield what(member_id=self.member_id, incarnation=self.incarnation, assignment_epoch=self.assignment_epoch, tasks=some)
 
     def _leave_if_stopped(self, now_ms: int) -> None:
         if self.stopping and not self.closing:
@@ -353,34 +465,44 @@ class MemberSession(SessionState):
             self._urgent = [*said, MemberLeft]
 
     def _report(self, now_ms: int) -> LagReported:
-        """The whole truth, as a delta when the last report is known to have arrived (PROTOCOL M2)."""
+        """The whole truth, as a delta when the last report is known to have arrived (PROTOCOL M2). What does not fit is said by the next one, at once
+        when this one is acknowledged: of the copies it is to keep it speaks first, so that none of them seems to be lost."""
         lags: dict[TaskId, Lag] = dict(self._lags)
         for task, grant in self.grants.items():
             if grant.restored and grant.start_ms <= now_ms and task.subtopology in self.settings.stateful_subtopologies:
                 lags[task] = LagSentinel.ACTIVE
         base: int | None = None
-        said = lags
-        forgotten: tuple[TaskId, ...] = ()
+        before: dict[TaskId, Lag] = {}
         if self._reported is not None and self._report_known:
-            base = self._report_number
-            said = {task: lag for task, lag in lags.items() if self._reported.get(task) != lag}
-            forgotten = tuple(sorted(task for task in self._reported if task not in lags))
-        self._reported, self._report_known = lags, False
+            base, before = self._report_number, self._reported
         self._report_number += 1
-        self._next_report_ms = now_ms + self.settings.heartbeat_interval_ms
-        return LagReported(
+        whole = LagReported(
             member_id=self.member_id,
             incarnation=self.incarnation,
             number=self._report_number,
             assignment_epoch=self.assignment_epoch,
             held=tuple(self.held(now_ms)),
             ready=tuple(sorted(self._ready)),
-            lags=dict(sorted(said.items())),
+            lags={task: lag for task, lag in sorted(lags.items()) if before.get(task) != lag},
             base=base,
-            forgotten=forgotten,
+            forgotten=tuple(sorted(task for task in before if task not in lags)),
             leaving=self.leaving,
             load=self._load,
         )
+        report = shortened_report(whole, self._first_told, self.most_event_bytes)
+        if report is not whole:
+            gone = frozenset(report.forgotten)
+            lags = {task: lag for task, lag in before.items() if task not in gone} | report.lags
+        self._more_to_report = (report.lags, report.forgotten) != (whole.lags, whole.forgotten)
+        self._reported, self._report_known = lags, False
+        self._next_report_ms = now_ms + self.settings.heartbeat_interval_ms
+        return report
+
+    def _first_told(self, item: tuple[TaskId, Lag]) -> tuple[Any, ...]:
+        """Order of the copies it is told to keep, then of those it runs, then of others."""
+        task = item[0]
+        kept = 0 if task in self.warmup else 1 if task in self.standby else 2 if task in self.grants else 3
+        return kept, nearest_first(item)
 
     # The rules, one method each
 
@@ -406,6 +528,18 @@ class MemberSession(SessionState):
 
     def _heeds_expiry(self) -> bool:
         """M4, M7: a member that reads that it is out, or that it is not known, ends itself."""
+        return True
+
+    def _heeds_log_id(self) -> bool:
+        """L9: a decision of another log shows that the log was replaced. What it has read says nothing about that log."""
+        return True
+
+    def _waits_for_former_log_ms(self) -> int:
+        """L9: a new log knows nothing of those who run tasks by the one before. The longest lease of theirs that it can know of is like its own."""
+        return self.settings.session_timeout_ms if self.settings.former_log_id not in (None, self._log_id) else 0
+
+    def _heeds_unread(self) -> bool:
+        """M9: a decision that binds it and that it cannot read ends it. It could say anything, that it is out for example."""
         return True
 
     def _takes_number(self, number: int) -> bool:

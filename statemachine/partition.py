@@ -29,7 +29,7 @@ from events.decisions import Checkpointed
 from events.errors import GapError, GroupHalted, RepeatError
 from events.facts import LogOpened, PartitionsObserved, ProbingTick
 from events.records import DecisionRecord, Record
-from statemachine.machine import GroupMachine
+from statemachine.machine import GroupMachine, defect_text
 from statemachine.snapshots import is_of_another_form
 
 V = TypeVar("V")
@@ -39,6 +39,14 @@ MachineFactory = Callable[[bytes | None], GroupMachine]
 
 OTHER_FORM = "a state's hash in another form"
 """Identity of a published `Checkpointed` that this build cannot compare: it stands there, and that is all that is known of it."""
+
+
+@attrs.frozen
+class UnreadIdentity:
+    """Of a published decision that this build cannot read, and so cannot have computed. `problem`: why not."""
+
+    problem: str
+    checksum: int
 
 
 def identity_of(record: DecisionRecord) -> Hashable:
@@ -187,15 +195,23 @@ class PartitionLead:
         try:
             decisions = machine.step(record)
         except Exception as error:  # noqa: BLE001 whatever it was, the machine is halted now, and so is the group: the others go on
-            group.halted = machine.halted or GroupHalted(group.name, record.offset, "defect", f"{error.__class__.__name__}: {error}")
-            group.tick_at_ms = None
+            self._halt_for(group, record.offset, machine.halted or error)
             return []
         self._folded(record, decisions, machine)
-        missing = self._missing(group, record.offset, decisions)
+        try:
+            missing = self._missing(group, record.offset, decisions)
+            too_large = next((each for each in missing if not codec.fits(each.decision)), None)
+        except Exception as error:  # noqa: BLE001 as above
+            self._halt_for(group, record.offset, error)
+            return []
+        if too_large is not None:
+            what = f"decision {too_large.number}, {too_large.decision.__class__.__name__}, has {codec.size_bytes(too_large.decision)} bytes"
+            problem = f"{what}; an event has at most {codec.MOST_EVENT_BYTES}: a defect of equipoise, please report it"
+            self._halt(group, record.offset, "decision_too_large", problem)
+        if group.halted is None and any(isinstance(decision.decision, Checkpointed) for decision in decisions):
+            self.take_checkpoint(group.name)
         if group.halted is not None:
             return []
-        if any(isinstance(decision.decision, Checkpointed) for decision in decisions):
-            self.take_checkpoint(group.name)
         if isinstance(record.event, ProbingTick):
             group.tick_under_way = False
         self._plan_tick(group, now_ms)
@@ -229,12 +245,22 @@ class PartitionLead:
             if published == OTHER_FORM and isinstance(decision.decision, Checkpointed):
                 group.not_compared += 1
                 continue
+            if isinstance(published, UnreadIdentity):
+                self._halt(group, offset, "event_unknown", f"decision {decision.number} is published and cannot be compared: {published.problem}")
+                return []
             if published != self._identity(decision):
                 problem = f"decision {decision.number} is published and differs from the one computed"
                 self._halt(group, offset, "published_differs", problem)
                 return []
             group.confirmed += 1
         return []
+
+    def _halt_for(self, group: GroupLead, offset: int, error: Exception) -> None:
+        """One group's defect halts that group alone: the others go on."""
+        halted = error if isinstance(error, GroupHalted) else GroupHalted(group.name, offset, "defect", defect_text(error))
+        self._halt(group, halted.offset, halted.code, halted.problem)
+        if group.halted is not None and halted.code == "defect":
+            group.halted.__cause__ = halted.__cause__ or error  # for the traceback in the worker's log
 
     def _halt(self, group: GroupLead, offset: int, code: str, problem: str) -> None:
         group.halted = group.machine.halted = GroupHalted(group.name, offset, code, problem)
@@ -244,12 +270,16 @@ class PartitionLead:
     # Checkpoints
 
     def take_checkpoint(self, group_name: str) -> None:
-        """The group's state now, to be stored once what was decided up to it is acknowledged (PROTOCOL L7)."""
-        state = self.groups[group_name].machine.state
-        checkpoint = StoredCheckpoint(
-            group=group_name, offset=state.last_offset, number=state.number, state=self.groups[group_name].machine.snapshot()
-        )
-        self.groups[group_name].waiting.append(checkpoint)
+        """The group's state now, to be stored once what was decided up to it is acknowledged (PROTOCOL L7). A group whose state cannot be written
+        halts."""
+        group = self.groups[group_name]
+        state = group.machine.state
+        try:
+            snapshot = group.machine.snapshot()
+        except Exception as error:  # noqa: BLE001 as in `fold`
+            self._halt_for(group, state.last_offset, error)
+            return
+        group.waiting.append(StoredCheckpoint(group=group_name, offset=state.last_offset, number=state.number, state=snapshot))
 
     def acknowledged(self, group_name: str, number: int) -> list[StoredCheckpoint]:
         """Every decision of the group up to `number` stands in the log: what may be stored now. Say `stored` when it is."""

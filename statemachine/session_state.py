@@ -5,11 +5,13 @@ from __future__ import annotations
 import enum
 import json
 from collections.abc import Iterable, Mapping
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import attrs
 
-from events import fields
+from events import codec, fields
+from events.codec import MOST_EVENT_BYTES
+from events.decisions import MemberAssignedPart
 from events.errors import FieldError
 from events.facts import LeaveCancelled, LeaveIntended, Load, MemberLeft
 from events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
@@ -31,11 +33,19 @@ class MemberSettings:
     ended_incarnation: int | None = None
     eager: bool = False
 
+    former_log_id: str | None = None
+    """The log of this member's incarnation before, as its host remembers it; None: unknown, or there was none."""
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
     ready_lag_records: int = attrs.field(default=10_000, validator=fields.integer())
     """A standby or warm-up with at most this lag is declared ready."""
     stateful_subtopologies: frozenset[int] = frozenset()
     """Sub-topologies whose tasks must be restored before they process."""
+    partitions: Mapping[int, int] | None = None
+    """Sub-topologies of its topology -> their number of partitions; None: every task is one that it can run."""
+
+    def knows(self, task: TaskId) -> bool:
+        """Whether its topology has the task (PROTOCOL D1)."""
+        return self.partitions is None or task.partition < self.partitions.get(task.subtopology, 0)
 
     def __attrs_post_init__(self) -> None:
         if self.lease_margin_ms >= self.session_timeout_ms:
@@ -56,6 +66,14 @@ class End(enum.Enum):
     """It was leaving, owns nothing any more and has said MemberLeft."""
     LEFT = "left"
     """It was closed, has stopped everything and has said MemberLeft."""
+    UNREADABLE = "unreadable"
+    """A decision that binds it cannot be read: it stops everything and says MemberLeft; whatever it did next would be a guess (PROTOCOL M9)."""
+    LOG_REPLACED = "log_replaced"
+    """What its topics hold is another log than the one it joined (PROTOCOL L9)."""
+    LOG_WENT_BACK = "log_went_back"
+    """Its log ends below what it has read, or begins above it: decisions that it needs are gone (PROTOCOL L9)."""
+    FAILED = "failed"
+    """Its host cannot go on with it; it says MemberLeft like one that cannot read."""
 
 
 @attrs.define
@@ -75,14 +93,21 @@ _WORDS: dict[str, type[Word]] = {word.__name__: word for word in (LeaveIntended,
 class SessionState:
     """Everything `MemberSession` remembers."""
 
+    most_event_bytes = MOST_EVENT_BYTES
+    """It says nothing that is larger (PROTOCOL L8)."""
+
     def __init__(self, settings: MemberSettings) -> None:
         self.settings = settings
         self.ended: End | None = None
         self.end_cause = ""
         """MemberExpired.cause, or the code of the fatal EventRejected, once it was read; also when the lease had lapsed before."""
+        self.newest_incarnation: int | None = None
+        """The newest incarnation of this member, as the rejection named it that ended this one; None: no rejection did."""
         self.assignment_epoch = 0
         """The last MemberAssigned applied; 0: none."""
         self.grants: dict[TaskId, Grant] = {}
+        self.unknown: frozenset[TaskId] = frozenset()
+        """Tasks of the last MemberAssigned that its topology does not have, so that it leaves them alone. A leader that keeps to D1 names none."""
         self.standby: frozenset[TaskId] = frozenset()
         self.warmup: frozenset[TaskId] = frozenset()
         self.closing: set[TaskId] = set()
@@ -94,7 +119,13 @@ class SessionState:
         self.stopping = False
         """It is being closed: nothing new is opened, and MemberLeft follows when all is closed."""
 
+        self.join_from_ms = 0
+        """Earliest moment to join: later than the placing of the reader if its log has replaced the former one (PROTOCOL L9)."""
+
         self._joined = False
+        self._log_id = ""
+        self._doubtful_since_ms: int | None = None
+        """When the log was first seen to have gone back, unless it was seen to be whole since."""
         self._last_number: int | None = None
         self._gap = False
         self._heartbeat_ms = 0
@@ -111,6 +142,10 @@ class SessionState:
         """Lags of the last report, while the next may build on it; None: the next must be full."""
         self._report_known = False
         """The last report was acknowledged by the broker."""
+        self._more_to_report = False
+        """The last report had no room for all that was to be said."""
+        self._parts: list[MemberAssignedPart] = []
+        """Read so far, of an assignment whose last part was not (PROTOCOL L8)."""
 
     def snapshot(self) -> bytes:
         """Everything but the settings, canonical: equal states have equal bytes. `restore` goes on from them identically."""
@@ -123,12 +158,16 @@ class SessionState:
         session = cls(settings)
         session.ended = None if state["ended"] is None else End(state["ended"])
         session.end_cause = state["end_cause"]
+        session.newest_incarnation = state["newest_incarnation"]
         session.assignment_epoch = state["epoch"]
         session.grants = {PARSED_TASKS[task]: Grant(*grant) for task, grant in state["grants"]}
+        session.unknown = frozenset(_tasks(state["unknown"]))
         session.standby = frozenset(_tasks(state["standby"]))
         session.warmup = frozenset(_tasks(state["warmup"]))
         session.closing = set(_tasks(state["closing"]))
         session.leaving, session.asked, session.stopping = state["leaving"], state["asked"], state["stopping"]
+        session.join_from_ms = state["join_from_ms"]
+        session._log_id, session._doubtful_since_ms = state["log_id"], state["doubtful_since_ms"]
         session._joined, session._last_number, session._gap = state["joined"], state["last_number"], state["gap"]
         session._heartbeat_ms, session._fetch_ms = state["heartbeat_ms"], state["fetch_ms"]
         session._lags = _lags(state["lags"])
@@ -139,20 +178,27 @@ class SessionState:
         session._next_report_ms, session._report_number = state["next_report_ms"], state["report_number"]
         session._reported = None if state["reported"] is None else _lags(state["reported"])
         session._report_known = state["report_known"]
+        session._more_to_report = state["more_to_report"]
+        session._parts = [cast(MemberAssignedPart, codec.from_json(part)) for part in state["parts"]]
         return session
 
     def _state(self) -> dict[str, Any]:
         return {
             "ended": None if self.ended is None else self.ended.value,
             "end_cause": self.end_cause,
+            "newest_incarnation": self.newest_incarnation,
             "epoch": self.assignment_epoch,
             "grants": [[str(task), [grant.token, grant.start_ms, grant.restored]] for task, grant in sorted(self.grants.items())],
+            "unknown": _texts(self.unknown),
             "standby": _texts(self.standby),
             "warmup": _texts(self.warmup),
             "closing": _texts(self.closing),
             "leaving": self.leaving,
             "asked": self.asked,
             "stopping": self.stopping,
+            "join_from_ms": self.join_from_ms,
+            "log_id": self._log_id,
+            "doubtful_since_ms": self._doubtful_since_ms,
             "joined": self._joined,
             "last_number": self._last_number,
             "gap": self._gap,
@@ -168,6 +214,8 @@ class SessionState:
             "report_number": self._report_number,
             "reported": None if self._reported is None else _lag_texts(self._reported),
             "report_known": self._report_known,
+            "more_to_report": self._more_to_report,
+            "parts": [codec.to_json(part) for part in self._parts],
         }
 
 

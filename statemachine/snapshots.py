@@ -18,12 +18,12 @@ from events.decisions import Checkpointed
 from events.errors import EquipoiseError, InputError
 from events.facts import GroupConfigured, TopologyDeclared
 from events.tasks import Lag, LagSentinel, TaskId, parse_task
-from statemachine.state import Backoff, Ghost, GroupState, Growth, Lost, MeasuredLoad, MemberState, Warmup, ghost_key
+from statemachine.state import Backoff, Crashes, Ghost, GroupState, Growth, Lost, MeasuredLoad, MemberState, SlotBackoff, Warmup, ghost_key
 
 T = TypeVar("T")
 
 FORMAT = "equipoise-state"
-FORM = 1
+FORM = 2
 """Of the content. To be raised whenever the same state gives other bytes, those of the configuration and topologies in it included: `Checkpointed`
 names it beside its hash, and hashes of another form are not compared (PROTOCOL L7). ``tests/data/logs`` has a log that shows a change."""
 
@@ -107,15 +107,16 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         _task_map(state.tokens),
         _task_map(state.holds),
         [
-            [ghost.member_id, ghost.incarnation, ghost.session_timeout_ms, ghost.last_heard_ms, _tasks(ghost.tasks)]
+            [ghost.member_id, ghost.incarnation, ghost.session_timeout_ms, ghost.lease_margin_ms, ghost.last_heard_ms, _tasks(ghost.tasks)]
             for _, ghost in sorted(state.ghosts.items())
         ],
         _task_map(state.homes),
         {str(task): [state.lost[task].since_ms, state.lost[task].until_ms] for task in sorted(state.lost)},
         [[str(task), m.source, m.destination, m.state.value] for task, m in sorted(state.in_flight.items())],
-        state.waiting,
+        [state.waiting, _task_map(state.queued)],
         [[str(task), member_id, b.until_ms, b.times, b.over] for (task, member_id), b in sorted(state.backoffs.items())],
         dict(sorted(state.nonces.items())),
+        {name: list(attrs.astuple(state.crashes[name])) for name in sorted(state.crashes)},
         dict(sorted(state.asked.items())),
         [state.gathering_until_ms, state.probing_deadline_ms, state.scheduled_ms],
         [state.revocations.times, state.revocations.since_ms, state.revocations.until_ms],
@@ -126,7 +127,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
 
 def _state_from_wire(wire: list[Any]) -> GroupState:
     group, log_id, config, topologies, ends, racks, weights, growth, loads, behind, numbers, members, owner, *rest = wire
-    tokens, holds, ghosts, homes, lost, in_flight, waiting, backoffs, nonces, asked, timers, revocations, memory, verdict = rest
+    tokens, holds, ghosts, homes, lost, in_flight, waiting, backoffs, nonces, crashes, asked, timers, revocations, memory, verdict = rest
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
         group=group,
@@ -149,8 +150,10 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         holds=_from_task_map(holds),
         homes=_from_task_map(homes),
         lost={parse_task(text): Lost(since_ms=since_ms, until_ms=until_ms) for text, (since_ms, until_ms) in lost.items()},
-        waiting=waiting,
+        waiting=waiting[0],
+        queued=_from_task_map(waiting[1]),
         nonces=nonces,
+        crashes={name: Crashes(*values) for name, values in crashes.items()},
         asked=asked,
         gathering_until_ms=timers[0],
         probing_deadline_ms=timers[1],
@@ -159,9 +162,11 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         memory={key: _memory_from_wire(key, value) for key, value in memory.items()},
         verdict=None if verdict is None else tuple(verdict),
     )
-    for member_id, incarnation, session_timeout_ms, last_heard_ms, tasks in ghosts:
-        haunted = set(map(parse_task, tasks))
-        state.ghosts[ghost_key(member_id, incarnation)] = Ghost(member_id, incarnation, session_timeout_ms, last_heard_ms, haunted)
+    for member_id, incarnation, session_timeout_ms, lease_margin_ms, last_heard_ms, tasks in ghosts:
+        had = set(map(parse_task, tasks))
+        state.ghosts[ghost_key(member_id, incarnation)] = Ghost(
+            member_id, incarnation, session_timeout_ms, lease_margin_ms, last_heard_ms, had
+        )
     for encoded in topologies:
         topology = _expect(TopologyDeclared, codec.decode(*encoded))
         state.topologies[topology.epoch] = topology
@@ -176,6 +181,14 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
     return state
 
 
+def _slot_backoff_to_wire(backoff: SlotBackoff | None) -> list[Any] | None:
+    return None if backoff is None else [backoff.until_ms, backoff.times, backoff.over, _tasks(backoff.exempt)]
+
+
+def _slot_backoff_from_wire(wire: list[Any] | None) -> SlotBackoff | None:
+    return None if wire is None else SlotBackoff(wire[0], wire[1], wire[2], set(map(parse_task, wire[3])))
+
+
 def _member_to_wire(member: MemberState) -> list[Any]:
     return [
         [member.member_id, member.incarnation, member.capacity, member.rack, dict(sorted(member.tags.items())), member.eager],
@@ -184,13 +197,13 @@ def _member_to_wire(member: MemberState) -> list[Any]:
         [member.issued_epoch, member.applied_epoch, member.report_number],
         _tasks(member.held),
         _tasks(member.ready),
-        member.restore_records_per_s,
+        [member.restore_records_per_s, member.measured_records_per_s, _slot_backoff_to_wire(member.slot_backoff)],
         [member.leaving, member.drain_deadline_ms, member.drained, member.released, member.intends],
         _task_map(member.active),
         {str(task): list(member.revoking[task]) for task in sorted(member.revoking)},
         _task_map(member.regains),
         _tasks(member.standby),
-        {str(task): [w.best_lag, w.improved_ms, w.caught_up] for task, w in sorted(member.warmup.items())},
+        {str(task): list(attrs.astuple(member.warmup[task])) for task in sorted(member.warmup)},
     ]
 
 
@@ -213,7 +226,9 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         report_number=epochs[2],
         held=tuple(map(parse_task, held)),
         ready=frozenset(map(parse_task, ready)),
-        restore_records_per_s=speed,
+        restore_records_per_s=speed[0],
+        measured_records_per_s=speed[1],
+        slot_backoff=_slot_backoff_from_wire(speed[2]),
         leaving=leave[0],
         drain_deadline_ms=leave[1],
         drained=leave[2],
@@ -223,5 +238,5 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         revoking={parse_task(text): (epoch, since_ms) for text, (epoch, since_ms) in revoking.items()},
         regains=_from_task_map(regains),
         standby=set(map(parse_task, standby)),
-        warmup={parse_task(text): Warmup(best_lag=w[0], improved_ms=w[1], caught_up=w[2]) for text, w in warmup.items()},
+        warmup={parse_task(text): Warmup(*values) for text, values in warmup.items()},
     )

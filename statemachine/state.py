@@ -27,6 +27,19 @@ ASKED_MEMORY_MS = 600_000
 before it starts a process anew (5 min). Who comes later was started because somebody wants it there."""
 
 
+CRASH_BACKOFF_MS = 10_000
+"""Back-off of a member after its second crash; it doubles with each further one. This and the two below are the numbers of Kubernetes, which starts
+a container that keeps crashing again after 10 s, 20 s, 40 s, ... (CrashLoopBackOff)."""
+MOST_CRASH_BACKOFF_MS = 300_000
+CRASH_MEMORY_MS = 600_000
+"""A member that neither crashed nor joined for so long, because it runs or because it is gone, has its crashes forgotten."""
+
+
+def crash_backoff_ms(times: int) -> int:
+    """How long a member that has crashed `times` times has to run before its copies are preferred again; 0: they are (PROTOCOL D10)."""
+    return 0 if times < 2 else min(CRASH_BACKOFF_MS << min(times - 2, 10), MOST_CRASH_BACKOFF_MS)
+
+
 class GroupPhase(enum.Enum):
     """What the group waits for."""
 
@@ -59,6 +72,22 @@ class Warmup:
     best_lag: int | None
     improved_ms: int
     caught_up: bool
+    looked_lag: int | None
+    """Its lag when its speed was last measured, or as first reported; None: not reported yet."""
+    looked_ms: int
+    """When that was, or, until then, when it began. Every `warmup_stall_ms` its speed is measured (PROTOCOL M7)."""
+
+
+@attrs.define
+class SlotBackoff:
+    """Back-off of a member whose warm-ups gave up slots to others `times` times: until `until_ms` none begins on it, but of the tasks `exempt`;
+    `over` once that has passed."""
+
+    until_ms: int
+    times: int
+    over: bool = False
+    exempt: set[TaskId] = attrs.field(factory=set)
+    """Tasks that wait for a slot on this very member, and for which one was given up."""
 
 
 @attrs.define
@@ -88,6 +117,10 @@ class MemberState:
     restore_records_per_s: int = 0
     """Restore speed it measured last. Until it has measured one: that of its last incarnation, if that was still there, or the slowest that anybody
     had measured when it joined; 0: nobody had."""
+
+    measured_records_per_s: int = 0
+    """Restore speed of its own: told by it, or seen of its warm-ups, whichever came last; 0: neither. What is known of others does not count here."""
+    slot_backoff: SlotBackoff | None = None
 
     intends: bool = False
     """It said itself that it wants to leave."""
@@ -156,6 +189,20 @@ class Backoff:
 
 
 @attrs.define
+class Crashes:
+    """How often a member crashed, that is, ended without having left: put out by its session, by force, or by its own next incarnation.
+
+    Times are group time. `changed_ms`: when it crashed or joined last. `until_ms`: it is in back-off until then, counted from its join; None: it is
+    not, or not there.
+    """
+
+    times: int
+    first_ms: int
+    changed_ms: int
+    until_ms: int | None = None
+
+
+@attrs.define
 class Lost:
     """A task whose owner left or died at `since_ms` of group time. Nobody is given it before `until_ms`, on purpose; None: not decided."""
 
@@ -174,6 +221,7 @@ class Ghost:
     member_id: str
     incarnation: int
     session_timeout_ms: int
+    lease_margin_ms: int
     last_heard_ms: int
     tasks: set[TaskId]
 
@@ -227,10 +275,15 @@ class GroupState:
 
     in_flight: dict[TaskId, Movement] = attrs.field(factory=dict)
     waiting: int = 0
-    """Movements the last round wanted and had no slot for."""
+    """Movements the last round wanted and did not begin."""
+    queued: dict[TaskId, str] = attrs.field(factory=dict)
+    """Of these what waits for a warm-up slot and for nothing else -> its destination."""
     backoffs: dict[tuple[TaskId, str], Backoff] = attrs.field(factory=dict)
     nonces: dict[str, int] = attrs.field(factory=dict)
     """Join nonce -> group time at which it may be forgotten (PROTOCOL M1)."""
+
+    crashes: dict[str, Crashes] = attrs.field(factory=dict)
+    """Members, there or not, that crashed not long ago (PROTOCOL D10)."""
 
     asked: dict[str, int | None] = attrs.field(factory=dict)
     """Members that an operator asked to leave -> None once they are told; of who went without having left, the group time until which somebody
@@ -266,9 +319,26 @@ class GroupState:
         """The newest topology, None before the first."""
         return self.topologies[max(self.topologies)] if self.topologies else None
 
+    def newest_incarnation(self, member_id: str) -> int | None:
+        """The highest incarnation of this name that is a member, or is fenced and may still run; None: there is none (PROTOCOL M1)."""
+        known = [ghost.incarnation for ghost in self.ghosts.values() if ghost.member_id == member_id]
+        if member_id in self.members:
+            known.append(self.members[member_id].incarnation)
+        return max(known, default=None)
+
     def is_asked(self, member_id: str) -> bool:
         """Whether the incarnation that is there was asked to leave."""
         return self.asked.get(member_id, 0) is None
+
+    def recent_crashes(self, member_id: str) -> Crashes | None:
+        """None: it has not crashed lately, or that is forgotten."""
+        crashes = self.crashes.get(member_id)
+        return None if crashes is None or self.now_ms - crashes.changed_ms >= CRASH_MEMORY_MS else crashes
+
+    def is_crash_looping(self, member_id: str) -> bool:
+        """Whether it keeps crashing, and has not run for its back-off since: its copies are not preferred (PROTOCOL D10)."""
+        crashes = self.crashes.get(member_id)
+        return crashes is not None and crashes.until_ms is not None
 
     def is_to_be_asked(self, member_id: str) -> bool:
         """Whether an incarnation before was asked to leave, and went without having left, so that this one is to be asked too."""
@@ -284,9 +354,7 @@ class GroupState:
 
     def has_task(self, task: TaskId) -> bool:
         """Whether the newest topology has it."""
-        topology = self.topology
-        parts = () if topology is None else topology.subtopologies
-        return any(part.subtopology == task.subtopology and task.partition < part.partitions for part in parts)
+        return self._part(task) is not None
 
     def is_stateful(self, task: TaskId) -> bool:
         """Whether the newest topology has it, with state to move."""
@@ -297,6 +365,21 @@ class GroupState:
     def end_offset(self, task: TaskId, part: Subtopology) -> int:
         """Records in the task's changelogs as last observed; 0: none seen."""
         return sum(self.end_offsets.get(topic, {}).get(task.partition, 0) for topic in part.changelog_topics)
+
+    def _part(self, task: TaskId) -> Subtopology | None:
+        topology = self.topology
+        parts = () if topology is None else topology.subtopologies
+        return next((part for part in parts if part.subtopology == task.subtopology and task.partition < part.partitions), None)
+
+    def records(self, task: TaskId) -> int:
+        """`end_offset` of a task by its name; 0 for what is no task."""
+        part = self._part(task)
+        return 0 if part is None else self.end_offset(task, part)
+
+    def growth_records_per_s(self, task: TaskId) -> int:
+        """`written_records_per_s` of a task by its name; 0 for what is no task."""
+        part = self._part(task)
+        return 0 if part is None else self.written_records_per_s(task, part)
 
     def written_records_per_s(self, task: TaskId, part: Subtopology) -> int:
         """Speed at which the task's changelogs grow; 0: not at all, or it was observed less than twice."""
@@ -322,13 +405,16 @@ class GroupState:
         within = lag_within(knobs.acceptable_recovery_ms, member.lags, owned, written, member.restore_records_per_s)
         return max(knobs.acceptable_recovery_lag, within)
 
-    def runnable(self, member: MemberState) -> frozenset[int] | None:
-        """Sub-topologies the member's topology epoch knows; None: it runs the newest, so all (PROTOCOL D1)."""
+    def runnable(self, member: MemberState) -> dict[int, int] | None:
+        """Sub-topologies of the member's topology epoch -> their number of partitions there. None: it runs the newest epoch, so every task.
+
+        A member whose epoch was never declared, or is not remembered, can run nothing (PROTOCOL D1).
+        """
         topology = self.topology
         if topology is None or member.topology_epoch == topology.epoch:
             return None
         known = self.topologies.get(member.topology_epoch)
-        return frozenset() if known is None else frozenset(part.subtopology for part in known.subtopologies)
+        return {} if known is None else {part.subtopology: part.partitions for part in known.subtopologies}
 
     def learners(self, task: TaskId) -> tuple[str, ...]:
         """Members with a copy that restores, or is kept up to date, in order to take the task over. While there are any the task is being learned;

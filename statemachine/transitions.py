@@ -54,7 +54,7 @@ def group_configured(context: Context, fact: GroupConfigured) -> None:
     before = state.config
     if before is not None and before.led_by != fact.led_by and state.members:
         raise Rejected("leader_change", len(state.members))
-    margins = [member.lease_margin_ms for member in state.members.values()]
+    margins = [member.lease_margin_ms for member in state.members.values()] + [ghost.lease_margin_ms for ghost in state.ghosts.values()]
     if margins and fact.knobs.max_step_ms > min(margins):
         raise Rejected("step_exceeds_margin", fact.knobs.max_step_ms, min(margins))
     if context.refuses(fact):
@@ -67,10 +67,7 @@ def group_configured(context: Context, fact: GroupConfigured) -> None:
             warn_of_racks(context, state.members[member_id])
     if state.phase is GroupPhase.LEADING:
         _give_back_slots(context)
-    for member_id in sorted(state.members):  # deadlines may have come nearer
-        context.deadlines.watch(Timer.REVOCATION, (member_id, NO_TASK))
-        for task in sorted(state.members[member_id].warmup):
-            context.deadlines.watch(Timer.STALL, (member_id, task))
+    context.deadlines.rebuild()  # who leads, and how long a timer runs, may have changed
     context.causes.add("configured")
 
 
@@ -159,6 +156,9 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
     old = state.members.get(fact.member_id)
     if old is not None and old.incarnation == fact.incarnation:
         raise Rejected("incarnation_repeated", fact.incarnation)
+    newest = state.newest_incarnation(fact.member_id)
+    if newest is not None and fact.incarnation <= newest:
+        raise Rejected("incarnation_too_low", fact.incarnation, newest)
     if fact.lease_margin_ms < state.knobs.max_step_ms:
         raise Rejected("margin_too_small", fact.lease_margin_ms, state.knobs.max_step_ms)
     if fact.lease_margin_ms >= fact.session_timeout_ms:
@@ -186,8 +186,10 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
         lags=dict(fact.lags),
         eager=fact.eager,
         restore_records_per_s=speed,
+        measured_records_per_s=0 if old is None else old.measured_records_per_s,
     )
     state.members[fact.member_id] = member
+    context.back_off_from_crashes(fact.member_id)
     warn_of_racks(context, member)
     state.asked = {member_id: until_ms for member_id, until_ms in state.asked.items() if until_ms is None or state.is_to_be_asked(member_id)}
     context.deadlines.watch(Timer.SESSION, (fact.member_id, NO_TASK))
@@ -214,7 +216,7 @@ def lag_reported(context: Context, fact: LagReported) -> None:
     had = frozenset(task for task in member.incoming if _has_copy(member, task))
     member.report_number = fact.number
     if fact.load is not None and fact.load.restored_records_per_s >= 1:
-        member.restore_records_per_s = min(int(fact.load.restored_records_per_s), INT64_MAX)
+        member.restore_records_per_s = member.measured_records_per_s = min(int(fact.load.restored_records_per_s), INT64_MAX)
     if fact.base is None:
         member.lags = dict(fact.lags)  # ours to change: a delta must not cost more than its own size
     else:
@@ -319,6 +321,7 @@ def member_left(context: Context, fact: MemberLeft) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
     context.remove_member(member, hold_ms=0)
     context.state.asked.pop(fact.member_id, None)  # what was asked is done
+    context.state.crashes.pop(fact.member_id, None)
     context.rest_if_empty()
     context.causes.add("leave")
 
@@ -370,19 +373,31 @@ def make_current(context: Context, fact: AssignmentObserved) -> None:
     state.lost = {task: lost for task, lost in state.lost.items() if task not in state.owner}
 
 
-def _renew(context: Context, member_id: str, incarnation: int) -> MemberState:
-    """The current incarnation's lease is renewed by any valid envelope, before the content is judged (PROTOCOL M4)."""
+def _hear(context: Context, member_id: str, incarnation: int) -> MemberState | None:
+    """The sender lives: the lease of a current incarnation is renewed (PROTOCOL M4), a fenced one is waited for anew (PROTOCOL M5).
+
+    Returns the member when the incarnation is its current one, else None.
+    """
     state = context.state
     member = state.members.get(member_id)
-    if member is None or member.incarnation != incarnation:
-        ghost = state.ghosts.get(ghost_key(member_id, incarnation))
-        if ghost is not None:
-            ghost.last_heard_ms = state.now_ms  # rejected, and alive (PROTOCOL M5)
-        if member is None:
-            raise Rejected("unknown_member")
-        raise Rejected("stale_incarnation", incarnation, member.incarnation)
-    member.last_heard_ms = state.now_ms
-    return member
+    if member is not None and member.incarnation == incarnation:
+        member.last_heard_ms = state.now_ms
+        return member
+    ghost = state.ghosts.get(ghost_key(member_id, incarnation))
+    if ghost is not None:
+        ghost.last_heard_ms = state.now_ms
+    return None
+
+
+def _renew(context: Context, member_id: str, incarnation: int) -> MemberState:
+    """The current incarnation's lease is renewed by any valid envelope, before the content is judged (PROTOCOL M4)."""
+    heard = _hear(context, member_id, incarnation)
+    if heard is not None:
+        return heard
+    member = context.state.members.get(member_id)
+    if member is None:
+        raise Rejected("unknown_member")
+    raise Rejected("stale_incarnation", incarnation, member.incarnation)
 
 
 def _check_epoch(member: MemberState, epoch: int) -> None:
@@ -421,11 +436,15 @@ def _note_progress(context: Context, member: MemberState, *, declared: frozenset
         caught_up = member.is_caught_up(task, acceptable)
         if caught_up and not warmup.caught_up:
             state.backoffs.pop((task, member.member_id), None)
+            member.slot_backoff = None
             context.causes.add("ready")
         elif warmup.caught_up and not caught_up:
-            warmup.improved_ms = state.now_ms  # it fell behind again: its time to stall begins anew
+            warmup.improved_ms = warmup.looked_ms = state.now_ms  # it fell behind again: its time to stall begins anew
+            warmup.looked_lag = lag
             context.deadlines.watch(Timer.STALL, (member.member_id, task))
         warmup.caught_up = caught_up
+        if warmup.looked_lag is None and lag is not None:
+            warmup.looked_lag, warmup.looked_ms = lag, state.now_ms
         if lag is not None and (warmup.best_lag is None or lag < warmup.best_lag):
             warmup.best_lag = lag
             warmup.improved_ms = state.now_ms
@@ -478,6 +497,15 @@ def _reject(code: str) -> Transition:
     return transition
 
 
+def _external(context: Context, fact: TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled) -> None:
+    """What a member says to the leader that it does not have is rejected, and shows that the member lives, whoever leads the group."""
+    _hear(context, fact.member_id, fact.incarnation)
+    raise Rejected("external")
+
+
+_external.__name__ = "rejected:external"
+
+
 _ALWAYS: dict[type, Transition] = {
     LogOpened: log_opened,
     GroupConfigured: group_configured,
@@ -508,7 +536,8 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
     GroupPhase.LEADING: {**_LED, **_OF_MEMBERS},
     GroupPhase.SHADOWING: {
         **_ALWAYS,
-        **dict.fromkeys((TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled, LeaveRequested), _reject("external")),
+        **dict.fromkeys((TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled), _external),
+        LeaveRequested: _reject("external"),
         MemberJoined: member_joined,
         LagReported: lag_reported,
         MemberLeft: member_left,

@@ -28,9 +28,10 @@ from events.facts import (
 )
 from events.facts import Load as ReportedLoad
 from events.knobs import Knobs
+from events.parts import whole
 from events.records import DecisionRecord, Record
 from events.tasks import Lag, LagSentinel, TaskId
-from statemachine.invariants import Validator
+from statemachine.checks import StepChecker
 from statemachine.machine import GroupMachine, Load
 from statemachine.state import GroupState
 
@@ -68,12 +69,12 @@ def joined(member_id: str, incarnation: int = 1, **fields: Any) -> MemberJoined:
 
 
 class Group:
-    """A log that grows and the machine that folds it. Every step passes the validator unless `validator` is None."""
+    """A log that grows and the machine that folds it. Every step is judged by a `StepChecker`, unless `watched` is False."""
 
     def __init__(self, load: Load = registry.load, *, watched: bool = True) -> None:
         self.load = load
         self.machine = GroupMachine(load=load)
-        self.validator: Validator | None = Validator(load=load, whole_every=1) if watched else None
+        self.checker: StepChecker | None = StepChecker(load=load) if watched else None
         self.append_ms = 1_000_000
         self.records: list[Record] = []
         self.decisions: list[DecisionRecord] = []
@@ -90,8 +91,8 @@ class Group:
         record = make_record("" if isinstance(event, LogOpened) else GROUP, len(self.records), self.append_ms, event)
         self.records.append(record)
         decided = self.machine.step(record)
-        if self.validator is not None:
-            self.validator.check(record, decided, self.state)
+        if self.checker is not None:
+            self.checker(record, decided, self.machine)
         self.decisions += decided
         decisions = [each.decision for each in decided]
         for decision in decisions:
@@ -188,7 +189,7 @@ class Truthful:
     """What its last fact caused."""
 
     def is_behind(self) -> bool:
-        return any(isinstance(decision, MemberAssigned | MemberExpired) and self._is_mine(decision) for decision in self.inbox)
+        return any(isinstance(decision, MemberAssigned | MemberExpired) and self._is_mine(decision) for decision in whole(self.inbox))
 
     def _is_mine(self, decision: Any) -> bool:
         return bool(decision.member_id == self.member_id and decision.incarnation == self.incarnation)
@@ -196,7 +197,7 @@ class Truthful:
     def reads(self) -> None:
         """Applies what was decided: closes what is not active any more, opens what is, keeps the copies it is to keep."""
         inbox, self.inbox = self.inbox, []
-        for decision in inbox:
+        for decision in whole(inbox):
             if isinstance(decision, MemberAssigned) and self._is_mine(decision):
                 self.epoch = decision.assignment_epoch
                 self.active = dict(zip(decision.active, decision.tokens, strict=True))
@@ -272,7 +273,7 @@ def rejections(decisions: list[Decision]) -> list[str]:
 
 def assigned(decisions: list[Decision]) -> dict[str, MemberAssigned]:
     """The last set of each member."""
-    return {decision.member_id: decision for decision in decisions if isinstance(decision, MemberAssigned)}
+    return {decision.member_id: decision for decision in whole(decisions) if isinstance(decision, MemberAssigned)}
 
 
 def tasks(*texts: str) -> tuple[TaskId, ...]:

@@ -86,6 +86,8 @@ def instances(kind: type) -> st.SearchStrategy[Any]:
         return _assigned()
     if kind is facts.LeaveRequested:
         return _requests()
+    if kind in (decisions.MemberAssignedPart, decisions.AssignmentProposedPart):
+        return _parts(kind)
     return st.builds(kind, **_fields(kind))
 
 
@@ -96,7 +98,18 @@ def _fields(kind: Any, *without: str) -> dict[str, st.SearchStrategy[Any]]:
 @st.composite
 def _topologies(draw: st.DrawFn) -> facts.TopologyDeclared:
     parts = draw(st.lists(instances(facts.Subtopology), max_size=MOST_ITEMS, unique_by=lambda part: part.subtopology))
-    return facts.TopologyDeclared(epoch=draw(_FEW), subtopologies=tuple(sorted(parts, key=lambda part: part.subtopology)))
+    most = facts.MOST_TASKS // MOST_ITEMS
+    fitting = [attrs.evolve(part, partitions=min(part.partitions, most)) for part in sorted(parts, key=lambda part: part.subtopology)]
+    return facts.TopologyDeclared(epoch=draw(_FEW), subtopologies=tuple(fitting))
+
+
+@st.composite
+def _parts(draw: st.DrawFn, kind: Any) -> Any:
+    parts = draw(st.one_of(st.integers(2, 300), st.integers(2, fields.INT64_MAX)))
+    others = {name: draw(of) for name, of in _fields(kind, "part", "parts", "member_id", "incarnation").items()}
+    if kind is decisions.MemberAssignedPart:
+        others |= {"member_id": others["assigned"].member_id, "incarnation": others["assigned"].incarnation}
+    return kind(part=draw(st.integers(1, parts)), parts=parts, **others)
 
 
 @st.composite

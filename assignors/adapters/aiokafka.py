@@ -212,7 +212,7 @@ def deal(
         members=tuple(
             Member(
                 id=name,
-                subtopologies=frozenset(naming.topics[topic] for topic in topics),
+                subtopologies=naming.subscription(topics),
                 active=tuple(known[at] for at, owner in owners.items() if owner == name and at in known),
             )
             for name, topics in subscriptions.items()

@@ -52,7 +52,7 @@ class KafkaConnect:
         options.known_only(problem.knobs, self.name, (CONNECTORS, SCHEDULED_DELAY_MS))
         connectors = options.whole(problem.knobs, CONNECTORS, 0) if CONNECTORS in problem.knobs.options else None
         max_delay_ms = options.whole(problem.knobs, SCHEDULED_DELAY_MS, DEFAULT_DELAY_MS)
-        situation = Situation(problem)
+        situation = Situation(problem, crash_loops=False)
         awaited = _awaited(situation, problem.memory)
         if awaited:
             return _unchanged(situation, problem.memory, awaited)

@@ -54,7 +54,7 @@ class KafkaStreams:
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for any option: it has none."""
         options.known_only(problem.knobs, self.name)
-        situation = Situation(problem)
+        situation = Situation(problem, crash_loops=False)
         answer = _Answer()
         slots = Slots(problem.knobs.max_warmups)
         pools: dict[Pool, list[TaskId]] = {}

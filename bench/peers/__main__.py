@@ -23,6 +23,7 @@ from bench.peers.systems import HEARTBEAT_INTERVAL_MS, SESSION_TIMEOUT_MS, SYSTE
 from bench.peers.table import rows_of, summary_of
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
+from equipoise.output import Kind, check_files, write_file
 from tests.live.brokers import Brokers
 
 
@@ -73,6 +74,9 @@ def peers(screen: Screen, only: list[str], actions: list[str], bootstrap: str | 
     """
     logging.getLogger("aiokafka").setLevel(logging.ERROR)  # a new topic answers that it has no leader yet
     given = Load(**{("per_s" if name == "per_second" else name): value for name, value in load.items()})
+    if out is not None:
+        out.parent.mkdir(parents=True, exist_ok=True)
+    check_files(("--out", out, Kind.RESULTS))
     home = Path(tempfile.mkdtemp(prefix="equipoise-peers-")) if keep is None else keep
     runs: list[dict[str, Any]] = [each for path in beside for each in json.loads(path.read_text())["runs"]]
     try:
@@ -95,8 +99,7 @@ def peers(screen: Screen, only: list[str], actions: list[str], bootstrap: str | 
         shutil.rmtree(home, ignore_errors=True)
     document = {"environment": environment(), "session_timeout_ms": SESSION_TIMEOUT_MS, "heartbeat_interval_ms": HEARTBEAT_INTERVAL_MS, "runs": runs}
     if out is not None:
-        out.parent.mkdir(parents=True, exist_ok=True)
-        out.write_text(json.dumps(document, indent=2) + "\n")
+        write_file("--out", out, Kind.RESULTS, json.dumps({"made_by": "equipoise", **document}, indent=2) + "\n")
     tables = [Table(columns=columns, rows=rows) for columns, rows in (summary_of(runs), rows_of(runs))]
     about = (
         f"{environment()}; {given.tasks} tasks, {given.state_mb} MB of state, {given.per_s:g} records/s for each task, {standbys} standbys; "

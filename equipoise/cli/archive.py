@@ -11,8 +11,10 @@ import attrs
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.endings import resumable
 from equipoise.cli.params import LOG
 from equipoise.cli.screen import Screen
+from equipoise.output import same_place
 from events.errors import InputError
 from events.log import Log, is_archive_location, open_log
 from events.log.stored import StoredLog
@@ -54,8 +56,14 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> None:
     """
     if location.startswith("kafka://"):
         raise InputError("--to: name a file, as group.db, or an archive, as archive/")
+    if same_place(log.location, location):
+        raise InputError(f"--to {location}: that is the log to read; name another one")
     done = _Done()
-    with screen.progress("copying") as advance:
+
+    def there() -> str:
+        return f"what was copied before is in {location}, and the same command goes on from there"
+
+    with resumable(location, there), screen.progress("copying") as advance:
         while True:
             _round(log, location, done, advance)
             if not follow:
@@ -123,6 +131,9 @@ def compact(screen: Screen, location: Path) -> None:
     """
     from events.log.parquet.compact import compact
 
-    with screen.progress("compacting, in partitions") as advance:
+    def there() -> str:
+        return f"nothing in {location} is lost, and the same command goes on with what is not merged yet"
+
+    with resumable(str(location), there), screen.progress("compacting, in partitions") as advance:
         done = compact(location, advance=advance)
     screen.answer(attrs.asdict(done), f"{counted(done.before, 'file')} -> {done.after:,}: {counted(done.merged_rows, 'record')} merged")

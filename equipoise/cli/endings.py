@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
+import signal
 import sys
+import threading
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Iterator, Sequence
+from types import FrameType
 from typing import Any, Never
 
 import click
 
-from events.errors import EquipoiseError
+from equipoise.cli.screen import hide_bars
+from events.errors import EquipoiseError, StorageError
+from events.log.storage import is_out_of_space
 
 EXIT_USAGE = 2
 EXIT_DEFECT = 70  # EX_SOFTWARE of sysexits.h
 EXIT_INTERRUPTED = 130  # 128 + SIGINT, as shells have it
+EXIT_TERMINATED = 143  # 128 + SIGTERM
+EXIT_STORAGE = StorageError.exit_code
 EXIT_BROKEN_PIPE = 141  # 128 + SIGPIPE: the reader went away, which is neither a yes nor a no
 
 DEBUG = "equipoise.cli.debug"
@@ -23,7 +31,24 @@ DEBUG = "equipoise.cli.debug"
 
 def report(text: str) -> None:
     """``equipoise: <text>`` on stderr, as one line whatever is in it."""
+    hide_bars()
     click.echo(f"equipoise: {' '.join(text.split())}", err=True)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM: ends a command as Ctrl-C does, with another exit code."""
+
+
+@contextlib.contextmanager
+def resumable(place: str, what_is_there: Callable[[], str]) -> Iterator[None]:
+    """A block that writes to `place` piece by piece. When an interrupt or a full disk ends it, the user reads what is there and how to go on."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        error.add_note(what_is_there())
+        raise
+    except StorageError as error:
+        raise StorageError(place, error.reason, f"make room there; {what_is_there()}") from None
 
 
 class Endings(click.Command):
@@ -32,18 +57,22 @@ class Endings(click.Command):
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **settings: Any) -> Never:  # type: ignore[override]
         """Runs one command line (None: the process's own) and ends the process with its exit code."""
         _open_what_is_closed()
+        with _ended_by_sigterm():
+            sys.exit(self._code(args, prog_name or self.name, settings))
+
+    def _code(self, args: Sequence[str] | None, prog_name: str | None, settings: dict[str, Any]) -> int:
         try:
-            code = super().main(args, prog_name or self.name, **{**settings, "standalone_mode": False})
+            code = super().main(args, prog_name, **{**settings, "standalone_mode": False})
             sys.stdout.flush()  # --help and --version write outside of `invoke`
-        except click.Abort:
-            report("interrupted")
-            code = EXIT_INTERRUPTED
+        except click.Abort as error:
+            report("; ".join(["interrupted", *getattr(error.__cause__, "__notes__", ())]))
+            code = EXIT_TERMINATED if isinstance(error.__cause__, Terminated) else EXIT_INTERRUPTED
         except click.ClickException as error:
             report(self._usage_text(error))
             code = EXIT_USAGE
         except OSError as error:
             code = _failed(None, error)
-        sys.exit(code if isinstance(code, int) else 0)
+        return code if isinstance(code, int) else 0
 
     def invoke(self, ctx: click.Context) -> Any:
         """Runs the command; returns its exit code. Misuse and interrupts go on to `main`."""
@@ -65,6 +94,9 @@ class Endings(click.Command):
         except (EquipoiseError, OSError) as error:
             ctx.close()
             ctx.exit(_failed(ctx, error))
+        except KeyboardInterrupt as error:
+            ctx.close()
+            raise click.Abort from error
         except BaseException:
             ctx.close()
             raise
@@ -92,10 +124,27 @@ def _failed(ctx: click.Context | None, error: Exception) -> int:
         else:  # a stream without a name: ours
             report(f"the answer cannot be written: {error.strerror or error}")
             _let_go_of_stdout()
-        return EXIT_USAGE
+        return EXIT_STORAGE if is_out_of_space(error) else EXIT_USAGE
     first_line = next(iter(str(error).splitlines()), "")
     report(f"{type(error).__name__}: {first_line:.200} (a defect of equipoise: please report it, with what the same command prints under --debug)")
     return EXIT_DEFECT
+
+
+@contextlib.contextmanager
+def _ended_by_sigterm() -> Iterator[None]:
+    """Within the block SIGTERM raises Terminated. A caller that handles or ignores it, and other threads than the main one, are left alone."""
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
+        yield
+        return
+
+    def terminated(number: int, frame: FrameType | None) -> None:
+        raise Terminated
+
+    signal.signal(signal.SIGTERM, terminated)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
 def _open_what_is_closed() -> None:

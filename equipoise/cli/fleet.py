@@ -7,12 +7,13 @@ import os
 import click
 
 from equipoise.cli.command import command
+from equipoise.cli.endings import resumable
 from equipoise.cli.screen import Screen
 from replay.wording import counted
 
 
 @command("fleet", short_help="Write an archive of many simulated groups, to try jobs on.")
-@click.option("--to", "location", required=True, metavar="ARCHIVE", help="The archive to write; one that is there is replaced.")
+@click.option("--to", "location", required=True, metavar="ARCHIVE", help="The archive to write. The same fleet is continued, another one replaced.")
 @click.option("--groups", type=click.IntRange(1), default=200, show_default=True, help="How many; their sizes fall as one over the rank.")
 @click.option("--records", type=click.IntRange(1), default=5_000_000, show_default=True, help="Facts and decisions of all of them together.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything that happens.")
@@ -26,10 +27,14 @@ def fleet(screen: Screen, location: str, groups: int, records: int, seed: int, p
       equipoise fleet --to fleet/ --groups 20 --records 100000
       equipoise fleet --to fleet/
     """
-    from replay.fleet import Fleet, check_location, make_fleet
+    from replay.fleet import Fleet, check_location, groups_there, make_fleet
 
     wanted = Fleet(groups=groups, records=records, seed=seed)
     folder = check_location(location)
-    with screen.progress("simulating, in records", records) as advance:
+
+    def there() -> str:
+        return f"{location} holds {len(groups_there(wanted, folder)):,} of {counted(groups, 'group')}; the same command makes the others"
+
+    with resumable(location, there), screen.progress("simulating, in records", records) as advance:
         written = make_fleet(wanted, folder, processes=processes or os.cpu_count() or 1, advance=advance)
     screen.answer({"archive": location, "groups": groups, "records": written}, f"{counted(groups, 'group')}, {written:,} records -> {location}")

@@ -95,7 +95,12 @@ async def _status(screen: Screen, settings: LiveSettings, group: str, *, watch: 
         partition, lead = found
         if lead.machine.state.last_offset != shown or not watch:
             shown = lead.machine.state.last_offset
-            view = view_of(lead.machine)
+            try:
+                view = view_of(lead.machine)
+            except Exception:
+                if lead.halted is not None:  # by a defect, in the middle of a step: there is no state to show
+                    raise lead.halted from None
+                raise
             halted = None if lead.halted is None else str(lead.halted)
             if watch:
                 click.clear()
@@ -109,5 +114,3 @@ def _follower(settings: LiveSettings, group: str | None = None) -> Follower:
     from equipoise.worker.follower import Follower
 
     return Follower(settings, settings.topics, group)
-
-

@@ -10,8 +10,9 @@ import attrs
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import NEW_LOG, new_log
+from equipoise.cli.params import NEW_LOG
 from equipoise.cli.screen import Screen, Table
+from equipoise.output import new_log
 from events.errors import InputError
 from replay.wording import counted, day_text, span_text
 
@@ -52,7 +53,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
         folder = Path(source)
         files = Source(folder if folder.exists() else shipped_runs().get(source, folder))
     options = options_of(files, given)
-    with screen.progress(f"importing {source}") as advance:
+    with new_log(location) as log, screen.progress(f"importing {source}") as advance:
         done_before = 0
 
         def progress(done: int, total: int | None) -> None:
@@ -60,8 +61,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
             advance(max(0, done - done_before))
             done_before = done
 
-        with new_log(location) as log:
-            summary = import_history(files, log, progress, options=options)
+        summary = import_history(files, log, progress, options=options)
     screen.answer({**attrs.asdict(summary), "log": location}, *import_parts(summary, location))
 
 

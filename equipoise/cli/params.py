@@ -2,13 +2,9 @@
 
 from __future__ import annotations
 
-import contextlib
 import difflib
 import json
-import os
-import shutil
 from collections.abc import Iterable, Iterator
-from pathlib import Path
 from typing import Any
 
 import attrs
@@ -17,7 +13,7 @@ import click
 from equipoise.cli.screen import Screen
 from events.errors import FieldError, InputError
 from events.knobs import Knobs
-from events.log import Log, PartitionedLog, is_archive_location, open_log
+from events.log import Log, PartitionedLog, open_log
 from events.records import DecisionRecord, Record
 from events.tasks import TaskId, parse_task
 
@@ -50,7 +46,7 @@ LOG = _LogToRead()
 """``@click.argument("log", type=LOG)`` gives an open `events.log.Log`."""
 
 NEW_LOG = click.Path(writable=True)
-"""``@click.option("--to", type=NEW_LOG)`` gives a location for `new_log`: to be opened once all else is known to be sound."""
+"""``@click.option("--to", type=NEW_LOG)`` gives a location for `equipoise.output.new_log`: to be opened once all else is known to be sound."""
 
 TASK = _Task()
 OFFSET = click.IntRange(min=0)
@@ -63,53 +59,6 @@ def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iter
     if group is not None and isinstance(log, PartitionedLog):
         records = log.read_beside(group)
     return screen.track(records, label, log.count())
-
-
-@contextlib.contextmanager
-def new_log(location: str) -> Iterator[Log]:
-    """A new log, which takes the place of one at `location` when the block is done; all stays as it was when an exception leaves the block.
-
-    Until then it is a file of its own beside it, as ``group.part.db``. Raises what `open_log` does; what is there and is no log stays there.
-    """
-    scheme = "sqlite:///" if location.startswith("sqlite:///") else ""
-    path = Path(location.removeprefix(scheme))
-    is_archive = is_archive_location(location)
-    if (
-        (path.is_dir() and (any(path.iterdir()) or not location.endswith(("/", ".parquet"))))
-        or ("://" in location and not scheme)
-        or (path.is_file() and path.stat().st_size)
-    ):
-        open_log(location, "r").close()  # raises when that can be no log, or is none
-    part = path.with_name(f"{path.stem}.part{path.suffix}")
-    try:
-        with _opened(f"{part}/" if is_archive else f"{scheme}{part}", part, path) as log, log.transaction():
-            yield log
-        _remove(path, *_beside(path))
-        os.replace(part, path)
-    finally:
-        with contextlib.suppress(OSError):
-            _remove(part, *_beside(part))
-            part.unlink(missing_ok=True)
-
-
-def _opened(location: str, part: Path, path: Path) -> Log:
-    try:
-        return open_log(location, "w")
-    except InputError as error:
-        raise InputError(f"--to {str(error).replace(str(part), str(path))}") from None
-
-
-def _beside(path: Path) -> tuple[Path, Path]:
-    """The files that SQLite may have left beside a log."""
-    return Path(f"{path}-wal"), Path(f"{path}-shm")
-
-
-def _remove(path: Path, *beside: Path) -> None:
-    """A log, and what stands beside it; an archive with all that is in it, a file only as what takes its place replaces it."""
-    for name in beside:
-        name.unlink(missing_ok=True)
-    if path.is_dir():
-        shutil.rmtree(path)
 
 
 def with_settings(knobs: Knobs, settings: Iterable[str]) -> Knobs:

@@ -9,6 +9,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
+from equipoise.output import rewrite_file
 from events.errors import InputError
 
 
@@ -40,7 +41,7 @@ def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
     for path in screen.track(paths, "playing", len(paths)):
         outcome = play_file(path)
         if rewrite and not outcome.disagreements and not outcome.matches:
-            path.write_text(outcome.text, encoding="utf-8")
+            rewrite_file("--rewrite", path, outcome.text)
         holds = outcome.holds or (rewrite and not outcome.disagreements)
         found = list(outcome.disagreements)
         documents.append({"file": str(path), "holds": holds, "diff": outcome.diff(), "disagreements": found, "text": outcome.text})

@@ -109,6 +109,7 @@ class Screen:
         ]
         with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True), transient=True, redirect_stdout=False) as bar:
             task = bar.add_task(label, total=total)
+            _bars.append(bar)
             waiting = 0
             drawn_s = time.monotonic()
 
@@ -120,7 +121,10 @@ class Screen:
                     bar.advance(task, waiting)
                     waiting, drawn_s = 0, now_s
 
-            yield advance
+            try:
+                yield advance
+            finally:
+                _bars.remove(bar)
             bar.advance(task, waiting)
 
     def track(self, items: Iterable[T], label: str, total: int | None = None, *, streams_output: bool = False) -> Iterator[T]:
@@ -129,6 +133,16 @@ class Screen:
             for item in items:
                 yield item
                 advance(1)
+
+
+_bars: list[rich.progress.Progress] = []
+"""Those that are on the terminal."""
+
+
+def hide_bars() -> None:
+    """Takes progress bars off the terminal: an error may be reported while the frame that holds one is still there."""
+    for bar in _bars:
+        bar.stop()
 
 
 def _draw(table: Table) -> None:

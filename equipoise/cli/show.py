@@ -15,7 +15,7 @@ from events.tasks import TaskId
 from replay.wording import counted, day_text, lag_text, span_text
 
 if TYPE_CHECKING:
-    from replay.show import CopyRow, GroupView, TaskRow
+    from replay.show import CopyRow, GroupView, MemberRow, TaskRow
 
 _MOST_NAMED = 12
 """Tasks named in one cell; the rest is a number. `--json` has all."""
@@ -67,7 +67,7 @@ def members_table(view: GroupView) -> Table:
         (
             member.member_id,
             member.incarnation,
-            "LEAVING" if member.leaving and not member.released else "RELEASED" if member.released else member.phase,
+            _state(member),
             member.capacity,
             len(member.active),
             len(member.standby),
@@ -81,6 +81,16 @@ def members_table(view: GroupView) -> Table:
     ]
     columns = ("member", "incarnation", "state", "capacity", "active", "standby", "warmup", "revoking", "epoch applied", "silent", "active tasks")
     return Table(columns=columns, rows=rows, title=counted(len(rows), "member"))
+
+
+def _state(member: MemberRow) -> str:
+    if member.released:
+        return "RELEASED"
+    if member.leaving:
+        return "LEAVING"
+    if member.crash_backoff_ms is not None:
+        return f"{member.phase}, crashed {member.crashes} times, back-off {span_text(member.crash_backoff_ms)}"
+    return member.phase
 
 
 def tasks_table(tasks: Iterable[TaskRow]) -> Table:

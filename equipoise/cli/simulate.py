@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterable, Iterator, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG, NEW_LOG, new_log, read, with_settings
+from equipoise.cli.params import LOG, NEW_LOG, read, with_settings
 from equipoise.cli.screen import Screen, Table
+from equipoise.output import new_log, same_place
 from events.errors import InputError
 from events.knobs import Knobs
 from events.log import Log
@@ -73,11 +73,6 @@ def simulate(
         result = simulate(exogenous, simulation, sink=sink, progress=progress)
     document = {**result.as_json(), "log": location, "fit": fitted.as_json(), "restore_records_per_s": speed}
     screen.answer(document, *simulation_parts(result, fitted, speed, location))
-
-
-def same_place(one: str, other: str) -> bool:
-    """Whether two locations of logs are the same file."""
-    return Path(one.removeprefix("sqlite:///")).resolve() == Path(other.removeprefix("sqlite:///")).resolve()
 
 
 def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: bool) -> tuple[Exogenous, Fit]:

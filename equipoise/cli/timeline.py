@@ -11,7 +11,7 @@ from equipoise.cli.command import command
 from equipoise.cli.explain import moves_table
 from equipoise.cli.params import LOG, OFFSET, read
 from equipoise.cli.screen import Screen, Table
-from events.errors import InputError
+from equipoise.output import Kind, check_files, write_file
 from events.log import Log
 from replay.wording import cause_text, clock_text, counted, day_text, span_text
 
@@ -20,12 +20,13 @@ if TYPE_CHECKING:
 
 _MOST_ROWS = 40
 """Rows of a table on the screen; `--all` and `--json` have all."""
+_FILE = click.Path(dir_okay=False, path_type=Path)
 
 
 @command("timeline", short_help="Who owned what when: tables, and one self-contained HTML page.")
 @click.argument("log", type=LOG)
-@click.option("--html", "html_path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write the page to FILE as well.")
-@click.option("--svg", "svg_path", type=click.Path(dir_okay=False, path_type=Path), metavar="FILE", help="Write it as one still picture to FILE.")
+@click.option("--html", "html_path", type=_FILE, metavar="FILE", help="Write the page to FILE as well; an earlier page there is replaced.")
+@click.option("--svg", "svg_path", type=_FILE, metavar="FILE", help="Write one still picture to FILE; an earlier picture there is replaced.")
 @click.option("--at", "until_offset", type=OFFSET, metavar="OFFSET", help="Up to this fact; default: the last.")
 @click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
 @click.option("--all", "everything", is_flag=True, help="Every move, round and interval, however many.")
@@ -46,13 +47,11 @@ def timeline(
     """
     from replay.timeline import build_timeline, render_page, render_picture, timeline_document
 
+    check_files(("--html", html_path, Kind.PAGE), ("--svg", svg_path, Kind.PICTURE))
     built = build_timeline(read(screen, log, "folding", group), group=group, until_offset=until_offset)
-    for option, path, render in (("--html", html_path, render_page), ("--svg", svg_path, render_picture)):
+    for option, path, kind, render in (("--html", html_path, Kind.PAGE, render_page), ("--svg", svg_path, Kind.PICTURE, render_picture)):
         if path is not None:
-            try:
-                path.write_text(render(built), encoding="utf-8")
-            except OSError as error:
-                raise InputError(f"{option} {path}: {error.strerror}; name a file that can be written") from None
+            write_file(option, path, kind, render(built))
             screen.remark(f"wrote {path}")
     screen.answer(timeline_document(built), *timeline_parts(built, None if everything else _MOST_ROWS))
 

@@ -10,6 +10,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, knob_value, read
 from equipoise.cli.screen import Screen, Table
+from equipoise.output import Kind, check_files, file_name, write_file
 from events.errors import EquipoiseError, InputError
 from events.log import Log
 from events.records import Record
@@ -32,9 +33,7 @@ MEASURES = (
 
 @command("what-if", short_help="What other settings would have cost, and whether to change any.")
 @click.argument("log", type=LOG)
-@click.option(
-    "--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML with configurations; may be repeated."
-)
+@click.option("--config", "files", multiple=True, type=click.Path(path_type=Path), metavar="FILE", help="TOML with configurations; may be repeated.")
 @click.option(
     "--sweep", "dimensions", multiple=True, metavar="NAME=V1,V2,...", help="Values of a setting, of assignor or announce_closes; several: all pairs."
 )
@@ -73,6 +72,8 @@ def what_if(
 
     asked = [each for path in files for each in read_configurations(path)] + swept(dimensions)
     names = [group] if group is not None else groups_of(screen, log)
+    pictures = dict.fromkeys(names) if svg_path is None else _pictures(svg_path, names)
+    check_files(*(("--svg", path, Kind.PICTURE) for path in pictures.values()))
     answers = []
     failed = []
     for name in names:
@@ -102,12 +103,9 @@ def what_if(
             answer = what_if_recorded(recording, tried, seeds=range(seeds), restore_records_per_s=restore_speed, progress=progress)
         advice = advise(answer)
         answers.append((answer, advice))
-        if svg_path is not None:
-            path = svg_path if len(names) == 1 else svg_path.with_stem(f"{svg_path.stem}-{name}")
-            try:
-                path.write_text(render_what_if(answer, advice), encoding="utf-8")
-            except OSError as error:
-                raise InputError(f"--svg {path}: {error.strerror}; name a file that can be written") from None
+        path = pictures[name]
+        if path is not None:
+            write_file("--svg", path, Kind.PICTURE, render_what_if(answer, advice))
             screen.remark(f"wrote {path}")
     parts: list[str | Table] = []
     for answer, advice in answers:
@@ -115,6 +113,13 @@ def what_if(
     parts += [f"{each['group']} could not be answered: {each['error']}" for each in failed]
     screen.answer({"seeds": seeds, "groups": [document(answer, advice) for answer, advice in answers], "failed": failed}, *parts)
     return 1 if failed else 0
+
+
+def _pictures(path: Path, names: list[str]) -> dict[str, Path]:
+    """Group -> the file of its picture."""
+    if len(names) == 1:
+        return {names[0]: path}
+    return {name: path.with_stem(f"{path.stem}-{file_name(name)}") for name in names}
 
 
 def swept(dimensions: tuple[str, ...]) -> list[Configuration]:

@@ -22,6 +22,7 @@ from equipoise.member.host import Host
 from equipoise.member.options import MemberOptions
 from equipoise.member.runner import Callback, Handler
 from equipoise.member.work import AskedCallback, StandbyCallback
+from events import codec, fields
 from events.errors import InputError
 from events.facts import TopologyDeclared
 from events.log.kafka.connection import Connection
@@ -69,6 +70,8 @@ class Member:
         lead: bool | WorkerSettings = False,
         **options: Any,
     ) -> None:
+        fields.check_name("Member.group", group)
+        fields.check_name("Member.member_id", member_id)
         self.group = group
         self.member_id = member_id
         self._handler = handler
@@ -80,6 +83,7 @@ class Member:
             if name not in known:
                 raise InputError(f"Member: no such option {name!r}; there are: {', '.join(sorted(known))}")
         self._options = MemberOptions(**options)
+        self._check_facts()
         self._host: Host | None = None
         self._leads = lead
         self._lead: LeadHere | None = None
@@ -182,6 +186,17 @@ class Member:
         if self._host is None:
             raise InputError("Member: enter it first: async with Member(...) as member")
         return self._host
+
+    def _check_facts(self) -> None:
+        """Raises InputError for what no fact of this member could say."""
+        for index, part in enumerate(self._topology.subtopologies):
+            for names in ("source_topics", "changelog_topics"):
+                for topic in getattr(part, names):
+                    fields.check_name(f"topology.subtopologies[{index}].{names}", topic)
+        codec.encode(self._topology)
+        if self._options.group_config is not None:
+            fields.check_name("group_config.assignor", self._options.group_config.assignor)
+            codec.encode(self._options.group_config)
 
     async def _check_topics(self) -> None:
         for part in self._topology.subtopologies:

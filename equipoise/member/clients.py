@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from equipoise.member.options import MemberOptions
+from equipoise.member.origin import transactional_id
 from events.log.kafka.clients import abandon_producer, call_off, start_client, stop_client
 from events.log.kafka.connection import Connection
 from events.tasks import TaskId
@@ -54,6 +55,11 @@ class TaskClients:
         self.consumer: Any = None
         """Of the sources; it fetches nothing before it is placed and resumed."""
 
+    @property
+    def transactional_id(self) -> str:
+        """Of the producer, with exactly_once."""
+        return transactional_id(self._group, str(self._task))
+
     def connect(self) -> None:
         """Begins to connect, if it has not begun."""
         from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
@@ -62,7 +68,7 @@ class TaskClients:
             connection, options = self._connection.options(), self._options
             writing: dict[str, Any] = {"enable_idempotence": True}
             if options.transactional:
-                writing = {"transactional_id": f"{self._group}/{self._task}", "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
+                writing = self._transactional(self.transactional_id)
             timeout_ms = options.request_timeout_ms
             self.producer = AIOKafkaProducer(**connection, **writing, request_timeout_ms=timeout_ms, retry_backoff_ms=RETRY_BACKOFF_MS)
             self.consumer = AIOKafkaConsumer(
@@ -78,6 +84,21 @@ class TaskClients:
         await self._connecting
         if self._options.transactional:
             await self.producer._sender.start()
+
+    async def end_transactions(self, of: str) -> None:
+        """Fences the producer that writes with the transactional id `of`, and ends its transaction. Raises what Kafka's clients raise."""
+        from aiokafka import AIOKafkaProducer
+
+        timeout_ms = self._options.request_timeout_ms
+        producer = AIOKafkaProducer(
+            **self._connection.options(), **self._transactional(of), request_timeout_ms=timeout_ms, retry_backoff_ms=RETRY_BACKOFF_MS
+        )
+        await start_client(producer)
+        await abandon_producer(producer)
+
+    @staticmethod
+    def _transactional(of: str) -> dict[str, Any]:
+        return {"transactional_id": of, "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
 
     async def close(self) -> None:
         """Lets go of both, of what was never begun."""
@@ -97,7 +118,7 @@ class TaskClients:
             from aiokafka.client import CoordinationType
 
             await start_client(_Introduction(self.producer))
-            await self.producer._sender._find_coordinator(CoordinationType.TRANSACTION, f"{self._group}/{self._task}")
+            await self.producer._sender._find_coordinator(CoordinationType.TRANSACTION, self.transactional_id)
         else:
             await start_client(self.producer)
         for topic in self._changelogs:

@@ -7,13 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 import msgpack
 
+from equipoise.member.fencing import RESERVED_PREFIX, SOURCES_KEY
 from equipoise.member.stores import Change, StateStore
 from events.errors import InputError
 from events.tasks import TaskId
-
-SOURCES_KEY = b"\x00equipoise.sources"
-"""Key of the changelog record that ends each commit with the guarantee at_least_once: how far into its sources the state before it goes. So a new
-owner begins where the state ends, even when a paused former owner has committed other offsets meanwhile."""
 
 
 @attrs.frozen
@@ -40,13 +37,17 @@ class State:
 
     def put(self, key: bytes, value: bytes) -> None:
         """Sets `key`, from here on and, once it is committed, for ever."""
-        if key.__class__ is not bytes or value.__class__ is not bytes or key == SOURCES_KEY:
+        if value.__class__ is not bytes:
             raise InputError(f"put({key!r:.40}, {value!r:.40}): state has bytes as keys and values")
-        self._written[key] = value
+        self._written[_of_application(key)] = value
 
     def delete(self, key: bytes) -> None:
         """Removes `key`."""
-        self._written[key] = None
+        self._written[_of_application(key)] = None
+
+    def write_again(self, changes: Iterable[Change]) -> None:
+        """Adds what the state already holds to what is to be committed."""
+        self._written.update(changes)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         """Every key with its value, in rising order of the keys."""
@@ -56,7 +57,7 @@ class State:
                 yield from _there(*written.pop())
             if written and written[-1][0] == key:
                 yield from _there(*written.pop())
-            elif key != SOURCES_KEY:
+            elif not key.startswith(RESERVED_PREFIX):
                 yield key, value
         while written:
             yield from _there(*written.pop())
@@ -67,6 +68,14 @@ class State:
 
     def committed(self) -> None:
         self._written.clear()
+
+
+def _of_application(key: bytes) -> bytes:
+    if key.__class__ is not bytes:
+        raise InputError(f"key {key!r:.40}: state has bytes as keys and values")
+    if key.startswith(RESERVED_PREFIX):
+        raise InputError(f"key {key!r:.60}: keys that begin with {RESERVED_PREFIX!r} are the member's own; use another key")
+    return key
 
 
 def _there(key: bytes, value: bytes | None) -> Iterator[tuple[bytes, bytes]]:
@@ -80,7 +89,7 @@ class TaskContext:
     def __init__(self, task: TaskId, token: int, states: Mapping[str, State]) -> None:
         self.task = task
         self.token = token
-        """Fencing token: of two writers of a task, the one with the larger token is the later one (PROTOCOL M6)."""
+        """Fencing token. Of two grants of this task by one log, the one with the larger token is the later one (docs/protocol.md#m6)."""
         self.states = states
         """Changelog topic -> state."""
         self.outputs: list[Output] = []
@@ -114,7 +123,7 @@ def pack_sources(positions: Mapping[tuple[str, int], int]) -> bytes:
 
 
 def read_sources(states: Mapping[str, State]) -> dict[tuple[str, int], int]:
-    """How far into its sources the state of a task surely goes; what is not named is not known."""
+    """(topic, partition) -> offset of the next source record, where every changelog of the task says one: the lowest of them."""
     known: dict[tuple[str, int], int] = {}
     for index, state in enumerate(states.values()):
         value = state.store.get(SOURCES_KEY)

@@ -1,15 +1,17 @@
-"""The state directory: whose it is, and where each task's stores are.
+"""The state directory: which process owns it, where each task's stores are, and what proves that the former owner is dead.
 
 ::
 
     <state directory>/<group>/<member id>/
-        lock                      held by the process that is this member, for as long as it lives
-        incarnation.json          the last incarnation that began here
+        lock                      locked (flock) by the process that is this member, for as long as it lives
+        incarnation.json          the last incarnation that began here, and what was locked for it
         tasks/0_3/<changelog>/    the store of task 0_3 for one of its changelog topics
 
-Names are percent-encoded. Who gets the lock knows that whoever had it is dead, and with it the incarnation written down here: that is the proof
-of `MemberJoined.ended_incarnation` (PROTOCOL M5). It holds where the lock does: on a file system of this machine, not on a shared one whose server
-may forget its locks.
+Names are percent-encoded.
+
+`MemberJoined.ended_incarnation` claims that an incarnation is dead (docs/protocol.md#m5). The lock is the proof, if it is the same lock in the same
+boot of the same machine: a copy of this directory has a lock of its own, which is free while the original's owner lives. So `begin` records the
+boot id and the device and inode of the lock file beside the incarnation, and the claim is made only if both are what this process holds now.
 """
 
 from __future__ import annotations
@@ -20,11 +22,16 @@ import os
 import shutil
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 from urllib.parse import quote, unquote
 
 from events.errors import FieldError, InputError
 from events.tasks import TaskId, parse_task
+
+FORMAT = 2
+"""Of incarnation.json. Format 1 was written without what proves a death."""
+BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
+"""Linux; the same for all containers of one machine. Elsewhere there is no such file, and so no proof."""
 
 
 class StateDirectory:
@@ -48,24 +55,53 @@ class StateDirectory:
             os.close(self._lock)
             problem = f"a live process has {self.folder}"
             raise InputError(f"state_directory: {problem}; a member id is for one process at a time, so give this one another") from None
+        former = self._read()
+        self.last_incarnation: int | None = former.get("incarnation")
+        """The last incarnation that began in this directory, or in the one that it is a copy of. None: none, or the file is unreadable."""
+        log_id = former.get("log_id")
+        self.last_log_id: str | None = log_id if isinstance(log_id, str) else None
+        """The log that it joined; None: unknown."""
+        self.unproven = "" if self.last_incarnation is None else self._why_unproven(former)
+        """Why it is not certain that `last_incarnation` is dead; "" when it is certain, or when there was none."""
 
     @property
-    def last_incarnation(self) -> int | None:
-        """The last one that began here. Its process is dead, or is this one. None: none did, or nobody can tell."""
-        try:
-            written = json.loads(self._incarnation.read_text())["incarnation"]
-        except (OSError, ValueError, KeyError, TypeError):
-            return None
-        return written if written.__class__ is int and written >= 0 else None
+    def ended_incarnation(self) -> int | None:
+        """The incarnation that is proven dead: nothing of it runs anywhere. None: there is no proof."""
+        return None if self.unproven else self.last_incarnation
 
-    def begin(self, incarnation: int) -> None:
-        """Writes down that `incarnation` begins. To be done before it joins."""
+    def begin(self, incarnation: int, log_id: str | None = None) -> None:
+        """Records on disk that `incarnation` begins in the log `log_id`, and which lock it holds. Call it before the incarnation joins."""
         part = self._incarnation.with_suffix(".part")
         with open(part, "w") as file:
-            json.dump({"incarnation": incarnation}, file)
+            json.dump({"format": FORMAT, "incarnation": incarnation, "log_id": log_id, **self._holds()}, file)
             file.flush()
             os.fsync(file.fileno())
         part.replace(self._incarnation)
+
+    def _read(self) -> dict[str, Any]:
+        try:
+            written = json.loads(self._incarnation.read_text())
+        except (OSError, ValueError):
+            return {}
+        incarnation = written.get("incarnation") if isinstance(written, dict) else None
+        return written if incarnation.__class__ is int and incarnation >= 0 else {}
+
+    def _holds(self) -> dict[str, Any]:
+        """What this process holds now: the boot id of this machine, and device and inode of the lock file."""
+        lock = os.fstat(self._lock)
+        return {"boot_id": _boot_id(), "lock": [lock.st_dev, lock.st_ino]}
+
+    def _why_unproven(self, former: dict[str, Any]) -> str:
+        holds = self._holds()
+        if former.get("format") != FORMAT:
+            return "the directory was written by another version of equipoise"
+        if holds["boot_id"] is None:
+            return f"this system has no {BOOT_ID}, by which one boot of one machine is known"
+        if former.get("boot_id") != holds["boot_id"]:
+            return "it began on another machine, or before this one was booted"
+        if former.get("lock") != holds["lock"]:
+            return "the lock file is another one: the directory was copied or restored, or the file was replaced"
+        return ""
 
     def store(self, task: TaskId, topic: str) -> Path:
         """The folder of one store."""
@@ -100,3 +136,10 @@ class StateDirectory:
 def _name(text: str) -> str:
     name = quote(text, safe="")
     return name.replace(".", "%2E") if name.startswith(".") else name
+
+
+def _boot_id() -> str | None:
+    try:
+        return BOOT_ID.read_text().strip() or None
+    except OSError:
+        return None

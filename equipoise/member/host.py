@@ -11,7 +11,7 @@ import contextlib
 import logging
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 
 from equipoise.member.directory import StateDirectory
 from equipoise.member.link import RETRY_S, Link
@@ -21,15 +21,19 @@ from equipoise.member.runner import Callback, Handler
 from equipoise.member.threads import LoopThread
 from equipoise.member.throttle import Throttle
 from equipoise.member.work import AskedCallback, RunnerFactory, Shared, StandbyCallback, Work
-from events.errors import EquipoiseError, FieldError
+from events.errors import DamagedError, EquipoiseError, FieldError, InputError
 from events.facts import Fact, GroupConfigured, LagReported, TopologyDeclared
 from events.log.kafka.connection import Connection
-from events.records import DecisionRecord
-from events.tasks import TaskId
+from events.records import DecisionRecord, UnreadDecision
+from events.tasks import TaskId, tasks_text
 from statemachine.member import End, MemberSession, MemberSettings, Reception
 
 _LOG = logging.getLogger(__name__)
 LONGEST_REJOIN_WAIT_S = 5.0
+MOST_OUTRUN = 3
+"""How often in a row a process whose clock is behind joins above the incarnation that is there, before it takes itself for the older one."""
+LONGEST_WAIT_AFTER_GIVING_UP_S = 60.0
+"""When it cannot read what it is told, or fails: it takes somebody, or another build of the worker, to mend that."""
 LAST_WORD_S = 10.0
 """How long MemberLeft may take to be appended before the process goes without it."""
 
@@ -56,7 +60,18 @@ class Host:
         on_asked: AskedCallback | None,
     ) -> None:
         self._directory = None if options.state_directory is None else StateDirectory(options.state_directory, group, member_id)
-        self._proven_dead = None if self._directory is None else self._directory.last_incarnation
+        self._last_incarnation = None if self._directory is None else self._directory.last_incarnation
+        self._proven_dead = None if self._directory is None else self._directory.ended_incarnation
+        self._log_id = None if self._directory is None else self._directory.last_log_id
+        """Of the log that was joined last."""
+        self._declared_in = ""
+        """Of the log that was told the topology."""
+        if self._directory is not None and self._directory.unproven:
+            _LOG.info(
+                "member %s: no proof that incarnation %d is dead (%s); if the leader still lists it, its tasks wait for one session timeout",
+                member_id, self._last_incarnation, self._directory.unproven,
+            )  # fmt: skip
+        self._outrun = 0
         self._connection = connection
         self._group = group
         self._member_id = member_id
@@ -69,8 +84,10 @@ class Host:
         self._wake = asyncio.Event()
         self._leaving = self._closing = False
         self._error: BaseException | None = None
+        self._gave_up_because = ""
         self._link = Link(
-            connection, group, options, received=self._received, read_up_to_end=self._read_up_to_end, acknowledged=self._acknowledged
+            connection, group, options, received=self._received, read_up_to_end=self._read_up_to_end, went_back=self._went_back,
+            replaced=self._replaced, acknowledged=self._acknowledged,
         )  # fmt: skip
         self._restorer = Restorer(
             connection,
@@ -78,7 +95,6 @@ class Host:
              for part in topology.subtopologies if part.stateful for partition in range(part.partitions)},
             options.stores,
             self._directory,
-            committed_only=options.transactional,
             throttle=Throttle(options.restore_records_per_s, options.restore_bytes_per_s),
             ready_lag_records=options.ready_lag_records,
             ends_every_s=options.heartbeat_interval_ms / 1_000,
@@ -86,7 +102,7 @@ class Host:
             failed=self.fail,
         )  # fmt: skip
         self.shared = Shared(self._new_session())
-        runners = RunnerFactory(connection, group, topology, options, handler, on_assigned, on_revoked)
+        runners = RunnerFactory(connection, group, topology, options, handler, on_assigned, on_revoked, lambda: self._link.log_id)
         self.work = Work(
             self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked,
             None if self._directory is None else self._directory.folder, wake=self.wake, fail=self.fail, call=self._call,
@@ -162,7 +178,7 @@ class Host:
     # Lives, in the member's own loop
 
     async def _live(self) -> None:
-        helpers = [asyncio.ensure_future(each) for each in (self._link.speak(), self._link.read(), self._link.probe())]
+        helpers = [asyncio.ensure_future(self._keep_going(each)) for each in (self._link.speak, self._link.read, self._link.probe)]
         for each in helpers:
             each.add_done_callback(self._helper_ended)
         try:
@@ -178,6 +194,30 @@ class Host:
                 each.cancel()
             self._app.call_soon_threadsafe(self._tell_over)
 
+    async def _keep_going(self, job: Callable[[], Awaitable[None]]) -> None:
+        """Runs one of the link's endless jobs. An error ends the incarnation and not the member: the next incarnation begins where the log is then.
+
+        Raises InputError, because only the application or its operator can mend its cause.
+        """
+        while True:
+            try:
+                await job()
+            except InputError:
+                raise
+            except DamagedError as error:
+                self._give_up(End.UNREADABLE, str(error))
+            except Exception as error:  # noqa: BLE001  # whatever it is, the next incarnation may be free of it
+                _LOG.exception("group %s: member %s cannot go on", self._group, self._member_id)
+                self._give_up(End.FAILED, repr(error))
+            await asyncio.sleep(RETRY_S)
+
+    def _give_up(self, how: End, why: str) -> None:
+        with self.shared.lock:
+            if self.session.joined:
+                self._gave_up_because = why
+                self.session.give_up(how, boot_ms())
+        self._wake.set()
+
     def _helper_ended(self, helper: asyncio.Future[None]) -> None:
         if not helper.cancelled() and (error := helper.exception()) is not None:
             self.fail(error)
@@ -192,28 +232,55 @@ class Host:
 
     async def _lives(self) -> None:
         wait_s = RETRY_S
-        declared = False
         while not self._closing:
             begun_s = time.monotonic()
-            if not await self._join(declare=not declared):
+            if not await self._join():
                 return
-            declared = True
             await self._one_life()
             if await self._ends_for_good():
                 return
             self._proven_dead = self.session.incarnation  # nothing of it runs any more
-            quickly = time.monotonic() - begun_s < LONGEST_REJOIN_WAIT_S
-            wait_s = min(LONGEST_REJOIN_WAIT_S, 2 * wait_s) if quickly else RETRY_S
-            await asyncio.sleep(wait_s)
+            self._last_incarnation = max(self._proven_dead, self._last_incarnation or 0)
+            gave_up = self.session.ended in (End.UNREADABLE, End.FAILED)
+            longest_s = LONGEST_WAIT_AFTER_GIVING_UP_S if gave_up else LONGEST_REJOIN_WAIT_S
+            wait_s = min(longest_s, 2 * wait_s) if time.monotonic() - begun_s < longest_s else RETRY_S
+            self._log_end(wait_s)
+            await self._rest(wait_s, also_until_leaving=gave_up)
+            if gave_up and self._leaving:
+                return
             with self.shared.lock:
                 self.shared.session = self._new_session()
                 self.work.begin_life()
 
+    async def _rest(self, seconds: float, *, also_until_leaving: bool = False) -> None:
+        """Waits, but no longer than until the member is closed or, if asked for, wants to leave."""
+        end_s = time.monotonic() + seconds
+        while not (self._closing or (also_until_leaving and self._leaving)) and (left_s := end_s - time.monotonic()) > 0:
+            self._wake.clear()
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), left_s)
+
+    def _log_end(self, wait_s: float) -> None:
+        session = self.session
+        if session.ended is End.UNREADABLE:
+            _LOG.error(
+                "group %s: member %s has stopped its tasks and left the group, because it cannot read what it is ordered to do: %s. "
+                "It joins again in %.1f s",
+                self._group, self._member_id, self._gave_up_because, wait_s,
+            )  # fmt: skip
+        elif session.ended is End.FAILED:
+            _LOG.error("group %s: member %s failed: %s. It joins again in %.1f s", self._group, self._member_id, self._gave_up_because, wait_s)
+        elif session.ended in (End.LOG_REPLACED, End.LOG_WENT_BACK):
+            what = "its topics are those of another log" if session.ended is End.LOG_REPLACED else "decisions are gone from it"
+            _LOG.error("group %s: member %s has stopped its tasks: log %s is not what it was; %s", self._group, self._member_id, self._log_id, what)
+        else:
+            _LOG.warning("member %s, incarnation %d has ended: %s %s", self._member_id, session.incarnation, session.ended, session.end_cause)
+
     def _new_session(self) -> MemberSession:
         given = self._options
-        incarnation = time.time_ns() // 1_000
-        if self._proven_dead is not None:
-            incarnation = max(incarnation, self._proven_dead + 1)
+        incarnation = _clock()
+        if self._last_incarnation is not None:
+            incarnation = max(incarnation, self._last_incarnation + 1)
         session = MemberSession(
             MemberSettings(
                 member_id=self._member_id,
@@ -226,37 +293,57 @@ class Host:
                 topology_epoch=self._topology.epoch,
                 join_nonce=uuid.uuid4().hex,
                 ended_incarnation=self._proven_dead,
+                former_log_id=self._log_id,
                 heartbeat_interval_ms=given.heartbeat_interval_ms,
                 ready_lag_records=given.ready_lag_records,
                 stateful_subtopologies=frozenset(part.subtopology for part in self._topology.subtopologies if part.stateful),
+                partitions={part.subtopology: part.partitions for part in self._topology.subtopologies},
             )
         )
         if self._leaving:
             session.intend_leave()
         return session
 
-    async def _join(self, *, declare: bool) -> bool:
+    async def _join(self) -> bool:
         """Places the reader and says MemberJoined. False: it was closed before."""
         from aiokafka.errors import KafkaError
 
         self._link.forget()
-        if self._directory is not None:
-            self._directory.begin(self.session.incarnation)
+        wait_s, told = RETRY_S, ""
         while not self._closing:
             try:
-                last_number, asked_ms = await self._link.place()
-            except KafkaError as error:
-                _LOG.info("group %s: cannot join now: %r", self._group, error)
-                await asyncio.sleep(RETRY_S)
+                placed = await self._link.place()
+                with self.shared.lock:
+                    now_ms = boot_ms()
+                    self.session.reader_placed(
+                        log_id=placed.log_id, last_number=placed.last_number, sent_ms=placed.asked_ms, answered_ms=now_ms
+                    )  # fmt: skip
+                    waits_s = (self.session.join_from_ms - now_ms) / 1_000
+                if waits_s > 0:
+                    if told != placed.log_id:
+                        told = placed.log_id
+                        _LOG.warning(
+                            "group %s: log %s has replaced log %s; member %s joins it in %.1f s, when members of the former one have stopped",
+                            self._group, placed.log_id, self._log_id, self._member_id, waits_s,
+                        )  # fmt: skip
+                    await self._rest(waits_s)
+                    continue
+                if self._directory is not None:
+                    self._directory.begin(self.session.incarnation, placed.log_id)
+            except (KafkaError, EquipoiseError, OSError) as error:
+                _LOG.warning("group %s: member %s cannot join now: %r", self._group, self._member_id, error)
+                await self._rest(wait_s)
+                wait_s = min(LONGEST_REJOIN_WAIT_S, 2 * wait_s)
                 continue
             with self.shared.lock:
                 now_ms = boot_ms()
-                if now_ms - asked_ms >= self._options.lease_ms // 2 or self._closing:
+                if now_ms - placed.asked_ms >= self._options.lease_ms // 2 or self._closing:
                     continue
-                self.session.reader_placed(last_number=last_number, sent_ms=asked_ms)
                 self.work.tell_progress(now_ms)
                 joined = self.session.join(now_ms)
-            if declare:
+            self._log_id = placed.log_id
+            if self._declared_in != placed.log_id:
+                self._declared_in = placed.log_id
                 self._link.say(self._topology)
             self._link.say(joined)
             self._link.begin_reading()
@@ -297,8 +384,12 @@ class Host:
         if session.ended is End.LEASE_LAPSED and not session.end_cause:
             with contextlib.suppress(TimeoutError):  # what was decided about it meanwhile is read first; if that can be read
                 await asyncio.wait_for(self._link.probe_once(), self._options.lease_ms / 1_000)
-        _LOG.warning("member %s, incarnation %d has ended: %s %s", self._member_id, session.incarnation, session.ended, session.end_cause)
-        if session.end_cause in ("superseded", "stale_incarnation"):
+        if session.may_join_above(_clock()) and self._outrun < MOST_OUTRUN:
+            self._outrun += 1
+            self._last_incarnation = session.newest_incarnation
+            return False
+        self._outrun = 0
+        if session.is_ousted:
             raise SupersededError(f"member {self._member_id!r} of group {self._group!r}: another process has joined with this id")
         if session.end_cause in ("margin_too_small", "margin_too_large"):
             raise FieldError("lease_margin_ms", f"the group refuses {self._options.lease_margin_ms}; it must be at least the group's max_step_ms")
@@ -308,11 +399,19 @@ class Host:
 
     # What arrives
 
-    def _received(self, record: DecisionRecord) -> Reception:
+    def _received(self, record: DecisionRecord | UnreadDecision) -> Reception:
         with self.shared.lock:
-            before = self.session.asked
+            before, ended_before, unknown_before = self.session.asked, self.session.ended, self.session.unknown
             reception = self.session.receive(record, boot_ms())
-            asked = self.session.asked
+            asked, unknown = self.session.asked, self.session.unknown
+            if isinstance(record, UnreadDecision) and self.session.ended is not ended_before:
+                self._gave_up_because = f"decision {record.number}: {record.problem} (this member's build is older than the worker: upgrade it)"
+        if unknown - unknown_before:
+            _LOG.error(
+                "member %s was assigned %s, which its topology (epoch %d) does not have, and does not run them: upgrade the worker, "
+                "or give each topology an epoch of its own",
+                self._member_id, tasks_text(sorted(unknown)), self._topology.epoch,
+            )  # fmt: skip
         if asked != before:
             _LOG.info("member %s is asked to %s", self._member_id, "leave" if asked else "stay after all")
             self.work.tell_asked(asked)
@@ -326,12 +425,29 @@ class Host:
             self.shared.read_up_to_ms = max(self.shared.read_up_to_ms, asked_ms)
         self._wake.set()
 
+    def _went_back(self, asked_ms: int) -> None:
+        with self.shared.lock:
+            if self.session.joined:
+                self.session.log_went_back(sent_ms=asked_ms, now_ms=boot_ms())
+        self._wake.set()
+
+    def _replaced(self) -> None:
+        with self.shared.lock:
+            if self.session.joined:
+                self.session.log_replaced(boot_ms())
+        self._wake.set()
+
     def _acknowledged(self, fact: Fact, said_ms: int) -> None:
         with self.shared.lock:
             if getattr(fact, "incarnation", None) == self.session.incarnation:
                 number = fact.number if isinstance(fact, LagReported) else None
                 self.session.heartbeat_acknowledged(sent_ms=said_ms, now_ms=boot_ms(), report_number=number)
         self._wake.set()
+
+
+def _clock() -> int:
+    """Microseconds since 1970: where a new incarnation's number begins, so that a later process has a higher one wherever it runs."""
+    return time.time_ns() // 1_000
 
 
 def _default_config() -> GroupConfigured:

@@ -8,14 +8,12 @@ from os import PathLike
 
 import attrs
 
+from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 from events import fields
 from events.errors import FieldError
 from events.facts import GroupConfigured
 from events.log.kafka.topics import DEFAULT_PREFIX
-
-AT_LEAST_ONCE = "at_least_once"
-EXACTLY_ONCE = "exactly_once"
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS has no CLOCK_BOOTTIME; there CLOCK_MONOTONIC goes on in sleep
 
@@ -32,7 +30,7 @@ class MemberOptions:
     guarantee: str = attrs.field(default=AT_LEAST_ONCE, validator=fields.one_of(AT_LEAST_ONCE, EXACTLY_ONCE))
     """exactly_once: output, changelog and source offset of a task in one transaction. at_least_once: see docs/protocol.md, M6."""
     capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
-    rack: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
+    rack: str | None = attrs.field(default=None, validator=fields.optional(fields.name))
     tags: Mapping[str, str] = attrs.field(factory=dict)
     session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
     """Above the brokers' own failover time: below it, each failover fences the whole group."""

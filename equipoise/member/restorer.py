@@ -18,10 +18,9 @@ from typing import Any
 import attrs
 
 from equipoise.member.directory import StateDirectory
-from equipoise.member.stores import Change, OpenStore, StateStore
+from equipoise.member.fencing import FencedStore, Ownership
+from equipoise.member.stores import OpenStore
 from equipoise.member.throttle import Throttle
-from equipoise.member.tokens import token_of
-from events.errors import InputError
 from events.log.kafka.clients import start_client, stop_client
 from events.log.kafka.connection import Connection
 from events.log.kafka.opening import reaching
@@ -48,20 +47,24 @@ the leader may take a moment to know how much of it is committed."""
 
 @attrs.define
 class _Copy:
-    stores: dict[str, StateStore]
+    stores: dict[str, FencedStore]
     """Changelog topic -> store."""
     placed: bool = False
     """Its stores have been held against what the changelogs still have."""
-    goals: dict[str, int] | None = None
-    """Where each changelog ends for a task that is to run, once that was asked; empty before. None: a copy that follows."""
-    done: asyncio.Future[dict[str, StateStore]] | None = None
+    opening: bool = False
+    """The task is to run here: it is restored before copies of other tasks."""
+    goals: Mapping[str, int] | None = None
+    """The position that each store is to reach for whom `waiting` belongs to; None: the changelog's end, which is asked for next."""
+    waiting: asyncio.Future[Any] | None = None
+    hand_over: bool = False
+    """Whoever waits gets the stores, and they leave this thread."""
 
 
 class Restorer:
     """The copies of one member.
 
-    `changelogs`: task -> its changelog topics, for every stateful task. `committed_only`: transactions that were not committed are not read
-    (exactly_once); without it, records with a smaller fencing token than one before them are left out: a paused former owner wrote them.
+    `changelogs`: task -> its changelog topics, for every stateful task. Records of transactions that were not committed are not read, with either
+    guarantee: a task may change its guarantee. Records of a former owner do not count (`fencing`).
     `progressed` is called from this loop when lags have changed: at most every TELL_EVERY_S, but at once when a copy comes within
     `ready_lag_records`. `failed` is called when it cannot go on.
     """
@@ -73,7 +76,6 @@ class Restorer:
         open_store: OpenStore,
         directory: StateDirectory | None,
         *,
-        committed_only: bool,
         throttle: Throttle,
         ready_lag_records: int,
         ends_every_s: float,
@@ -84,7 +86,6 @@ class Restorer:
         self._changelogs = changelogs
         self._open_store = open_store
         self._directory = directory
-        self._committed_only = committed_only
         self._throttle = throttle
         self._ready_lag_records = ready_lag_records
         self._ends_every_s = ends_every_s
@@ -94,9 +95,9 @@ class Restorer:
         self._asker: Any = None
         """Asks for offsets, on connections of its own: brokers answer one request after the other, and a fetch waits for records."""
         self._copies: dict[TaskId, _Copy] = {}
-        self._kept: dict[TaskId, dict[str, StateStore]] = {}
+        self._kept: dict[TaskId, dict[str, FencedStore]] = {}
         """In memory, of no use now."""
-        self._handed_over: dict[TaskId, dict[str, StateStore]] = {}
+        self._handed_over: dict[TaskId, dict[str, FencedStore]] = {}
         self._on_disk: dict[TaskId, dict[str, int]] = {}
         """Closed: changelog topic -> position."""
         self._ends: dict[Any, int] = {}
@@ -109,7 +110,7 @@ class Restorer:
         self.lags: dict[TaskId, Lag] = {}
         """Of every copy that is here; of a task that is to run at least 1, until its stores are handed over. Replaced, never changed."""
         self.dropped_records = 0
-        """Left out because of their fencing token."""
+        """Records that a former owner wrote too late, and that were left out."""
 
     @property
     def restored_records_per_s(self) -> float:
@@ -121,8 +122,8 @@ class Restorer:
         with reaching(self._connection):
             from aiokafka import AIOKafkaConsumer
 
-            isolation_level = "read_committed" if self._committed_only else "read_uncommitted"
-            options = {**self._connection.options(), "enable_auto_commit": False, "auto_offset_reset": "none", "isolation_level": isolation_level}
+            reading = {"enable_auto_commit": False, "auto_offset_reset": "none", "isolation_level": "read_committed"}
+            options = {**self._connection.options(), **reading}
             self._consumer = AIOKafkaConsumer(**options, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS)
             self._asker = AIOKafkaConsumer(**options)
             await start_client(self._consumer)
@@ -170,22 +171,33 @@ class Restorer:
         copy = self._copies.pop(task, None)
         if copy is not None:
             self._put_away(task, copy.stores)
-            if copy.done is not None and not copy.done.done():
-                copy.done.cancel()
+            if copy.waiting is not None:
+                copy.waiting.cancel()
             self._woken.set()
             self._tell(now=True)
 
-    async def open(self, task: TaskId) -> dict[str, StateStore]:
-        """Restores `task` to the end that its changelogs have now, and hands its stores over until `put_back`, which also cancels this.
+    async def restore(self, task: TaskId) -> dict[str, Ownership | None]:
+        """Restores `task` to the end that its changelogs have now, and goes on following them until `open` or `put_back`, which also cancels this.
 
-        To be asked when nobody else writes to the changelogs any more.
+        Returns the owner of each changelog there; None: nobody has written to it.
         """
+        owners: dict[str, Ownership | None] = await self._reached(task, None, hand_over=False)
+        return owners
+
+    async def open(self, task: TaskId, goals: Mapping[str, int]) -> dict[str, FencedStore]:
+        """Restores `task` at least up to `goals`, changelog topic -> offset of the record to apply next, and hands its stores over until `put_back`,
+        which also cancels this. A topic that `goals` does not name stays where it is."""
+        stores: dict[str, FencedStore] = await self._reached(task, goals, hand_over=True)
+        return stores
+
+    async def _reached(self, task: TaskId, goals: Mapping[str, int] | None, *, hand_over: bool) -> Any:
         copy = self._copies.get(task)
         if copy is None:
             copy = self._copies[task] = _Copy(self._take_stores(task))
-        copy.goals, copy.done = {}, asyncio.get_running_loop().create_future()
+        copy.opening, copy.goals, copy.hand_over = True, goals, hand_over
+        copy.waiting = asyncio.get_running_loop().create_future()
         self._woken.set()
-        return await copy.done
+        return await copy.waiting
 
     def put_back(self, task: TaskId) -> None:
         """`task` has stopped, or is not to run after all: its copy stays as it is."""
@@ -196,18 +208,19 @@ class Restorer:
             self._put_away(task, stores)
             self._tell(now=True)
 
-    def _take_stores(self, task: TaskId) -> dict[str, StateStore]:
+    def _take_stores(self, task: TaskId) -> dict[str, FencedStore]:
         self._on_disk.pop(task, None)
         kept = self._kept.pop(task, None)
         if kept is not None:
             return kept
         return {topic: self._open_one(task, topic) for topic in self._changelogs[task]}
 
-    def _open_one(self, task: TaskId, topic: str) -> StateStore:
-        return self._open_store(NOWHERE if self._directory is None else self._directory.store(task, topic))
+    def _open_one(self, task: TaskId, topic: str) -> FencedStore:
+        store = self._open_store(NOWHERE if self._directory is None else self._directory.store(task, topic))
+        return FencedStore(store, f"{topic}/{task.partition}")
 
-    def _put_away(self, task: TaskId, stores: dict[str, StateStore]) -> None:
-        if all(store.lasting for store in stores.values()):
+    def _put_away(self, task: TaskId, stores: dict[str, FencedStore]) -> None:
+        if all(each.store.lasting for each in stores.values()):
             self._on_disk[task] = {topic: store.position for topic, store in stores.items()}
             _close(stores)
         else:
@@ -241,7 +254,7 @@ class Restorer:
                     most = self._throttle.most_records(MOST_RECORDS)
                     begun_s = time.monotonic()
                     # A marker of a transaction moves the position and is no record to return for: who waits for the end must look now and then.
-                    wait_ms = MARKER_WAIT_MS if any(copy.goals is not None for copy in self._copies.values()) else FOLLOW_WAIT_MS
+                    wait_ms = MARKER_WAIT_MS if any(copy.opening for copy in self._copies.values()) else FOLLOW_WAIT_MS
                     batches = await self._unless_woken(self._consumer.getmany(*served, timeout_ms=wait_ms, max_records=most))
                     await self._take(served, batches or {}, begun_s)
             except OffsetOutOfRangeError as error:
@@ -265,7 +278,7 @@ class Restorer:
     async def _place(self) -> None:
         """New copies are held against their changelogs, tasks to run get their goals, and the consumer gets what there is to read."""
         for task, copy in list(self._copies.items()):
-            if copy.goals == {} and copy.done is not None:
+            if copy.waiting is not None and copy.goals is None:
                 ends = await self._asker.end_offsets(self._partitions(task))
                 copy.goals = {tp.topic: end for tp, end in ends.items()}
                 self._ends.update(ends)
@@ -294,7 +307,7 @@ class Restorer:
                 if store.position:
                     _LOG.warning("%s/%d has %d to %d; the copy at %d begins anew", *tp, begins[tp], ends[tp], store.position)
                     store.wipe()
-                store.apply([], position=begins[tp])
+                store.apply((), position=begins[tp])
         copy.placed = True
 
     def _begin_anew(self, partitions: Iterable[Any]) -> None:
@@ -304,19 +317,19 @@ class Restorer:
                 copy.placed = False
         self._assigned = frozenset()
 
-    def _partitions(self, task: TaskId, copy: _Copy | None = None) -> dict[Any, StateStore]:
+    def _partitions(self, task: TaskId, copy: _Copy | None = None) -> dict[Any, FencedStore]:
         from aiokafka import TopicPartition
 
         stores: Mapping[str, Any] = dict.fromkeys(self._changelogs[task]) if copy is None else copy.stores
         return {TopicPartition(topic, task.partition): store for topic, store in stores.items()}
 
-    def _served(self) -> dict[Any, tuple[TaskId, StateStore]]:
-        opening = [task for task, copy in self._copies.items() if copy.goals is not None]
+    def _served(self) -> dict[Any, tuple[TaskId, FencedStore]]:
+        opening = [task for task, copy in self._copies.items() if copy.opening]
         return {
             tp: (task, store) for task in opening or self._copies for tp, store in self._partitions(task, self._copies[task]).items()
         }  # fmt: skip
 
-    async def _take(self, served: dict[Any, tuple[TaskId, StateStore]], batches: dict[Any, list[Any]], begun_s: float) -> None:
+    async def _take(self, served: dict[Any, tuple[TaskId, FencedStore]], batches: dict[Any, list[Any]], begun_s: float) -> None:
         records = size_bytes = 0
         behind = more = False
         for tp, (task, store) in served.items():
@@ -324,15 +337,14 @@ class Restorer:
                 continue  # left while it was read
             batch = batches.get(tp, [])
             position = await self._consumer.position(tp)  # behind the markers of transactions, too
-            end = self._consumer.last_stable_offset(tp) if self._committed_only else self._consumer.highwater(tp)
+            end = self._consumer.last_stable_offset(tp)
             if end is not None:
                 self._ends[tp] = max(end, position)
             if not batch and position <= store.position:
                 continue
             was_behind = self._ends.get(tp, position) - store.position > self._ready_lag_records
             bulk = self._ends.get(tp, position) - position > BULK_LAG
-            changes, token = self._changes(batch, store.token)
-            store.apply(changes, position=position, token=token, bulk=bulk)
+            self._apply(store, batch, position, bulk=bulk)
             records += len(batch)
             size_bytes += sum(map(_size, batch)) if self._throttle.counts_bytes else 0
             more = more or self._ends.get(tp, position) > position
@@ -344,37 +356,36 @@ class Restorer:
         if records:
             self._tell(now=behind)
 
-    def _changes(self, batch: list[Any], token: int) -> tuple[Iterable[Change], int]:
-        if self._committed_only:
-            last = {record.key: record.value for record in batch}  # of each key the last record counts
-        else:
-            last = {}
-            for record in batch:
-                its = token_of(record.headers) if record.headers else token
-                if its >= token:
-                    token = its
-                    last[record.key] = record.value
-                else:
-                    self.dropped_records += 1
-        if None in last:
-            raise InputError(f"changelog {batch[0].topic}/{batch[0].partition}, offset {batch[0].offset} or soon after: a record has no key")
-        return last.items(), token
+    def _apply(self, store: FencedStore, batch: list[Any], position: int, *, bulk: bool) -> None:
+        before = store.fence.dropped_records
+        store.apply(((record.key, record.value, record.headers) for record in batch), position=position, bulk=bulk)
+        dropped = store.fence.dropped_records - before
+        if dropped:
+            self.dropped_records += dropped
+            place = f"{batch[0].topic}/{batch[0].partition}"
+            _LOG.warning("changelog %s: %d records before offset %d came from a former owner, too late: left out", place, dropped, position)
 
     def _finish(self) -> bool:
-        """Tasks whose goals are reached are handed over. True: there were some."""
+        """Whoever waits for a copy that has reached its goals gets it. True: there was one."""
         finished = False
         for task, copy in list(self._copies.items()):
-            if copy.goals and copy.placed and copy.done is not None and all(copy.stores[topic].position >= end for topic, end in copy.goals.items()):
-                for store in copy.stores.values():
-                    store.apply([], position=store.position)  # ends a bulk
-                del self._copies[task]
-                if copy.done.done():
-                    self._put_away(task, copy.stores)
-                else:
-                    self._handed_over[task] = copy.stores
-                    copy.done.set_result(copy.stores)
-                self._tell(now=True)
-                finished = True
+            if copy.waiting is None or copy.goals is None or not copy.placed:
+                continue
+            if any(copy.stores[topic].position < goal for topic, goal in copy.goals.items()):
+                continue
+            waiting, copy.waiting = copy.waiting, None
+            finished = True
+            if waiting.done():
+                continue  # called off; `put_back` follows
+            if not copy.hand_over:
+                waiting.set_result({topic: store.fence.owner for topic, store in copy.stores.items()})
+                continue
+            for store in copy.stores.values():
+                store.apply((), position=store.position)  # ends a bulk
+            del self._copies[task]
+            self._handed_over[task] = copy.stores
+            waiting.set_result(copy.stores)
+            self._tell(now=True)
         return finished
 
     # Lags
@@ -411,13 +422,13 @@ class Restorer:
             if tp not in self._ends:
                 return LagSentinel.UNKNOWN
             lag += max(0, self._ends[tp] - at.get(tp.topic, 0))
-        return max(1, lag) if task in self._copies and self._copies[task].goals is not None else lag
+        return max(1, lag) if task in self._copies and self._copies[task].opening else lag
 
 
 def _size(record: Any) -> int:
     return int(max(record.serialized_key_size, 0) + max(record.serialized_value_size, 0))
 
 
-def _close(stores: dict[str, StateStore]) -> None:
-    for store in stores.values():
-        store.close()
+def _close(stores: dict[str, FencedStore]) -> None:
+    for each in stores.values():
+        each.store.close()

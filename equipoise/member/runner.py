@@ -1,11 +1,11 @@
 """Runs one task under one grant, in the application's event loop: opens it, processes record by record, commits, and lets go.
 
-Opening, with exactly_once: a producer with the transactional id ``group/task`` begins, which fences the former owner and ends what it had begun;
-then the changelog is read to its end as it is now, committed records only; then the source is read from the group's committed offset. With
-at_least_once there is nothing to fence, and the changelog says where the source goes on.
+Opening (docs/protocol.md#m6): with exactly_once a producer with the transactional id ``group/task`` begins, which fences a former owner with that
+guarantee. The changelogs are restored to their ends. Unless Kafka fences the former owner, a fence is written to each changelog, and they are
+restored up to it. Then the sources are read from where the changelogs say.
 
-Each commit sends everything since the last one: outputs and changelog records, each with the fencing token, and the source's offset. Only what was
-acknowledged goes to the store, which so is never ahead of its changelog.
+Each commit sends everything since the last one: outputs, changelog records, how far the sources were read, each with its origin, and the sources'
+offsets. Only what was acknowledged goes to the store, which so is never ahead of its changelog.
 """
 
 from __future__ import annotations
@@ -20,10 +20,11 @@ from typing import Any, Protocol
 import attrs
 
 from equipoise.member.clients import TaskClients
-from equipoise.member.context import SOURCES_KEY, State, TaskContext, pack_sources, read_sources
+from equipoise.member.context import State, TaskContext, pack_sources, read_sources
+from equipoise.member.fencing import EXACTLY_ONCE, FENCE_KEY, SOURCES_KEY, FencedStore, Ownership, claim
 from equipoise.member.options import MemberOptions
-from equipoise.member.stores import Change, StateStore
-from equipoise.member.tokens import token_header
+from equipoise.member.origin import Headers, Origin
+from equipoise.member.stores import Change
 from events.log.kafka.clients import abandon_producer, call_off, stop_client
 from events.tasks import TaskId
 
@@ -41,8 +42,11 @@ class Permit(Protocol):
     def refusal(self, task: TaskId) -> str | None:
         """Why `task` may not be processed at this moment; None: it may."""
 
-    async def take_stores(self, task: TaskId) -> Mapping[str, StateStore]:
-        """Its stores, restored to the changelogs' end of now."""
+    async def restore(self, task: TaskId) -> Mapping[str, Ownership | None]:
+        """Restores its stores to the changelogs' ends of now. Returns the owner of each changelog there."""
+
+    async def take_stores(self, task: TaskId, goals: Mapping[str, int]) -> Mapping[str, FencedStore]:
+        """Its stores, restored at least up to `goals`: changelog topic -> offset of the record to apply next."""
 
     async def put_stores_back(self, task: TaskId) -> None:
         """It has stopped, or was never to have them."""
@@ -68,7 +72,7 @@ class _Refused(Exception):
 
 
 class _Overtaken(Exception):
-    """With at_least_once: somebody else has written to the changelog while this task ran here."""
+    """Somebody else has written to a changelog while this task ran here, or has fenced it."""
 
 
 @attrs.frozen
@@ -76,6 +80,7 @@ class _Written:
     """What a commit wrote to one changelog, from offset `first` up to before `end`."""
 
     changes: list[Change]
+    headers: Headers
     first: int
     end: int
 
@@ -86,6 +91,7 @@ class TaskRunner:
     def __init__(
         self,
         permit: Permit,
+        log_id: str,
         group: str,
         task: TaskId,
         token: int,
@@ -111,7 +117,15 @@ class TaskRunner:
         self._handler = handler
         self._on_assigned = on_assigned
         self._on_revoked = on_revoked
-        self._header = token_header(group, task, token)
+        self._origin = Origin(0, log_id, group, str(task), token)
+        self._output_headers = self._origin.headers()
+        self._origins: dict[str, Origin] = {}
+        """Changelog topic -> the origin of what this task writes to it."""
+        self._headers: dict[str, Headers] = {}
+        """The same, as headers."""
+        self._fence_is_due = False
+        """The first transaction is to write the fences."""
+        self._stores: Mapping[str, FencedStore] = {}
         self._stopping = asyncio.Event()
         self._aborted = False
         self._letting_go = False
@@ -206,12 +220,12 @@ class TaskRunner:
         partitions = [TopicPartition(topic, self.task.partition) for topic in self._sources]
         committing = asyncio.ensure_future(asyncio.gather(*map(self._consumer.committed, partitions)))
         try:
-            stores = await self._permit.take_stores(self.task) if self._stateful else {}
+            self._stores = await self._take_stores(clients) if self._stateful else {}
             committed = dict(zip(partitions, await committing, strict=True))
         finally:
             await call_off(committing)
-        states = {topic: State(store) for topic, store in stores.items()}
-        known = {} if self._options.transactional else read_sources(states)
+        states = {topic: State(each.store) for topic, each in self._stores.items()}
+        known = read_sources(states)
         for tp in partitions:
             position = known.get((tp.topic, tp.partition), committed[tp])
             if position is None:
@@ -224,8 +238,49 @@ class TaskRunner:
         self._may_go_on()
         begun, self._context = self._context is None, TaskContext(self.task, self.token, states)
         self._uncommitted, self._commit_at_s = 0, time.monotonic() + self._options.commit_interval_ms / 1_000
+        for topic, each in self._stores.items():
+            stale = each.stale_changes()
+            states[topic].write_again(stale)
+            self._uncommitted += len(stale)
         if begun and self._on_assigned is not None:
             await _call(self._on_assigned, self._context)
+
+    async def _take_stores(self, clients: TaskClients) -> Mapping[str, FencedStore]:
+        """Restores the changelogs and makes this grant their owner, so that nothing that a former owner still sends counts."""
+        owners = await self._permit.restore(self.task)
+        for topic, owner in owners.items():
+            if owner is not None and owner.outranks(self._origin):
+                raise _Overtaken(f"{topic}/{self.task.partition} belongs to token {owner.origin.token}")
+        self._origins = {topic: claim(owner, self._origin) for topic, owner in owners.items()}
+        self._headers = {topic: origin.headers() for topic, origin in self._origins.items()}
+        self._fence_is_due = self._options.transactional and all(
+            owner is not None and owner.is_fenced_by_kafka(clients.transactional_id) for owner in owners.values()
+        )
+        if self._fence_is_due:
+            return await self._permit.take_stores(self.task, {})
+        own = {clients.transactional_id} if self._options.transactional else set()
+        former = {each.origin.transactional_id for each in owners.values() if each is not None and each.guarantee == EXACTLY_ONCE}
+        for transactional_id in sorted(former - own):
+            await clients.end_transactions(transactional_id)
+        refusal = self._permit.refusal(self.task)
+        if refusal not in (None, "closing", "restoring"):
+            raise _Refused(refusal)
+        stores = await self._permit.take_stores(self.task, await self._send_fences())
+        for topic, each in stores.items():
+            if each.fence.owner is None or each.fence.owner.origin != self._origins[topic]:
+                raise _Overtaken(f"{topic}/{self.task.partition} belongs to {each.fence.owner}")
+        return stores
+
+    async def _send_fences(self) -> dict[str, int]:
+        """Changelog topic -> offset behind the fence, for each, when all are acknowledged."""
+        if self._options.transactional:
+            await self._producer.begin_transaction()
+        guarantee = self._options.guarantee.encode()
+        sent = {topic: await self._send_change(topic, FENCE_KEY, guarantee) for topic in self._origins}
+        await asyncio.gather(*sent.values())
+        if self._options.transactional:
+            await self._producer.commit_transaction()
+        return {topic: future.result().offset + 1 for topic, future in sent.items()}
 
     async def _process(self) -> None:
         while not self._stopping.is_set():
@@ -280,20 +335,19 @@ class TaskRunner:
     async def _commit_transaction(self) -> None:
         await self._producer.begin_transaction()
         outputs = await self._send_outputs()
-        written = await self._send_changes({})
+        written = await self._send_changes()
         await asyncio.gather(*outputs)
         await self._producer.send_offsets_to_transaction(dict(self._positions), self._group)
         await self._producer.commit_transaction()
+        self._fence_is_due = False
         self._to_stores(written)
 
     async def _commit_plainly(self) -> None:
-        assert self._context is not None, "a task that processes was opened"
-        sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self._positions.items()})
         # The state may be ahead of no output: once the changelog says how far the source was read, nobody processes that again.
         await asyncio.gather(*await self._send_outputs())
-        written = await self._send_changes(dict.fromkeys(self._context.states, (SOURCES_KEY, sources)))
+        written = await self._send_changes()
         for topic, each in written.items():
-            position = self._context.states[topic].store.position
+            position = self._stores[topic].position
             if each.first != position or each.end != position + len(each.changes):
                 raise _Overtaken(f"{topic}/{self.task.partition} at {position}: wrote {len(each.changes)} records to {each.first}..{each.end - 1}")
         self._to_stores(written)
@@ -303,25 +357,30 @@ class TaskRunner:
         """Each done when it is acknowledged."""
         context = self._context
         assert context is not None, "a task that processes was opened"
-        return [await self._send_one(each.topic, each.value, each.key, each.partition, each.headers) for each in context.outputs]
+        origin = self._output_headers
+        return [await self._send(each.topic, each.value, each.key, each.partition, (*each.headers, *origin)) for each in context.outputs]
 
-    async def _send_changes(self, last: dict[str, Change]) -> dict[str, _Written]:
-        """Changelog records, and `last` in each changelog. Returns when all are acknowledged, with what changelogs got."""
+    async def _send_changes(self) -> dict[str, _Written]:
+        """Sends each changelog its changes, and at their end how far the sources were read. Returns when all are acknowledged."""
         context = self._context
         assert context is not None, "a task that processes was opened"
-        logged: dict[str, tuple[list[Change], list[asyncio.Future[Any]]]] = {}
+        sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self._positions.items()})
+        fence: list[Change] = [(FENCE_KEY, self._options.guarantee.encode())] if self._fence_is_due else []
+        sent: dict[str, tuple[list[Change], list[asyncio.Future[Any]]]] = {}
         for topic, state in context.states.items():
-            changes = state.written() + ([last[topic]] if topic in last else [])
-            if changes:
-                logged[topic] = changes, [await self._send_one(topic, value, key, self.task.partition, ()) for key, value in changes]
-        await asyncio.gather(*(future for _, futures in logged.values() for future in futures))
-        return {topic: _Written(changes, futures[0].result().offset, futures[-1].result().offset + 1) for topic, (changes, futures) in logged.items()}
+            changes = [*fence, *state.written(), (SOURCES_KEY, sources)]
+            sent[topic] = changes, [await self._send_change(topic, key, value) for key, value in changes]
+        await asyncio.gather(*(future for _, futures in sent.values() for future in futures))
+        return {
+            topic: _Written(changes, self._headers[topic], futures[0].result().offset, futures[-1].result().offset + 1)
+            for topic, (changes, futures) in sent.items()
+        }
 
-    async def _send_one(
-        self, topic: str, value: bytes | None, key: bytes | None, partition: int | None, headers: tuple[tuple[str, bytes], ...]
-    ) -> asyncio.Future[Any]:
-        future: asyncio.Future[Any]
-        future = await self._producer.send(topic, value, key=key, partition=partition, headers=[*headers, self._header])
+    async def _send_change(self, topic: str, key: bytes, value: bytes | None) -> asyncio.Future[Any]:
+        return await self._send(topic, value, key, self.task.partition, self._headers[topic])
+
+    async def _send(self, topic: str, value: bytes | None, key: bytes | None, partition: int | None, headers: Headers) -> asyncio.Future[Any]:
+        future: asyncio.Future[Any] = await self._producer.send(topic, value, key=key, partition=partition, headers=list(headers))
         future.add_done_callback(_heard)
         return future
 
@@ -329,9 +388,8 @@ class TaskRunner:
         context = self._context
         assert context is not None, "a task that processes was opened"
         for topic, each in written.items():
-            state = context.states[topic]
-            state.store.apply(each.changes, position=each.end, token=self.token)
-            state.committed()
+            self._stores[topic].apply(((key, value, each.headers) for key, value in each.changes), position=each.end)
+            context.states[topic].committed()
         context.outputs.clear()
 
     # Letting go

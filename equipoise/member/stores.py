@@ -6,27 +6,28 @@ position and content always agree, a copy can be resumed wherever it was left, a
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
 from events.errors import InputError
 
+_LOG = logging.getLogger(__name__)
+
 Change = tuple[bytes, bytes | None]
 """Key and value of a changelog record; None deletes the key."""
 
 
 class StateStore(Protocol):
-    """Keys and values, and how much of one changelog partition they are made of. Used by one thread at a time."""
+    """Keys and values, and how much of one changelog partition they are made of. Used by one thread at a time.
+
+    Keys that begin with ``\\0equipoise.`` are the member's own; a store keeps them like any other.
+    """
 
     @property
     def position(self) -> int:
         """Offset of the changelog record to apply next; 0 for a store that is new."""
-        ...
-
-    @property
-    def token(self) -> int:
-        """The largest fencing token among the records applied; 0: none had one."""
         ...
 
     @property
@@ -42,8 +43,8 @@ class StateStore(Protocol):
         """Every key with its value, in rising order of the keys' bytes."""
         ...
 
-    def apply(self, records: Iterable[Change], *, position: int, token: int = 0, bulk: bool = False) -> None:
-        """Changelog records in their order; then it stands at `position` and `token`. All of it lasts, or nothing.
+    def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
+        """Applies changelog records in their order, and moves to `position`. All of it lasts, or nothing.
 
         `bulk`: much more follows at once. A crash may then take back this call and those before it, in their order and each whole, up to the
         last one without `bulk`.
@@ -71,15 +72,10 @@ class MemoryStore:
     def __init__(self, folder: Path | None = None) -> None:
         self._values: dict[bytes, bytes] = {}
         self._position = 0
-        self._token = 0
 
     @property
     def position(self) -> int:
         return self._position
-
-    @property
-    def token(self) -> int:
-        return self._token
 
     def get(self, key: bytes) -> bytes | None:
         return self._values.get(key)
@@ -87,26 +83,27 @@ class MemoryStore:
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         return iter(sorted(self._values.items()))
 
-    def apply(self, records: Iterable[Change], *, position: int, token: int = 0, bulk: bool = False) -> None:
+    def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
         values = self._values
         for key, value in records:
             if value is None:
                 values.pop(key, None)
             else:
                 values[key] = value
-        self._position, self._token = position, max(self._token, token)
+        self._position = position
 
     def wipe(self) -> None:
         self._values.clear()
-        self._position = self._token = 0
+        self._position = 0
 
     def close(self) -> None:
         """Nothing to let go of."""
 
 
 PROGRESS_KEY = b"\x00equipoise.store"
-"""Under which a RocksStore keeps its position and token, 8 bytes each. In the one column family there is: so even writes that skip RocksDB's
-own log come back after a crash together with the position they belong to, or not at all."""
+"""The key under which a RocksStore keeps its position, in 8 bytes. It is in the same column family as the application's keys: so even writes that
+skip RocksDB's own log come back after a crash together with the position they belong to, or not at all."""
+_POSITION_BYTES = 8
 WRITE_BUFFER_BYTES = 16 * 2**20
 """A member may have hundreds of stores; RocksDB's default of 64 MB each would be much."""
 
@@ -148,16 +145,14 @@ class RocksStore:
             raise InputError(f"{self._folder}: no RocksDB can be opened here ({error}); remove the folder, and its task is restored anew") from None
         self._bulk = bulk
         progress = self._db.get(PROGRESS_KEY)
-        self._position = 0 if progress is None else int.from_bytes(progress[:8])
-        self._token = 0 if progress is None else int.from_bytes(progress[8:])
+        self._position = 0 if progress is None else int.from_bytes(progress[:_POSITION_BYTES])
+        if progress is not None and len(progress) > _POSITION_BYTES:
+            _LOG.warning("%s was written by a build without fences: restoring it from the beginning of its changelog", self._folder)
+            self.wipe()
 
     @property
     def position(self) -> int:
         return self._position
-
-    @property
-    def token(self) -> int:
-        return self._token
 
     def get(self, key: bytes) -> bytes | None:
         value: bytes | None = self._db.get(key)
@@ -166,13 +161,12 @@ class RocksStore:
     def items(self) -> Iterator[tuple[bytes, bytes]]:
         return ((key, value) for key, value in self._db.items() if key != PROGRESS_KEY)
 
-    def apply(self, records: Iterable[Change], *, position: int, token: int = 0, bulk: bool = False) -> None:
+    def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
         if bulk != self._bulk:
             self._switch(bulk=bulk)
         last = dict(records)  # of each key the last one counts, and RocksDB need not see the others
         if PROGRESS_KEY in last:
             raise InputError(f"key {PROGRESS_KEY!r}: RocksStore keeps its own position there; use another key")
-        token = max(self._token, token)
         batch = self._rocksdict.WriteBatch(raw_mode=True)
         put, delete = batch.put, batch.delete
         for key, value in last.items():
@@ -180,9 +174,9 @@ class RocksStore:
                 delete(key)
             else:
                 put(key, value)
-        put(PROGRESS_KEY, position.to_bytes(8) + token.to_bytes(8))
+        put(PROGRESS_KEY, position.to_bytes(_POSITION_BYTES))
         self._db.write(batch, self._unlogged if bulk else self._logged)
-        self._position, self._token = position, token
+        self._position = position
 
     def wipe(self) -> None:
         self._db.close()

@@ -13,13 +13,13 @@ from typing import TypeVar
 import attrs
 
 from equipoise.member.clients import TaskClients
+from equipoise.member.fencing import FencedStore, Ownership
 from equipoise.member.hostload import HostLoad
 from equipoise.member.link import RETRY_S
 from equipoise.member.options import MemberOptions, boot_ms
 from equipoise.member.rates import Rates
 from equipoise.member.restorer import Restorer
 from equipoise.member.runner import Callback, Handler, Permit, TaskRunner
-from equipoise.member.stores import StateStore
 from equipoise.member.threads import LoopThread
 from events.facts import Load, Subtopology, TopologyDeclared
 from events.log.kafka.connection import Connection
@@ -52,11 +52,13 @@ class RunnerFactory:
     handler: Handler
     on_assigned: Callback | None
     on_revoked: Callback | None
+    log_id: Callable[[], str]
+    """Of the log that grants tasks now."""
 
     def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
         part = self._part(task)
         return TaskRunner(
-            permit, self.group, task, token, new_clients=partial(self.clients, task), connected=connected, sources=part.source_topics,
+            permit, self.log_id(), self.group, task, token, new_clients=partial(self.clients, task), connected=connected, sources=part.source_topics,
             stateful=part.stateful, options=self.options, handler=self.handler, on_assigned=self.on_assigned, on_revoked=self.on_revoked,
         )  # fmt: skip
 
@@ -250,8 +252,11 @@ class Work:
         with self._shared.lock:
             return self._shared.session.refusal(task, boot_ms())
 
-    async def take_stores(self, task: TaskId) -> Mapping[str, StateStore]:
-        return await self._restore_thread.run(self._restorer.open(task))
+    async def restore(self, task: TaskId) -> Mapping[str, Ownership | None]:
+        return await self._restore_thread.run(self._restorer.restore(task))
+
+    async def take_stores(self, task: TaskId, goals: Mapping[str, int]) -> Mapping[str, FencedStore]:
+        return await self._restore_thread.run(self._restorer.open(task, goals))
 
     async def put_stores_back(self, task: TaskId) -> None:
         async def put_back() -> None:

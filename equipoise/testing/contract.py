@@ -294,14 +294,16 @@ def groups(draw: st.DrawFn, subject: Subject) -> Group:
 
 
 def change(draw: Callable[..., Any], group: Group, number: int, gone: dict[str, dict[TaskId, Lag]]) -> None:
-    """Somebody joins, comes back with what it had, dies, says that it leaves, or takes that back. `gone`: who died, and the copies on its disk."""
+    """Somebody joins, comes back with what it had, dies, says that it leaves, or takes that back; a member keeps crashing, or has recovered from
+    that. `gone`: who died, and the copies on its disk."""
     names = sorted(group.members)
-    match draw(st.sampled_from(["join", "return", "die", "leave"])):
+    match draw(st.sampled_from(["join", "return", "die", "leave", "crash"])):
         case "join":
             group.join(f"{draw(st.sampled_from('az'))}{number}", capacity=draw(st.sampled_from([1, 1, 2])))
         case "return" if gone:
             name = draw(st.sampled_from(sorted(gone)))
             group.join(name, copies=gone.pop(name))
+            group.members[name].crash_looping = draw(st.booleans())
         case "die" if len(names) > 1:
             name = draw(st.sampled_from(names))
             process = group.die(name)
@@ -310,6 +312,9 @@ def change(draw: Callable[..., Any], group: Group, number: int, gone: dict[str, 
         case "leave" if len(names) > 1:
             process = group.members[draw(st.sampled_from(names))]
             process.leaving = not process.leaving
+        case "crash":
+            process = group.members[draw(st.sampled_from(names))]
+            process.crash_looping = not process.crash_looping
 
 
 def most_rounds(group: Group) -> int:

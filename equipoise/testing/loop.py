@@ -39,6 +39,7 @@ class Process:
 
     capacity: int = 1
     leaving: bool = False
+    crash_looping: bool = False
     owned: set[TaskId] = attrs.field(factory=set)
     standby: set[TaskId] = attrs.field(factory=set)
     warmup: set[TaskId] = attrs.field(factory=set)
@@ -89,6 +90,7 @@ class Group:
                     id=name,
                     capacity=process.capacity,
                     leaving=process.leaving,
+                    crash_looping=process.crash_looping,
                     active=tuple(sorted(process.owned)),
                     standby=tuple(sorted(process.standby)),
                     warmup=tuple(sorted(process.warmup)),

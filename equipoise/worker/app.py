@@ -17,6 +17,7 @@ import contextlib
 import logging
 import shutil
 import tempfile
+import time
 from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
@@ -24,12 +25,15 @@ from typing import Any, Self
 from equipoise.worker.host import PartitionHost
 from equipoise.worker.http import Server
 from equipoise.worker.metrics import Counts, GroupCollector
-from equipoise.worker.observer import Observer, in_parts, topics_of
+from equipoise.worker.observer import Observer, topics_of
 from equipoise.worker.settings import WorkerSettings
-from events.errors import InputError
+from events.errors import EquipoiseError, InputError
+from events.fact_parts import observed_in_parts
 from events.facts import LogOpened
 from events.log.kafka.connection import MISSING
-from events.log.kafka.opening import ensure_topics, open_partitions
+from events.log.kafka.identity import log_topic_ids
+from events.log.kafka.opening import NotThereError, ensure_topics, open_partitions, partition_count, reaching, reader
+from events.log.kafka.topics import MUST_BE
 from statemachine.partition import GroupLead
 
 _LOG = logging.getLogger(__name__)
@@ -38,6 +42,8 @@ _PARTING_S = 2.0
 _STOP_FAUST_S = 2.0
 _WATCH_S = 0.5
 _AGAIN_S = 2.0
+_LOOK_AT_LOG_S = 2.0
+"""Between two looks whether the log's topics are still the same, for a worker that has no partition of them."""
 
 
 class Worker:
@@ -48,6 +54,9 @@ class Worker:
         self.counts = Counts()
         self.http_port = 0
         self._opened: LogOpened | None = None
+        self._topic_ids: tuple[str, ...] | None = None
+        """Of the log that `_opened` names; None: the brokers give none."""
+        self._is_replaced = False
         self._hosts: dict[int, PartitionHost] = {}
         self._assigned = False
         self._app: Any = None
@@ -67,8 +76,7 @@ class Worker:
         except ImportError:
             raise InputError(MISSING) from None
         settings = self.settings
-        await ensure_topics(settings, settings.topics, partitions=settings.partitions, replication=settings.replication)
-        self._opened = await open_partitions(settings, settings.topics)
+        await self._open(make=True)
         self._folder = tempfile.mkdtemp(prefix="equipoise-worker-")
         try:
             self._server = Server(self, settings.http_host, settings.http_port)
@@ -78,7 +86,37 @@ class Worker:
             await self.stop()
             raise
         self._tasks = [asyncio.create_task(self._observe_on()), asyncio.create_task(self._watch())]
+        assert self._opened is not None, "it was opened above"
         _LOG.info("leading log %s of %s/%s; http://%s:%d", self.log_id, settings.bootstrap, settings.prefix, settings.http_host, self.http_port)
+
+    async def _open(self, *, make: bool) -> None:
+        """Learns which log the topics hold, and opens one if they are empty. `make`: makes topics that are missing. Raises InputError."""
+        settings, topics = self.settings, self.settings.topics
+        if make or all([await partition_count(settings, topics.name_of(what)) for what in MUST_BE]):
+            await ensure_topics(settings, topics, partitions=settings.partitions, replication=settings.replication)
+        else:
+            raise NotThereError(f"the topics of {topics.prefix} are gone: start another worker, or this one again, to make a new log")
+        async with reader(settings) as consumer:
+            while True:
+                ids = await self._ask_topic_ids(consumer)
+                self._opened = await open_partitions(settings, topics)
+                if await self._ask_topic_ids(consumer) == ids:
+                    break
+        self._topic_ids = ids
+
+    async def _ask_topic_ids(self, consumer: Any) -> tuple[str, ...] | None:
+        """Patiently: brokers hear of new topics one after the other. Raises InputError."""
+        from aiokafka.errors import KafkaError
+
+        end_s = time.monotonic() + _LOOK_AT_LOG_S
+        while True:
+            with reaching(self.settings):
+                try:
+                    return await log_topic_ids(consumer, self.settings.topics)
+                except KafkaError:
+                    if time.monotonic() > end_s:
+                        raise
+            await asyncio.sleep(_WATCH_S)
 
     async def stop(self) -> None:
         """Ends within 5 s: last checkpoints, the partitions given back, the ports closed."""
@@ -180,9 +218,17 @@ class Worker:
                 await asyncio.wait_for(app.stop(), _STOP_FAUST_S)
 
     async def _watch(self) -> None:
-        """Faust that has ended by itself is started anew."""
+        """Faust that has ended by itself is started again, and so is all when the log has been replaced."""
+        looked_s = time.monotonic()
+        gone = 0
         while True:
             await asyncio.sleep(_WATCH_S)
+            if time.monotonic() - looked_s > _LOOK_AT_LOG_S:
+                gone = await self._look_whether_log_is_the_same(gone)
+                looked_s = time.monotonic()
+            if self._is_replaced:
+                await self._lead_what_is_there()
+                continue
             if self._app is not None and not (self._app.crashed or self._app.should_stop):
                 continue
             self._problem = "Faust has ended and is started anew"
@@ -196,12 +242,56 @@ class Worker:
                 _LOG.warning("Faust does not start: %s", error)
                 await asyncio.sleep(_AGAIN_S)
 
+    async def _look_whether_log_is_the_same(self, gone: int) -> int:
+        """Sets `_is_replaced`. `gone`: how often in a row the topics were not there; returns that number now."""
+        from aiokafka.errors import UnknownTopicOrPartitionError
+
+        try:
+            async with asyncio.timeout(_LOOK_AT_LOG_S):
+                same = await self._observer.log_topic_ids(self.settings.topics) == self._topic_ids
+        except UnknownTopicOrPartitionError:  # once: a broker that begins may not know of them yet
+            self._is_replaced = self._is_replaced or gone > 0
+            return gone + 1
+        except Exception as error:  # noqa: BLE001 the brokers are away: the hosts notice, and the next look asks again
+            _LOG.debug("the topics' ids cannot be read: %r", error)
+            with contextlib.suppress(Exception):
+                await self._observer.close()
+            return 0
+        self._is_replaced = self._is_replaced or not same
+        return 0
+
+    async def _lead_what_is_there(self) -> None:
+        """Gives everything up and begins again with the log that the topics hold now. If there is none, it does so at a later call."""
+        former = self.log_id
+        if not self._problem:
+            self._problem = f"the topics of log {former} were deleted"
+            _LOG.error("%s; its partitions are given up", self._problem)
+        hosts, self._hosts = list(self._hosts.values()), {}
+        await asyncio.gather(*(host.stop() for host in hosts))
+        await self._stop_faust()
+        try:
+            await self._open(make=False)
+            await self._start_faust()
+        except Exception as error:  # noqa: BLE001 no topics, wrong settings, or no broker: try again until that is mended
+            if self._problem != str(error):
+                _LOG.warning("the log cannot be led: %s", error)
+            self._problem = str(error)
+            await asyncio.sleep(_AGAIN_S)
+            return
+        self._is_replaced, self._problem = False, ""
+        _LOG.warning("leading log %s, in the place of log %s", self.log_id, former)
+
+    def _note_replaced(self) -> None:
+        self._is_replaced = True
+
     def _take(self, partitions: Iterable[int]) -> None:
         assert self._opened is not None, "the log is opened before Faust starts"
         self._assigned = True
         for partition in sorted(partitions):
             if partition < self._opened.partitions:  # those that were added later hold no group (PROTOCOL L1)
-                host = self._hosts[partition] = PartitionHost(self.settings, self._opened, partition, self.counts)
+                host = self._hosts[partition] = PartitionHost(
+                    self.settings, self._opened, partition, self.counts, topic_ids=self._topic_ids, replaced=self._note_replaced
+                )  # fmt: skip
                 host.start()
 
     async def _drop(self, partitions: Iterable[int]) -> None:
@@ -230,11 +320,14 @@ class Worker:
             mine = topics[lead.name]
             if not host.leading or host.lead.groups.get(lead.name) is not lead:
                 continue
-            observed = host.lead.observe(
-                lead.name, {topic: ends[topic] for topic in mine & set(ends)}, {topic: racks[topic] for topic in mine & set(racks)}
-            )
-            for part in in_parts(observed) if observed is not None else ():
-                await host.append(lead.name, part)
+            try:
+                observed = host.lead.observe(
+                    lead.name, {topic: ends[topic] for topic in mine & set(ends)}, {topic: racks[topic] for topic in mine & set(racks)}
+                )
+                for part in observed_in_parts(observed) if observed is not None else ():
+                    await host.append(lead.name, part)
+            except EquipoiseError as error:  # its topics have names that no event can hold, or the like
+                _LOG.warning("group %s: end offsets cannot be told: %s", lead.name, error)
 
 
 async def _part(host: PartitionHost) -> None:

@@ -37,7 +37,7 @@ class Follower:
             async with reading.facts() as facts:
                 await facts.place(lead.position)
                 async for record in facts.until(await facts.end()):
-                    fact = next_fact(lead, record.key, record.value, record.offset, record.timestamp)
+                    fact = next_fact(lead, record)
                     if fact is not None:
                         lead.fold(fact, time.monotonic_ns() // 1_000_000)
 

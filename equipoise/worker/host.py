@@ -8,20 +8,20 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import time
 from collections import deque
+from collections.abc import Callable
 from typing import Any
 
-from equipoise.worker.checkpoints import Index, checkpoint_records, index_record
+from equipoise.worker.checkpoints import Index, checkpoint_records, index_records
 from equipoise.worker.metrics import Counts
 from equipoise.worker.reading import FactReader, PartitionReading, next_fact
 from equipoise.worker.settings import WorkerSettings
-from events.errors import EquipoiseError
+from events.errors import DamagedError, EquipoiseError
 from events.facts import Fact, LogOpened, ProbingTick
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.envelope import group_key, pack_decision, pack_fact
+from events.log.kafka.clients import abandon_producer, start_client, stop_client
+from events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_fact, rejected_record
 from events.records import DecisionRecord, Record
 from statemachine.machine import GroupMachine
 from statemachine.partition import PartitionLead
@@ -34,6 +34,8 @@ _LOOK_AFTER_S = 5.0
 """Nothing was read for this long: is there something to read?"""
 _ANSWER_S = 10.0
 """How long the brokers may take to say so, before the round ends and the next one makes new connections."""
+SAME_FOR_S = 1.0
+"""How long the topics may be taken for those of the log without looking again."""
 _FACTS_A_TURN = 100
 """Facts folded before others have a turn."""
 _MARK_EVERY = 500
@@ -47,10 +49,26 @@ class StandsStillError(Exception):
     """The reader shows nothing, and there is something."""
 
 
-class PartitionHost:
-    """Leads one partition from `start` to `stop`."""
+class LogReplacedError(Exception):
+    """The log's topics were deleted and made again: what was folded is of another log (docs/protocol.md#l9)."""
 
-    def __init__(self, settings: WorkerSettings, opened: LogOpened, partition: int, counts: Counts) -> None:
+
+class PartitionHost:
+    """Leads one partition from `start` to `stop`, or until the log has been replaced: then `replaced` is called.
+
+    `topic_ids`: those of the log that `opened` names (`events.log.kafka.identity.log_topic_ids`); None: the brokers give none.
+    """
+
+    def __init__(
+        self,
+        settings: WorkerSettings,
+        opened: LogOpened,
+        partition: int,
+        counts: Counts,
+        *,
+        topic_ids: tuple[str, ...] | None = None,
+        replaced: Callable[[], None] = lambda: None,
+    ) -> None:
         self.partition = partition
         self.lead = PartitionLead()
         """Of the present round."""
@@ -58,6 +76,10 @@ class PartitionHost:
         """The partition is taken over: every decision up to the end that was found is published."""
         self.problem = ""
         """Why the last round ended, while the next one has not taken over."""
+        self._topic_ids = topic_ids
+        self._replaced = replaced
+        self._same_s = 0.0
+        """When the topics were seen last to be those of the log."""
         self._settings = settings
         self._topics = settings.topics
         self._reading = PartitionReading(settings, settings.topics, opened, partition)
@@ -110,6 +132,11 @@ class PartitionHost:
                 await self._round()
             except asyncio.CancelledError:
                 raise
+            except LogReplacedError as error:
+                self.problem = str(error)
+                _LOG.error("partition %d is given up: %s", self.partition, error)
+                self._replaced()
+                return
             except Exception as error:  # noqa: BLE001 whatever ended the round, the next begins from the log
                 self.problem = f"{error.__class__.__name__}: {error}"
                 known = isinstance(error, SendFailedError | StandsStillError | EquipoiseError)
@@ -122,6 +149,7 @@ class PartitionHost:
 
     async def _round(self) -> None:
         from aiokafka import AIOKafkaProducer
+        from aiokafka.errors import UnknownTopicOrPartitionError
 
         self._failed = asyncio.get_running_loop().create_future()
         self._failed.add_done_callback(lambda future: future.exception())  # looked at, whoever else does
@@ -129,13 +157,39 @@ class PartitionHost:
         try:
             await start_client(self._producer)
             async with self._reading.facts() as facts:
+                self._same_s = 0.0
                 async with self._lock:
+                    await self._look_whether_log_is_the_same(facts)
                     await self._take_over(facts)
                 await self._lead_on(facts, self._failed)
+        except (LogReplacedError, UnknownTopicOrPartitionError):
+            await abandon_producer(self._producer)  # what it has not sent yet must not come to other topics of the same names
+            raise
         finally:
             self.leading = False
             self._counts.forget(self.lead.groups)
             await stop_client(self._producer, within_s=3.0)
+
+    async def _look_whether_log_is_the_same(self, facts: FactReader) -> None:
+        """Asks, unless it did so less than SAME_FOR_S ago. Raises LogReplacedError; KafkaError when the topics are gone; TimeoutError."""
+        from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
+
+        if self._topic_ids is None or time.monotonic() - self._same_s < SAME_FOR_S:
+            return
+        async with asyncio.timeout(_ANSWER_S):
+            while True:
+                asked_s = time.monotonic()
+                try:
+                    found = await facts.topic_ids(self._topics)
+                except UnknownTopicOrPartitionError:
+                    raise
+                except KafkaError:  # a broker is away
+                    await asyncio.sleep(_AGAIN_S[0])
+                    continue
+                break
+        if found != self._topic_ids:
+            raise LogReplacedError(f"the topics of log {self._opened.log_id} were deleted and made again")
+        self._same_s = asked_s
 
     def _fail(self, error: BaseException) -> None:
         self.leading = False
@@ -150,13 +204,17 @@ class PartitionHost:
         self._marks.clear()
         self._unmarked = _MARK_EVERY
         self._said_halted.clear()
-        begun = await self._reading.begin(folded=self._count, published=self._mark)
+        begun = await self._reading.begin(folded=self._count, mark=self._mark)
         self.lead = lead = begun.lead
         self._swept_at = lead.position  # so that a long way to the end is not gone twice
         self._slots = dict(begun.found.slots)
         self._rejected_from = begun.found.index.position
         await facts.place(lead.position)
-        async for record in facts.until(await facts.end()):
+        end = await facts.end()
+        if end < lead.position:
+            raise DamagedError(end, f"facts end here, and the last checkpoint is of {lead.position - 1}: the brokers have lost facts")
+        async for record in facts.until(end):
+            await self._look_whether_log_is_the_same(facts)
             await self._take(record)
             if record.offset % _FACTS_A_TURN == 0:
                 await asyncio.sleep(0)
@@ -191,6 +249,7 @@ class PartitionHost:
         while True:
             records = await facts.batch()
             for number, record in enumerate(records, 1):
+                await self._look_whether_log_is_the_same(facts)
                 async with self._lock:
                     await self._take(record)
                 self._read_s = time.monotonic()
@@ -199,6 +258,7 @@ class PartitionHost:
 
     async def _do_chores(self, facts: FactReader) -> None:
         while True:
+            await self._look_whether_log_is_the_same(facts)
             due = self.lead.ticks_due(_now_ms())
             for group in due:
                 await self.append(group, ProbingTick())
@@ -207,11 +267,12 @@ class PartitionHost:
                 async with self._lock:
                     await self._sweep()
                     await self._write_index()
+                self._say_halted()
                 self._read_s = time.monotonic()  # nothing could be folded meanwhile
             if time.monotonic() - self._read_s > _LOOK_AFTER_S:
                 async with asyncio.timeout(_ANSWER_S):
                     end = await facts.end()
-                if end > self.lead.position and time.monotonic() - self._read_s > _LOOK_AFTER_S:
+                if end > max(self.lead.position, await facts.position()) and time.monotonic() - self._read_s > _LOOK_AFTER_S:
                     raise StandsStillError(f"there are facts up to {end}, and none from {self.lead.position} on was read for {_LOOK_AFTER_S:.0f} s")
                 self._read_s = time.monotonic()
             await asyncio.sleep(_TICK_S)
@@ -219,11 +280,11 @@ class PartitionHost:
     async def _take(self, fact: Any) -> None:
         """Fold the next fact and publish what it causes."""
         lead = self.lead
-        record = next_fact(lead, fact.key, fact.value, fact.offset, fact.timestamp)
+        record = next_fact(lead, fact)
         if record is None:
             self._say_halted()
             return
-        if not record.group and record.offset >= max(1, self._rejected_from):
+        if not record.group and record.offset >= max(1, self._rejected_from) and not isinstance(fact, NoRecord):
             await self._reject(fact.key, fact.value, record)
         began_s = time.perf_counter()
         decisions = lead.fold(record, _now_ms())
@@ -242,17 +303,20 @@ class PartitionHost:
         for name, group in self.lead.groups.items():
             if group.halted is not None and name not in self._said_halted:
                 self._said_halted.add(name)
-                _LOG.error("partition %d: %s", self.partition, group.halted)
+                _LOG.error("partition %d: %s", self.partition, group.halted, exc_info=group.halted.__cause__)
 
     def _count(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
-        self._counts.folded(record, decisions, machine.state, live=self.leading)
+        try:
+            self._counts.folded(record, decisions, machine.state, live=self.leading)
+        except Exception:  # noqa: BLE001 a defect of the metrics keeps no group from being led
+            _LOG.exception("partition %d: what group %s did at offset %d is not in the metrics", self.partition, record.group, record.offset)
 
     async def _reject(self, key: bytes | None, value: bytes | None, record: Record) -> None:
         """What belongs to no group, with the reason and where it came from."""
-        why = {"code": record.event.code, "topic": self._topics.facts, "partition": self.partition, "offset": record.offset}  # type: ignore[union-attr]
-        headers = [("equipoise", json.dumps(why).encode())]
+        code: str = record.event.code  # type: ignore[union-attr]  # a record of no group is Undecodable
+        key, value, why = rejected_record(key, value, code, self._topics.facts, self.partition, record.offset)
         self._counts.rejected.inc()
-        await self._send(self._topics.rejected, key, value, partition=0, headers=headers)
+        await self._send(self._topics.rejected, key, value, partition=0, headers=[("equipoise", why)])
 
     # Publishing
 
@@ -325,7 +389,8 @@ class PartitionHost:
         decisions = self._marks[0][1] if self._marks and self._marks[0][0] < recovery else 0
         rests_on = {name: group.checkpoint_offset for name, group in self.lead.groups.items() if group.checkpoint_offset >= 0}
         index = Index(position=self.lead.position, recovery_offset=recovery, decisions_offset=decisions, checkpoints=rests_on)
-        await self._send(self._topics.checkpoints, *index_record(self._opened.log_id, index))
+        for key, value in index_records(self._opened.log_id, index):
+            await self._send(self._topics.checkpoints, key, value)
 
     def _mark(self, caused_by: int, offset: int) -> None:
         """Now and then, where a decision stands: all that later facts cause stands behind it."""

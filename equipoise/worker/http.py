@@ -71,7 +71,13 @@ class Server:
         for place, lead in self._worker.groups():
             if lead.name == name:
                 halted = None if lead.halted is None else str(lead.halted)
-                return web.json_response({"partition": place, "halted": halted, "state": view_of(lead.machine).document()})
+                try:
+                    state = view_of(lead.machine).document()
+                except Exception:
+                    if halted is None:
+                        raise
+                    return web.json_response({"partition": place, "halted": halted, "state": None})
+                return web.json_response({"partition": place, "halted": halted, "state": state})
         return web.json_response({"problem": f"group {name!r} is not led by this worker"}, status=404)
 
 

@@ -6,6 +6,7 @@ that went to another worker is no longer told here.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
@@ -17,6 +18,7 @@ from replay.show import task_rows
 from statemachine.partition import GroupLead
 from statemachine.state import GroupState
 
+_LOG = logging.getLogger(__name__)
 _FOLD_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TAKEOVER_S = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
@@ -72,6 +74,8 @@ class GroupCollector(Collector):
     def __init__(self, groups: Callable[[], Iterable[GroupLead]], positions: Callable[[], Iterable[tuple[int, int, bool]]]) -> None:
         self._groups = groups
         self._positions = positions
+        self._untold: set[str] = set()
+        """Groups whose state cannot be read; each is logged once."""
 
     def collect(self) -> Iterator[Metric]:
         members = GaugeMetricFamily("equipoise_members", "Live members, by state.", labels=["group", "state"])
@@ -88,10 +92,17 @@ class GroupCollector(Collector):
         for group in self._groups():
             state = group.machine.state
             halted.add_metric([group.name], float(group.halted is not None))
+            try:
+                phases = [state.member_phase(member).value for member in state.members.values()]
+                rows = list(task_rows(state))
+            except Exception:  # noqa: BLE001 half a step was taken, where a defect has halted it: the others are told all the same
+                if group.name not in self._untold:
+                    self._untold.add(group.name)
+                    _LOG.exception("group %s is not in the metrics", group.name)
+                continue
             for value, metric in ((state.generation, generation), (0 if state.verdict is None else state.verdict[3], imbalance)):
                 metric.add_metric([group.name], value)
-            _add(members, group.name, [state.member_phase(member).value for member in state.members.values()], ("STABLE",))
-            rows = list(task_rows(state))
+            _add(members, group.name, phases, ("STABLE",))
             _add(tasks, group.name, [row.state for row in rows], ("owned", "revoking", "nobody"))
             moving = [movement.state.value for movement in state.in_flight.values()] + ["waiting"] * state.waiting
             _add(movements, group.name, moving, ("waiting", "warming", "revoking"))

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable
 from typing import Any
 
-from events.facts import PartitionsObserved, TopologyDeclared
+from events.facts import TopologyDeclared
 from events.log.kafka.connection import Connection
+from events.log.kafka.identity import log_topic_ids
 from events.log.kafka.opening import admin_client, reader
-
-MOST_PARTITIONS = 20_000
-"""Partitions in one fact: well under Kafka's largest message, whatever the racks are called."""
+from events.log.kafka.topics import Topics
 
 
 def topics_of(topologies: Iterable[TopologyDeclared]) -> set[str]:
@@ -34,15 +33,23 @@ class Observer:
         self._admin = self._consumer = None
         await stack.aclose()
 
+    async def log_topic_ids(self, topics: Topics) -> tuple[str, ...] | None:
+        """The ids of a log's topics; None: the brokers give none. Raises what the client raises."""
+        await self._connect()
+        return await log_topic_ids(self._consumer, topics)
+
+    async def _connect(self) -> None:
+        if self._consumer is None:
+            self._admin = await self._stack.enter_async_context(admin_client(self._connection))
+            self._consumer = await self._stack.enter_async_context(reader(self._connection))
+
     async def look(self, topics: set[str]) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, tuple[str, ...]]]]:
         """End offsets and racks by topic and partition. A topic that is not there is left out. Raises what the client raises."""
         if not topics:
             return {}, {}
         from aiokafka import TopicPartition
 
-        if self._admin is None:
-            self._admin = await self._stack.enter_async_context(admin_client(self._connection))
-            self._consumer = await self._stack.enter_async_context(reader(self._connection))
+        await self._connect()
         rack_of = {broker["node_id"]: broker["rack"] for broker in (await self._admin.describe_cluster())["brokers"]}
         described = [each for each in await self._admin.describe_topics(sorted(topics)) if not each["error_code"]]
         places = [TopicPartition(each["topic"], part["partition"]) for each in described for part in each["partitions"] if part["leader"] >= 0]
@@ -56,25 +63,3 @@ class Observer:
                 if named:
                     racks.setdefault(each["topic"], {})[part["partition"]] = named
         return ends, racks
-
-
-def in_parts(observed: PartitionsObserved, most: int = MOST_PARTITIONS) -> Iterator[PartitionsObserved]:
-    """The same in facts of at most `most` partitions each."""
-    for ends in _pieces(observed.end_offsets, most):
-        yield PartitionsObserved(end_offsets=ends)
-    for racks in _pieces(observed.racks, most):
-        yield PartitionsObserved(racks=racks)
-
-
-def _pieces(values: Mapping[str, Mapping[int, Any]], most: int) -> Iterator[dict[str, dict[int, Any]]]:
-    piece: dict[str, dict[int, Any]] = {}
-    room = most
-    for topic, of_topic in values.items():
-        for partition, value in of_topic.items():
-            if not room:
-                yield piece
-                piece, room = {}, most
-            piece.setdefault(topic, {})[partition] = value
-            room -= 1
-    if piece:
-        yield piece

@@ -12,14 +12,15 @@ import attrs
 from equipoise.worker.checkpoints import Found, Index, find
 from events import codec
 from events.decisions import Checkpointed
-from events.errors import DamagedError, InputError, UnknownKindError
+from events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
 from events.facts import LogOpened
 from events.log.kafka.connection import Connection
-from events.log.kafka.envelope import StoredDecision, decision_record, fact_record, fact_row, pack_fact, stored_decision
-from events.log.kafka.opening import check_append_time, reader
+from events.log.kafka.envelope import NoRecord, StoredDecision, fact_record, fact_row, no_record_row, pack_fact, published
+from events.log.kafka.identity import log_topic_ids
+from events.log.kafka.opening import check_append_time, fill_holes, reader
 from events.log.kafka.topics import Topics
-from events.records import Record
-from statemachine.partition import Folded, PartitionLead, identity_of
+from events.records import DecisionRecord, Record
+from statemachine.partition import Folded, PartitionLead, UnreadIdentity, identity_of
 
 _LOG = logging.getLogger(__name__)
 _CHECKPOINTED = codec.kind_of(Checkpointed)
@@ -42,8 +43,10 @@ class PartitionReading:
     opened: LogOpened
     partition: int
 
-    async def begin(self, *, folded: Folded = lambda record, decisions, machine: None, published: Callable[[int, int], None] | None = None) -> Begun:
-        """A lead with the last checkpoints, which knows what is published. `published` is told (fact, offset) of each of those decisions.
+    async def begin(
+        self, *, folded: Folded = lambda record, decisions, machine: None, mark: Callable[[int, int], None] = lambda fact, offset: None
+    ) -> Begun:
+        """A lead with the last checkpoints, which knows what is published. `mark` is called with (fact, offset) of each of those decisions.
 
         Checkpoints that this build cannot read are passed over all together: the fold from the log's start gives the same bytes (PROTOCOL L7).
         """
@@ -57,13 +60,14 @@ class PartitionReading:
             lead = self._restored(found, folded)
         async with contextlib.aclosing(self.records(self.topics.decisions, found.index.decisions_offset)) as records:
             async for record in records:
-                place = f"{record.topic}/{record.partition}@{record.offset}"
-                stored = stored_decision(record.key, record.value, place)
+                stored = published(record)
+                if stored is None:
+                    continue
                 if stored.log_id != self.opened.log_id:
+                    place = f"{record.topic}/{record.partition}@{record.offset}"
                     raise DamagedError(stored.row.caused_by, f"its decision at {place} is of another log")
                 lead.take_published(stored.row.group, stored.row.number, published_identity(stored))
-                if published is not None:
-                    published(stored.row.caused_by, record.offset)
+                mark(stored.row.caused_by, record.offset)
         return Begun(lead=lead, found=found)
 
     def _restored(self, found: Found, folded: Folded) -> PartitionLead:
@@ -77,7 +81,7 @@ class PartitionReading:
     async def facts(self) -> AsyncIterator[FactReader]:
         """A reader of the facts, to be placed."""
         async with self._reader() as consumer:
-            yield FactReader(consumer, self._place(self.topics.facts))
+            yield FactReader(self.connection, consumer, self._place(self.topics.facts))
 
     async def records(self, topic: str, start: int) -> AsyncGenerator[Any, None]:
         """All that is in the topic's partition, from `start` to the end that was found first."""
@@ -102,41 +106,66 @@ class PartitionReading:
 
 
 def published_identity(stored: StoredDecision) -> Hashable:
-    """Of a version that this build writes it is the checksum, and nothing is decoded; else what it would be today."""
+    """Of a version that this build writes it is the checksum, and nothing is decoded; else the checksum of what this build would write in its place.
+
+    What this build cannot read has an identity that no decision of its own has: if it has to be compared, its group halts, and no other.
+    """
     row = stored.row
-    if row.kind != _CHECKPOINTED and (row.kind not in codec.KINDS or row.version == codec.KINDS[row.kind][0]):
+    encoded = row.kind, row.version, row.payload
+    as_written = row.kind in codec.KINDS and row.version == codec.KINDS[row.kind][0] and not codec.has_appended_fields(*encoded)
+    if as_written and row.kind != _CHECKPOINTED:
         return row.checksum
-    return identity_of(decision_record(stored))
+    try:
+        decision = codec.decode_decision(*encoded)
+    except (UnknownEventError, UnsoundError) as error:
+        return UnreadIdentity(str(error), row.checksum)
+    return identity_of(DecisionRecord(stored.log_id, row.group, row.number, row.caused_by, row.index, stored.fact_checksum, decision))
 
 
 class FactReader:
     """Facts of one partition, in order, as they come."""
 
-    def __init__(self, consumer: Any, place: Any) -> None:
+    def __init__(self, connection: Connection, consumer: Any, place: Any) -> None:
+        self._connection = connection
         self._consumer = consumer
         self._place = place
+        self._due = 0
 
     async def place(self, start: int) -> None:
         """Read on from `start`."""
         await _place_at(self._consumer, self._place, start)
+        self._due = start
+
+    async def position(self) -> int:
+        """Offset up to which everything was given out by `batch`; it may be behind the last record that was, where a transaction has ended."""
+        return int(await self._consumer.position(self._place))
+
+    async def topic_ids(self, topics: Topics) -> tuple[str, ...] | None:
+        """The ids of the log's topics now. Raises KafkaError."""
+        return await log_topic_ids(self._consumer, topics, self._place.partition)
 
     async def end(self) -> int:
         """Offset behind the last fact there is now."""
         return int((await self._consumer.end_offsets([self._place]))[self._place])
 
     async def batch(self) -> list[Any]:
-        """The client's records of what comes next, some hundred at most; none, when for a second nothing did.
+        """The client's records of what comes next, some hundred at most, and a NoRecord for each offset without one; none, when for a second nothing
+        came.
 
-        Raises InputError for one whose time is not the broker's (PROTOCOL L2).
+        Raises InputError for a record whose time is not the broker's (PROTOCOL L2), GapError for one that the client has left out.
         """
         records: list[Any] = (await self._consumer.getmany(timeout_ms=1_000)).get(self._place, [])
         for record in records:
             check_append_time(record)
+        if records:
+            if records[-1].offset != self._due + len(records) - 1:
+                records = await fill_holes(self._connection, self._due, records)
+            self._due = records[-1].offset + 1
         return records
 
     async def until(self, end: int) -> AsyncGenerator[Any, None]:
         """What there is up to `end`, which was read before."""
-        while await self._consumer.position(self._place) < end:
+        while await self.position() < end:
             for record in await self.batch():
                 yield record
 
@@ -151,11 +180,12 @@ async def _place_at(consumer: Any, tp: Any, start: int, *, compacted: bool = Fal
     return int(end)
 
 
-def next_fact(lead: PartitionLead, key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> Record | None:
-    """The next fact, to be folded; None: this build cannot read it, and its group has been halted (PROTOCOL L6)."""
-    row = fact_row(key, value, offset, append_ms)
+def next_fact(lead: PartitionLead, found: Any) -> Record | None:
+    """The next fact, to be folded; None: this build cannot read it, and its group has been halted (PROTOCOL L6). `found`: what a FactReader gave."""
+    is_none = isinstance(found, NoRecord)
+    row = no_record_row(found) if is_none else fact_row(found.key, found.value, found.offset, found.timestamp)
     try:
         return fact_record(row)
     except UnknownKindError as error:
-        lead.pass_over(row.group, offset, "event_unknown", error.problem)
+        lead.pass_over(row.group, row.offset, "event_unknown", error.problem)
         return None

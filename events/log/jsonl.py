@@ -25,7 +25,8 @@ from typing import Any
 from events import codec
 from events.errors import FieldError, InputError, UnknownEventError, UnknownKindError
 from events.log.rows import DecisionRow, FactRow, Order, Row
-from events.log.stored import BrokenStoreError, Mode, StoredLog
+from events.log.storage import cannot_write
+from events.log.stored import BrokenStoreError, Mode, StoredLog, failed_write
 
 MOST_LINE_BYTES = 32_000_000
 """No line is longer: a payload of MOST_EVENT_BYTES has at most 20 times as many bytes as text (a step of 1, and its task in quotes)."""
@@ -59,7 +60,7 @@ class JsonLinesLog(StoredLog):
             missing = "there is no such log; import or simulate one" if mode == "r" else "there is no such folder; make it"
             raise InputError(f"{path}: {missing}, or mend the path") from None
         except OSError as error:
-            raise InputError(f"{path}: {error.strerror}; mend the path or its rights") from None
+            raise cannot_write(path, error) from None
         try:
             if mode != "r":
                 self._lock()
@@ -146,7 +147,7 @@ class JsonLinesLog(StoredLog):
                 while data:
                     data = data[self._file.write(data) :]
             except OSError as error:
-                raise BrokenStoreError(str(error)) from None
+                raise failed_write(error) from None
 
     def _begin(self) -> None:
         pass
@@ -156,7 +157,7 @@ class JsonLinesLog(StoredLog):
         try:
             os.fsync(self._file.fileno())
         except OSError as error:
-            raise BrokenStoreError(str(error)) from None
+            raise failed_write(error) from None
         self._committed_bytes = os.fstat(self._file.fileno()).st_size
 
     def _roll_back(self) -> None:

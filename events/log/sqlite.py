@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from events.errors import DamagedError, InputError
+from events.errors import DamagedError, InputError, StorageError
 from events.log import seal
 from events.log.rows import DecisionRow, FactRow, Order, Row
-from events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog
+from events.log.storage import cannot_write, is_out_of_space, reason_of
+from events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog, failed_write
 
 APPLICATION_ID = 0x45515049  # "EQPI", in the file's header
 SCHEMA_VERSION = 2
@@ -59,12 +60,7 @@ def _failing() -> Iterator[None]:
     try:
         yield
     except _FAILURES as error:
-        raise BrokenStoreError(_one_line(error)) from None
-
-
-def _one_line(error: Exception) -> str:
-    """What SQLite says; of a damaged schema it quotes whole statements."""
-    return " ".join(str(error).split())[:200]
+        raise BrokenStoreError(reason_of(error)) from None
 
 
 class OtherSchemaError(InputError):
@@ -92,8 +88,8 @@ class SqliteLog(StoredLog):
         except _FAILURES as error:
             self._close_files()
             if mode != "r" and isinstance(error, sqlite3.OperationalError):  # locked, full, read-only, ...
-                raise InputError(f"{path}: {error}; mend the path or its rights") from None
-            raise DamagedError(0, f"{path} cannot be read: {_one_line(error)}; restore the log from a copy") from None
+                raise cannot_write(path, error) from None
+            raise DamagedError(0, f"{path} cannot be read: {reason_of(error)}; restore the log from a copy") from None
         except BaseException:
             self._close_files()
             raise
@@ -196,7 +192,7 @@ class SqliteLog(StoredLog):
         try:
             self._db.execute(statement, values)
         except _FAILURES as error:
-            raise BrokenStoreError(_one_line(error)) from None
+            raise failed_write(error) from None
 
     def _begin(self) -> None:
         self._write("BEGIN IMMEDIATE")
@@ -224,6 +220,8 @@ class SqliteLog(StoredLog):
         try:
             problem = "" if self._seal.put() else "somebody else is using it"
         except (sqlite3.Error, OSError) as error:
+            if is_out_of_space(error):
+                raise StorageError(self.location, reason_of(error), "make room there; all records are there, some of them in its -wal") from None
             problem = str(error)
         if problem:
             _LOG.warning("%s: all records are there, but the log is left unsealed: %s", self.location, problem)
@@ -258,16 +256,17 @@ def _connect(path: Path, mode: Mode) -> sqlite3.Connection:
         except sqlite3.OperationalError as error:
             if error.sqlite_errorcode == sqlite3.SQLITE_ERROR:
                 return connection  # its header asks for what SQLite does not know: damaged, as below
-            if Path(f"{path}-wal").exists():
+            ahead = Path(f"{path}-wal")
+            if ahead.exists() and ahead.stat().st_size:
                 raise
-            # A closed log on a medium that takes no files beside it: nobody writes there, so it can be read as it is.
+            # A closed log on a medium that takes no files beside it, or on a full disk: nobody writes there, so it can be read as it is.
             connection.close()
             connection = sqlite3.connect(f"{name}?mode=ro&immutable=1", uri=True, isolation_level=None)
         except _FAILURES:
             pass  # no database, or a damaged one: `_prepare` meets the same, and says so
         return connection
     except _FAILURES as error:
-        raise InputError(f"{path}: {error}; mend the path or its rights") from None
+        raise cannot_write(path, error) from None
 
 
 def _remove(path: Path) -> None:

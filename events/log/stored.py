@@ -9,9 +9,10 @@ from types import TracebackType
 from typing import Literal, Self, cast
 
 from events import codec
-from events.errors import DamagedError, GapError, InputError, LogError
+from events.errors import DamagedError, EquipoiseError, GapError, InputError, LogError, StorageError
 from events.facts import Fact
 from events.log.rows import LOG_OPENED, UNDECODABLE, DecisionRow, FactRow, Order, Row, is_count, is_group
+from events.log.storage import is_out_of_space, reason_of
 from events.records import DecisionRecord, Record
 
 Mode = Literal["r", "w", "a"]
@@ -21,8 +22,18 @@ class BrokenStoreError(Exception):
     """The store cannot give the next row; `StoredLog` knows which offset that was, and turns this into a DamagedError."""
 
 
+class FullStoreError(BrokenStoreError):
+    """The store takes no more; the text says why. What was committed before is whole."""
+
+
 class MissingRowError(BrokenStoreError):
     """The store knows that there was a row between the last one and the next."""
+
+
+def failed_write(error: Exception) -> BrokenStoreError:
+    """What a store raises when a write has failed."""
+    kind = FullStoreError if is_out_of_space(error) else BrokenStoreError
+    return kind(reason_of(error))
 
 
 class StoredLog(abc.ABC):
@@ -210,7 +221,7 @@ class StoredLog(abc.ABC):
         try:
             self._begin()
         except BrokenStoreError as error:
-            raise LogError(self._order.position, f"{self.location}: cannot be appended to: {error}") from None
+            raise self._cannot_append(error) from None
         self._in_transaction, self._part_failed = True, False
         try:
             yield
@@ -222,10 +233,15 @@ class StoredLog(abc.ABC):
             with self._as_damage():
                 self._order = self._last_order()
             if isinstance(error, BrokenStoreError):
-                raise LogError(self._order.position, f"{self.location}: cannot be appended to: {error}") from None
+                raise self._cannot_append(error) from None
             raise
         finally:
             self._in_transaction = False
+
+    def _cannot_append(self, error: BrokenStoreError) -> EquipoiseError:
+        if isinstance(error, FullStoreError):
+            return StorageError(self.location, str(error), f"make room there; it is whole up to its next offset, {self._order.position}")
+        return LogError(self._order.position, f"{self.location}: cannot be appended to: {error}")
 
     # ------------------------------------------------------------------------------------------------------------ closing
 

@@ -19,9 +19,9 @@ class Recount:
     counts: int = 0
     customers: int = 0
     again: collections.Counter[str] = attrs.field(factory=collections.Counter)
-    """``<group>/<task>/<token>`` -> counts under that grant of orders that had been counted before."""
+    """``<log id>/<group>/<task>/<token>`` -> counts under that grant of orders that had been counted before."""
     late: collections.Counter[str] = attrs.field(factory=collections.Counter)
-    """The same -> counts under that grant that stand behind one with a larger fencing token of the same task."""
+    """The same -> counts under that grant behind one with a larger fencing token for the same task of the same log."""
     faults: list[str] = attrs.field(factory=list)
 
     @property
@@ -62,7 +62,7 @@ async def recount(options: dict[str, Any], topic: str, *, exactly_once: bool) ->
     """`options`: of aiokafka's clients, for the connection.
 
     With either guarantee each order must be counted, and into totals that hold every order before it. With `exactly_once` each customer's counts must
-    also be 1, 2, 3, ... once each, in order, with the right sums, and tokens of a task never fall.
+    also be 1, 2, 3, ... once each, in order, with the right sums, and the tokens of a task never fall within one log.
     """
     found = Recount()
     wanted: dict[bytes, _Customer] = collections.defaultdict(_Customer)
@@ -76,7 +76,8 @@ async def recount(options: dict[str, Any], topic: str, *, exactly_once: bool) ->
     async for record in everything(options, f"{topic}-counts", "read_committed" if exactly_once else "read_uncommitted"):
         found.counts += 1
         said, customer, place = json.loads(record.value), wanted[record.key], f"{record.key.decode()}, {record.partition}@{record.offset}"
-        grant = dict(record.headers)["equipoise"].decode()
+        headers = dict(record.headers)
+        grant = f"{headers['equipoise.log'].decode()}/{headers['equipoise'].decode()}"
         task, _, token = grant.rpartition("/")
         if int(token) < tokens.get(task, 0):
             found.late[grant] += 1

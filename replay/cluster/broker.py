@@ -8,7 +8,7 @@ from typing import Any, Generic, TypeVar, cast
 import attrs
 
 from events.errors import GroupHalted
-from events.facts import Fact
+from events.facts import Fact, LogOpened
 from events.records import DecisionRecord, Record
 from replay.cluster.engine import Engine
 from replay.cluster.network import Endpoint, Network
@@ -56,6 +56,8 @@ class Broker:
         self.duplicates = 0
         self.checkpoints: list[StoredCheckpoint] = []
         self.clock_offset_ms = 0
+        self.log_id = ""
+        """As LogOpened says."""
         self.failovers = 0
         self._down_until_ms = engine.now_ms
 
@@ -75,6 +77,8 @@ class Broker:
 
     def append_fact(self, event: Fact) -> Record:
         """The next record of the facts partition; `append_ms` is this broker's clock (PROTOCOL L2)."""
+        if isinstance(event, LogOpened):
+            self.log_id = event.log_id
         offset = len(self.facts.records)
         record = self.make_record(self.group if offset else "", offset, max(0, self.engine.now_ms + self.clock_offset_ms), event)
         self.facts.records.append(record)
@@ -153,9 +157,9 @@ class Broker:
         self.network.send(fetch.endpoint, fetch.respond, fetch.tag, records, position, position >= len(topic.records))
 
     def locate_end(self, endpoint: str, respond: Callable[..., None], tag: int) -> None:
-        """Where the decisions partition ends, and the highest number before that place (PROTOCOL M1)."""
+        """The log's id, where its decisions partition ends, and the highest number before that place (PROTOCOL M1)."""
         if self.up:
-            self.network.send(endpoint, respond, tag, len(self.decisions.records), len(self.published))
+            self.network.send(endpoint, respond, tag, self.log_id, len(self.decisions.records), len(self.published))
 
 
 class Producer:

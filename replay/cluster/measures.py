@@ -13,6 +13,7 @@ from typing import Any
 import attrs
 
 from events.decisions import AssignmentIssued, MemberAssigned
+from events.parts import whole
 from events.records import DecisionRecord, Record
 from events.tasks import TaskId
 from replay.cluster.world import Ownership, Restore
@@ -73,8 +74,7 @@ class Notes:
         self._kept: dict[str, tuple[int, frozenset[TaskId]]] = {}
 
     def __call__(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
-        for each in decisions:
-            decision = each.decision
+        for decision in whole(each.decision for each in decisions):
             if isinstance(decision, AssignmentIssued) and decision.part == 1:
                 self.rounds.append((record.append_ms, decision.cause))
             elif isinstance(decision, MemberAssigned):

@@ -258,17 +258,17 @@ class Process(Endpoint):
         if tag == self._locating and not self.session.joined:
             self._locate()
 
-    def _comes(self, tag: int, position: int, last_number: int) -> None:
-        self.run(self._located, tag, position, last_number)
+    def _comes(self, tag: int, log_id: str, position: int, last_number: int) -> None:
+        self.run(self._located, tag, log_id, position, last_number)
 
-    def _located(self, tag: int, position: int, last_number: int) -> None:
+    def _located(self, tag: int, log_id: str, position: int, last_number: int) -> None:
         session, now_ms = self.session, self.engine.now_ms
         if tag != self._locating or session.joined:
             return
         if now_ms >= self._located_sent_ms + session.lease_lasts_ms():
             self._locate()
             return
-        session.reader_placed(last_number=last_number, sent_ms=self._located_sent_ms)
+        session.reader_placed(log_id=log_id, last_number=last_number, sent_ms=self._located_sent_ms, answered_ms=now_ms)
         self._tell_progress()
         self._say(session.join(now_ms))
         self._next_number_position = position
@@ -299,6 +299,8 @@ class Process(Endpoint):
         if getattr(fact, "incarnation", None) == self.session.incarnation:
             number = fact.number if isinstance(fact, LagReported) else None
             self.session.heartbeat_acknowledged(sent_ms=sent_ms, now_ms=self.engine.now_ms, report_number=number)
+            if self.session.has_more_to_report:
+                self._speak()
         self._look()
         self._go_if_done()
 
@@ -436,7 +438,7 @@ class Process(Endpoint):
 
     def _come_back(self, session: MemberSession) -> None:
         """Joins again, unless another process has its id by now."""
-        if session.end_cause in ("superseded", "stale_incarnation"):
+        if session.is_ousted:
             self._exit(Exit.SUPERSEDED)
             return
         self._reader.end()

@@ -9,6 +9,7 @@ from __future__ import annotations
 import attrs
 
 from events import fields
+from events.fact_parts import observed_in_parts
 from events.facts import Fact, ProbingTick
 from events.records import DecisionRecord, Record
 from replay.cluster.broker import Broker, Producer
@@ -178,8 +179,8 @@ class Worker(Endpoint):
         for (topic, partition), growth in self._world.growth.items():
             ends.setdefault(topic, {})[partition] = growth.at(self.engine.now_ms)
         observed = self._lead.observe(group.name, ends)
-        if observed is not None:
-            self._facts.send(observed)
+        for part in observed_in_parts(observed) if observed is not None else ():
+            self._facts.send(part)
 
     def _observed_long_ago(self) -> None:
         self._observing = False

@@ -16,6 +16,7 @@ from typing import Any, Protocol
 import attrs
 
 from events.errors import FieldError, InputError
+from events.fact_parts import observed_in_parts, report_in_parts, shortened_join
 from events.facts import (
     AssignmentObserved,
     Fact,
@@ -37,7 +38,7 @@ from replay.kafka_streams.wire import NEVER_MS, RUNS_IT, UNKNOWN_SUM, GroupMembe
 
 TOPOLOGY_EPOCH = 1
 MOST_PARTITIONS = 50_000
-"""Partitions in one PartitionsObserved: at under 15 bytes each it stays under Kafka's default message size of 1 MB."""
+"""Partitions in one PartitionsObserved, however short the names of their topics are."""
 MOST_EVIDENCE = 500
 """Reported offset sums that are looked at to tell whose changelog is whose."""
 
@@ -213,14 +214,15 @@ class _Import:
         known = {topic: dict(enumerate(sample.end[topic])) for topic in self.topics if topic in sample.end}
         self.told.samples_kept += 1
         for part in _parts(known):
-            yield sample.ms, PartitionsObserved(end_offsets=part)
+            for fitting in observed_in_parts(PartitionsObserved(end_offsets=part)):
+                yield sample.ms, fitting
 
     def _round(self, event: GroupMetadata, step: Round, ends: EndOffsetStream) -> Iterator[Fact]:
         """One generation: end offsets, joins, reports, and what was decided."""
         now = ends.at(step.at_ms, self._standing_still(event, step))
         changelogs = sorted({topic for topics in self.changelogs.values() for topic in topics})
         for part in _parts({topic: dict(enumerate(now[topic])) for topic in changelogs if topic in now}):
-            yield PartitionsObserved(end_offsets=part)
+            yield from observed_in_parts(PartitionsObserved(end_offsets=part))
         present = processes(event)
         for process_id in present:
             self.live[process_id] = self.members.get((process_id, step.offset)) or self.live[process_id]
@@ -229,9 +231,12 @@ class _Import:
         for process_id in ordered:
             life = self.live[process_id]
             if life.first_offset == step.offset:
-                yield self._joined(life, lags[process_id])
+                yield shortened_join(self._joined(life, lags[process_id]))
         for process_id in ordered:
-            yield self._report(self.live[process_id], present[process_id], lags[process_id])
+            life = self.live[process_id]
+            for report in report_in_parts(self._report(life, present[process_id], lags[process_id])):
+                self.reports[life.name, life.incarnation] = report.number
+                yield report
         if not present and not step.ends:
             self.told.empty_generations += 1
             return

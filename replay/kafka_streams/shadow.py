@@ -8,6 +8,7 @@ import attrs
 
 from events.decisions import AssignmentProposed
 from events.facts import AssignmentObserved, Fact
+from events.parts import whole
 from events.records import DecisionRecord, Record
 from events.tasks import TaskId
 from replay.kafka_streams.importer import import_history
@@ -80,7 +81,7 @@ class _Shadow:
     def _observed(self, record: Record, event: AssignmentObserved, before: dict[TaskId, str], decided: list[DecisionRecord]) -> None:
         after = {task: each.member_id for each in event.members for task in each.active}
         present = {each.member_id for each in event.members}
-        proposal = next((each.decision for each in decided if isinstance(each.decision, AssignmentProposed)), None)
+        proposal = next((each for each in whole(each.decision for each in decided) if isinstance(each, AssignmentProposed)), None)
         ours = {} if proposal is None else {task: each.member_id for each in proposal.members for task in each.active}
         copied = [] if proposal is None else [move.task for move in proposal.moves if move.state == "warming"]
         self.rounds.append(

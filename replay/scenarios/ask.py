@@ -44,7 +44,7 @@ def show(play: Play, said: Said) -> None:
         setattr(play.shown, name, said.get(name, False))
 
 
-@directive("state", "", "The state as tables: group, members, movements in flight, holds, homes, lost tasks, back-offs.")
+@directive("state", "", "The state as tables: group, members, movements in flight, holds, homes, lost tasks, back-offs, crashes.")
 def state_table(play: Play, said: Said) -> None:
     state = play.state
     play.say(
@@ -69,6 +69,13 @@ def state_table(play: Play, said: Said) -> None:
         play.say(f"memory: {' '.join(f'{key}={_remembered(value)}' for key, value in state.memory.items())}")
     for (task, member_id), backoff in sorted(state.backoffs.items()):
         play.say(f"back-off: {task} on {member_id} until_ms={backoff.until_ms} times={backoff.times} {'over' if backoff.over else 'running'}")
+    for member_id, crashes in sorted(state.crashes.items()):
+        if crashes.times > 1:
+            play.say(f"crashes: {member_id} times={crashes.times} changed_ms={crashes.changed_ms} until_ms={crashes.until_ms}")
+    for member_id, member in sorted(state.members.items()):
+        if member.slot_backoff is not None:
+            until_ms, times, over = member.slot_backoff.until_ms, member.slot_backoff.times, member.slot_backoff.over
+            play.say(f"slot back-off: {member_id} until_ms={until_ms} times={times} {'over' if over else 'running'}")
 
 
 @directive("marks", "", "Who learns what: each task that is being learned, with its owner, its learners, and those of them that said they are ready.")
@@ -187,6 +194,15 @@ def moved(play: Play, said: Said) -> None:
 def anew(play: Play, said: Said) -> None:
     play.close()
     play.begin_anew()
+
+
+@directive(
+    "replace-log",
+    "",
+    "The log's topics are deleted and made again: an empty log with another id, in which the group is configured and declared again. Sessions go on.",
+)
+def replace_log(play: Play, said: Said) -> None:
+    play.replace_log()
 
 
 @directive("restart", "", "Another process takes the group over from its last good snapshot and reads on from there.")

@@ -10,12 +10,13 @@ import attrs
 from events.decisions import Decision, EventRejected, MemberAssigned
 from events.errors import FieldError, GroupHalted
 from events.facts import Fact, GroupConfigured, MemberJoined
+from events.parts import whole
 from events.records import DecisionRecord
 from events.tasks import TaskId
 from replay.scenarios.actors import DEFAULT_END_OFFSET, Actor, joined
 from replay.scenarios.render import Shown, concerned, decision_lines, fact_text, member_line
 from replay.scenarios.said import Said
-from replay.scenarios.stage import Stage
+from replay.scenarios.stage import LOG_ID, Stage
 from statemachine.state import GroupState
 
 if TYPE_CHECKING:
@@ -61,6 +62,16 @@ class Play:
         self.refused: dict[tuple[str, str], int] | None = None
         """While time passes: (member, code) -> how often a report of its was refused; the first is told, the others counted."""
         self._joins = 0
+        self._logs = 1
+
+    def replace_log(self) -> None:
+        """An empty log with another id. The sessions, their clock and the broker's go on."""
+        self.close()
+        self._logs += 1
+        append_ms = self.stage.append_ms
+        self.stage = Stage(f"{LOG_ID}-{self._logs}")
+        self.stage.append_ms = append_ms
+        self.actors, self.past_actors, self.marked = {}, {}, {}
 
     def close(self) -> tuple[str, ...]:
         """Folds the log once more at every split. Returns all that disagreed, in anything played so far."""
@@ -136,8 +147,8 @@ class Play:
             if before is not None:
                 self.past_actors[before.member_id, before.incarnation] = before
             self.actors[fact.member_id] = joined(fact)
-        for record in decisions:
-            self._sent(record.decision)
+        for decision in whole(record.decision for record in decisions):
+            self._sent(decision)
 
     def _sent(self, decision: Decision) -> None:
         if isinstance(decision, MemberAssigned):

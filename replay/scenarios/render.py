@@ -10,12 +10,14 @@ from events import facts
 from events.decisions import (
     AssignmentIssued,
     AssignmentProposed,
+    AssignmentProposedPart,
     BalanceEvaluated,
     Checkpointed,
     Decision,
     EventRejected,
     MemberAsked,
     MemberAssigned,
+    MemberAssignedPart,
     MemberExpired,
     MemberWarned,
     Move,
@@ -93,6 +95,9 @@ def decision_lines(decision: Decision, shown: Shown, fact: Fact | None = None) -
         return [first, *(move_lines(decision.moves) if shown.reasons else [])]
     if isinstance(decision, MemberAssigned):
         return []
+    if isinstance(decision, MemberAssignedPart):
+        who = member_text(decision.member_id, decision.incarnation)
+        return [f"-> MemberAssignedPart {who} part={decision.part}/{decision.parts} active={tasks_text(decision.assigned.active)}"]
     if isinstance(decision, MemberExpired):
         hold = f" hold_ms={decision.hold_ms}" if decision.hold_ms else ""
         return [f"-> MemberExpired {member_text(decision.member_id, decision.incarnation)} {decision.cause} silent_ms={decision.silent_ms}{hold}"]
@@ -110,6 +115,8 @@ def decision_lines(decision: Decision, shown: Shown, fact: Fact | None = None) -
         return [f"-> BalanceEvaluated {decision.verdict} {movements} imbalance={decision.imbalance_before}->{decision.imbalance_after}"]
     if isinstance(decision, AssignmentProposed):
         return proposal_lines(decision, shown)
+    if isinstance(decision, AssignmentProposedPart):
+        return [f"-> AssignmentProposedPart part={decision.part}/{decision.parts}", *proposal_lines(decision.proposed, shown)[1:]]
     if isinstance(decision, Checkpointed):
         return [f"-> Checkpointed seq={decision.seq}"] if shown.checkpoints else []
     raise TypeError(f"{type(decision).__name__} has no text form here")

@@ -409,12 +409,13 @@ def observe(play: Play, said: Said) -> None:
     "Bytes that a sender appended, read as the codec reads them: a sound fact, Undecodable, or a kind or version that halts the group (PROTOCOL L6).",
     kind=Argument(WHOLE, "type code"),
     version=Argument(WHOLE, "schema version; 1"),
+    times=Argument(WHOLE, "they stand there so many times; 1"),
     **TIME,
 )
 def raw_bytes(play: Play, said: Said) -> None:
     play.move_clock(said)
     try:
-        payload = bytes.fromhex(said.directive.words[0])
+        payload = bytes.fromhex(said.directive.words[0]) * said.get("times", 1)
     except ValueError:
         raise said.error(f"{said.directive.words[0]!r} is not hexadecimal") from None
     kind, version = said.get("kind", 6), said.get("version", 1)

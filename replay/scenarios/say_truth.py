@@ -113,4 +113,5 @@ def settled(play: Play) -> bool:
     state = play.state
     applied = all(member.applied_epoch == member.issued_epoch for member in state.members.values())
     balanced = state.verdict is not None and state.verdict[0] == "balanced" and not any(member.warmup for member in state.members.values())
-    return applied and not state.in_flight and not state.waiting and (state.probing_deadline_ms is None or balanced) and not state.holds
+    waits = state.in_flight or state.waiting or state.holds or any(map(state.is_crash_looping, state.members))
+    return applied and not waits and (state.probing_deadline_ms is None or balanced)

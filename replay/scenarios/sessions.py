@@ -14,7 +14,7 @@ from replay.scenarios.registry import directive
 from replay.scenarios.render import by_task_text, fact_text
 from replay.scenarios.said import Argument, Said
 from replay.scenarios.text import ScenarioError
-from replay.scenarios.theatre import SIMPLER, Fetch, Host, Message, Theatre
+from replay.scenarios.theatre import SIMPLER, Fetch, Host, Theatre
 from replay.scenarios.words import LAGS, NAMES, TASKS, TEXT, WHOLE, YES_NO, one_of, tasks_text
 from statemachine.member import MemberSession, MemberSettings
 
@@ -80,6 +80,9 @@ def _line(theatre: Theatre, host: Host) -> str:
     copies=Argument(LAGS, "copies found on disk"),
     eager=Argument(YES_NO, "see `join`"),
     placed=Argument(YES_NO, "no: it joins without having placed its reader (PROTOCOL M1)"),
+    topic_ids=Argument(YES_NO, "no: its brokers give topics no ids, so that it cannot tell re-created topics by them (PROTOCOL L9)"),
+    remembers=Argument(YES_NO, "no: it does not know which log its member was in before"),
+    newer_from=Argument(WHOLE, "decisions from this number on are written by a newer build, in versions it does not know (PROTOCOL M9)"),
     without=Argument(one_of(*SIMPLER), "a rule this session lacks, to see what the simpler design does"),
 )
 def session(play: Play, said: Said) -> None:
@@ -98,30 +101,31 @@ def session(play: Play, said: Said) -> None:
             join_nonce=said.get("nonce", "") or play.next_nonce(),
             ended_incarnation=said.find("ended"),
             eager=said.get("eager", False),
+            former_log_id=theatre.log_ids.get(said.member) if said.get("remembers", True) else None,
             heartbeat_interval_ms=1,
             ready_lag_records=said.get("ready_lag", play.state.knobs.acceptable_recovery_lag),
             stateful_subtopologies=frozenset(part.subtopology for part in topology.subtopologies if part.stateful) if topology else frozenset(),
         )
     except FieldError as error:
         raise said.error(str(error)) from None
-    host = Host(session=kind(settings), rule_dropped=rule)
+    host = Host(
+        session=kind(settings),
+        topic_ids=said.get("topic_ids", True),
+        newer_from=said.find("newer_from"),
+        places=said.get("placed", True),
+        rule_dropped=rule,
+    )
     theatre.hosts[host.name] = host
-    if said.get("placed", True):
-        host.position = len(play.stage.decisions)
-        host.session.reader_placed(last_number=host.position, sent_ms=theatre.now_ms)
     on_disk: dict[TaskId, Lag] = said.get("copies", {})
     for task, lag in on_disk.items():
         host.session.copy_progress(task, lag, theatre.now_ms)
     try:
-        join = host.session.join(theatre.now_ms)
+        theatre.join(host)
     except InputError as error:
         play.say(f"!! {host.name} does not join: {error}")
         del theatre.hosts[host.name]
         return
     theatre.lives[said.member] = settings.incarnation
-    host.messages.append(Message(join, theatre.now_ms))
-    theatre.append(host)
-    theatre.acknowledge(host)
     theatre.look()
 
 
@@ -232,13 +236,14 @@ def fetch_arrive(play: Play, said: Said) -> None:
     most=Argument(WHOLE, "so many decisions at most: the end is not reached"),
     lose=Argument(WHOLE, "number of a decision that its reader is never given"),
     again=Argument(WHOLE, "from this decision on, which it has read before"),
+    short=Argument(WHOLE, "the broker has just become the leader, and does not know yet that so many last decisions are there"),
 )
 def fetch(play: Play, said: Said) -> None:
     theatre = _theatre(play)
     for host in _chosen(theatre, said):
         host.fetch = Fetch(theatre.now_ms)
         host.position = said.get("again", host.position + 1) - 1
-        theatre.serve(host, said.find("most"))
+        theatre.serve(host, said.find("most"), said.get("short", 0))
         _tell_arrival(play, theatre, host, said)
     theatre.look()
 

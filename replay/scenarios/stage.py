@@ -8,7 +8,8 @@ from events.facts import Fact, LogOpened
 from events.records import DecisionRecord, Record
 from replay.scenarios.builds import Build
 from replay.scenarios.mirrors import disagreement, mirrors
-from statemachine.invariants import Validator, check_refold
+from statemachine.checks import StepChecker
+from statemachine.invariants import check_refold
 from statemachine.machine import GroupMachine
 
 GROUP = "group"
@@ -20,18 +21,19 @@ MOST_SPLITS = 25
 class Stage:
     """One group's log from its first record on. `append` is the only way to change anything."""
 
-    def __init__(self) -> None:
+    def __init__(self, log_id: str = LOG_ID) -> None:
+        self.log_id = log_id
         self.build = Build()
         self.machine = GroupMachine(load=self.build.load)
         self._mirrors = mirrors(self.build.load)
-        self._validator: Validator | None = Validator(load=self.build.load, whole_every=1)
+        self._checker: StepChecker | None = StepChecker(load=self.build.load, restore_every=0)  # the restored double does that
         self.records: list[Record] = []
         self.decisions: list[DecisionRecord] = []
         self.disagreements: list[str] = []
         self.halted: GroupHalted | None = None
         self._last_good = b""
         self.append_ms = 0
-        self.records.append(codec.make_record("", 0, 0, LogOpened(log_id=LOG_ID)))
+        self.records.append(codec.make_record("", 0, 0, LogOpened(log_id=log_id)))
         self._fold(self.records[0])
 
     def append(self, fact: Fact) -> list[DecisionRecord]:
@@ -57,13 +59,13 @@ class Stage:
         return decisions
 
     def _judge(self, record: Record, decisions: list[DecisionRecord]) -> None:
-        """Invariants 1 to 6, by somebody who does not trust the machine; the first one broken is the only one worth telling."""
-        if self._validator is None:
+        """Checks the step. Only the first broken invariant is reported: what follows from it says nothing new."""
+        if self._checker is None:
             return
         try:
-            self._validator.check(record, decisions, self.machine.state)
+            self._checker(record, decisions, self.machine)
         except InvariantBroken as broken:
-            self._validator = None
+            self._checker = None
             self.disagreements.append(f"#{self.machine.state.seq} {broken}")
 
     def follow(self, record: Record, decided: list[DecisionRecord]) -> list[DecisionRecord]:

@@ -6,8 +6,11 @@ from typing import TYPE_CHECKING
 
 import attrs
 
+from events import codec
 from events.facts import Fact, LagReported
-from events.records import DecisionRecord
+from events.log.kafka.envelope import StoredDecision, member_decision
+from events.log.rows import DecisionRow
+from events.records import DecisionRecord, UnreadDecision
 from events.tasks import TaskId
 from replay.scenarios.render import member_text
 from statemachine.member import MemberSession, Reception
@@ -46,6 +49,29 @@ class _AnyNumber(MemberSession):
         return True
 
 
+class _SkipsUnread(MemberSession):
+    def _heeds_unread(self) -> bool:
+        return False
+
+
+class _AnyLog(MemberSession):
+    def log_replaced(self, now_ms: int) -> None:
+        """It does not look whose topics they are."""
+
+    def log_went_back(self, *, sent_ms: int, now_ms: int) -> None:
+        self.fetch_completed(sent_ms=sent_ms, reached_end=True, now_ms=now_ms)
+
+    def _heeds_log_id(self) -> bool:
+        return False
+
+    def _waits_for_former_log_ms(self) -> int:
+        return 0
+
+
+class _ClaimsDeathByALock(MemberSession):
+    """What `ended=` names is claimed to be dead and is not: the proof is the host's, so the session is as it is."""
+
+
 SIMPLER: dict[str, type[MemberSession]] = {
     "dated": _DatedFromArrival,
     "revive": _Revives,
@@ -53,6 +79,9 @@ SIMPLER: dict[str, type[MemberSession]] = {
     "end": _AnyFetch,
     "hold": _NoHold,
     "number": _AnyNumber,
+    "proof": _ClaimsDeathByALock,
+    "unread": _SkipsUnread,
+    "log": _AnyLog,
 }
 """Rule -> the simpler design without it: what its sequence does there stands beside what it does here."""
 
@@ -69,6 +98,10 @@ class Fetch:
     sent_ms: int
     answer: list[DecisionRecord] | None = None
     reached_end: bool = False
+    went_back: bool = False
+    """The partition ended below what the session has read."""
+    log_id: str = ""
+    """Of the log whose topics answered."""
 
 
 @attrs.define
@@ -80,6 +113,14 @@ class Host:
     fetch: Fetch | None = None
     position: int = 0
     """Decisions its reader was given."""
+    log_id: str = ""
+    """The log whose topics its reader was placed in."""
+    topic_ids: bool = True
+    """Its brokers tell topics of one name apart, and it asks them."""
+    newer_from: int | None = None
+    """Decisions from this number on are written by a newer build, in versions that this session's build does not know."""
+    places: bool = True
+    """It places its reader before it joins."""
     rule_dropped: str = ""
 
     @property
@@ -97,6 +138,8 @@ class Theatre:
         """Name, with the incarnation from the second on -> host."""
         self.lives: dict[str, int] = {}
         """Member -> its latest incarnation."""
+        self.log_ids: dict[str, str] = {}
+        """Member -> the log that its latest incarnation joined."""
         self.found: set[TaskId] = set()
 
     def wait(self, ms: int) -> None:
@@ -107,7 +150,24 @@ class Theatre:
             next_ms = min([*moments, end_ms])
             self.play.stage.append_ms += next_ms - self.now_ms
             self.now_ms = next_ms
+            for _, host in sorted(self.hosts.items()):
+                if not host.session.joined and 0 < host.session.join_from_ms <= self.now_ms:
+                    self.join(host)
             self.look()
+
+    def join(self, host: Host) -> None:
+        """It places its reader and joins, if it need not wait for members of a former log. Raises InputError."""
+        session, stage = host.session, self.play.stage
+        if host.places:
+            host.position, host.log_id = len(stage.decisions), stage.log_id
+            session.reader_placed(log_id=host.log_id, last_number=host.position, sent_ms=self.now_ms, answered_ms=self.now_ms)
+        if session.join_from_ms > self.now_ms:
+            self.play.say(f"{host.name} waits for {session.join_from_ms - self.now_ms} ms: members of the former log may still run")
+            return
+        host.messages.append(Message(session.join(self.now_ms), self.now_ms))
+        self.log_ids[session.member_id] = stage.log_id
+        self.append(host)
+        self.acknowledge(host)
 
     def look(self) -> None:
         """Asks every session, in a copy: a paused process is not woken by our asking."""
@@ -151,15 +211,18 @@ class Theatre:
         host.session.heartbeat_acknowledged(sent_ms=message.sent_ms, now_ms=self.now_ms, report_number=number)
         return True
 
-    def serve(self, host: Host, most: int | None = None) -> None:
-        """The broker answers the fetch with what is there now."""
+    def serve(self, host: Host, most: int | None = None, short: int = 0) -> None:
+        """The broker answers the fetch with what is there now; one that has just become the leader knows of all decisions but the last `short`."""
         fetch = host.fetch
         assert fetch is not None, "a fetch is served after it was sent"
-        decisions = self.play.stage.decisions
+        decisions = self.play.stage.decisions[: len(self.play.stage.decisions) - short]
         end = len(decisions) if most is None else min(len(decisions), host.position + most)
         fetch.answer = decisions[host.position : end]
+        fetch.went_back = host.position > len(decisions)
         fetch.reached_end = end == len(decisions)
-        host.position = end
+        fetch.log_id = self.play.stage.log_id
+        if not fetch.went_back:
+            host.position = end
 
     def arrive(self, host: Host, lose: tuple[int, ...] = ()) -> str:
         """The answer arrives; of numbers in `lose` the reader hears nothing. A gap makes it read again, from what it needs."""
@@ -171,15 +234,30 @@ class Theatre:
         for record in fetch.answer:
             if record.number in lose:
                 continue
-            if session.receive(record, self.now_ms) is Reception.GAP:
+            newer = host.newer_from is not None and record.number >= host.newer_from
+            if session.receive(_by_a_newer_build(record) if newer else record, self.now_ms) is Reception.GAP:
                 needed = session.next_number
                 host.position = needed - 1
                 told = f"{host.name} reads {record.number}, needs {needed}: it reads again from there"
                 break
-        session.fetch_completed(sent_ms=fetch.sent_ms, reached_end=fetch.reached_end, now_ms=self.now_ms)
+        if fetch.log_id != host.log_id and host.topic_ids:
+            session.log_replaced(self.now_ms)
+        if fetch.went_back:
+            session.log_went_back(sent_ms=fetch.sent_ms, now_ms=self.now_ms)
+        else:
+            session.fetch_completed(sent_ms=fetch.sent_ms, reached_end=fetch.reached_end, now_ms=self.now_ms)
         return told
 
 
 def _moments(session: MemberSession) -> list[int]:
     starts = [grant.start_ms for grant in session.grants.values()]
+    if not session.joined:
+        return [session.join_from_ms]
     return [session.lease_ends_ms, *starts] if session.joined and session.ended is None else starts
+
+
+def _by_a_newer_build(record: DecisionRecord) -> DecisionRecord | UnreadDecision:
+    """What a member reads when the decision was written in the version after the one that this build knows."""
+    kind, version, payload = codec.encode(record.decision)
+    row = DecisionRow(record.group, record.number, record.caused_by, record.index, kind, version + 1, payload, 0)
+    return member_decision(StoredDecision(row, record.log_id, record.fact_checksum))

@@ -5,20 +5,20 @@ What is kept grows with what changed, not with the records: lag curves are thinn
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
 from typing import Any
 
 import attrs
 
 from assignors import registry
-from assignors.situation import Shares, Situation
+from assignors.situation import outside_shares, shares_of
 from events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, MemberExpired
-from events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft
+from events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, TopologyDeclared
 from events.tasks import TaskId
 from replay.chronicle import Chronicle, Condition, Interval, MoveStory
 from replay.exogenous import Window, marked_windows
 from replay.refold import Entry, Refold, Step
-from statemachine import leader
 from statemachine.machine import Load
 from statemachine.state import GroupState
 
@@ -207,6 +207,7 @@ class _Builder:
         self._imbalance: list[tuple[int, int]] = []
         self._verdicts: list[tuple[int, str]] = []
         self._rejections = 0
+        self._topology: TopologyDeclared | None = None
 
     def observe(self, step: Step) -> None:
         state, record = self._state, step.record
@@ -311,10 +312,11 @@ class _Builder:
             if key not in self._open_copies:
                 self._open_copies[key] = _Copy(kind, at_ms, at_ms if caught_up else None)
                 self._begin_curve(key, at_ms)
-        self._tasks.update({task: part.stateful for task, part in state.tasks().items()})
+        if state.topology is not self._topology:
+            self._topology = state.topology
+            self._tasks.update({task: part.stateful for task, part in state.tasks().items()})
         if state.members:
-            situation = Situation(leader.build_problem(state))
-            imbalance = Shares(situation).imbalance(situation.owner)
+            imbalance = _imbalance(state)
             if not self._imbalance or self._imbalance[-1][1] != imbalance:
                 self._imbalance.append((at_ms, imbalance))
 
@@ -362,6 +364,30 @@ class _Builder:
             windows=marked_windows("" if refold.opened is None else refold.opened.manifest),
             differs_at=refold.differs_at,
         )
+
+
+def _imbalance(state: GroupState) -> int:
+    """Tasks outside their members' shares, as an assignor counts them: over all tasks, and over those with state where there are both kinds."""
+    topology = state.topology
+    sizes = {} if topology is None else {part.subtopology: part for part in topology.subtopologies}
+    every: Counter[str] = Counter()
+    stateful: Counter[str] = Counter()
+    for member in state.members.values():
+        for task in (*member.active, *member.revoking):
+            part = sizes.get(task.subtopology)
+            if part is not None and task.partition < part.partitions:
+                every[member.member_id] += 1
+                stateful[member.member_id] += part.stateful
+    staying = [member_id for member_id, member in state.members.items() if not member.leaving]
+    looping = {member_id for member_id in staying if state.is_crash_looping(member_id)}
+    if len(looping) == len(staying):
+        looping.clear()  # there is nobody else
+    members = [(member.member_id, member.capacity, member.leaving or member.member_id in looping) for member in state.members.values()]
+    tasks = sum(part.partitions for part in sizes.values())
+    with_state = sum(part.partitions for part in sizes.values() if part.stateful)
+    factor = state.knobs.balance_factor
+    outside = outside_shares(shares_of(members, tasks, factor), every)
+    return outside + (outside_shares(shares_of(members, with_state, factor), stateful) if 0 < with_state < tasks else 0)
 
 
 def _lifeline(life: _Life, ended_ms: int | None, how: str, silent_ms: int | None) -> Lifeline:

@@ -12,7 +12,7 @@ from typing import Any
 from replay.timeline.build import Timeline
 from replay.timeline.colours import CAUSE_COLOURS, colour_rules, member_colour
 from replay.timeline.page import page_data
-from replay.timeline.svg import label, markup, short
+from replay.timeline.svg import MARK, label, markup, short
 from replay.wording import clock_text, counted
 
 WIDTH = 920
@@ -82,6 +82,7 @@ class _Picture:
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img">',
+                MARK,
                 f"<title>{title}: {told}</title>",
                 f"<style>\n{colour_rules()}{_RULES.lstrip()}</style>",
                 "<defs>",

@@ -5,6 +5,9 @@ from __future__ import annotations
 import html
 import re
 
+MARK = "<!-- made by equipoise -->"
+"""Second line of every picture: a file that has it may be replaced by another picture."""
+
 
 def markup(text: str) -> str:
     """As it may stand in XML."""

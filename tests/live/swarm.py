@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from events.facts import Fact, GroupConfigured, LagReported, Subtopology, TopologyDeclared
 from events.log.kafka.clients import start_client, stop_client
 from events.log.kafka.connection import Connection
-from events.log.kafka.envelope import decision_record, group_key, pack_fact, partition_of, stored_decision
+from events.log.kafka.envelope import group_key, member_decision, pack_fact, partition_of, published
 from events.log.kafka.opening import read_opening, reader
 from events.log.kafka.topics import Topics
 from events.tasks import TaskId
@@ -62,7 +62,7 @@ class SwarmMember:
         self.calm_until_ms = 0
         """Before this it has nothing to do or say, unless a decision arrives."""
 
-    def begin(self, last_number: int, sent_ms: int) -> Fact:
+    def begin(self, log_id: str, last_number: int, sent_ms: int) -> Fact:
         self.incarnations += 1
         self.calm_until_ms = 0
         given = MemberSettings(
@@ -74,7 +74,7 @@ class SwarmMember:
             **{"heartbeat_interval_ms": 500, "session_timeout_ms": 20_000, "lease_margin_ms": 5_000, **self.settings},
         )
         self.session = MemberSession(given)
-        self.session.reader_placed(last_number=last_number, sent_ms=sent_ms)
+        self.session.reader_placed(log_id=log_id, last_number=last_number, sent_ms=sent_ms, answered_ms=now_ms())
         return self.session.join(now_ms())
 
     def work(self) -> list[Fact]:
@@ -108,13 +108,13 @@ class Swarm:
         """Incarnations that ended by themselves: expired, refused, or without a lease."""
         self.overlaps: list[str] = []
         self._reached_end_ms = 0
-        self._partitions = 0
+        self._partitions, self._log_id = 0, ""
         self._task: asyncio.Task[None] | None = None
         self._by_group: dict[str, list[SwarmMember]] = {}
 
     async def __aenter__(self) -> Swarm:
         opened = await read_opening(self.connection, self.topics, timeout_s=60)
-        self._partitions = opened.partitions
+        self._partitions, self._log_id = opened.partitions, opened.log_id
         self._producer = AIOKafkaProducer(**self.connection.options(), enable_idempotence=True)
         self._consumer = AIOKafkaConsumer(**self.connection.options(), auto_offset_reset="earliest", enable_auto_commit=False, fetch_max_wait_ms=50)
         await start_client(self._producer)
@@ -165,7 +165,9 @@ class Swarm:
         batches = await self._consumer.getmany(timeout_ms=0, max_records=5_000)
         for records in batches.values():
             for record in records:
-                self._receive(decision_record(stored_decision(record.key, record.value, "decisions")))
+                stored = published(record)
+                if stored is not None:
+                    self._receive(member_decision(stored))
         if not batches:
             self._reached_end_ms = sent_ms
         now = now_ms()
@@ -175,7 +177,7 @@ class Swarm:
             session = member.session
             if session is None or (session.ended is not None and not session.stopping and not session.closing):
                 self.lost += session is not None
-                await self._say(member, member.begin(self.last_number.get(member.group, 0), sent_ms))
+                await self._say(member, member.begin(self._log_id, self.last_number.get(member.group, 0), sent_ms))
                 continue
             session.fetch_completed(sent_ms=self._reached_end_ms, reached_end=True, now_ms=now)
             for fact in member.work():

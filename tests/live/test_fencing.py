@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from equipoise.member import TaskContext
-from equipoise.member.tokens import token_header
+from equipoise.member.origin import Origin
 from events.decisions import MemberExpired
 from events.tasks import TaskId
 from tests.live.brokers import Brokers
@@ -55,7 +55,7 @@ async def test_a_paused_writer_that_wakes_between_asking_and_sending_is_fenced(b
         await application.order(60)
         await asked.wait()
         # The member's own thread and lease stand still, as they would in a stopped process.
-        await host._thread.run(_freeze(host))
+        await host._thread.run(freeze(host))
         async with application.member("m2", tmp_path / "b", "exactly_once") as heir:
             await until(lambda: len(heir.running) == PARTITIONS)
             assert [each.cause for each in leader.decided(MemberExpired)] == ["session_timeout"]
@@ -66,7 +66,7 @@ async def test_a_paused_writer_that_wakes_between_asking_and_sending_is_fenced(b
             await application.order(60)
             counted = await application.until_counted(exactly=True)
             assert all([token for _, token in each] == sorted(token for _, token in each) for each in counted.values())
-        await host._thread.run(_thaw(host))
+        await host._thread.run(thaw(host))
         with contextlib.suppress(Exception):
             await zombie.__aexit__(None, None, None)
 
@@ -82,13 +82,14 @@ def _pause_before_its_transaction(runner: Any, asked: asyncio.Event, go_on: asyn
     runner._commit_transaction = paused
 
 
-async def _freeze(host: Any) -> None:
+async def freeze(host: Any) -> None:
+    """Nothing is said to the leader any more, and nothing is done that it says."""
     host._frozen = (host._link.say, host.work.reconcile)
     host._link.say = lambda fact: None
     host.work.reconcile = lambda: 10**15
 
 
-async def _thaw(host: Any) -> None:
+async def thaw(host: Any) -> None:
     host._link.say, host.work.reconcile = host._frozen
     host.wake()
 
@@ -103,7 +104,7 @@ async def test_records_of_another_writer_are_noticed_and_left_out(bootstrap: str
         await application.until_counted(exactly=True)
         async with producing(bootstrap) as producer:
             for partition in range(PARTITIONS):
-                stale = [token_header(prefix, TaskId(0, partition), 0)]
+                stale = [*Origin(1, "", prefix, f"0_{partition}", 0).headers()]
                 for customer in range(20):
                     await producer.send_and_wait(application.changelog, b"1", key=b"customer-%d" % customer, partition=partition, headers=stale)
         await application.order(60)

@@ -69,7 +69,8 @@ async def test_what_changes_is_seen_and_copied_until_an_interrupt(bootstrap: str
                 await asyncio.sleep(0.5)
             assert watch.interrupted() == (130, "equipoise: interrupted\n")
             code, said = archive.interrupted()
-            assert (code, said.splitlines()[-1]) == (130, "equipoise: interrupted")
+            resume = f"equipoise: interrupted; what was copied before is in {archived}, and the same command goes on from there"
+            assert (code, said.splitlines()[-1]) == (130, resume)
         finally:
             for each in (watch, archive):
                 each.process.kill()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import collections
 import contextlib
+import shutil
 import time
 from pathlib import Path
 from typing import Any
@@ -13,9 +14,9 @@ import attrs
 import pytest
 
 from assignors import registry
-from equipoise.member import Member, SupersededError, TaskContext
-from equipoise.member.tokens import read_token
-from events.decisions import MemberExpired
+from equipoise.member import Member, SupersededError, TaskContext, host
+from equipoise.member.origin import read_origin
+from events.decisions import EventRejected, MemberExpired
 from events.errors import InputError
 from events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from events.knobs import Knobs
@@ -43,6 +44,8 @@ class Application:
             knobs=Knobs(acceptable_recovery_lag=50, initial_delay_ms=500, probing_interval_ms=1_000, max_warmups=4, max_warmups_per_member=4),
         )  # fmt: skip
         self.sent: collections.Counter[bytes] = collections.Counter()
+        self.partitions = PARTITIONS
+        """Of each of its topics."""
 
     async def make_topics(self) -> None:
         for topic in (self.source, self.changelog, self.counts):
@@ -61,10 +64,9 @@ class Application:
         context.send(self.counts, b"%d" % total, key=record.key)
 
     def member(self, member_id: str, state: Path | None, guarantee: str, **options: Any) -> Member:
-        return Member(
-            self.prefix, member_id, options.pop("handler", self.count), self.topology, connection=Connection(bootstrap=self.bootstrap),
-            prefix=self.prefix, guarantee=guarantee, state_directory=state, **{**SHORT, **options},
-        )  # fmt: skip
+        given = {"prefix": self.prefix, "guarantee": guarantee, "state_directory": state, **SHORT, **options}
+        handler, topology = given.pop("handler", self.count), given.pop("topology", self.topology)
+        return Member(self.prefix, member_id, handler, topology, connection=Connection(bootstrap=self.bootstrap), **given)
 
     async def counted(self) -> dict[bytes, list[tuple[int, int]]]:
         """Key -> (count, fencing token) of each committed output, in order."""
@@ -72,16 +74,16 @@ class Application:
 
         found: dict[bytes, list[tuple[int, int]]] = collections.defaultdict(list)
         async with reader(Connection(bootstrap=self.bootstrap), isolation_level="read_committed") as consumer:
-            partitions = [TopicPartition(self.counts, partition) for partition in range(PARTITIONS)]
+            partitions = [TopicPartition(self.counts, partition) for partition in range(self.partitions)]
             consumer.assign(partitions)
             ends = await consumer.end_offsets(partitions)
             await consumer.seek_to_beginning(*partitions)
             while any([await consumer.position(tp) < end for tp, end in ends.items()]):
                 for records in (await consumer.getmany(timeout_ms=500)).values():
                     for record in records:
-                        said = read_token(record.headers)
-                        assert said is not None
-                        found[record.key].append((int(record.value), said[2]))
+                        origin = read_origin(record.headers)
+                        assert origin is not None
+                        found[record.key].append((int(record.value), origin.token))
         return found
 
     async def until_counted(self, *, exactly: bool) -> dict[bytes, list[tuple[int, int]]]:
@@ -239,6 +241,7 @@ async def test_a_second_process_with_the_same_id(bootstrap: str, prefix: str, tm
             with pytest.raises(InputError, match="a live process has"):
                 async with application.member("m1", tmp_path / "a", "exactly_once"):
                     pass
+            shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("tasks"))  # whose lock is free, and proves nothing
             async with application.member("m1", tmp_path / "b", "exactly_once") as second:
                 with pytest.raises(SupersededError):
                     await member.wait()
@@ -247,6 +250,25 @@ async def test_a_second_process_with_the_same_id(bootstrap: str, prefix: str, tm
                 await until(lambda: len(second.running) == PARTITIONS)
                 await application.order(50)
                 await application.until_counted(exactly=True)
+
+
+async def test_a_second_process_whose_clock_is_behind_joins_above_the_first(
+    bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader, contextlib.AsyncExitStack() as stack:
+        first = await stack.enter_async_context(contextlib.aclosing(_entered(application.member("m1", tmp_path / "a", "exactly_once"))))
+        member = await anext(first)
+        await until(lambda: len(member.running) == PARTITIONS)
+        before = member.incarnation
+        monkeypatch.setattr(host, "_clock", lambda: time.time_ns() // 1_000 - 3_600_000_000)
+        async with application.member("m1", tmp_path / "b", "exactly_once") as second:
+            with pytest.raises(SupersededError):
+                await member.wait()
+            await until(lambda: len(second.running) == PARTITIONS)
+            assert "incarnation_too_low" in [each.code for each in leader.decided(EventRejected)]
+            assert second.incarnation == before + 1
 
 
 async def _entered(member: Member) -> Any:

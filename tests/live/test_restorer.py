@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 
 from equipoise.member.directory import StateDirectory
+from equipoise.member.fencing import FENCE_KEY, FencedStore, Ownership
+from equipoise.member.origin import Origin
 from equipoise.member.restorer import Restorer
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 from equipoise.member.throttle import Throttle
-from equipoise.member.tokens import token_header
 from events.log.kafka.connection import Connection
 from events.log.kafka.opening import admin_client, writer
 from events.tasks import TaskId
@@ -38,12 +39,11 @@ async def producing(bootstrap: str, **options: Any) -> AsyncIterator[Any]:
         yield producer
 
 
-async def fill(producer: Any, topic: str, partition: int, records: int, *, keys: int = 10**9, token: int = 0) -> None:
-    headers = [token_header("g", TaskId(0, partition), token)] if token else None
+async def fill(producer: Any, topic: str, partition: int, records: int, *, keys: int = 10**9) -> None:
     sent = None
     for number in range(records):
         value = b"%d" % number + bytes(130)
-        sent = await producer.send(topic, value, key=b"%015d" % (number % keys), partition=partition, headers=headers)
+        sent = await producer.send(topic, value, key=b"%015d" % (number % keys), partition=partition)
     assert sent is not None
     await sent
 
@@ -55,13 +55,12 @@ async def restoring(
     open_store: OpenStore,
     directory: StateDirectory | None = None,
     *,
-    committed_only: bool = False,
     throttle: Throttle | None = None,
 ) -> AsyncIterator[Restorer]:
     failures: list[BaseException] = []
     restorer = Restorer(
         Connection(bootstrap=bootstrap), dict.fromkeys(TASKS, (topic,)), open_store, directory,
-        committed_only=committed_only, throttle=throttle or Throttle(), ready_lag_records=100, ends_every_s=0.2,
+        throttle=throttle or Throttle(), ready_lag_records=100, ends_every_s=0.2,
         progressed=lambda: None, failed=failures.append,
     )  # fmt: skip
     await restorer.start()
@@ -70,6 +69,17 @@ async def restoring(
     finally:
         await restorer.stop()
     assert failures == []
+
+
+async def restored(restorer: Restorer, task: TaskId) -> dict[str, FencedStore]:
+    """Its stores, as a task that is to run gets them."""
+    await restorer.restore(task)
+    return await restorer.open(task, {})
+
+
+def items(fenced: FencedStore) -> list[tuple[bytes, bytes]]:
+    """What the application has put there."""
+    return [(key, value) for key, value in fenced.store.items() if key != FENCE_KEY]
 
 
 def records_behind(restorer: Restorer) -> int:
@@ -98,10 +108,10 @@ async def test_a_copy_follows_and_is_handed_over_whole(bootstrap: str, prefix: s
             await until(lambda: restorer.lags.get(TASKS[0]) == 0)
             await fill(producer, topic, 0, 700, keys=500)
             await fill(producer, topic, 1, 10)
-            stores, others = await asyncio.gather(restorer.open(TASKS[0]), restorer.open(TASKS[1]))
+            stores, others = await asyncio.gather(restored(restorer, TASKS[0]), restored(restorer, TASKS[1]))
             assert restorer.lags == {}
             assert (stores[topic].position, others[topic].position) == (3_720, 10)
-            values = dict(stores[topic].items())
+            values = dict(items(stores[topic]))
             assert len(values) == 500
             assert values[b"%015d" % 30].rstrip(b"\0") == b"530"
             restorer.put_back(TASKS[0])
@@ -130,14 +140,14 @@ async def test_what_was_not_committed_is_not_restored(bootstrap: str, prefix: st
             await (producer.commit_transaction() if commit else producer.abort_transaction())
         await producer.begin_transaction()
         await (await producer.send(topic, b"3", key=b"open", partition=0))
-        async with restoring(bootstrap, topic, MemoryStore, committed_only=True) as restorer:
-            stores = await restorer.open(TASKS[0])
-            assert list(stores[topic].items()) == [(b"k0", b"0"), (b"k2", b"2")]
+        async with restoring(bootstrap, topic, MemoryStore) as restorer:
+            stores = await restored(restorer, TASKS[0])
+            assert items(stores[topic]) == [(b"k0", b"0"), (b"k2", b"2")]
             assert stores[topic].position == 6  # three records, three markers
             async with producing(bootstrap, transactional_id=f"{prefix}/0_0"):  # who starts fences the other and ends its transaction
                 restorer.put_back(TASKS[0])
-                again = await restorer.open(TASKS[0])
-                assert list(again[topic].items()) == [(b"k0", b"0"), (b"k2", b"2")]
+                again = await restored(restorer, TASKS[0])
+                assert items(again[topic]) == [(b"k0", b"0"), (b"k2", b"2")]
                 assert again[topic].position == 8
 
 
@@ -146,11 +156,34 @@ async def test_records_of_a_former_owner_are_left_out(bootstrap: str, prefix: st
     await make_topic(bootstrap, topic)
     async with producing(bootstrap) as producer:
         for token, value in ((3, b"a"), (5, b"b"), (3, b"late"), (5, b"c"), (4, b"later")):
-            await producer.send_and_wait(topic, value, key=b"k%d" % token, partition=0, headers=[token_header("g/x", TASKS[0], token)])
+            origin = Origin(1, "log", "g/x", str(TASKS[0]), token)
+            await producer.send_and_wait(topic, value, key=b"k%d" % token, partition=0, headers=[*origin.headers()])
         async with restoring(bootstrap, topic, MemoryStore) as restorer:
-            stores = await restorer.open(TASKS[0])
-            assert list(stores[topic].items()) == [(b"k3", b"a"), (b"k5", b"c")]
-            assert (stores[topic].position, stores[topic].token, restorer.dropped_records) == (5, 5, 2)
+            stores = await restored(restorer, TASKS[0])
+            assert items(stores[topic]) == [(b"k3", b"a"), (b"k5", b"c")]
+            assert (stores[topic].position, restorer.dropped_records) == (5, 2)
+            assert stores[topic].fence.owner == Ownership(Origin(1, "log", "g/x", "0_0", 5))
+
+
+async def test_a_copy_is_followed_until_it_has_reached_its_fence(bootstrap: str, prefix: str) -> None:
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    async with producing(bootstrap) as producer:
+        await fill(producer, topic, 0, 10)
+        async with restoring(bootstrap, topic, MemoryStore) as restorer:
+            assert await restorer.restore(TASKS[0]) == {topic: None}
+            assert restorer.lags == {TASKS[0]: 1}  # it is not here whole before it is handed over
+            opening = asyncio.ensure_future(restorer.open(TASKS[0], {topic: 12}))
+            await asyncio.sleep(0.3)
+            assert not opening.done()
+            await fill(producer, topic, 0, 2)
+            assert (await opening)[topic].position == 12
+            restorer.put_back(TASKS[0])
+            waiting = asyncio.ensure_future(restorer.open(TASKS[0], {topic: 13}))
+            await asyncio.sleep(0.1)
+            restorer.put_back(TASKS[0])
+            with pytest.raises(asyncio.CancelledError):
+                await waiting
 
 
 async def test_a_task_that_is_to_run_comes_before_copies(bootstrap: str, prefix: str) -> None:
@@ -162,7 +195,7 @@ async def test_a_task_that_is_to_run_comes_before_copies(bootstrap: str, prefix:
         async with restoring(bootstrap, topic, MemoryStore, throttle=Throttle(records_per_s=2_000)) as restorer:
             restorer.follow(TASKS[0])
             await until(lambda: 0 < records_behind(restorer) < 3_000)
-            opening = asyncio.ensure_future(restorer.open(TASKS[1]))
+            opening = asyncio.ensure_future(restored(restorer, TASKS[1]))
             await asyncio.sleep(0)
             before = records_behind(restorer)
             await opening
@@ -179,7 +212,7 @@ async def test_a_limit_is_kept(bootstrap: str, prefix: str, limit: Any) -> None:
         await fill(producer, topic, 0, 9_000)
     async with restoring(bootstrap, topic, MemoryStore, throttle=Throttle(**limit)) as restorer:
         begun_s = time.monotonic()
-        await restorer.open(TASKS[0])
+        await restored(restorer, TASKS[0])
         took_s = time.monotonic() - begun_s
     size = 9_000 if "records_per_s" in limit else 9_000 * (15 + 130 + 4)  # about: numbers have up to four digits
     assert size / took_s <= 1.1 * next(iter(limit.values()))  # from below only: a busy machine may be slower, never faster
@@ -198,13 +231,13 @@ async def test_a_changelog_that_is_gone_or_cut_begins_anew(bootstrap: str, prefi
             ahead.apply([(b"of another", b"life")], position=500)
             ahead.close()
             async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
-                stores = await restorer.open(TASKS[0])
-                assert (stores[topic].position, len(list(stores[topic].items()))) == (10, 10)
+                stores = await restored(restorer, TASKS[0])
+                assert (stores[topic].position, len(items(stores[topic]))) == (10, 10)
                 restorer.put_back(TASKS[0])
             await fill(producer, topic, 0, 20)
         async with admin_client(Connection(bootstrap=bootstrap)) as admin:
             await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=25)})
         async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
-            stores = await restorer.open(TASKS[0])
-            assert (stores[topic].position, len(list(stores[topic].items()))) == (30, 5)
+            stores = await restored(restorer, TASKS[0])
+            assert (stores[topic].position, len(items(stores[topic]))) == (30, 5)
             restorer.put_back(TASKS[0])

@@ -19,6 +19,7 @@ from assignors.validation import plan_faults
 from equipoise.testing import Group
 from equipoise.testing.contract import renamed
 from equipoise.testing.problems import problems
+from events.fields import MOST_TASK_NUMBER
 from events.knobs import Knobs
 from events.tasks import TaskId
 
@@ -39,7 +40,7 @@ def groups(draw: st.DrawFn, *, running: bool = True, alike: bool = False, option
         Member(
             id=name,
             leaving=running and draw(st.integers(0, 6)) == 0,
-            subtopologies=None if alike or draw(st.booleans()) else frozenset(draw(st.sets(st.integers(0, 5)))),
+            subtopologies=None if alike or draw(st.booleans()) else dict.fromkeys(draw(st.sets(st.integers(0, 5))), MOST_TASK_NUMBER + 1),
             active=tuple(task for task, has in owner.items() if has == name),
         )
         for name in names

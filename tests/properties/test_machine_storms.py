@@ -18,12 +18,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from events.codec import encode
+from events.codec import encode, size_bytes
+from events.decisions import MemberAssignedPart
 from events.facts import GroupConfigured, LagReported, MemberJoined
 from events.records import DecisionRecord, Record
-from statemachine.invariants import Validator, check_refold
+from statemachine.checks import StepChecker
+from statemachine.invariants import check_refold
 from statemachine.machine import GroupMachine
-from tests.storms import draw, run_storm
+from statemachine.member import MemberSession
+from tests.storms import RESTORE_EVERY, draw, run_storm
 
 ROOT = Path(__file__).parents[2]
 
@@ -43,11 +46,7 @@ class Kept:
 def storm(seed: int, assignor: str = "high_availability", *, switching: bool = False) -> Kept:
     """The log of a storm that passed."""
     kept = Kept()
-    validator = Validator(whole_every=1)
-    outcome = run_storm(
-        draw(seed, assignor, switching=switching),
-        judges=[lambda record, decisions, machine: validator.check(record, decisions, machine.state), kept],
-    )
+    outcome = run_storm(draw(seed, assignor, switching=switching), judges=[StepChecker(restore_every=RESTORE_EVERY), kept])
     assert outcome.error is None, str(outcome)
     assert outcome.settled_ms is not None
     return kept
@@ -140,3 +139,32 @@ def test_another_hash_seed_gives_the_same_bytes():
         digests.add(done.stdout)
     assert len(digests) == 1
     assert len(digests.pop().strip()) == 64
+
+
+TINY_BYTES = 20
+"""Less than any decision with a task has: each task and each move has a part of its own."""
+
+
+def in_tiny_parts(checkpoint: bytes | None) -> GroupMachine:
+    if checkpoint is None:
+        return GroupMachine(most_event_bytes=TINY_BYTES)
+    return GroupMachine.restore(checkpoint, most_event_bytes=TINY_BYTES)
+
+
+class InTinyParts(MemberSession):
+    """It says few lags at a time."""
+
+    most_event_bytes = 120
+
+
+@pytest.mark.parametrize("seed", [3, 10, 24])
+def test_a_group_whose_decisions_come_in_parts_lives_through_a_storm(seed: int) -> None:
+    """Real members apply them, workers die between two of them, and members' reports come in parts as well."""
+    kept = Kept()
+    judges: list[Any] = [StepChecker(restore_every=0), kept]
+    outcome = run_storm(draw(seed), judges=judges, machine_factory=in_tiny_parts, session_factory=InTinyParts)
+    assert outcome.error is None, str(outcome)
+    parts = [each.decision for each in kept.decisions if isinstance(each.decision, MemberAssignedPart)]
+    assert {part.part for part in parts} >= {1, 2}
+    reports = [each.event for each in kept.records if isinstance(each.event, LagReported)]
+    assert max(size_bytes(report) for report in reports) <= InTinyParts.most_event_bytes

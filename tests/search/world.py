@@ -25,6 +25,7 @@ from events.facts import Fact, GroupConfigured, ProbingTick, Subtopology, Topolo
 from events.knobs import Knobs
 from events.records import DecisionRecord, Record
 from events.tasks import TaskId
+from statemachine.checks import check_timers
 from statemachine.machine import GroupMachine
 from statemachine.member import FATAL_REJECTIONS, MemberSession, MemberSettings
 from tests.search.told import GoWhereTold, load
@@ -181,6 +182,7 @@ class Room:
             machine = self._machine_class.restore(self.machines.values[machine_id], load=load)
             fact: Any = codec.decode(*self.facts.values[fact_id])
             decided = [each.decision for each in machine.step(Record(GROUP, 11, APPENDED + since, fact))]
+            check_timers(machine)
             named = tuple(tuple(self.decisions.id_of(codec.encode(each)) for each in decided if _names(each, who)) for who in self.incarnations)
             self._folded[key] = self._keep_machine(machine), named
         return self._folded[key]
@@ -224,7 +226,7 @@ class Room:
     def first_session(self, who: int) -> tuple[int, int]:
         """-> a session whose reader stands at the end and that joins now, and its MemberJoined."""
         session = self._session_class(self.incarnations[who])
-        session.reader_placed(last_number=NUMBER, sent_ms=NOW)
+        session.reader_placed(log_id="log", last_number=NUMBER, sent_ms=NOW, answered_ms=NOW)
         joined = self.fact_id(session.join(NOW))
         return self._keep_session(session, NOW), joined
 

@@ -62,7 +62,7 @@ def exchange() -> list[str]:
     played.fact(LogOpened(log_id="5b0e", partitions=1), 0)
     played.fact(configured(initial_delay_ms=0, acceptable_recovery_lag=100), 0)
     played.fact(topology(stateful=2), 0)
-    played.member.reader_placed(last_number=0, sent_ms=0)
+    played.member.reader_placed(log_id="5b0e", last_number=0, sent_ms=0, answered_ms=0)
     played.fact(played.member.join(0), 0)
     played.member_says(3_000)
     played.fact(joined("m2", topology_epoch=1, session_timeout_ms=30_000, lease_margin_ms=3_000), 3_100)

@@ -9,6 +9,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
+from equipoise.output import check_tables, new_tables
 from replay.wording import counted
 
 _MOST_ROWS = 40
@@ -28,12 +29,16 @@ def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, set
       equipoise spark timeline archive/ --to history/
       duckdb -c "select * from 'history/unavailability/*.parquet' order by to_ms - from_ms desc limit 10"
     """
-    from replay.spark.timeline import spark_timeline, write_tables
+    from replay.spark.timeline import TABLES, spark_timeline, write_tables
 
+    names = frozenset({"groups", *TABLES})
+    check_tables("--to", folder, names)
     found = units(locations)
     with spark_session(master, settings) as spark:
         tables = spark_timeline(spark, found)
-        write_tables(tables, folder)
+        with new_tables("--to", folder, names) as part:
+            part.mkdir()
+            write_tables(tables, part)
         counts = {name: spark.read.parquet(str(folder / name)).count() for name in tables}
         groups = sorted((row.asDict() for row in spark.read.parquet(str(folder / "groups")).collect()), key=lambda row: row["group"])
         tables["groups"].unpersist()

@@ -10,6 +10,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
+from equipoise.output import check_tables, new_tables
 from replay.wording import counted
 
 _MOST_ROWS = 40
@@ -17,7 +18,7 @@ _MOST_ROWS = 40
 
 @command("verify", short_help="Does every group's log replay to the byte? One row for each.")
 @archives
-@click.option("--to", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Write the rows there as well, as Parquet.")
+@click.option("--to", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Write the rows there as well, in place of earlier ones.")
 @click.option("--all", "everything", is_flag=True, help="Every group on the screen, however many; default: those that are not identical first.")
 def verify(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: Path | None, everything: bool) -> int:
     """What `equipoise verify` does, for every group of the archives, many at once. A group whose log is damaged is one row that says so.
@@ -32,12 +33,15 @@ def verify(screen: Screen, locations: tuple[str, ...], master: str | None, setti
     from replay.spark.verify import spark_verify
     from replay.verify import Verdict
 
+    if folder is not None:
+        check_tables("--to", folder)
     found = units(locations)
     with spark_session(master, settings) as spark:
         rows = spark_verify(spark, found)
         if folder is not None:
             rows = rows.persist()
-            rows.repartition(1).sortWithinPartitions("group", "location").write.mode("overwrite").parquet(str(folder))
+            with new_tables("--to", folder) as part:
+                rows.repartition(1).sortWithinPartitions("group", "location").write.parquet(str(part))
         told = sorted((row.asDict() for row in rows.drop("document").collect()), key=lambda row: (row["group"], row["location"]))
     verdicts = [Verdict(row["verdict"]) for row in told]
     worst = next((each for each in (Verdict.DIVERGENCE, Verdict.CANNOT_VERIFY) if each in verdicts), Verdict.IDENTICAL)

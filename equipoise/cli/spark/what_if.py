@@ -11,6 +11,7 @@ from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
 from equipoise.cli.what_if import MEASURES, swept
+from equipoise.output import check_tables, new_tables
 from events.errors import InputError
 from replay.wording import counted
 
@@ -49,12 +50,15 @@ def what_if(
     configurations = [each for path in files for each in read_configurations(path)] + swept(dimensions)
     if not configurations:
         raise InputError("--sweep or --config: name what to try, as --sweep max_warmups=1,2,4")
+    if folder is not None:
+        check_tables("--to", folder)
     found = units(locations)
     with spark_session(master, settings) as spark:
         rows = what_if_rows(spark, found, configurations, range(seeds)).persist()
         costs = by_configuration(rows)
         if folder is not None:
-            costs.repartition(1).sortWithinPartitions("group", "location", "seq").write.mode("overwrite").parquet(str(folder))
+            with new_tables("--to", folder) as part:
+                costs.repartition(1).sortWithinPartitions("group", "location", "seq").write.parquet(str(part))
         groups = sorted((row.asDict() for row in rows.drop("outcomes", "document").collect()), key=lambda row: (row["group"], row["location"]))
         sums = _summed([row.asDict() for row in costs.where("seq is not null").collect()])
         rows.unpersist()

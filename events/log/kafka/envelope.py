@@ -12,6 +12,8 @@ offset and append time are the broker's.
 
 from __future__ import annotations
 
+import json
+import logging
 import zlib
 from typing import Any
 
@@ -23,10 +25,16 @@ from events.decisions import Decision
 from events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
 from events.facts import Fact, Undecodable
 from events.log.rows import LOG_OPENED, DecisionRow, FactRow, is_group
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Record, UnreadDecision
 
+_LOG = logging.getLogger(__name__)
 _FACT_FIELDS = 3
 _DECISION_FIELDS = 9
+MOST_KEY_BYTES = 4_000
+"""A group's name has at most 1,000 characters, each of at most 4 bytes."""
+MOST_ENVELOPE_BYTES = 4_100
+"""What stands before an event's own bytes in the value of its record: at most a log's id, of as many characters as a group's name, and numbers.
+So the key and value of any record have at most 1,008,100 bytes together."""
 _pack = msgpack.Packer(autoreset=True).pack
 
 
@@ -86,13 +94,52 @@ def fact_row(key: bytes | None, value: bytes | None, offset: int, append_ms: int
     (kind, version), payload = split
     if kind.__class__ is not int or version.__class__ is not int or not (0 <= kind < 2**31 and 0 <= version < 2**31):
         return _foreign(group, offset, append_ms, "no_envelope", bytes_)
+    if len(payload) > codec.MOST_EVENT_BYTES:  # in a batch that its sender compressed; no log stores it, whatever kind it is of
+        return _foreign(group, offset, append_ms, "too_large", payload, kind)
     return FactRow(group, offset, append_ms, kind, version, payload, codec.fact_checksum(group, offset, append_ms, kind, version, payload))
 
 
-def _foreign(group: str, offset: int, append_ms: int, code: str, value: bytes) -> FactRow:
-    event = Undecodable(code=code, length_bytes=len(value), crc32=zlib.crc32(value))
+def _foreign(group: str, offset: int, append_ms: int, code: str, value: bytes, of_kind: int | None = None) -> FactRow:
+    event = Undecodable(code=code, kind=of_kind, length_bytes=len(value), crc32=zlib.crc32(value))
     kind, version, payload = codec.encode(event)
     return FactRow(group, offset, append_ms, kind, version, payload, codec.fact_checksum(group, offset, append_ms, kind, version, payload))
+
+
+@attrs.frozen
+class NoRecord:
+    """An offset at which the facts topic holds no record, because a producer's transaction ended there. `timestamp`: of the record behind it."""
+
+    offset: int
+    timestamp: int
+
+
+def no_record_row(hole: NoRecord) -> FactRow:
+    """What keeps the place of such an offset: offsets are dense in every log."""
+    return _foreign("", hole.offset, hole.timestamp, "no_record", b"")
+
+
+MOST_REJECTED_BYTES = 100_000
+"""Of the value of a record that names no group, as it is put into the topic of rejected records."""
+
+
+def rejected_record(key: bytes | None, value: bytes | None, code: str, topic: str, partition: int, offset: int) -> tuple[bytes | None, bytes, bytes]:
+    """Key, value and header `equipoise` of what the topic of rejected records gets for a record that names no group.
+
+    Key and value are cut to MOST_KEY_BYTES and MOST_REJECTED_BYTES, so that it fits whatever the record held, compressed or not. The header is JSON:
+    why (`code`), where the whole record is (`topic`, `partition`, `offset`), the length and CRC-32 of its value, and whether anything was `cut`.
+    """
+    key_bytes, value_bytes = key or b"", value or b""
+    is_cut = len(key_bytes) > MOST_KEY_BYTES or len(value_bytes) > MOST_REJECTED_BYTES
+    why = {
+        "code": code,
+        "topic": topic,
+        "partition": partition,
+        "offset": offset,
+        "length_bytes": len(value_bytes),
+        "crc32": zlib.crc32(value_bytes),
+        "cut": is_cut,
+    }
+    return key_bytes[:MOST_KEY_BYTES] or None, value_bytes[:MOST_REJECTED_BYTES], json.dumps(why).encode()
 
 
 def fact_record(row: FactRow) -> Record:
@@ -140,6 +187,18 @@ def stored_decision(key: bytes | None, value: bytes | None, place: str) -> Store
     return StoredDecision(DecisionRow(group, number, caused_by, index, kind, version, payload, checksum), log_id, fact_checksum)
 
 
+def published(record: Any) -> StoredDecision | None:
+    """The decision that a client's record of the decisions topic holds; None, and a warning, when it holds none, whoever wrote it there.
+
+    Should it stand in the place of a decision, the number of that one is missing, and readers find that.
+    """
+    try:
+        return stored_decision(record.key, record.value, f"{record.topic}/{record.partition}@{record.offset}")
+    except DamagedError as error:
+        _LOG.warning("passed over: %s", error.problem)
+        return None
+
+
 def decision_record(stored: StoredDecision) -> DecisionRecord:
     """The decision. Raises UnknownKindError, DamagedError."""
     row = stored.row
@@ -151,6 +210,27 @@ def decision_record(stored: StoredDecision) -> DecisionRecord:
         raise DamagedError(row.caused_by, f"{codec.kind_name(row.kind)} was stored unsound: {error}") from None
     if not isinstance(event, Decision):
         raise DamagedError(row.caused_by, f"{codec.kind_name(row.kind)}, a fact, stands as decision {row.number}")
+    return DecisionRecord(stored.log_id, row.group, row.number, row.caused_by, row.index, stored.fact_checksum, event)
+
+
+def member_decision(stored: StoredDecision) -> DecisionRecord | UnreadDecision:
+    """The decision as a member reads it, whatever build has written it (docs/protocol.md#m9).
+
+    Raises DamagedError for a fact, and for a binding decision that does not say whom it binds.
+    """
+    row = stored.row
+    if row.kind < codec.FIRST_DECISION_KIND:
+        raise DamagedError(row.caused_by, f"{codec.kind_name(row.kind)}, a fact, stands as decision {row.number}")
+    try:
+        event = codec.decode_decision(row.kind, row.version, row.payload)
+    except (UnknownEventError, UnsoundError) as error:
+        binding = codec.is_binding(row.kind)
+        try:
+            named = codec.addressee(row.kind, row.payload) if binding else None
+        except UnsoundError as unsound:
+            raise DamagedError(row.caused_by, f"its decision {row.number}: {unsound}") from None
+        member_id, incarnation = named or (None, None)
+        return UnreadDecision(stored.log_id, row.group, row.number, row.kind, row.version, binding, member_id, incarnation, str(error))
     return DecisionRecord(stored.log_id, row.group, row.number, row.caused_by, row.index, stored.fact_checksum, event)
 
 

@@ -25,8 +25,17 @@ import attrs
 from events.errors import DamagedError, GapError, InputError
 from events.facts import Fact
 from events.log.kafka.connection import MISSING, Connection, connection_to
-from events.log.kafka.envelope import StoredDecision, decision_record, fact_record, fact_row, partition_of, stored_decision
-from events.log.kafka.opening import check_append_time, reaching, read_opening, reader
+from events.log.kafka.envelope import (
+    NoRecord,
+    StoredDecision,
+    decision_record,
+    fact_record,
+    fact_row,
+    no_record_row,
+    partition_of,
+    published,
+)
+from events.log.kafka.opening import check_append_time, fill_holes, reaching, read_opening, reader
 from events.log.kafka.topics import DEFAULT_PREFIX, Topics
 from events.log.rows import FactRow, Order, is_count
 from events.records import DecisionRecord, Record
@@ -172,7 +181,9 @@ class KafkaLog:
         marks = self._marks.setdefault(partition, [(-1, 0)])
         start = next(offset for caused_by, offset in reversed(marks) if caused_by < from_offset)
         for record in self._records(self._place.topics.decisions, partition, start, end):
-            stored = stored_decision(record.key, record.value, f"{record.topic}/{record.partition}@{record.offset}")
+            stored = published(record)
+            if stored is None:
+                continue
             if record.offset >= marks[-1][1] + _MARK_EVERY and stored.row.caused_by > marks[-1][0]:
                 marks.append((stored.row.caused_by, record.offset))
             if stored.row.caused_by >= from_offset:
@@ -182,6 +193,8 @@ class KafkaLog:
         """The client's records [start, end) of one partition."""
         if start >= end:
             return
+        from aiokafka import TopicPartition
+
         context = reader(self._place.connection, max_poll_records=_MOST_A_FETCH, fetch_max_wait_ms=100)
         consumer = self._loop.run(context.__aenter__())
         try:
@@ -191,12 +204,14 @@ class KafkaLog:
             position = start
             while position < end:
                 with reaching(self._place.connection):
-                    batch = self._loop.run(_some(consumer))
+                    batch, next_position = self._loop.run(_some(consumer, TopicPartition(topic, partition)))
+                if batch and topic == self._place.topics.facts:
+                    batch = self._loop.run(fill_holes(self._place.connection, position, batch))
                 for record in batch:
                     if record.offset >= end:
                         return
                     yield record
-                    position = record.offset + 1
+                position = next_position
         finally:
             self._loop.run(context.__aexit__(None, None, None))
 
@@ -284,6 +299,8 @@ __all__ = ["MISSING", "READ_ONLY", "SCHEME", "KafkaLog", "Loop", "Place"]
 
 
 def _fact(record: Any) -> FactRow:
+    if isinstance(record, NoRecord):
+        return no_record_row(record)
     try:
         check_append_time(record)
     except InputError as error:
@@ -302,6 +319,7 @@ async def _seek(consumer: Any, topic: str, partition: int, start: int) -> int:
     return begin
 
 
-async def _some(consumer: Any) -> list[Any]:
-    """The next records of the one partition it reads; they are known to be there."""
-    return [record for records in (await consumer.getmany(timeout_ms=10_000)).values() for record in records]
+async def _some(consumer: Any, tp: Any) -> tuple[list[Any], int]:
+    """The next records of the one partition it reads, and where it reads on: a transaction may have ended behind the last one."""
+    records = (await consumer.getmany(tp, timeout_ms=10_000)).get(tp, [])
+    return records, int(await consumer.position(tp))

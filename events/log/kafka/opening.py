@@ -9,11 +9,11 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
-from events.errors import EquipoiseError, InputError
+from events.errors import EquipoiseError, GapError, InputError
 from events.facts import LogOpened
 from events.log.kafka.clients import start_client, stop_client
 from events.log.kafka.connection import MISSING, Connection
-from events.log.kafka.envelope import fact_record, fact_row, pack_fact
+from events.log.kafka.envelope import NoRecord, fact_record, fact_row, pack_fact
 from events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
 
 _WAIT_S = 0.2
@@ -239,8 +239,42 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
     except EquipoiseError:
         event = None
     if not isinstance(event, LogOpened):
-        raise InputError(f"topic {topics.facts}/{partition} does not begin with LogOpened: it is not a log of equipoise; use another prefix")
+        raise InputError(
+            f"topic {topics.facts}/{partition} does not begin with LogOpened, so it is not a log of equipoise; use another prefix. If the topics of "
+            f"{topics.prefix} were deleted while members ran, delete them again: a member was faster than the worker, and has stopped by now"
+        )
     return event
+
+
+async def fill_holes(connection: Connection, due: int, records: list[Any]) -> list[Any]:
+    """`records`, which a consumer of the facts gave from offset `due` on, with a NoRecord at each offset that it passed over.
+
+    Asks with a new consumer whether there is none indeed. Raises GapError when there is one.
+    """
+    filled: list[Any] = []
+    for record in records:
+        if record.offset > due:
+            await _must_hold_nothing(connection, record.topic, record.partition, due, record.offset)
+            filled += [NoRecord(offset, record.timestamp) for offset in range(due, record.offset)]
+        filled.append(record)
+        due = record.offset + 1
+    return filled
+
+
+async def _must_hold_nothing(connection: Connection, topic: str, partition: int, start: int, end: int) -> None:
+    from aiokafka import TopicPartition
+
+    tp = TopicPartition(topic, partition)
+    async with reader(connection) as consumer:
+        consumer.assign([tp])
+        with reaching(connection):
+            if (await consumer.beginning_offsets([tp]))[tp] > start:
+                raise GapError(start, f"is missing: topic {topic}/{partition} begins behind it; what was before was deleted by the topic's retention")
+            consumer.seek(tp, start)
+            while await consumer.position(tp) < end:
+                for record in (await consumer.getmany(tp, timeout_ms=1_000)).get(tp, ()):
+                    if record.offset < end:
+                        raise GapError(start, f"was passed over by a reader of topic {topic}/{partition}, which holds offset {record.offset}")
 
 
 def check_append_time(record: Any) -> None:

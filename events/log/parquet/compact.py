@@ -6,17 +6,19 @@ next run removes what is covered. Rows keep their order and their bytes.
 
 from __future__ import annotations
 
-import fcntl
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import attrs
 
-from events.errors import DamagedError, InputError
+from events.errors import DamagedError, StorageError
 from events.log.parquet.files import Part, all_parts, batches, by_partition, check_archive, covering
 from events.log.parquet.writing import MOST_FILE_ROWS, Writer
-from events.log.stored import BrokenStoreError
+from events.log.storage import FileLock
+from events.log.stored import BrokenStoreError, FullStoreError
+
+_HIDDEN = "compaction"
+"""The word for its files that no reader sees yet."""
 
 
 @attrs.frozen(kw_only=True)
@@ -35,23 +37,23 @@ def compact(root: Path, *, most_rows: int = MOST_FILE_ROWS, advance: Callable[[i
     Raises InputError when it is no archive or somebody else compacts it; DamagedError, and that partition stays as it is.
     """
     check_archive(root)
-    lock = os.open(root / ".lock-compaction", os.O_RDWR | os.O_CREAT, 0o644)
+    lock = FileLock(root / ".lock-compaction", f"{root}: another process compacts it; let it end")
     try:
-        try:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"{root}: another process compacts it; let it end") from None
+        for path in root.glob(f"date=*/.{_HIDDEN}.*"):  # what a killed compaction left
+            path.unlink(missing_ok=True)
         parts = by_partition(all_parts(root))
         merged_rows = 0
         for partition in sorted(parts):
             try:
                 merged_rows += _compact_partition(root, parts[partition], most_rows)
+            except FullStoreError as error:
+                raise StorageError(str(root), str(error), "make room there and run it again: it goes on from here, and nothing is lost") from None
             except BrokenStoreError as error:
                 raise DamagedError(-1, f"partition {partition} of {root} cannot be read: {error}; restore it from a copy") from None
             advance(1)
         return Compacted(partitions=len(parts), before=sum(map(len, parts.values())), after=len(all_parts(root)), merged_rows=merged_rows)
     finally:
-        os.close(lock)
+        lock.release()
 
 
 def _compact_partition(root: Path, parts: list[Part], most_rows: int) -> int:
@@ -84,7 +86,7 @@ def _runs(parts: list[Part], most_rows: int) -> list[list[Part]]:
 def _merge(root: Path, run: list[Part]) -> None:
     """One file in the place of several. It is there before they go."""
     first = run[0]
-    writer = Writer(root, first.partition, first.first_row, first.first_offset, 0, hidden="compaction")
+    writer = Writer(root, first.partition, first.first_row, first.first_offset, 0, hidden=_HIDDEN)
     try:
         for part in run:
             for batch in batches(part, batch_rows=32_768):

@@ -30,16 +30,19 @@ from typing import Any
 import attrs
 
 from events.errors import InputError
+from events.log.storage import cannot_write
 from events.log.stored import BrokenStoreError, MissingRowError
 
 MISSING = "a Parquet archive needs the extra: pip install 'equipoise[spark]'"
 MARK = "_equipoise.json"
+FORM = "equipoise archive"
 SCHEMA_VERSION = 1
 COLUMNS = ("group", "partition", "offset", "append_ms", "kind", "version", "payload", "number", "caused_by", "index", "checksum")
 MOST_PARTITIONS = 100_000
 DAY_MS = 86_400_000
 
 _NAME = re.compile(r"p(\d{5})\.r(\d{12})-(\d{12})\.o(\d{12})-(\d{12})\.([0-9a-f]{8})\.parquet")
+_HIDDEN = re.compile(r"\.\w+\.[0-9a-f]{32}")
 _DATE = "date="
 _CHUNK_BYTES = 1 << 20
 
@@ -94,12 +97,15 @@ def make_archive(root: Path) -> None:
         if any(not name.name.startswith(".") for name in root.iterdir()):
             raise InputError(f"{root}: is a folder with something else in it; name another one for the archive")
         part = root / f".{MARK}.{os.getpid()}"
-        part.write_text(json.dumps({"form": "equipoise archive", "schema_version": SCHEMA_VERSION}) + "\n")
-        os.replace(part, root / MARK)
+        try:
+            part.write_text(json.dumps({"form": FORM, "schema_version": SCHEMA_VERSION}) + "\n")
+            os.replace(part, root / MARK)
+        finally:
+            part.unlink(missing_ok=True)
     except FileNotFoundError:
         raise InputError(f"{root}: there is no such folder; make it, or mend the path") from None
     except OSError as error:
-        raise InputError(f"{root}: {error.strerror}; mend the path or its rights") from None
+        raise cannot_write(root, error) from None
 
 
 def check_archive(root: Path) -> None:
@@ -107,13 +113,27 @@ def check_archive(root: Path) -> None:
     try:
         mark = json.loads((root / MARK).read_text())
         version = mark["schema_version"]
+        is_another = mark.get("form", FORM) != FORM
     except FileNotFoundError:
         found = "is a folder, but no archive of equipoise" if root.is_dir() else "there is no such log"
         raise InputError(f"{root}: {found}; make one with `equipoise archive`, or mend the path") from None
-    except (OSError, ValueError, KeyError, TypeError):
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
         raise InputError(f"{root / MARK}: cannot be read; restore it from a copy") from None
+    if is_another:
+        raise InputError(f"{root}: is a folder, but no archive of equipoise; make one with `equipoise archive`, or mend the path")
     if version != SCHEMA_VERSION:
         raise InputError(f"{root}: is an archive of schema {version}, this build reads {SCHEMA_VERSION}; use the build that wrote it")
+
+
+def foreign_files(root: Path) -> list[str]:
+    """What is in the folder of an archive and is none of its files, by path within it, in rising order. Hidden files of writers are its own."""
+    found = []
+    for path in sorted(root.iterdir()):
+        if path.is_dir() and path.name.startswith(_DATE):
+            found += [f"{path.name}/{name}" for name in _names(path) if _NAME.fullmatch(name) is None and _HIDDEN.match(name) is None]
+        elif path.name != MARK and not path.name.startswith((f".{MARK}.", ".lock-")):
+            found.append(path.name)
+    return found
 
 
 def all_parts(root: Path) -> list[Part]:

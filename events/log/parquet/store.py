@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
-import fcntl
-import os
 from collections.abc import Iterator
 from functools import reduce
 from pathlib import Path
@@ -15,6 +12,7 @@ from events.fields import INT64_MAX
 from events.log.parquet.files import COLUMNS, Part, all_parts, batches, by_partition, covering, pyarrow
 from events.log.parquet.writing import Writer, appender
 from events.log.rows import DecisionRow, FactRow, Order, Row
+from events.log.storage import FileLock
 from events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog
 from events.records import DecisionRecord, Record
 
@@ -33,11 +31,12 @@ class ArchivePartition(StoredLog):
         super().__init__(location, mode)
         self.root = root
         self.partition = partition
-        self._lock_file: int | None = None
+        self._lock: FileLock | None = None
         self._writer: Writer | None = None
         try:
             if mode != "r":
-                self._lock()
+                refusal = f"{location}: another process appends to it; a log has one writer, so close the other one"
+                self._lock = FileLock(root / f".lock-p{partition:05}", refusal)
                 self._sweep(everything=mode == "w")
             self._parts: list[Part] = []
             with self._as_damage():
@@ -50,13 +49,6 @@ class ArchivePartition(StoredLog):
 
     def _list(self) -> list[Part]:
         return covering(by_partition(all_parts(self.root)).get(self.partition, []))
-
-    def _lock(self) -> None:
-        self._lock_file = os.open(self.root / f".lock-p{self.partition:05}", os.O_RDWR | os.O_CREAT, 0o644)
-        try:
-            fcntl.flock(self._lock_file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
-            raise InputError(f"{self.location}: another process appends to it; a log has one writer, so close the other one") from None
 
     def _sweep(self, *, everything: bool) -> None:
         """Removes what a killed writer left unfinished; and all rows of the partition, when a new log takes its place."""
@@ -212,10 +204,8 @@ class ArchivePartition(StoredLog):
     def _close(self) -> None:
         if self._writer is not None:
             self._writer.discard()
-        if self._lock_file is not None:
-            with contextlib.suppress(OSError):
-                os.close(self._lock_file)
-            self._lock_file = None
+        if self._lock is not None:
+            self._lock.release()
 
 
 def _rows_of(batch: Any, partition: int) -> Iterator[Row]:

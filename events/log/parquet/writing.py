@@ -10,7 +10,7 @@ from typing import Any
 
 from events.log.parquet.files import COLUMNS, DAY_MS, crc32_of, day_of, part_path, pyarrow, schema
 from events.log.rows import FactRow, Row
-from events.log.stored import BrokenStoreError
+from events.log.stored import BrokenStoreError, failed_write
 
 MOST_FILE_ROWS = 1_000_000
 """A file is closed after so many rows: some 50 MB of reports."""
@@ -18,6 +18,7 @@ _GROUP_ROWS = 32_768
 _GROUP_BYTES = 8 << 20
 """A row group is closed at either: a reader holds one at a time."""
 _LEVEL = 3  # zstd's own default
+_MOST_ATTEMPTS = 10
 
 
 def appender(partition: int) -> str:
@@ -77,23 +78,24 @@ class Writer:
     def publish(self) -> list[Path]:
         """Puts the files where readers find them, in order, so that a writer killed meanwhile leaves a shorter log and never a gap."""
         self._end_file()
-        done, self._done = self._done, []
         try:
-            for part, path in done:
+            for part, path in self._done:
                 os.replace(part, path)
                 _make_lasting(path.parent)
         except OSError as error:
-            raise BrokenStoreError(str(error)) from None
+            raise failed_write(error) from None
+        done, self._done = self._done, []
         return [path for _, path in done]
 
     def discard(self) -> None:
-        """Removes what was not published."""
+        """Removes all that was not published in full, the last file first, so that no gap shows meanwhile."""
         if self._file is not None:
             self._file.discard()
             self._file = None
-        for part, path in self._done:
+        for part, path in reversed(self._done):
             for name in (part, path):
                 name.unlink(missing_ok=True)
+            _remove_if_empty(part.parent)
         self._done = []
 
     def _end_group(self) -> None:
@@ -109,10 +111,11 @@ class Writer:
 
     def _end_file(self) -> None:
         self._end_group()
-        if self._file is not None:
-            file, self._file = self._file, None
+        file = self._file
+        if file is not None:
             rows, offsets = (file.first_row, self.next_row), (file.first_offset, self.next_offset)
             self._done.append((file.part, part_path(self._root, file.day, self._partition, rows, offsets, file.close())))
+            self._file = None
 
 
 class _OpenFile:
@@ -122,20 +125,31 @@ class _OpenFile:
         self.day, self.first_row, self.first_offset = day, first_row, first_offset
         folder = root / f"date={day}"
         self.part = folder / f".{hidden}.{uuid.uuid4().hex}"
-        _, parquet = pyarrow()
         try:
-            folder.mkdir(exist_ok=True)
-            self._writer = parquet.ParquetWriter(
-                self.part, schema(), compression="zstd", compression_level=_LEVEL, use_dictionary=["group", "kind", "version", "partition"]
-            )
+            self._writer = self._open(folder)
         except OSError as error:
-            raise BrokenStoreError(str(error)) from None
+            self.part.unlink(missing_ok=True)
+            _remove_if_empty(folder)
+            raise failed_write(error) from None
+
+    def _open(self, folder: Path) -> Any:
+        _, parquet = pyarrow()
+        for attempt in range(_MOST_ATTEMPTS):
+            folder.mkdir(exist_ok=True)
+            try:
+                return parquet.ParquetWriter(
+                    self.part, schema(), compression="zstd", compression_level=_LEVEL, use_dictionary=["group", "kind", "version", "partition"]
+                )
+            except FileNotFoundError:  # another partition's writer found the folder empty, and removed it
+                if attempt == _MOST_ATTEMPTS - 1:
+                    raise
+        raise AssertionError("the last attempt returns or raises")
 
     def write(self, batch: Any) -> None:
         try:
             self._writer.write_batch(batch, row_group_size=max(batch.num_rows, 1))
         except (OSError, ValueError) as error:
-            raise BrokenStoreError(str(error)) from None
+            raise failed_write(error) from None
 
     def close(self) -> int:
         """Returns the file's CRC-32; its bytes are on the disk then."""
@@ -145,12 +159,18 @@ class _OpenFile:
                 os.fsync(file.fileno())
             return crc32_of(self.part)
         except OSError as error:
-            raise BrokenStoreError(str(error)) from None
+            raise failed_write(error) from None
 
     def discard(self) -> None:
         with contextlib.suppress(OSError):
             self._writer.close()
         self.part.unlink(missing_ok=True)
+        _remove_if_empty(self.part.parent)
+
+
+def _remove_if_empty(folder: Path) -> None:
+    with contextlib.suppress(OSError):
+        folder.rmdir()
 
 
 def _make_lasting(folder: Path) -> None:

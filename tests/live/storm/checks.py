@@ -13,8 +13,8 @@ from typing import Any
 
 import attrs
 
-from equipoise.member.context import SOURCES_KEY
-from equipoise.member.tokens import read_token
+from equipoise.member.fencing import SOURCES_KEY
+from equipoise.member.origin import Origin, read_origin
 from events.decisions import Decision, EventRejected, MemberExpired
 from events.log.kafka.connection import Connection
 from events.log.kafka.envelope import decision_record, stored_decision
@@ -66,25 +66,24 @@ class Changelog:
     records: int = 0
     commits: int = 0
     late: collections.Counter[str] = attrs.field(factory=collections.Counter)
-    """``<task>/<token>`` -> records behind one with a larger token."""
+    """``<task>/<token>`` -> records behind one of a later owner."""
     late_commits: collections.Counter[str] = attrs.field(factory=collections.Counter)
     """The same -> ends of commits among them."""
 
 
 async def read_changelog(connection: Connection, topic: str, *, committed: bool) -> Changelog:
-    """Tokens of a changelog, partition by partition."""
+    """Origins of a changelog's records, partition by partition."""
     found = Changelog()
-    tokens: dict[int, int] = collections.defaultdict(int)
+    highest: dict[int, Origin] = {}
     async for record in everything(connection.options(), topic, "read_committed" if committed else "read_uncommitted"):
-        read = read_token(record.headers)
-        assert read is not None, f"{topic}/{record.partition}@{record.offset} has no token"
-        _, task, token = read
+        origin = read_origin(record.headers)
+        assert origin is not None, f"{topic}/{record.partition}@{record.offset} has no origin"
         found.records += 1
         found.commits += record.key == SOURCES_KEY
-        if token < tokens[record.partition]:
-            found.late[f"{task}/{token}"] += 1
-            found.late_commits[f"{task}/{token}"] += record.key == SOURCES_KEY
-        tokens[record.partition] = max(tokens[record.partition], token)
+        if origin < highest.setdefault(record.partition, origin):
+            found.late[f"{origin.task}/{origin.token}"] += 1
+            found.late_commits[f"{origin.task}/{origin.token}"] += record.key == SOURCES_KEY
+        highest[record.partition] = max(highest[record.partition], origin)
     return found
 
 
@@ -126,9 +125,9 @@ async def cut_off(connection: Connection, topic: str) -> list[str]:
     ends: dict[tuple[int, str], list[int]] = {}
     for place, isolation_level in enumerate(("read_uncommitted", "read_committed")):
         async for record in everything(connection.options(), topic, isolation_level):
-            read = read_token(record.headers)
-            assert read is not None, f"{topic}/{record.partition}@{record.offset} has no token"
-            ends.setdefault((record.partition, f"{read[1]}/{read[2]}"), [-1, -1])[place] = record.offset
+            origin = read_origin(record.headers)
+            assert origin is not None, f"{topic}/{record.partition}@{record.offset} has no origin"
+            ends.setdefault((record.partition, f"{origin.task}/{origin.token}"), [-1, -1])[place] = record.offset
     return [grant for (_, grant), (written, committed) in sorted(ends.items()) if written > committed]
 
 

@@ -17,7 +17,7 @@ from typing import Self
 
 import attrs
 
-from equipoise.member.options import EXACTLY_ONCE
+from equipoise.member.fencing import EXACTLY_ONCE
 from events.knobs import Knobs
 from events.log.kafka.envelope import group_key, pack_fact, partition_of
 from events.log.kafka.opening import read_opening, writer

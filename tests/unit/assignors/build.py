@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from assignors.high_availability import HighAvailability
@@ -15,6 +15,8 @@ ACTIVE = LagSentinel.ACTIVE
 UNKNOWN = LagSentinel.UNKNOWN
 STATE = 150_000
 """End offset of stateful tasks where a test does not say otherwise."""
+MANY = 1_000
+"""Partitions of a sub-topology that a member knows whole."""
 
 
 def ids(*texts: str) -> tuple[TaskId, ...]:
@@ -48,19 +50,23 @@ def member(
     drained: bool = False,
     home: str = "",
     ready: str = "",
-    subtopologies: Iterable[int] | None = None,
+    subtopologies: Iterable[int] | Mapping[int, int] | None = None,
     speed: int = 0,
 ) -> Member:
-    """A member that owns `active` and says so; `every`: its lag on each task of `of`; `lags` say the rest."""
+    """A member that owns `active` and says so; `every`: its lag on each task of `of`; `lags` say the rest.
+
+    `subtopologies`: those that it knows, with the number of their partitions, or with all of them.
+    """
     reported: dict[TaskId, Lag] = dict.fromkeys(ids(active), ACTIVE)
     reported.update({task: every for task in ids(of) if every is not None and task not in reported})
     reported.update({parse_task(task): lag for task, lag in (lags or {}).items()})
+    known = subtopologies if subtopologies is None or isinstance(subtopologies, Mapping) else dict.fromkeys(subtopologies, MANY)
     return Member(
         id=name,
         capacity=capacity,
         leaving=leaving,
         drained=drained,
-        subtopologies=None if subtopologies is None else frozenset(subtopologies),
+        subtopologies=known,
         active=ids(active),
         standby=ids(standby),
         warmup=ids(warmup),

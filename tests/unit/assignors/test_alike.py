@@ -48,7 +48,7 @@ def groups(draw: st.DrawFn) -> AssignmentProblem:
     members = {name: Member(id=name, capacity=draw(st.sampled_from([1, 1, 2])), rack=draw(st.sampled_from(RACKS))) for name in names}
     for name in names:
         if draw(st.integers(0, 3)) == 0:
-            members[name] = attrs.evolve(members[name], subtopologies=frozenset(draw(st.sets(st.integers(0, 2), max_size=2))))
+            members[name] = attrs.evolve(members[name], subtopologies=draw(st.dictionaries(st.integers(0, 2), st.integers(1, 9), max_size=2)))
     in_flight: list[Movement] = []
     blocked: set[tuple[TaskId, str]] = set()
     for task in tasks:
@@ -81,12 +81,9 @@ def groups(draw: st.DrawFn) -> AssignmentProblem:
 def all_but_name_and_size(problem: AssignmentProblem, task: Task, *, racks_count: bool) -> tuple[Any, ...]:
     """What a target may ask of a task, read from the problem, and by member."""
 
-    def may_run(member: Member) -> bool:
-        return member.subtopologies is None or task.id.subtopology in member.subtopologies
-
     def at(member: Member) -> tuple[Any, ...]:
         return (
-            may_run(member),
+            member.knows(task.id),
             task.id in member.active or task.id in member.home or (task.stateful and (task.id in member.lags or task.id in member.ready)),
             task.stateful and (task.id, member.id) in problem.blocked,
             traffic_cost(task, member, problem.knobs) if racks_count else None,
@@ -97,7 +94,7 @@ def all_but_name_and_size(problem: AssignmentProblem, task: Task, *, racks_count
         task.stateful,
         task.guest,
         *[at(member) for member in problem.members],
-        *[may_run(each) and each.id in promised for each in problem.members],
+        *[each.knows(task.id) and each.id in promised for each in problem.members],
     )
 
 

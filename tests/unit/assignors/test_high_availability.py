@@ -9,6 +9,7 @@ import pytest
 
 from assignors.high_availability import HighAvailability
 from assignors.problem import Guarantee, MovementState, Reason
+from assignors.situation import Situation
 from events.errors import FieldError
 from events.tasks import parse_task
 from tests.unit.assignors.build import ACTIVE, STATE, UNKNOWN, copies, ids, in_flight, member, movements, numbered, plan, problem, tasks, text
@@ -371,6 +372,33 @@ def test_a_rolling_deploy_gives_new_sub_topologies_to_new_members_only():
     answer = plan(problem(tasks("0_0 0_1 1_0 1_1"), member("old", "0_0 0_1", subtopologies=[0]), member("new")))
     assert text(answer.members["new"].active) == "1_0 1_1"
     assert answer.cost.moves == 0
+
+
+def test_a_rolling_deploy_gives_new_partitions_to_new_members_only():
+    answer = plan(problem(tasks("0_0 0_1 0_2 0_3"), member("old", "0_0 0_1", subtopologies={0: 2}), member("new")))
+    assert text(answer.members["new"].active) == "0_2 0_3"
+    assert answer.cost.moves == 0
+
+
+def test_standbys_of_new_partitions_are_kept_by_new_members_only():
+    question = problem(
+        tasks("0_0 0_1 0_2 0_3"), member("old", "0_0 0_1", subtopologies={0: 2}), member("n1", "0_2"), member("n2", "0_3"), num_standbys=1
+    )
+    kept = {name: set(part.standby) for name, part in plan(question).members.items()}
+    assert kept["old"] <= set(ids("0_0 0_1"))
+    assert kept["n1"] | kept["n2"] >= set(ids("0_2 0_3"))
+
+
+@pytest.mark.parametrize("partitions", [0, 1, 2, 3, 4, 9])
+def test_every_task_has_the_pool_of_those_that_know_it(partitions: int):
+    known = {0: 3} if partitions == 0 else {0: 3, 1: partitions}
+    question = problem(tasks("0_0 0_1 1_1 1_3"), member("m1", subtopologies=known), member("m2", leaving=True), member("m3", subtopologies={1: 2}))
+    situation = Situation(question)
+    staying = [each for each in question.members if not each.leaving]
+    for task in situation.tasks:
+        assert situation.eligible(task).members == tuple(each.id for each in staying if each.knows(task))
+        assert all(situation.may_run(each.id, task) == (each in staying and each.knows(task)) for each in question.members)
+    assert situation.eligible_for_any(0).members == ("m1",)
 
 
 def test_what_nobody_may_run_stays_unassigned():

@@ -153,7 +153,7 @@ def test_a_plan_speaks_of_tasks_as_the_problem_does():
         ([{"id": "0_0", "stateful": False}], [{"id": "c", "topics": []}], "$.tasks[0].stateful: unknown field"),
         ([{"id": "a-0", "topic": "a", "partition": 0}], [{"id": "c", "topics": [1]}], "$.members[0].topics[0]: 1 is not a text"),
         ([{"id": "a-0", "topic": "a", "partition": 0}], [{"id": "c", "topics": "a"}], '$.members[0].topics: "a" is not an array'),
-        ([{"id": "a-0", "topic": "a", "partition": 0}], [{"id": "c", "subtopologies": [0]}], "$.members[0].subtopologies: unknown field"),
+        ([{"id": "a-0", "topic": "a", "partition": 0}], [{"id": "c", "subtopologies": {"0": 1}}], "$.members[0].subtopologies: unknown field"),
         ([{"id": "a-0", "topic": "a", "partition": 0}], [{"id": "c", "active": ["0_0"]}], "$.members[0].active[0]: there is no task 0_0 in $.tasks"),
     ],
 )
@@ -282,5 +282,5 @@ def test_while_partitions_are_handed_over_only_the_ownerless_are_dealt():
 
 def test_with_nobody_to_run_it_nothing_is_dealt():
     assert plan(problem(tasks(stateless="0_0"))).target == {}
-    blind = attrs.evolve(member("m1"), subtopologies=frozenset({7}))
+    blind = attrs.evolve(member("m1"), subtopologies={7: 1})
     assert plan(problem(tasks(stateless="0_0"), blind)).target == {"m1": ()}

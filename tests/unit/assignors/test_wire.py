@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ import pytest
 from assignors import registry
 from assignors.problem import TaskLoad
 from assignors.wire import assign_line, problem_of
-from events.errors import InputError
+from events.errors import FieldError, InputError
 from events.knobs import Knobs
 from events.tasks import LagSentinel, parse_task
 
@@ -120,7 +121,7 @@ def test_everything_a_machine_knows_can_be_said():
         home=["0_0"],
         lags={"0_0": 40_000, "0_1": "unknown"},
         restore_records_per_s=12.5,
-        subtopologies=[0],
+        subtopologies={"0": 6},
         rack=None,
         drained=False,
     )
@@ -130,9 +131,17 @@ def test_everything_a_machine_knows_can_be_said():
     assert member.warmup == (parse_task("0_0"),)
     assert member.ready == member.home == frozenset(member.warmup)
     assert member.lags[parse_task("0_1")] is LagSentinel.UNKNOWN
-    assert (member.restore_records_per_s, member.subtopologies) == (12, frozenset({0}))
+    assert (member.restore_records_per_s, member.subtopologies) == (12, {0: 6})
     assert problem.blocked == {(parse_task("0_1"), "m2")}
     assert answer(question)["movements"] == [{"task": "0_0", "source": "m1", "destination": "m2", "state": "revoking"}]
+
+
+def test_a_member_that_keeps_crashing_can_be_said():
+    question = two_members()
+    question["members"][0]["crash_looping"] = True
+    _, _, problem = problem_of(json.dumps(question))
+    assert [member.crash_looping for member in problem.members] == [True, False]
+    assert {movement["source"] for movement in answer(question)["movements"]} == {"m1"}
 
 
 def test_a_zombie_may_say_that_it_runs_a_task():
@@ -243,3 +252,20 @@ def test_what_is_no_problem_at_all(line: str | bytes, complaint: str):
     with pytest.raises(InputError) as caught:
         assign_line(line)
     assert str(caught.value).startswith(complaint)
+
+
+@pytest.mark.parametrize(
+    ("subtopologies", "problem"),
+    [
+        ([0], "[0] is not an object of sub-topology and number of partitions"),
+        ({"x": 1}, '"x" is not the number of a sub-topology'),
+        ({"01": 1}, '"01" is not the number of a sub-topology'),
+        ({"0": 0}, "0 is not a whole number >= 1"),
+    ],
+)
+def test_subtopologies_of_a_member_are_numbers_with_numbers_of_partitions(subtopologies: Any, problem: str):
+    question = two_members()
+    question["members"][0]["subtopologies"] = subtopologies
+    with pytest.raises(FieldError, match=re.escape(problem)) as caught:
+        problem_of(json.dumps(question))
+    assert caught.value.field.startswith("$.members[0].subtopologies")

@@ -4,28 +4,30 @@ from __future__ import annotations
 
 import itertools
 import re
+from collections.abc import Hashable
 from pathlib import Path
 
 import attrs
+import msgpack
 import pytest
 
 from equipoise.live import LiveSettings, read_settings
 from equipoise.worker import checkpoints
-from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_record
+from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_records
 from equipoise.worker.metrics import Counts, GroupCollector
-from equipoise.worker.observer import in_parts
 from equipoise.worker.reading import published_identity
 from equipoise.worker.settings import WorkerSettings
 from events import codec
 from events.codec import make_record
 from events.decisions import Checkpointed, Decision, MemberAsked
-from events.errors import DamagedError, InputError
-from events.facts import Fact, LogOpened, MemberJoined, MemberLeft, PartitionsObserved, ProbingTick, Subtopology, TopologyDeclared
+from events.errors import DamagedError, GroupHalted, InputError
+from events.facts import Fact, LogOpened, MemberJoined, MemberLeft, ProbingTick, Subtopology, TopologyDeclared
 from events.log import open_log
 from events.log.kafka.envelope import StoredDecision, fact_row, pack_decision, stored_decision
+from events.log.rows import DecisionRow
 from events.records import DecisionRecord
 from statemachine.machine import GroupMachine
-from statemachine.partition import OTHER_FORM, StoredCheckpoint
+from statemachine.partition import OTHER_FORM, StoredCheckpoint, UnreadIdentity, identity_of
 from statemachine.snapshots import FORM
 from tests.groups import LOG_OPENED, configured
 
@@ -57,7 +59,7 @@ def test_a_checkpoint_that_was_cut_off_anywhere_leaves_the_one_before_it(monkeyp
 
 
 def test_what_is_of_another_log_or_no_checkpoint_at_all_is_passed_over() -> None:
-    of_another = [*checkpoint_records("another", stored(5), 0), index_record("another", Index(position=9))]
+    of_another = [*checkpoint_records("another", stored(5), 0), *index_records("another", Index(position=9))]
     records: list[Pair] = [(b"rubbish", b"rubbish"), (b"", None), *of_another]
     found = find("log", records)
     assert (found.checkpoints, found.index) == ({}, Index())
@@ -82,19 +84,12 @@ def test_what_is_published_is_known_by_its_checksum_and_a_hash_of_another_form_b
 def test_an_index_is_good_only_with_every_checkpoint_that_it_rests_on() -> None:
     index = Index(position=50, recovery_offset=10, decisions_offset=3, checkpoints={"g": 9, "h": 30})
     parts: list[list[Pair]] = [list(checkpoint_records("log", stored(9), 0)), list(checkpoint_records("log", stored(30, group="h"), 0))]
-    assert find("log", [*itertools.chain(*parts), index_record("log", index)]).index == index
-    assert find("log", [*parts[0], index_record("log", index)]).index == Index()
+    assert find("log", [*itertools.chain(*parts), *index_records("log", index)]).index == index
+    assert find("log", [*parts[0], *index_records("log", index)]).index == Index()
     older = list(checkpoint_records("log", stored(29, group="h"), 0))
-    assert find("log", [*parts[0], *older, index_record("log", index)]).index == Index()
+    assert find("log", [*parts[0], *older, *index_records("log", index)]).index == Index()
     deleted: list[Pair] = [(key, None) for key, _ in parts[1]]
-    assert find("log", [*itertools.chain(*parts), index_record("log", index), *deleted]).index == Index()
-
-
-def test_an_observation_of_many_partitions_comes_in_pieces() -> None:
-    whole = PartitionsObserved(end_offsets={"a": {0: 1, 1: 2, 2: 3}, "b": {0: 4}}, racks={"a": {0: ("r",)}})
-    parts = list(in_parts(whole, 2))
-    assert [part.end_offsets for part in parts] == [{"a": {0: 1, 1: 2}}, {"a": {2: 3}, "b": {0: 4}}, {}]
-    assert [part.racks for part in parts] == [{}, {}, {"a": {0: ("r",)}}]
+    assert find("log", [*itertools.chain(*parts), *index_records("log", index), *deleted]).index == Index()
 
 
 def test_settings_come_from_flags_over_environment_over_file(tmp_path: Path) -> None:
@@ -177,3 +172,61 @@ def test_unavailability_is_counted_between_facts_and_not_across_another_workers(
     counts.forget(["g"])
     assert fold(at_ms + 20_000, ProbingTick()) == seconds
     assert fold(at_ms + 21_000, ProbingTick()) == seconds + 4
+
+
+def test_identity_of_a_published_decision_does_not_depend_on_the_build_that_wrote_it_as_long_as_it_can_be_read() -> None:
+    record = DecisionRecord("log", "g", 3, 40, 1, 77, MemberAsked(member_id="m1", incarnation=7, leave=True))
+    kind, version, payload = codec.encode(record.decision)
+
+    def identity(version: int, payload: bytes, kind: int = kind) -> Hashable:
+        checksum = codec.decision_checksum("log", "g", 3, 40, 1, 77, kind, version, payload)
+        return published_identity(StoredDecision(DecisionRow("g", 3, 40, 1, kind, version, payload, checksum), "log", 77))
+
+    assert identity(version, payload) == identity_of(record)
+    assert identity(version, msgpack.packb([*msgpack.unpackb(payload), "appended"])) == identity_of(record)
+    for newer in (identity(version + 1, payload), identity(1, payload, kind=199), identity(version, msgpack.packb(["m1", 7, "maybe", 1]))):
+        assert isinstance(newer, UnreadIdentity)
+    unread = identity(version + 1, payload)
+    assert isinstance(unread, UnreadIdentity)
+    assert "MemberAsked version 2 is not known to this build" in unread.problem
+
+
+def test_the_index_of_very_many_groups_comes_in_parts_and_is_good_only_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(checkpoints, "INDEX_PART_BYTES", 100)
+    groups = {f"group-{number:02}": number for number in range(30)}
+    index = Index(position=50, recovery_offset=10, decisions_offset=3, checkpoints=groups)
+    states = [record for group, offset in groups.items() for record in checkpoint_records("log", stored(offset, group=group), 0)]
+    records = list(index_records("log", index))
+    assert len(records) > 3
+    assert max(len(value) for _, value in records) < 200
+    assert find("log", [*states, *records]).index == index
+    later = list(index_records("log", attrs.evolve(index, position=60)))
+    for cut in range(1, len(later)):  # its writer was killed
+        assert find("log", compacted([*states, *records, *later[:cut]])).index == Index()
+    assert find("log", compacted([*states, *records, *later])).index.position == 60
+
+
+@pytest.mark.parametrize("key", [["g", 0, 0], [["g"], 0, 0], [{}, [], 0], [0], [[]], ["g", 0, -1], "g", []])
+@pytest.mark.parametrize(
+    "value", [[], ["log"], ["log", 1, 1, 10**12, 0, b"x"], ["log", "1", None, [], 0, {}], ["log", 1, 1, 1, 1, {"g": "x"}], {"log": 1}]
+)
+def test_whatever_stands_in_the_topic_of_checkpoints_is_passed_over_when_it_is_none(key: object, value: object) -> None:
+    sound = list(checkpoint_records("log", stored(9), 1))
+    found = find("log", [(msgpack.packb(key), msgpack.packb(value)), *sound])
+    assert found.checkpoints == {"g": stored(9)}
+    assert found.index == Index()
+
+
+def test_a_group_whose_state_cannot_be_read_hides_no_other_from_the_metrics() -> None:
+    from statemachine.partition import GroupLead
+
+    leads = [GroupLead(name, GroupMachine()) for name in ("broken", "sound")]
+    leads[0].machine.state.members["m1"] = None  # type: ignore[assignment]  # half a step was taken
+    leads[0].halted = GroupHalted("broken", 5, "defect", "a defect")
+    counts = Counts()
+    counts.registry.register(GroupCollector(lambda: leads, list))
+    for _ in range(2):
+        text = counts.text().decode()
+        assert 'equipoise_group_halted{group="broken"} 1.0' in text
+        assert 'equipoise_tasks{group="sound",state="owned"} 0.0' in text
+        assert 'equipoise_tasks{group="broken"' not in text

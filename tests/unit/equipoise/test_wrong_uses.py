@@ -113,7 +113,7 @@ WRONG = [
     ("simulate {f}/group.db --to {f}/text.db", "text.db"),
     ("simulate {f}/group.db --to {f}/other.db", "no log of equipoise; name another file"),
     ("demo --out {f}/group.db", "'--out'"),
-    ("demo --out {f}/group.db/out", "name a folder that can be written"),
+    ("demo --out {f}/group.db/out", "--out {f}/group.db/out: Not a directory; mend the path"),
     # settings
     ("simulate {f}/group.db --to {t}/x.db --set max_warmups", "write it as name=value"),
     ("simulate {f}/group.db --to {t}/x.db --set max_warmup=1", "did you mean max_warmups?"),
@@ -222,7 +222,7 @@ def test_a_standard_stream_that_is_closed_is_no_defect(folder: Path, line: str, 
 @pytest.mark.parametrize("line", ["verify {f}/group.db", "timeline --json {f}/group.db", "--help", "assign"])
 def test_an_answer_that_cannot_be_written_is_one_line(folder: Path, line: str) -> None:
     done = shell(f"{{e}} {line} >/dev/full", folder, stdin=PROBLEM)
-    assert (done.returncode, done.stderr) == (2, b"equipoise: the answer cannot be written: No space left on device\n")
+    assert (done.returncode, done.stderr) == (74, b"equipoise: the answer cannot be written: No space left on device\n")
 
 
 def test_a_reader_of_help_that_goes_away_is_no_error(folder: Path) -> None:
@@ -241,7 +241,7 @@ def test_an_interrupt_in_the_middle_of_writing_leaves_nothing(folder: Path, tmp_
             time.sleep(0.001)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-    assert (process.returncode, errors) == (130, b"equipoise: interrupted\n")
+    assert (process.returncode, errors) == (130, f"equipoise: interrupted; {tmp_path / 'x.db'} was not written\n".encode())
     assert list(tmp_path.iterdir()) == []
 
 

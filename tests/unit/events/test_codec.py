@@ -347,7 +347,11 @@ def test_junk_in_the_readable_form_is_an_event_or_has_a_reason(event: Any, junk:
     else:
         field = type(event).__name__
         assert codec.decode(*codec.encode(event)) == event
-    assert field.split(".")[0] in {"Load", "Move", "Knobs", "Subtopology", "ObservedMember", "EndedMember", "ProposedMember", form["kind"]}
+    assert field.split(".")[0] in {"Load", "Move", "Knobs", "Subtopology", "ObservedMember", "EndedMember", "ProposedMember"} | {
+        "MemberAssigned",  # of a part
+        "AssignmentProposed",
+        form["kind"],
+    }
 
 
 # --------------------------------------------------------------------------------------------------------- readable form
@@ -413,8 +417,17 @@ def test_a_member_of_a_hundred_thousand_tasks_is_one_event() -> None:
 
 
 def test_an_event_over_the_limit_is_refused_when_it_is_encoded() -> None:
-    with pytest.raises(TooLargeError, match="AssignmentIssued: 10"):
-        codec.encode(AssignmentIssued(generation=1, cause="join", members=("m" * 1_000,) * 1_000, probing=False))
+    event = AssignmentIssued(generation=1, cause="join", members=("m" * 1_000,) * 1_000, probing=False)
+    with pytest.raises(TooLargeError, match=r"AssignmentIssued.members: 1003003 of the 1003016 bytes of its event; an event has at most 1000000"):
+        codec.encode(event)
+    assert codec.size_bytes(event) == 1_003_016
+    assert not codec.fits(event)
+
+
+def test_the_size_of_an_event_is_that_of_its_payload() -> None:
+    event = AssignmentIssued(generation=1, cause="join", members=("m" * 1_000,) * 900, probing=False)
+    assert codec.size_bytes(event) == len(codec.encode(event).payload)
+    assert codec.fits(event)
 
 
 def test_the_largest_manifest_fits() -> None:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import zlib
+
 import msgpack
 import pytest
 
@@ -74,6 +77,17 @@ def test_a_decision_comes_back() -> None:
     assert stored.row.checksum == codec.checksum_of(DECISION)
 
 
+def test_the_largest_decision_fits_kafkas_default_limit() -> None:
+    widest = "\U0001f600" * 1_000  # of both texts that an envelope or a key holds
+    head = (widest, *(2**63 - 1,) * 4, 2**32 - 1, 2**31 - 1, 2**31 - 1)
+    payload_bytes = len(codec.encode(DECISION.decision).payload)
+    largest = DecisionRecord(widest, "orders", 2**63 - 1, 2**63 - 1, 2**63 - 1, 2**63 - 1, DECISION.decision)
+    assert len(envelope.pack_decision(largest)) - payload_bytes <= len(msgpack.packb(head)) <= envelope.MOST_ENVELOPE_BYTES
+    assert len(envelope.group_key(widest)) == envelope.MOST_KEY_BYTES
+    record_and_batch_overhead_bytes = 200
+    assert codec.MOST_EVENT_BYTES + envelope.MOST_ENVELOPE_BYTES + envelope.MOST_KEY_BYTES + record_and_batch_overhead_bytes < 1_048_576
+
+
 def test_a_decision_with_one_changed_byte_is_damaged() -> None:
     value = envelope.pack_decision(DECISION)
     found = 0
@@ -131,3 +145,48 @@ def test_a_prefix_that_cannot_begin_a_topic_is_refused() -> None:
 
 def test_a_tick_is_a_short_record() -> None:
     assert envelope.pack_fact(ProbingTick()) == b"\x93\x0c\x01\x90"
+
+
+# ------------------------------------------------------------------------------------------------------------------- sizes
+
+
+@pytest.mark.parametrize("kind", [6, 99])
+def test_a_fact_that_no_log_can_hold_is_rejected_whatever_kind_it_is_of(kind: int) -> None:
+    payload = b"x" * (codec.MOST_EVENT_BYTES + 1)
+    row = envelope.fact_row(b"orders", envelope.pack_payload(kind, 1, payload), 5, 1_000)
+    assert len(row.payload) < 100
+    event = envelope.fact_record(row).event
+    assert event == Undecodable(code="too_large", kind=kind, length_bytes=len(payload), crc32=zlib.crc32(payload))
+
+
+@pytest.mark.parametrize(
+    ("key", "value", "kept_key", "kept_value", "is_cut"),
+    [
+        (None, None, None, b"", False),
+        (b"\xff", None, b"\xff", b"", False),
+        (b"", b"value", None, b"value", False),
+        (None, b"v" * 100_000, None, b"v" * 100_000, False),
+        (None, b"v" * 5_000_000, None, b"v" * 100_000, True),
+        (b"k" * 4_001, b"value", b"k" * 4_000, b"value", True),
+    ],
+)
+def test_a_record_of_nobodys_is_put_aside_as_far_as_it_fits(
+    key: bytes | None, value: bytes | None, kept_key: bytes | None, kept_value: bytes, is_cut: bool
+) -> None:
+    *kept, why = envelope.rejected_record(key, value, "no_group", "equipoise.facts", 3, 41)
+    assert kept == [kept_key, kept_value]
+    assert json.loads(why) == {
+        "code": "no_group",
+        "topic": "equipoise.facts",
+        "partition": 3,
+        "offset": 41,
+        "length_bytes": len(value or b""),
+        "crc32": zlib.crc32(value or b""),
+        "cut": is_cut,
+    }
+
+
+def test_an_offset_without_a_record_keeps_its_place_and_belongs_to_nobody() -> None:
+    row = envelope.no_record_row(envelope.NoRecord(7, 1_000))
+    assert row.belongs_to_no_group
+    assert (row.offset, row.append_ms, envelope.fact_record(row).event) == (7, 1_000, Undecodable(code="no_record", length_bytes=0, crc32=0))

@@ -351,6 +351,16 @@ def test_when_nobody_can_renew_everybody_stops_and_comes_back():
 # The leader
 
 
+def test_live_process_that_is_claimed_dead_ends_as_superseded():
+    """The claim is false, and both sides must not take the tasks from each other by turns."""
+    cluster = running_cluster(small_config(), "m1")
+    (first,) = cluster.processes
+    cluster.start_process(first.settings, proven_dead=first.incarnation)
+    cluster.run_for(20_000)
+    assert first.exit is Exit.SUPERSEDED
+    assert [process.exit for process in cluster.processes if process is not first] == [None]
+
+
 def test_two_workers_at_once_publish_identical_duplicates():
     cluster = running_cluster(small_config(), "m1", "m2")
     cluster.start_worker()

@@ -16,8 +16,11 @@ from tests.storms import Outcome, draw, run_storm
 MOST_SEEDS = 150
 """By then the rarest of the broken rules below has been found several times over."""
 
+ONCE_FAILED = (70_001_026, 116_840_040)
+"""Seeds that `make soak` found a defect with: what an eager member was to get back was decided a second time, for a copy that was not caught up."""
 
-@pytest.mark.parametrize("seed", range(12))
+
+@pytest.mark.parametrize("seed", [*range(12), *ONCE_FAILED])
 def test_a_storm_breaks_nothing_and_the_group_comes_to_rest(seed: int):
     outcome = run_storm(draw(seed))
     assert outcome.error is None, str(outcome)

@@ -240,6 +240,28 @@ def test_lost_work_is_said_to_wait_for_its_member() -> None:
         assert "it is kept for it" in why
 
 
+def test_slow_warm_up_says_when_it_is_measured_and_what_waits_for_its_slot() -> None:
+    group = Group().starts("m1", stateful=9, max_warmups=1, warmup_stall_ms=9_000)
+    group.settles()
+    group.join("slow", restores=100)
+    group.cycle()
+    group.join("fast", restores=5_000)
+    (task,) = group.state.members["slow"].warmup
+
+    def what_next() -> str:
+        log: list[Entry] = []
+        for record in group.records:
+            log += [record, *(decision for decision in group.decisions if decision.caused_by == record.offset)]
+        return " ".join(explain(log, task).what_next)
+
+    assert "5 copies wait for a slot. In 9.0 s its speed is measured: one that could be ready in half of its time gets the slot." in what_next()
+    while task in group.state.members["slow"].warmup:
+        group.cycle()
+    told = what_next()
+    assert "It is to move to slow, but the last warm-up on slow stalled, or gave its slot to a copy that will be ready far sooner; back-off." in told
+    assert "slow restores slowly and gave a slot to a copy that will be ready far sooner. No warm-up begins on it for another" in told
+
+
 def test_a_move_that_waits_for_a_back_off_is_not_said_to_wait_for_a_slot() -> None:
     group = Group().starts("m1", stateless=6, assignor="cooperative")
     group.join("m2")

@@ -7,20 +7,26 @@ import json
 import re
 from html.parser import HTMLParser
 from pathlib import Path
+from typing import Any
 
 import attrs
 import pytest
 
+from assignors.situation import Shares, Situation
 from events.decisions import AssignmentIssued, MemberExpired
 from events.facts import AssignmentObserved, MemberJoined, MemberLeft
 from events.log import open_log
 from events.records import DecisionRecord, Record
 from replay.chronicle import Condition
 from replay.kafka_streams.importer import import_history
+from replay.refold import Refold
 from replay.timeline import Timeline, build_timeline, changes_owner, render_page, timeline_document
-from replay.timeline.build import MOST_POINTS, _add_point
+from replay.timeline.build import MOST_POINTS, _add_point, _imbalance
 from replay.timeline.page import page_data
+from statemachine import leader
+from statemachine.leader import build_problem
 from statemachine.machine import GroupMachine
+from statemachine.state import GroupState
 from tests.unit.replay.lived import BACK_MS, END_MS, KILLED_MS, TOPOLOGY, configured, decided, lived
 
 DATA = Path(__file__).parents[3] / "replay" / "data"
@@ -67,6 +73,45 @@ def test_at_every_round_the_intervals_say_who_the_machine_says_owns_it(timeline:
             later = {each.append_ms for each in timeline.rounds if each.offset > entry.offset}
             if entry.append_ms not in later:
                 assert shown == dict(machine.state.owner)
+
+
+def test_the_balance_is_counted_as_the_assignors_count_it() -> None:
+    refold, seen = Refold(), set()
+    for step in refold.follow(lived()):
+        state = refold.machine.state
+        if step.decisions and state.members:
+            situation = Situation(build_problem(state))
+            assert _imbalance(state) == Shares(situation).imbalance(situation.owner)
+            seen.add(_imbalance(state))
+    assert len(seen) > 3
+
+
+@pytest.mark.parametrize("looping", [{"m1"}, {"m1", "m3"}, {"m1", "m2", "m3", "m4"}])
+def test_a_member_that_keeps_crashing_has_no_share_while_another_stays(monkeypatch: pytest.MonkeyPatch, looping: set[str]) -> None:
+    refold = Refold()
+    for _ in refold.follow(lived()):
+        pass
+    state = refold.machine.state
+    monkeypatch.setattr(GroupState, "is_crash_looping", lambda self, member_id: member_id in looping)
+    situation = Situation(build_problem(state))
+    assert _imbalance(state) == Shares(situation).imbalance(situation.owner)
+
+
+def test_a_history_is_told_without_another_problem_for_each_round(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leader builds one to decide; reading the history builds none."""
+    built: list[str] = []
+    real = leader.build_problem
+
+    def counted(*args: Any, **kwargs: Any) -> Any:
+        built.append("problem")
+        return real(*args, **kwargs)
+
+    monkeypatch.setattr(leader, "build_problem", counted)
+    asked = sum(step.asked is not None for step in Refold().follow(lived()))
+    assert len(built) == asked > 10
+    built.clear()
+    build_timeline(lived())
+    assert len(built) == asked
 
 
 def test_moves_and_rounds_are_those_of_the_log(timeline: Timeline) -> None:

@@ -1,7 +1,7 @@
 """Hashes of the state (PROTOCOL L7): of this build's form they are compared; of another one they are counted, and never called identical.
 
-``tests/data/logs``: `no_form.jsonl`, written before `Checkpointed` named a form; `form_1.jsonl`, the same group with form 1. Two members, two tasks,
-a standby each. ``pytest --rewrite`` writes the one of the form of today anew, when something else that is decided in it has changed.
+``tests/data/logs``: `no_form.jsonl`, written before `Checkpointed` named a form; `form_1.jsonl` and later ones, the same group with that form. Two
+members, two tasks, a standby each. ``pytest --rewrite`` writes the newest one again, when something else that is decided in it has changed.
 """
 
 from __future__ import annotations
@@ -29,6 +29,7 @@ from tests.unit.replay.lived import START_MS, configured, write
 LOGS = Path(__file__).parents[2] / "data" / "logs"
 TODAY = LOGS / f"form_{FORM}.jsonl"
 BEFORE = LOGS / "no_form.jsonl"
+EARLIER = [BEFORE, *(LOGS / f"form_{form}.jsonl" for form in range(1, FORM))]
 
 
 def entries(path: Path) -> list[Entry]:
@@ -81,8 +82,9 @@ def test_the_form_of_the_state_is_the_one_that_stored_hashes_have(rewrite: bool)
     assert hashes(stored) == hashes(small_group())
 
 
-def test_hashes_of_no_named_form_are_counted_and_everything_else_is_compared() -> None:
-    stored = entries(BEFORE)
+@pytest.mark.parametrize("path", EARLIER, ids=lambda path: path.stem)
+def test_hashes_of_an_earlier_form_are_counted_and_everything_else_is_compared(path: Path) -> None:
+    stored = entries(path)
     verification = verify(stored)
     (group,) = verification.groups
     decisions = sum(isinstance(entry, DecisionRecord) for entry in stored)
@@ -118,7 +120,7 @@ def test_a_second_copy_in_another_form_is_a_copy() -> None:
     assert verify([*stored[:index], entry, another, *stored[index + 1 :]]).verdict is Verdict.DIVERGENCE
 
 
-@pytest.mark.parametrize("path", [TODAY, BEFORE])
+@pytest.mark.parametrize("path", [TODAY, *EARLIER], ids=lambda path: path.stem)
 def test_a_hash_is_no_copy_of_another_decision_nor_the_other_way_round(path: Path) -> None:
     stored = entries(path)
     hashed = stored[hashes(stored)[1]]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Callable
 from typing import Any
 
@@ -218,6 +219,26 @@ def test_a_task_revoked_for_a_cold_destination():
     group.change = hasty
     with broken(4, "goes to m2 .*, which is not caught up; m1 is"):
         group.join("m2", restores=0)
+
+
+def test_a_task_that_goes_to_a_member_that_keeps_crashing():
+    group = Tampered().starts("m1", "m2", stateful=1, stateless=1, num_standbys=1)
+    group.settles()
+    (task,) = tasks("0_0")
+    owner = group.state.owner[task]
+    other = "m2" if owner == "m1" else "m1"
+
+    def home(decision: Decision) -> Decision:
+        if isinstance(decision, AssignmentIssued):
+            return attrs.evolve(decision, moves=tuple(attrs.evolve(move, destination=owner) for move in decision.moves))
+        return decision
+
+    for incarnation in (2, 3):
+        if incarnation == 3:
+            group.change = home
+        kept = joined(owner, incarnation, ended_incarnation=incarnation - 1, lags={task: 0})
+        with broken(4, f"0_0 goes to {owner} .*, which keeps crashing; {other} is caught up too") if incarnation == 3 else contextlib.nullcontext():
+            group.fact(kept)
 
 
 # 5

@@ -327,7 +327,70 @@ def test_a_member_that_is_ahead_of_the_topology_waits_for_it():
 def test_a_member_of_an_older_deploy_may_come_back_when_nobody_ran_that_any_more():
     group = Group().starts(stateless=2)
     group.fact(topology(epoch=2, stateless=3))
-    assert len(assigned(group.join("m1", topology_epoch=1).answer)["m1"].active) == 3
+    assert assigned(group.join("m1", topology_epoch=1).answer)["m1"].active == tasks("1_0", "1_1")
+
+
+def test_old_member_never_gets_partitions_that_its_topology_does_not_have():
+    group = Group().starts("old", stateful=3, num_standbys=1)
+    group.settles()
+    group.fact(topology(epoch=2, stateful=6))
+    assert set(group.state.owner) == set(tasks("0_0", "0_1", "0_2")), "nobody can run the others yet"
+    group.join("new", topology_epoch=2)
+    group.settles()
+    new = tasks("0_3", "0_4", "0_5")
+    assert {task for task, owner in group.owners().items() if owner == "new"} >= set(new)
+    assert not group.state.members["old"].standby.intersection(new), "nor does it keep a copy that it could not run"
+    assert group.state.members["new"].standby == set(tasks("0_0", "0_1", "0_2"))
+
+
+def test_tasks_of_new_partitions_wait_when_their_only_member_dies():
+    group = Group().starts("old", stateless=2)
+    group.fact(topology(epoch=2, stateless=4))
+    group.join("new", topology_epoch=2)
+    group.cycle()
+    assert {group.state.owner[task] for task in tasks("1_2", "1_3")} == {"new"}
+    group.fact(MemberLeft(member_id="new", incarnation=1))
+    assert set(group.state.owner) == set(tasks("1_0", "1_1"))
+    assert group.state.verdict is not None
+
+
+def test_partitions_that_are_gone_and_come_back_go_to_whoever_knows_them():
+    group = Group().starts("six", stateless=6)
+    group.settles()
+    group.fact(topology(epoch=2, stateless=3))
+    group.join("three", topology_epoch=2)
+    group.settles()
+    group.fact(topology(epoch=3, stateless=6))
+    assert {task: owner for task, owner in group.state.owner.items() if task.partition >= 3} == dict.fromkeys(tasks("1_3", "1_4", "1_5"), "six")
+
+
+def test_leaving_member_gives_up_a_partition_that_nobody_else_knows():
+    group = Group().starts(stateless=2)
+    group.fact(topology(epoch=2, stateless=4))
+    group.join("old")
+    group.join("new", topology_epoch=2)
+    group.cycle()
+    group.members["new"].leaves()
+    for _ in range(4):
+        group.cycle()
+    assert set(group.state.owner) == set(tasks("1_0", "1_1"))
+    assert "new" not in group.state.members
+
+
+def test_eager_old_member_never_gets_partitions_that_its_topology_does_not_have():
+    group = Group().starts(stateless=3)
+    group.join("old", eager=True)
+    group.fact(topology(epoch=2, stateless=6))
+    group.join("new", topology_epoch=2, eager=True)
+    group.settles()
+    assert {group.state.owner[task] for task in tasks("1_3", "1_4", "1_5")} == {"new"}
+
+
+def test_member_whose_topology_is_not_remembered_gets_nothing():
+    group = Group().starts(stateless=2)
+    for epoch in range(2, REMEMBERED_TOPOLOGIES + 3):
+        group.fact(topology(epoch=epoch, stateless=2))
+    assert assigned(group.join("m1", topology_epoch=1).answer) == {}
 
 
 def test_topologies_that_nobody_runs_are_forgotten_in_the_end():

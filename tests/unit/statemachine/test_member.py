@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from typing import Any
 
+import attrs
 import pytest
 
 from events.decisions import EventRejected, MemberAssigned, MemberExpired
 from events.errors import FieldError, InputError
 from events.facts import LagReported, LeaveCancelled, LeaveIntended, MemberLeft, TaskReady, TasksRevoked
-from events.records import DecisionRecord
+from events.fields import INT64_MAX
+from events.parts import split
+from events.records import DecisionRecord, UnreadDecision
 from events.tasks import LagSentinel, TaskId
 from statemachine.member import End, MemberSession, MemberSettings, Reception
 
@@ -34,7 +37,7 @@ def settings(**changes: Any) -> MemberSettings:
 
 def joined(at_ms: int = 0, session_class: type[MemberSession] = MemberSession, **changes: Any) -> MemberSession:
     session = session_class(settings(**changes))
-    session.reader_placed(last_number=0, sent_ms=at_ms)
+    session.reader_placed(log_id="log", last_number=0, sent_ms=at_ms, answered_ms=at_ms)
     session.join(at_ms)
     return session
 
@@ -68,7 +71,7 @@ def test_a_member_joins_only_with_its_reader_at_the_end():
     session = MemberSession(settings())
     with pytest.raises(InputError, match="reader_placed"):
         session.join(0)
-    session.reader_placed(last_number=4, sent_ms=0)
+    session.reader_placed(log_id="log", last_number=4, sent_ms=0, answered_ms=0)
     with pytest.raises(InputError, match="reader_placed"):  # so long ago that the lease would be over
         session.join(LEASE_MS)
     fact = session.join(LEASE_MS - 1)
@@ -77,14 +80,14 @@ def test_a_member_joins_only_with_its_reader_at_the_end():
     with pytest.raises(InputError, match="joins once"):
         session.join(1)
     with pytest.raises(InputError, match="joined already"):
-        session.reader_placed(last_number=9, sent_ms=1)
+        session.reader_placed(log_id="log", last_number=9, sent_ms=1, answered_ms=1)
 
 
 def test_a_join_names_the_copies_found_on_disk_and_nothing_is_announced_before():
     session = MemberSession(settings())
     session.copy_progress(OTHER, 50, 0)
     session.copy_progress(STATEFUL, LagSentinel.UNKNOWN, 0)
-    session.reader_placed(last_number=0, sent_ms=0)
+    session.reader_placed(log_id="log", last_number=0, sent_ms=0, answered_ms=0)
     assert session.poll(0) == []
     assert list(session.join(0).lags.items()) == [(STATEFUL, LagSentinel.UNKNOWN), (OTHER, 50)]
 
@@ -296,6 +299,128 @@ def test_a_task_granted_again_while_it_closes_opens_anew_and_restores_anew():
     assert session.may_process(STATEFUL, 130)
 
 
+# One log (L9)
+
+
+def fetch(session: MemberSession, at_ms: int, *, reached_end: bool = True) -> None:
+    session.fetch_completed(sent_ms=at_ms, reached_end=reached_end, now_ms=at_ms)
+
+
+def test_decision_of_another_log_ends_the_incarnation_whatever_its_number():
+    for number in (1, 2, 9):
+        session = running()
+        other = attrs.evolve(record(number, assigned(2, (OTHER, STATELESS), tokens=(1, 1))), log_id="another")
+        assert session.receive(other, 100) is Reception.DROPPED
+        assert (session.ended, session.closing, session.next_number) == (End.LOG_REPLACED, {STATELESS}, 2)
+        session.task_closed(STATELESS, 200)
+        assert session.poll(10_000) == []  # it has nothing to say in another log
+
+
+def test_proof_that_the_log_was_replaced_ends_the_incarnation_at_once():
+    session = running()
+    session.log_replaced(100)
+    assert (session.ended, session.refusal(STATELESS, 100)) == (End.LOG_REPLACED, "ended")
+
+
+def test_log_that_went_back_once_renews_nothing_and_is_forgotten_when_it_is_whole_again():
+    session = running()
+    session.heartbeat_acknowledged(sent_ms=5_000, now_ms=5_000)
+    session.log_went_back(sent_ms=3_000, now_ms=3_010)
+    fetch(session, 3_005)  # was asked before the doubt, so it cannot end it
+    assert session.lease_ends_ms == LEASE_MS
+    fetch(session, 3_500, reached_end=False)
+    session.log_went_back(sent_ms=4_009, now_ms=4_009)
+    assert session.may_process(STATELESS, 4_009)
+    fetch(session, 4_500)
+    assert session.lease_ends_ms == 4_500 + LEASE_MS
+    session.log_went_back(sent_ms=5_100, now_ms=5_100)
+    assert session.may_process(STATELESS, 5_100)
+
+
+def test_log_that_is_still_back_a_second_later_ends_the_incarnation():
+    session = running()
+    session.log_went_back(sent_ms=3_000, now_ms=3_010)
+    restored = MemberSession.restore(session.settings, session.snapshot())
+    for each in (session, restored):
+        each.log_went_back(sent_ms=4_010, now_ms=4_020)
+        assert (each.ended, each.closing) == (End.LOG_WENT_BACK, {STATELESS})
+
+
+def placed(session: MemberSession, log_id: str, at_ms: int) -> int:
+    session.reader_placed(log_id=log_id, last_number=0, sent_ms=at_ms - 10, answered_ms=at_ms)
+    return session.join_from_ms
+
+
+def test_member_of_a_former_log_waits_one_session_timeout_from_when_it_learned_of_the_new_one():
+    session = MemberSession(settings(former_log_id="log-1"))
+    assert placed(session, "log-2", 500) == 10_500
+    with pytest.raises(InputError, match="members of log 'log-1' may run until 10500"):
+        session.join(510)
+    assert placed(session, "log-2", 4_000) == 10_500  # asked again, it learns nothing new
+    assert placed(session, "log-3", 9_000) == 19_000
+    assert placed(session, "log-3", 19_000) == 19_000
+    assert session.join(19_000).incarnation == 7
+
+
+@pytest.mark.parametrize("former", [None, "log-1"])
+def test_member_of_the_same_log_or_of_none_joins_at_once(former: str | None):
+    session = MemberSession(settings(former_log_id=former))
+    placed(session, "log-1", 500)
+    assert session.join(500).incarnation == 7
+
+
+# Decisions that it cannot read (M9)
+
+
+def unread(number: int, member_id: str | None, incarnation: int | None, *, binding: bool = True) -> UnreadDecision:
+    return UnreadDecision("log", "g", number, 103, 2, binding, member_id, incarnation, "version 2 is not known")
+
+
+@pytest.mark.parametrize(
+    "for_others", [unread(2, "m2", 7), unread(2, "m1", 6), unread(2, "m1", 8), unread(2, None, None), unread(2, "m1", 7, binding=False)]
+)
+def test_unreadable_decision_that_does_not_bind_this_incarnation_is_counted_and_skipped(for_others: UnreadDecision):
+    session = running()
+    assert session.receive(for_others, 100) is Reception.APPLIED
+    assert session.next_number == 3
+    assert session.may_process(STATELESS, 100)
+    assert session.receive(unread(5, "m1", 7), 100) is Reception.GAP
+    assert session.receive(unread(2, "m1", 7), 100) is Reception.DROPPED
+    assert session.may_process(STATELESS, 100)
+
+
+def test_unreadable_decision_that_binds_this_incarnation_stops_it_and_it_says_that_it_left_when_all_is_closed():
+    session = running()
+    session.receive(record(2, assigned(2, (OTHER, STATELESS), tokens=(1, 1))), 50)
+    assert session.receive(unread(3, "m1", 7), 100) is Reception.APPLIED
+    assert (session.ended, session.refusal(STATELESS, 100)) == (End.UNREADABLE, "ended")
+    assert session.closing == {OTHER, STATELESS}
+    session.task_closed(OTHER, 150)
+    assert session.poll(150) == []
+    restored = MemberSession.restore(session.settings, session.snapshot())
+    for each in (session, restored):
+        each.task_closed(STATELESS, 200)
+        assert each.poll(200) == [MemberLeft(member_id="m1", incarnation=7)]
+        assert each.poll(10_000) == []
+        assert each.next_poll_ms is None
+
+
+@pytest.mark.parametrize("how", [End.UNREADABLE, End.FAILED])
+def test_incarnation_that_gives_up_and_runs_nothing_says_at_once_that_it_left(how: End):
+    session = joined()
+    session.give_up(how, 100)
+    assert session.ended is how
+    assert session.poll(100) == [MemberLeft(member_id="m1", incarnation=7)]
+
+
+def test_incarnation_that_has_ended_does_not_give_up():
+    session = running()
+    session.give_up(End.FAILED, LEASE_MS)
+    assert session.ended is End.LEASE_LAPSED
+    session.task_closed(STATELESS, LEASE_MS)
+    assert session.poll(LEASE_MS) == []
+
+
 # Reports (M2)
 
 
@@ -367,6 +492,19 @@ def test_a_standbys_readiness_waits_for_the_heartbeat():
     assert reports(session, 3_000)[0].ready == (OTHER,)
 
 
+def test_member_leaves_tasks_alone_that_its_topology_does_not_have():
+    session = joined(partitions={0: 3, 1: 1})
+    known, unknown = (STATELESS, TaskId(0, 1)), (TaskId(0, 3), TaskId(2, 0))
+    session.receive(record(1, assigned(1, tuple(sorted((STATELESS, TaskId(0, 3)))), standby=(TaskId(0, 1),), warmup=(TaskId(2, 0),))), 0)
+    assert session.unknown == set(unknown)
+    assert set(session.grants) == {known[0]}
+    assert (session.standby, session.warmup) == (frozenset({known[1]}), frozenset())
+    assert session.held(0) == [STATELESS]
+    assert MemberSession.restore(session.settings, session.snapshot()).unknown == set(unknown)
+    session.receive(record(2, assigned(2, (STATELESS,))), 1)
+    assert session.unknown == frozenset()
+
+
 # Ends
 
 
@@ -387,6 +525,50 @@ def test_a_member_the_leader_will_not_hear_ends(code: str):
     session = joined()
     session.receive(record(1, EventRejected(kind=1, code=code, member_id="m1", incarnation=7)), 0)
     assert (session.ended, session.end_cause) == (End.REFUSED, code)
+
+
+def refused(code: str, newest: int, *, read_ms: int = 0) -> MemberSession:
+    """A session of incarnation 7 that joined at 0 and reads a rejection that names the newest incarnation."""
+    session = joined()
+    session.receive(record(1, EventRejected(kind=1, code=code, member_id="m1", incarnation=7, numbers=(7, newest))), read_ms)
+    return session
+
+
+@pytest.mark.parametrize("code", ["incarnation_too_low", "stale_incarnation"])
+def test_session_refused_for_a_higher_incarnation_is_ousted(code: str):
+    session = refused(code, 9)
+    assert (session.ended, session.newest_incarnation, session.is_ousted) == (End.REFUSED, 9, True)
+    assert MemberSession.restore(settings(), session.snapshot()).is_ousted
+
+
+def test_session_whose_join_was_lost_reads_of_its_predecessor_and_is_not_ousted():
+    session = refused("stale_incarnation", 6)
+    assert (session.ended, session.is_ousted) == (End.REFUSED, False)
+
+
+def test_process_whose_clock_is_behind_may_join_above_the_incarnation_that_is_there():
+    session = refused("incarnation_too_low", 90)
+    assert session.may_join_above(clock=89)
+
+
+@pytest.mark.parametrize(
+    ("session", "clock"),
+    [
+        (refused("incarnation_too_low", 90), 90),
+        (refused("incarnation_too_low", 90, read_ms=8_000), 10),
+        (refused("incarnation_too_low", INT64_MAX), 10),
+        (refused("stale_incarnation", 90), 10),
+        (joined(), 10),
+    ],
+    ids=["the_other_began_later", "the_lease_has_lapsed", "no_number_is_above", "it_had_joined", "it_was_not_refused"],
+)
+def test_process_may_not_join_above_the_incarnation_that_is_there(session: MemberSession, clock: int):
+    assert not session.may_join_above(clock)
+
+
+def test_late_join_that_is_refused_after_the_lease_has_lapsed_says_that_another_process_joined():
+    session = refused("incarnation_too_low", 90, read_ms=8_000)
+    assert (session.ended, session.end_cause, session.is_ousted) == (End.LEASE_LAPSED, "incarnation_too_low", True)
 
 
 def test_a_rejection_of_somebody_else_or_of_a_trifle_ends_nothing():
@@ -467,3 +649,100 @@ def test_a_restored_session_is_the_same_and_goes_on_the_same(stage: int):
             session.receive(record(session.next_number, assigned(9, (OTHER,), tokens=(9,))), 3_500)
     assert restored.poll(7_000) == original.poll(7_000)
     assert restored.snapshot() == original.snapshot()
+
+
+# Assignments in parts (L8)
+
+
+def test_an_assignment_in_parts_is_applied_when_its_last_part_is_read():
+    session = running()
+    parts = split(assigned(2, (STATEFUL, OTHER), standby=(TaskId(0, 7),), revoke=(STATELESS,), hold_ms={OTHER: 500}), 20)
+    assert len(parts) == 4
+    for number, part in enumerate(parts[:-1], 2):
+        assert session.receive(record(number, part), 10) is Reception.APPLIED
+        assert session.assignment_epoch == 1
+        assert session.may_process(STATELESS, 10)
+    session = MemberSession.restore(session.settings, session.snapshot())
+    session.receive(record(5, parts[-1]), 20)
+    assert session.assignment_epoch == 2
+    assert session.closing == {STATELESS}
+    assert session.standby == {TaskId(0, 7)}
+    assert {task: grant.start_ms for task, grant in session.grants.items()} == {STATEFUL: 20, OTHER: 520}  # from reading the last part
+
+
+def test_parts_for_another_incarnation_are_passed_over():
+    session = running()
+    for number, part in enumerate(split(assigned(2, (STATEFUL, OTHER), incarnation=6), 15), 2):
+        assert session.receive(record(number, part), 10) is Reception.APPLIED
+    assert session.next_number == 4
+    assert session.assignment_epoch == 1
+
+
+def test_a_part_that_is_read_again_after_a_gap_counts_once():
+    session = running()
+    first, last = split(assigned(2, (STATEFUL, OTHER)), 15)
+    session.receive(record(2, first), 10)
+    assert session.receive(record(2, first), 11) is Reception.DROPPED
+    assert session.receive(record(4, last), 12) is Reception.GAP
+    session.receive(record(3, last), 13)
+    assert list(session.grants) == [STATEFUL, OTHER]
+
+
+# Reports in parts (L8)
+
+
+class Terse(MemberSession):
+    most_event_bytes = 110
+
+
+def test_a_report_that_does_not_fit_says_first_of_the_copies_that_it_is_to_keep_and_the_rest_once_that_has_arrived():
+    session = joined(session_class=Terse)
+    session.receive(record(1, assigned(1, (), standby=(TaskId(0, 8),), warmup=(TaskId(0, 9),))), 0)
+    for partition in range(20):
+        session.copy_progress(TaskId(0, partition), 5_000 + partition, 0)
+    said: list[Any] = session.poll(3_000)
+    (first,) = said
+    assert (first.base, list(first.lags)) == (None, [TaskId(0, 0), TaskId(0, 8), TaskId(0, 9)])
+    assert session.next_poll_ms == 6_000  # it has not arrived yet
+    assert not session.has_more_to_report
+    heard = dict(first.lags)
+    now_ms = 3_100
+    while True:
+        session = Terse.restore(session.settings, session.snapshot())
+        session.heartbeat_acknowledged(sent_ms=3_000, now_ms=now_ms, report_number=said[-1].number)
+        if not session.has_more_to_report:
+            break
+        report: Any
+        (report,) = session.poll(now_ms)
+        assert report.base == said[-1].number
+        assert heard.keys().isdisjoint(report.lags)
+        heard.update(report.lags)
+        said.append(report)
+        now_ms += 100
+    assert heard == {TaskId(0, partition): 5_000 + partition for partition in range(20)}
+    assert len(said) == 4
+    session.copy_dropped(TaskId(0, 3))
+    (report,) = session.poll(session.next_report_ms)
+    assert (report.lags, report.forgotten) == ({}, (TaskId(0, 3),))
+
+
+def test_a_part_of_a_report_that_has_not_arrived_is_followed_by_a_full_one():
+    session = joined(session_class=Terse)
+    for partition in range(20):
+        session.copy_progress(TaskId(0, partition), 5_000, 0)
+    first: Any
+    second: Any
+    (first,), (second,) = session.poll(3_000), session.poll(6_000)
+    assert (second.number, second.base, second.lags) == (first.number + 1, None, first.lags)
+
+
+def test_tasks_given_up_and_copies_ready_are_said_in_as_many_facts_as_it_takes():
+    session = joined(session_class=Terse)
+    tasks = tuple(TaskId(1, partition) for partition in range(4))
+    session.receive(record(1, assigned(1, tasks)), 0)
+    session.receive(record(2, assigned(2, revoke=tasks)), 0)
+    for task in tasks:
+        session.task_closed(task, 5)
+    said = [fact for fact in session.poll(10) if isinstance(fact, TasksRevoked)]
+    assert [task for fact in said for task in fact.tasks] == list(tasks)
+    assert len(said) == 4

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+
 import attrs
 import pytest
 
@@ -10,7 +12,8 @@ from events.decisions import Checkpointed
 from events.errors import GapError, RepeatError
 from events.facts import Fact, LogOpened, MemberLeft, PartitionsObserved, ProbingTick, Undecodable
 from events.records import DecisionRecord, Record
-from statemachine.partition import OTHER_FORM, PartitionLead, StoredCheckpoint, identity_of
+from statemachine.machine import GroupMachine
+from statemachine.partition import OTHER_FORM, PartitionLead, StoredCheckpoint, UnreadIdentity, identity_of
 from tests.groups import configured, joined, topology
 
 CONFIG = configured(checkpoint_every_records=4, initial_delay_ms=500, max_step_ms=1_000)
@@ -87,6 +90,34 @@ def test_every_checkpoint_is_as_good_as_the_logs_start() -> None:
         late.restore(checkpoint)
     folded(late, history()[whole.recovery_offset :])
     assert snapshots(late) == snapshots(whole)
+
+
+def test_published_decision_that_cannot_be_read_halts_its_group_alone_and_only_when_it_has_to_be_compared() -> None:
+    whole = PartitionLead()
+    decisions = folded(whole, history())
+    newer = next(each for each in decisions if each.group == "a" and each.number == 3)
+
+    def taking_over(*checkpoints: StoredCheckpoint) -> PartitionLead:
+        lead = PartitionLead(0, opened=history()[0])
+        for checkpoint in checkpoints:
+            lead.restore(checkpoint)
+        for each in decisions:
+            unread = UnreadIdentity("MemberAssigned version 2 is not known to this build", 17)
+            lead.take_published(each.group, each.number, unread if each is newer else checksum_of(each))
+        folded(lead, history())
+        return lead
+
+    lead = taking_over()
+    halted = lead.groups["a"].halted
+    assert halted is not None
+    assert (halted.code, halted.offset) == ("event_unknown", newer.caused_by)
+    assert "decision 3 is published and cannot be compared: MemberAssigned version 2" in str(halted)
+    assert (lead.groups["b"].halted, lead.groups["b"].machine.snapshot()) == (None, snapshots(whole)["b"])
+    whole.take_checkpoint("a")
+    (checkpoint,) = whole.acknowledged("a", whole.groups["a"].machine.state.number)[-1:]
+    behind = taking_over(checkpoint)
+    assert behind.groups["a"].halted is None
+    assert snapshots(behind) == snapshots(whole)
 
 
 def test_a_checkpoint_waits_for_the_decisions_up_to_it() -> None:
@@ -185,3 +216,48 @@ def test_only_what_has_changed_is_observed() -> None:
     assert lead.observe("a", ends, {"log": {0: ("r1",)}}) is None
     assert lead.observe("a", {"log": {0: 5, 1: 8}}) == PartitionsObserved(end_offsets={"log": {1: 8}})
     assert lead.observe("b", ends) == PartitionsObserved(end_offsets=ends)
+
+
+# One group's defect halts that group alone (L8)
+
+
+class CannotBeWritten(GroupMachine):
+    """A defect: the state of group "a" becomes one that no checkpoint can hold."""
+
+    def snapshot(self) -> bytes:
+        if self.state.group == "a":
+            raise OverflowError("an integer is too large")
+        return super().snapshot()
+
+
+def test_a_state_that_cannot_be_written_halts_its_group_and_no_other() -> None:
+    lead = PartitionLead(machine_factory=lambda checkpoint: CannotBeWritten())
+    unhashed = attrs.evolve(CONFIG, knobs=attrs.evolve(CONFIG.knobs, checkpoint_every_records=0))
+    facts = [unhashed if each.event == CONFIG else each.event for each in history()]
+    folded(lead, [make_record(each.group, each.offset, each.append_ms, fact) for each, fact in zip(history(), facts, strict=True)])
+    assert all(group.halted is None for group in lead.groups.values())
+    for name in ("a", "b"):
+        lead.take_checkpoint(name)
+    halted = lead.groups["a"].halted
+    assert halted is not None
+    assert (halted.code, halted.problem) == ("defect", "OverflowError: an integer is too large")
+    assert lead.groups["b"].halted is None
+    assert len(lead.groups["b"].waiting) == 1
+    assert lead.fold(make_record("a", lead.position, 10**6, ProbingTick()), 0) == []
+
+
+def test_a_decision_that_is_too_large_all_the_same_halts_its_group_before_anything_of_its_fact_is_published() -> None:
+    lead = PartitionLead(machine_factory=lambda checkpoint: GroupMachine(most_event_bytes=10**9))
+    names = "a" * 500, "b" * 500
+    facts: list[tuple[str, Fact]] = [("", LogOpened(log_id="log-1"))]
+    for group, tasks in (("big", 4_000), ("small", 4)):
+        facts += [(group, configured(initial_delay_ms=0)), (group, topology(stateless=tasks)), (group, joined(names[0]))]
+    facts += [("small", joined(names[1])), ("big", joined(names[1]))]
+    decided = folded(lead, [make_record(group, offset, 1_000 * offset, fact) for offset, (group, fact) in enumerate(facts)])
+    halted = lead.groups["big"].halted
+    assert halted is not None
+    assert (halted.code, halted.offset) == ("decision_too_large", 3)
+    assert re.match("decision 2, AssignmentIssued, has 2[0-9]{6} bytes; an event has at most 1000000", halted.problem)
+    assert [each for each in decided if each.group == "big"] == []
+    assert lead.groups["small"].halted is None
+    assert len([each for each in decided if each.group == "small" and each.caused_by == 7]) > 1

@@ -1,4 +1,4 @@
-"""The small parts of the member: what a handler sees of its state, tokens, limits."""
+"""The small parts of the member: what a handler sees of its state, limits."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.member.context import SOURCES_KEY, State, TaskContext, pack_sources, read_sources
+from equipoise.member.context import State, TaskContext, pack_sources, read_sources
+from equipoise.member.fencing import FENCE_KEY, SOURCES_KEY
 from equipoise.member.options import MemberOptions
 from equipoise.member.stores import MemoryStore
 from equipoise.member.throttle import BURST_S, Throttle
-from equipoise.member.tokens import read_token, token_header, token_of
 from events.errors import EquipoiseError, InputError
 from events.tasks import TaskId
 
@@ -21,7 +21,7 @@ CHANGES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=2)), max_size=
 @given(stored=CHANGES, written=CHANGES)
 def test_what_was_written_lies_over_what_is_stored(stored: list, written: list) -> None:
     store = MemoryStore()
-    store.apply([*stored, (SOURCES_KEY, b"x")], position=1)
+    store.apply([*stored, (SOURCES_KEY, b"x"), (FENCE_KEY, b"y")], position=1)
     state = State(store)
     expected = dict(stored)
     for key, value in written:
@@ -38,10 +38,29 @@ def test_what_was_written_lies_over_what_is_stored(stored: list, written: list) 
     assert state.written() == []
 
 
-@pytest.mark.parametrize(("key", "value"), [("k", b""), (b"k", "v"), (b"k", None), (SOURCES_KEY, b"")])
+@pytest.mark.parametrize(("key", "value"), [("k", b""), (b"k", "v"), (b"k", None)])
 def test_state_takes_bytes(key: object, value: object) -> None:
     with pytest.raises(InputError, match="bytes as keys and values"):
         State(MemoryStore()).put(key, value)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize("key", [SOURCES_KEY, FENCE_KEY])
+def test_state_keeps_the_members_own_keys(key: bytes) -> None:
+    state = State(MemoryStore())
+    for change in (lambda: state.put(key, b""), lambda: state.delete(key)):
+        with pytest.raises(InputError, match=r"keys that begin with .* are the member's own; use another key"):
+            change()
+    assert state.written() == []
+
+
+def test_what_is_written_again_is_committed_once_more() -> None:
+    store = MemoryStore()
+    store.apply([(b"a", b"1")], position=1)
+    state = State(store)
+    state.write_again([(b"a", b"1"), (b"b", None)])
+    state.put(b"a", b"2")
+    assert state.written() == [(b"a", b"2"), (b"b", None)]
+    assert list(state.items()) == [(b"a", b"2")]
 
 
 def test_the_one_state_of_a_task_needs_no_name() -> None:
@@ -63,19 +82,6 @@ def test_a_source_goes_on_where_every_changelog_has_got() -> None:
     assert read_sources(states) == {}
     second.apply([(SOURCES_KEY, pack_sources({("t", 1): 6}))], position=1)
     assert read_sources(states) == {("t", 1): 6}
-
-
-@pytest.mark.parametrize("group", ["orders", "a/b", ""])
-def test_a_token_comes_back(group: str) -> None:
-    headers = [("other", b"9"), token_header(group, TaskId(0, 3), 17)]
-    assert read_token(headers) == (group, "0_3", 17)
-    assert token_of(headers) == 17
-
-
-@pytest.mark.parametrize("headers", [[], [("x", b"g/0_0/1")], [("equipoise", b"g/0_0/")], [("equipoise", b"g/0_0/x")], [("equipoise", b"\xff")]])
-def test_no_token_is_none(headers: list) -> None:
-    assert read_token(headers) is None
-    assert token_of(headers) == 0
 
 
 @given(takes=st.lists(st.integers(1, 300), min_size=1, max_size=40), quiet_s=st.floats(0, 5))

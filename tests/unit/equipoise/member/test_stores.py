@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import contextlib
+import json
 import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -22,15 +24,15 @@ BOTH = pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
 @BOTH
 def test_a_store_is_what_its_changelog_says(open_store: OpenStore, tmp_path: Path) -> None:
     store: StateStore = open_store(tmp_path / "store")
-    assert (store.position, store.token, list(store.items())) == (0, 0, [])
-    store.apply([(b"b", b"1"), (b"a", b"2"), (b"b", b"3"), (b"c", b"4"), (b"c", None)], position=5, token=7)
-    assert (store.position, store.token) == (5, 7)
+    assert (store.position, list(store.items())) == (0, [])
+    store.apply([(b"b", b"1"), (b"a", b"2"), (b"b", b"3"), (b"c", b"4"), (b"c", None)], position=5)
+    assert store.position == 5
     assert list(store.items()) == [(b"a", b"2"), (b"b", b"3")]
     assert (store.get(b"b"), store.get(b"c")) == (b"3", None)
-    store.apply([], position=9, token=3, bulk=True)
-    assert (store.position, store.token) == (9, 7)
+    store.apply([], position=9, bulk=True)
+    assert store.position == 9
     store.wipe()
-    assert (store.position, store.token, list(store.items())) == (0, 0, [])
+    assert (store.position, list(store.items())) == (0, [])
     store.apply([(b"\x00", b"")], position=1)
     assert list(store.items()) == [(b"\x00", b"")]
     store.close()
@@ -39,10 +41,10 @@ def test_a_store_is_what_its_changelog_says(open_store: OpenStore, tmp_path: Pat
 @pytest.mark.parametrize("bulk", [True, False])
 def test_a_closed_rocks_store_goes_on_where_it_was(tmp_path: Path, bulk: bool) -> None:
     store = RocksStore(tmp_path)
-    store.apply([(b"a", b"1")], position=10, token=2, bulk=bulk)
+    store.apply([(b"a", b"1")], position=10, bulk=bulk)
     store.close()
     again = RocksStore(tmp_path)
-    assert (again.position, again.token, again.get(b"a")) == (10, 2, b"1")
+    assert (again.position, again.get(b"a")) == (10, b"1")
     with pytest.raises(InputError, match="no RocksDB can be opened"):
         RocksStore(tmp_path)
     again.close()
@@ -95,13 +97,13 @@ def test_after_a_kill_position_and_content_agree(tmp_path: Path) -> None:
 def test_a_directory_remembers_stores_and_the_last_incarnation(tmp_path: Path) -> None:
     with StateDirectory(tmp_path, "or/ders", "..") as directory:
         assert directory.last_incarnation is None
-        directory.begin(7)
+        directory.begin(7, "log-1")
         assert directory.stores() == []
         for task, topic in ((TaskId(0, 10), "a.log"), (TaskId(0, 2), "b%log"), (TaskId(0, 2), "a.log")):
             RocksStore(directory.store(task, topic)).close()
         (directory.folder / "tasks" / "lost+found").mkdir()
     with StateDirectory(tmp_path, "or/ders", "..") as directory:
-        assert directory.last_incarnation == 7
+        assert (directory.last_incarnation, directory.ended_incarnation, directory.last_log_id) == (7, 7, "log-1")
         assert directory.stores() == [(TaskId(0, 2), "a.log"), (TaskId(0, 2), "b%log"), (TaskId(0, 10), "a.log")]
         directory.remove(TaskId(0, 2))
         assert directory.stores() == [(TaskId(0, 10), "a.log")]
@@ -109,10 +111,11 @@ def test_a_directory_remembers_stores_and_the_last_incarnation(tmp_path: Path) -
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"incarnation": "7"}', '{"incarnation": -1}'])
-def test_a_damaged_incarnation_proves_nothing(tmp_path: Path, text: str) -> None:
+def test_damaged_incarnation_file_proves_nothing(tmp_path: Path, text: str) -> None:
     with StateDirectory(tmp_path, "g", "m") as directory:
         (directory.folder / "incarnation.json").write_text(text)
-        assert directory.last_incarnation is None
+    with StateDirectory(tmp_path, "g", "m") as directory:
+        assert (directory.last_incarnation, directory.ended_incarnation, directory.unproven) == (None, None, "")
 
 
 _HOLDER = """
@@ -146,4 +149,86 @@ def test_the_lock_is_held_as_long_as_its_process_lives(tmp_path: Path, end: Call
     process.stdout.close()
     assert not _locked(tmp_path)
     with StateDirectory(tmp_path, "g", "m") as directory:
-        assert directory.last_incarnation == 41
+        assert (directory.last_incarnation, directory.ended_incarnation, directory.unproven) == (41, 41, "")
+
+
+@contextlib.contextmanager
+def _held(root: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A live process whose incarnation 41 holds the directory."""
+    process = subprocess.Popen([sys.executable, "-c", _HOLDER, str(root)], stdout=subprocess.PIPE)
+    assert process.stdout is not None
+    try:
+        assert process.stdout.readline() == b"held\n"
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def _proof(root: Path) -> tuple[int | None, int | None, str]:
+    with StateDirectory(root, "g", "m") as directory:
+        return directory.last_incarnation, directory.ended_incarnation, directory.unproven
+
+
+@pytest.mark.parametrize("copy", [["cp", "-r"], ["cp", "-a"]])
+def test_copied_directory_proves_nothing_while_the_original_lives_or_after(tmp_path: Path, copy: list[str]) -> None:
+    with _held(tmp_path / "a"):
+        subprocess.run([*copy, str(tmp_path / "a"), str(tmp_path / "b")], check=True)
+        last, ended, why = _proof(tmp_path / "b")
+        assert (last, ended) == (41, None)
+        assert "the directory was copied or restored" in why
+    assert _proof(tmp_path / "b")[:2] == (41, None)
+    assert _proof(tmp_path / "a") == (41, 41, "")
+
+
+def test_moved_directory_keeps_its_lock(tmp_path: Path) -> None:
+    with _held(tmp_path / "a"):
+        subprocess.run(["mv", str(tmp_path / "a"), str(tmp_path / "b")], check=True)
+        with pytest.raises(InputError, match="a live process has"):
+            StateDirectory(tmp_path / "b", "g", "m")
+        assert _proof(tmp_path / "a") == (None, None, "")  # a new directory under the former path knows of no incarnation
+    assert _proof(tmp_path / "b") == (41, 41, "")
+
+
+def test_replaced_lock_file_proves_nothing(tmp_path: Path) -> None:
+    with _held(tmp_path):
+        (tmp_path / "g" / "m" / "lock").unlink()
+        last, ended, why = _proof(tmp_path)
+        assert (last, ended) == (41, None)
+        assert "the lock file is another one" in why
+
+
+@pytest.mark.parametrize(
+    ("changes", "why"),
+    [
+        ({"boot_id": "00000000-0000-0000-0000-000000000000"}, "another machine, or before this one was booted"),
+        ({"boot_id": None}, "another machine, or before this one was booted"),
+        ({"lock": None}, "the lock file is another one"),
+        ({"format": 1}, "written by another version"),
+        ({"format": 3}, "written by another version"),
+    ],
+)
+def test_incarnation_of_another_boot_lock_or_format_is_not_proven_dead(tmp_path: Path, changes: dict[str, object], why: str) -> None:
+    with StateDirectory(tmp_path, "g", "m") as directory:
+        directory.begin(41)
+        written = directory.folder / "incarnation.json"
+    written.write_text(json.dumps({**json.loads(written.read_text()), **changes}))
+    last, ended, reason = _proof(tmp_path)
+    assert (last, ended) == (41, None)
+    assert why in reason
+
+
+def test_directory_of_the_former_format_proves_nothing(tmp_path: Path) -> None:
+    with StateDirectory(tmp_path, "g", "m") as directory:
+        (directory.folder / "incarnation.json").write_text('{"incarnation": 41}')
+    assert _proof(tmp_path) == (41, None, "the directory was written by another version of equipoise")
+
+
+def test_system_without_boot_ids_proves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("equipoise.member.directory.BOOT_ID", tmp_path / "none")
+    with StateDirectory(tmp_path, "g", "m") as directory:
+        directory.begin(41)
+    last, ended, why = _proof(tmp_path)
+    assert (last, ended) == (41, None)
+    assert "by which one boot of one machine is known" in why

@@ -1,0 +1,205 @@
+"""Decides which records of a changelog count: a fold over one changelog partition, without Kafka and without a clock (docs/protocol.md#m6).
+
+A member that is granted a stateful task writes a *fence* to each changelog of the task before it relies on what it restores: a record under
+FENCE_KEY with the origin of the grant. A record counts if its origin is not below the highest origin before it. So whatever a former owner still
+sends lands before the fence, and the new owner restores it, or behind the fence, and every later restore leaves it out.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterable
+
+import attrs
+import msgpack
+
+from equipoise.member.origin import EPOCH_HEADER, Headers, Origin, read_origin
+from equipoise.member.stores import Change, StateStore
+from events.errors import InputError
+
+_LOG = logging.getLogger(__name__)
+AT_LEAST_ONCE = "at_least_once"
+EXACTLY_ONCE = "exactly_once"
+RESERVED_PREFIX = b"\x00equipoise."
+"""Keys of changelogs and stores that are not the application's begin with this."""
+FENCE_KEY = b"\x00equipoise.fence"
+"""In a changelog: the key of fences, whose value names the guarantee under which their writer commits. In a store: what the fold knows at its
+position."""
+SOURCES_KEY = b"\x00equipoise.sources"
+"""Key of the changelog record in each commit that says how far into its sources the state goes. The next owner continues there, whatever offset a
+former owner has committed meanwhile."""
+MOST_STALE_KEYS = 10_000
+"""So many keys of records that do not count are remembered. A former owner has one commit under way at most: 1,000 records by default."""
+_FORM = 1
+
+ChangelogRecord = tuple[bytes, bytes | None, Headers]
+"""Key, value and headers."""
+
+
+@attrs.frozen
+class Ownership:
+    """The owner of a changelog at some position. `guarantee`: AT_LEAST_ONCE or EXACTLY_ONCE; "": not known, its fence was compacted away."""
+
+    origin: Origin
+    guarantee: str = ""
+
+    def outranks(self, grant: Origin) -> bool:
+        """Whether the same writer was granted the task again after `grant`."""
+        return self.origin.same_writer(grant) and self.origin.token > grant.token
+
+    def is_fenced_by_kafka(self, transactional_id: str) -> bool:
+        """Whether a producer that begins with `transactional_id` ends all that this owner can still write."""
+        return self.guarantee == EXACTLY_ONCE and self.origin.transactional_id == transactional_id
+
+
+def claim(owner: Ownership | None, grant: Origin) -> Origin:
+    """The origin under which `grant` writes to a changelog that `owner` has now; None: nobody has. `grant` has epoch 0."""
+    if owner is None:
+        return attrs.evolve(grant, epoch=1)
+    known = owner.origin
+    return attrs.evolve(grant, epoch=known.epoch if known.epoch and known.same_writer(grant) else known.epoch + 1)
+
+
+class ChangelogFence:
+    """What is known of the owners of one changelog partition, up to some position.
+
+    `owner`: the last one whose records count. `stale_keys`: keys whose last record does not count; their owner is to write them once more, because
+    compaction would keep that record and delete the one that counts. `dropped_records`: how many records did not count so far.
+    """
+
+    def __init__(self) -> None:
+        self.owner: Ownership | None = None
+        self.stale_keys: set[bytes] = set()
+        self.dropped_records = 0
+        self._changed = False
+
+    def fold(self, records: Iterable[ChangelogRecord]) -> dict[bytes, bytes | None]:
+        """The changes that records of the changelog, in their order, make to a store: of each key the last record that counts, and under FENCE_KEY
+        what is known after them."""
+        changes: dict[bytes, bytes | None] = {}
+        stale = self.stale_keys
+        headers: Headers | None = None
+        counts, epoch_known = True, True
+        for key, value, its_headers in records:
+            if its_headers != headers:  # the records of one owner have the same headers
+                headers = its_headers
+                counts, epoch_known = self._judge(headers)
+            if not counts:
+                self._leave_out(key)
+                continue
+            if stale and key in stale:
+                stale.discard(key)
+                self._changed = True
+            if key == FENCE_KEY:
+                self._fenced(value)
+                continue
+            if not epoch_known:
+                self._written_by_former_build(key, changes)
+            changes[key] = value
+        if self._changed:
+            self._changed = False
+            changes[FENCE_KEY] = self.pack()
+        return changes
+
+    def _judge(self, headers: Headers) -> tuple[bool, bool]:
+        """Whether records with these headers count, and whether they were written by a build that knows epochs."""
+        origin = read_origin(headers)
+        if origin is None:
+            return True, True  # written by hand, by no owner at all
+        epoch_known = any(name == EPOCH_HEADER for name, _ in headers)
+        owner = None if self.owner is None else self.owner.origin
+        if owner is not None and not epoch_known:
+            if owner.transactional_id == origin.transactional_id:
+                origin = attrs.evolve(owner, token=origin.token)  # a build without epochs compares tokens alone
+            elif owner.epoch == 0:
+                owner = None  # renumbered before there were fences: nothing says which is later, but their order here
+        if owner is not None and origin < owner:
+            return False, epoch_known
+        if origin != owner:
+            self.owner = Ownership(origin)
+            self._changed = True
+        return True, epoch_known
+
+    def _leave_out(self, key: bytes | None) -> None:
+        self.dropped_records += 1
+        if key is not None and key not in self.stale_keys and len(self.stale_keys) < MOST_STALE_KEYS:
+            self.stale_keys.add(key)
+            self._changed = True
+
+    def _fenced(self, value: bytes | None) -> None:
+        guarantee = b"" if value is None else value
+        self._commits_under(guarantee.decode() if guarantee in (AT_LEAST_ONCE.encode(), EXACTLY_ONCE.encode()) else "")
+
+    def _written_by_former_build(self, key: bytes, changes: dict[bytes, bytes | None]) -> None:
+        """That build says how far the sources were read at the end of each commit with at_least_once, and never with exactly_once: what an earlier
+        record says of it is then out of date."""
+        if key == SOURCES_KEY:
+            self._commits_under(AT_LEAST_ONCE)
+        else:
+            self._commits_under(EXACTLY_ONCE)
+            changes[SOURCES_KEY] = None
+
+    def _commits_under(self, guarantee: str) -> None:
+        if self.owner is not None and self.owner.guarantee != guarantee:
+            self.owner = attrs.evolve(self.owner, guarantee=guarantee)
+            self._changed = True
+
+    # In a store
+
+    def pack(self) -> bytes:
+        """As bytes, for FENCE_KEY in a store."""
+        origin = None if self.owner is None else [*attrs.astuple(self.owner.origin), self.owner.guarantee]
+        packed: bytes = msgpack.packb([_FORM, origin, sorted(self.stale_keys)])
+        return packed
+
+    @classmethod
+    def unpack(cls, packed: bytes | None) -> ChangelogFence:
+        """From `pack`; None: nothing is known. Raises InputError for anything else."""
+        fence = cls()
+        if packed is None:
+            return fence
+        try:
+            form, origin, stale_keys = msgpack.unpackb(packed)
+            if form != _FORM:
+                raise ValueError
+            fence.stale_keys = set(stale_keys)
+            if origin is not None:
+                *fields, guarantee = origin
+                fence.owner = Ownership(Origin(*fields), guarantee)
+        except (ValueError, TypeError, msgpack.UnpackException):
+            raise InputError(f"key {FENCE_KEY!r}: its value is not of this build") from None
+        return fence
+
+
+class FencedStore:
+    """A store of one changelog partition and the fence that decides which records reach it. `place`: of the changelog, for messages."""
+
+    def __init__(self, store: StateStore, place: str) -> None:
+        self.store = store
+        self._place = place
+        try:
+            self.fence = ChangelogFence.unpack(store.get(FENCE_KEY))
+        except InputError as error:
+            _LOG.warning("changelog %s: the local copy is of another build (%s): restoring from the beginning", place, error)
+            self.wipe()
+
+    @property
+    def position(self) -> int:
+        """Offset of the changelog record to apply next."""
+        return self.store.position
+
+    def apply(self, records: Iterable[ChangelogRecord], *, position: int, bulk: bool = False) -> None:
+        """The changelog's next records, up to before `position`. Raises InputError for a record without a key."""
+        changes = self.fence.fold(records)
+        if None in changes:
+            raise InputError(f"changelog {self._place}, before offset {position}: a record has no key; only members may write to a changelog")
+        self.store.apply(changes.items(), position=position, bulk=bulk)
+
+    def stale_changes(self) -> list[Change]:
+        """What the owner is to write once more: each of the application's keys whose last record in the changelog does not count, as it is here."""
+        return [(key, self.store.get(key)) for key in sorted(self.fence.stale_keys) if not key.startswith(RESERVED_PREFIX)]
+
+    def wipe(self) -> None:
+        """Forgets everything: position 0."""
+        self.store.wipe()
+        self.fence = ChangelogFence()

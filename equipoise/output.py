@@ -1,0 +1,346 @@
+"""Where commands write files. Nothing is replaced but an earlier output of the same kind, and only once the new one is whole.
+
+`write_file` is for pages, pictures and results, `new_log` for logs, `new_tables` for folders of Parquet tables. Each looks at what the path leads to,
+through links and whatever the case of its letters, and raises InputError for anything that a user may want to keep. An interrupt or a full disk
+leaves what was there, and nothing beside it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import enum
+import hashlib
+import json
+import os
+import secrets
+import shutil
+import signal
+import stat
+import tempfile
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from types import FrameType
+from urllib.parse import quote
+
+from events.errors import EquipoiseError, InputError, StorageError
+from events.log import Log, is_archive_location, open_log
+from events.log.parquet.files import MARK, foreign_files
+from events.log.storage import cannot_write
+
+_SQLITE_SIDES = ("-wal", "-shm", "-journal")
+_LOOKED_AT_BYTES = 4_096
+_MOST_NAME_CHARS = 100
+_NOTHING_WRITTEN = "nothing was written there: make room, or name another place, and run it again"
+TABLES = "equipoise tables"
+"""`form` in the mark of a folder of tables."""
+
+
+class Kind(enum.Enum):
+    """What a file is, as its first bytes say: (in words, how it begins, what stands near its beginning)."""
+
+    PAGE = ("page", b"<!doctype html>", b'<meta name="generator" content="equipoise">')
+    PICTURE = ("picture", b"<svg ", b"<!-- made by equipoise -->")
+    RESULTS = ("results file", b"{", b'"made_by": "equipoise"')
+
+    @property
+    def words(self) -> str:
+        return self.value[0]
+
+    def is_of(self, path: Path) -> bool:
+        """Whether the file at `path` is one. Raises OSError."""
+        _, begins, marker = self.value
+        with open(path, "rb") as file:
+            head = file.read(_LOOKED_AT_BYTES)
+        return head.startswith(begins) and marker in head
+
+
+# ---------------------------------------------------------------------------------------------------------------------- files
+
+
+def check_files(*outputs: tuple[str, Path | None, Kind]) -> None:
+    """Raises InputError unless all of these may be written: (option, path or None, kind). To be asked before work that takes long."""
+    seen: dict[Path, str] = {}
+    for option, path, kind in outputs:
+        if path is not None:
+            place = _checked(option, path, kind)
+            if place in seen:
+                raise InputError(f"{option} {path}: is the file that {seen[place]} writes; name another one")
+            seen[place] = option
+
+
+def write_file(option: str, path: Path, kind: Kind, text: str) -> None:
+    """Writes `text`, which begins as `kind` says, to `path`, as a whole or not at all. A symbolic link stays one; rights are kept.
+
+    Raises InputError, which begins with `option`, when something else is there or the path is wrong; StorageError when the disk is full.
+    """
+    data = text.encode()
+    _, begins, marker = kind.value
+    assert data.startswith(begins), f"a {kind.words} begins otherwise"
+    assert marker in data[:_LOOKED_AT_BYTES], f"a {kind.words} would not be recognised the next time"
+    _replace(f"{option} {path}", _checked(option, path, kind), data)
+
+
+def rewrite_file(option: str, path: Path, text: str) -> None:
+    """Replaces the contents of a file that the user names in order to have it rewritten, as a whole or not at all. Raises what `write_file` does."""
+    _replace(f"{option} {path}", Path(os.path.realpath(path)), text.encode())
+
+
+def _replace(said: str, place: Path, data: bytes) -> None:
+    part = place.with_name(f".equipoise-{secrets.token_hex(8)}.part")
+    try:
+        with open(part, "xb") as file:
+            file.write(data)
+            file.flush()
+            os.fsync(file.fileno())
+        if place.exists():
+            shutil.copymode(place, part)
+        os.replace(part, place)
+    except OSError as error:
+        raise cannot_write(said, error) from None
+    finally:
+        with undisturbed(), contextlib.suppress(OSError):
+            part.unlink(missing_ok=True)
+
+
+def file_name(text: str) -> str:
+    """`text`, as a group's name, as part of a file's name: without separators or what a terminal obeys, and not too long."""
+    name = quote(text, safe=" ", errors="surrogatepass")
+    if len(name) <= _MOST_NAME_CHARS:
+        return name
+    return f"{name[: _MOST_NAME_CHARS - 9]}-{hashlib.sha256(name.encode()).hexdigest()[:8]}"
+
+
+def _checked(option: str, path: Path, kind: Kind) -> Path:
+    """The file that `path` leads to, which may be made or replaced. Raises InputError."""
+    try:
+        place = Path(os.path.realpath(path))
+        _check_apart(option, path, place)
+        try:
+            status = place.stat()
+        except FileNotFoundError:
+            if not place.parent.is_dir():
+                raise InputError(f"{option} {path}: there is no such folder; make it, or name a file that can be written") from None
+            return place
+        if stat.S_ISDIR(status.st_mode):
+            raise InputError(f"{option} {path}: is a folder; name a file")
+        if not stat.S_ISREG(status.st_mode):
+            raise InputError(f"{option} {path}: is no regular file; name one that can be replaced")
+        if status.st_size and not kind.is_of(place):
+            raise InputError(f"{option} {path}: holds something else than a {kind.words} of equipoise, and stays as it is; name another file")
+        if not os.access(place, os.W_OK):
+            raise InputError(f"{option} {path}: is write-protected; name a file that can be written")
+    except OSError as error:
+        raise cannot_write(f"{option} {path}", error) from None
+    return place
+
+
+def _check_apart(option: str, path: Path | str, place: Path) -> None:
+    """Raises InputError for what belongs to a log: a file that SQLite keeps beside one, or a place inside an archive."""
+    log = next((place.with_name(place.name.removesuffix(end)) for end in _SQLITE_SIDES if place.name.endswith(end)), None)
+    if log is not None and log.is_file():
+        raise InputError(f"{option} {path}: belongs to {log.name}; name another file")
+    if any((folder / MARK).is_file() for folder in place.parents):
+        raise InputError(f"{option} {path}: is inside an archive; name a place outside of it")
+
+
+# ----------------------------------------------------------------------------------------------------------------------- logs
+
+
+def same_place(one: str, other: str) -> bool:
+    """Whether two locations of logs in files lead to the same file or folder, also through links."""
+    if any("://" in each.removeprefix(_SQLITE) for each in (one, other)):
+        return one == other
+    ours, theirs = (Path(each.removeprefix(_SQLITE).partition("?partition=")[0]) for each in (one, other))
+    with contextlib.suppress(OSError):
+        return ours.samefile(theirs)
+    return ours.resolve() == theirs.resolve()
+
+
+_SQLITE = "sqlite:///"
+
+
+@contextlib.contextmanager
+def new_log(location: str, *, option: str = "--to") -> Iterator[Log]:
+    """A new log, which takes the place of one at `location` when the block is done; all stays as it was when an exception leaves the block.
+
+    Until then it is in a hidden folder beside it. Raises InputError when something is there that is no log, or more than a log; what `open_log`
+    raises; StorageError when the disk is full.
+    """
+    scheme = _SQLITE if location.startswith(_SQLITE) else ""
+    if "://" in location.removeprefix(scheme):
+        open_log(location, "w").close()  # raises: only files are written
+    given = Path(location.removeprefix(scheme))
+    place = Path(os.path.realpath(given))
+    is_archive = is_archive_location(location)
+    _check_apart(option, location, place)
+    _check_log(option, location, place, is_archive=is_archive)
+    with _staging(f"{option} {given}", place) as staging:
+        part = staging / (given.name or place.name)
+        try:
+            with _opened(f"{part}/" if is_archive else f"{scheme}{part}", f"{option} ", part, given) as log, log.transaction():
+                yield log
+        except StorageError as error:
+            if not error.place.startswith(str(part)):
+                raise
+            raise StorageError(f"{option} {given}", error.reason, _NOTHING_WRITTEN) from None
+        _put(f"{option} {given}", part, place, staging)
+
+
+def _opened(location: str, said: str, part: Path, given: Path) -> Log:
+    try:
+        return open_log(location, "w")
+    except InputError as error:
+        raise InputError(f"{said}{str(error).replace(str(part), str(given))}") from None
+
+
+def _check_log(option: str, location: str, place: Path, *, is_archive: bool) -> None:
+    """Raises InputError, or what reading raises, unless `place` is free, empty, or a log and nothing else."""
+    if place.is_dir():
+        if not any(place.iterdir()) and location.endswith(("/", ".parquet")):
+            return  # it becomes the archive
+        open_log(f"{place}/" if is_archive else location, "r").close()
+        others = foreign_files(place)
+        if others:
+            raise InputError(f"{option} {location}: holds {others[0]} beside the archive, which would be lost; name another folder, or remove it")
+    elif place.is_file():
+        if not place.stat().st_size:
+            return
+        try:
+            with open_log(location, "r") as log:
+                next(iter(log.read()), None)
+        except InputError:
+            raise
+        except (EquipoiseError, OSError) as error:
+            problem = f"{option} {location}: holds something else than a log that can be read, and stays as it is; name another file"
+            raise InputError(f"{problem} ({error})") from None
+    elif place.exists():
+        raise InputError(f"{option} {location}: is no regular file; name one that can be replaced")
+
+
+# --------------------------------------------------------------------------------------------------------------------- tables
+
+
+def check_tables(option: str, folder: Path, names: frozenset[str] = frozenset()) -> Path:
+    """The folder that `folder` leads to, which may be made or replaced. Raises InputError.
+
+    `names`: of the tables, each in a folder of its own; empty: its files are those of one table.
+    """
+    try:
+        place = Path(os.path.realpath(folder))
+        _check_apart(option, folder, place)
+        if not place.exists():
+            if not place.parent.is_dir():
+                raise InputError(f"{option} {folder}: there is no such folder to make it in; make that, or mend the path")
+            return place
+        if not place.is_dir():
+            raise InputError(f"{option} {folder}: is a file; name a folder")
+        there = sorted(each.name for each in place.iterdir())
+        if not there:
+            return place
+        try:
+            ours = json.loads((place / MARK).read_text()).get("form") == TABLES
+        except (FileNotFoundError, ValueError, AttributeError):
+            ours = False
+        others = [name for name in there if name != MARK and not (name in names if names else _is_of_table(name))]
+        if not ours or others:
+            what = f"{others[0]} among it" if ours else "and stays as it is"
+            raise InputError(f"{option} {folder}: holds something else than tables of equipoise, {what}; name another folder")
+    except OSError as error:
+        raise cannot_write(f"{option} {folder}", error) from None
+    return place
+
+
+def _is_of_table(name: str) -> bool:
+    return name == "_SUCCESS" or name.endswith((".parquet", ".crc"))
+
+
+@contextlib.contextmanager
+def new_tables(option: str, folder: Path, names: frozenset[str] = frozenset()) -> Iterator[Path]:
+    """A folder to write tables into, which takes the place of `folder` when the block is done. See `check_tables` for what may be there."""
+    place = check_tables(option, folder, names)
+    with _staging(f"{option} {folder}", place) as staging:
+        part = staging / place.name
+        yield part
+        try:
+            (part / MARK).write_text(json.dumps({"form": TABLES}) + "\n")
+        except OSError as error:
+            raise cannot_write(f"{option} {folder}", error) from None
+        _put(f"{option} {folder}", part, place, staging)
+
+
+# ------------------------------------------------------------------------------------------------------------- putting it there
+
+
+@contextlib.contextmanager
+def _staging(said: str, place: Path) -> Iterator[Path]:
+    """A hidden folder beside `place`, for the time of the block."""
+    staging: Path | None = None
+    try:
+        with undisturbed():
+            staging = _hidden_folder(said, place)
+        yield staging
+    except KeyboardInterrupt as error:
+        error.add_note(f"{place} was not written")
+        raise
+    finally:
+        with undisturbed():
+            if staging is not None:
+                shutil.rmtree(staging, ignore_errors=True)
+
+
+def _hidden_folder(said: str, place: Path) -> Path:
+    try:
+        return Path(tempfile.mkdtemp(prefix=f".{place.name[:40]}.", suffix=".part", dir=place.parent))
+    except FileNotFoundError:
+        raise InputError(f"{said}: there is no such folder; make it, or mend the path") from None
+    except OSError as error:
+        raise cannot_write(said, error) from None
+
+
+def _put(said: str, part: Path, place: Path, staging: Path) -> None:
+    """Puts a finished file or folder in its place. What was there is gone only when the new one is there. Raises what `cannot_write` gives."""
+    try:
+        with undisturbed():
+            if place.is_dir():
+                _exchange(part, place, staging / "before")
+                return
+            if place.exists():
+                shutil.copymode(place, part)
+            for end in _SQLITE_SIDES:
+                Path(f"{place}{end}").unlink(missing_ok=True)
+            os.replace(part, place)
+    except OSError as error:
+        raise cannot_write(said, error) from None
+
+
+def _exchange(part: Path, place: Path, before: Path) -> None:
+    os.rename(place, before)
+    try:
+        os.rename(part, place)
+    except OSError:
+        os.rename(before, place)
+        raise
+
+
+@contextlib.contextmanager
+def undisturbed() -> Iterator[None]:
+    """SIGINT and SIGTERM wait until the block is done. In other threads than the main one, which signals do not interrupt: nothing."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    came: list[tuple[int, FrameType | None]] = []
+    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
+    for each, handler in before.items():
+        if callable(handler):
+            signal.signal(each, lambda number, frame: came.append((number, frame)))
+    try:
+        yield
+    finally:
+        for each, handler in before.items():
+            if callable(handler):
+                signal.signal(each, handler)
+        for number, frame in came[:1]:
+            handler = before[signal.Signals(number)]
+            assert callable(handler), "only signals with a handler of Python's are caught"
+            handler(number, frame)

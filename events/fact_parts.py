@@ -1,0 +1,118 @@
+"""Facts that a member, a worker or an importer makes and that are too large for one event: what is said first, and what follows (PROTOCOL L8).
+
+A fact that fits is left as it is. Sizes are upper bounds, as in `events.parts`, unless a fact is near the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import Any
+
+import attrs
+
+from events import codec
+from events.codec import MOST_EVENT_BYTES
+from events.facts import LagReported, Load, MemberJoined, PartitionsObserved
+from events.parts import HEAD_BYTES, HOLD_BYTES, TASK_BYTES, text_bytes, weighed_runs
+from events.tasks import Lag, TaskId
+
+LAG_BYTES = 30
+"""A task in text form with its lag."""
+_JOIN_BYTES = 30_000
+"""A join without its lags: names and tags of the greatest length."""
+_NUMBER_BYTES = 15
+"""A partition and an offset or a weight, with headers."""
+
+LagOrder = Callable[[tuple[TaskId, Lag]], Any]
+"""Sorting key: which copies are told of first when not all fit."""
+
+
+def nearest_first(item: tuple[TaskId, Lag]) -> tuple[int, int, TaskId]:
+    """The order of lags in which the copies that are nearest to ready come first."""
+    task, lag = item
+    return (0, lag, task) if isinstance(lag, int) else (1, 0, task)
+
+
+def shortened_join(joined: MemberJoined, most_bytes: int = MOST_EVENT_BYTES) -> MemberJoined:
+    """The join with as many of its lags as fit, the nearest to ready first; the reports that follow tell of all."""
+    if _fits(_JOIN_BYTES + LAG_BYTES * len(joined.lags), joined, most_bytes):
+        return joined
+    room = most_bytes - codec.size_bytes(attrs.evolve(joined, lags={}))
+    return attrs.evolve(joined, lags=_first(joined.lags, room, nearest_first))
+
+
+def shortened_report(report: LagReported, order: LagOrder = nearest_first, most_bytes: int = MOST_EVENT_BYTES) -> LagReported:
+    """The report with as much of its load, of the copies that are gone, and of its lags as fits; what is left out is for the reports that follow.
+
+    A load loses what it says of single tasks, all of it. `held` and `ready` are never cut: what a member does not name there it does not run.
+    """
+    if _fits(_report_bytes(report), report, most_bytes):
+        return report
+    load = None if report.load is None else attrs.evolve(report.load, tasks={}, behind={}, busy={})
+    report = attrs.evolve(report, load=load)
+    if _fits(_report_bytes(report), report, most_bytes):
+        return report
+    room = most_bytes - codec.size_bytes(attrs.evolve(report, lags={}, forgotten=()))
+    forgotten = report.forgotten[: max(0, room) // 2 // TASK_BYTES]
+    return attrs.evolve(report, forgotten=forgotten, lags=_first(report.lags, room - TASK_BYTES * len(forgotten), order))
+
+
+def report_in_parts(report: LagReported, most_bytes: int = MOST_EVENT_BYTES) -> Iterator[LagReported]:
+    """A full report, and what it had no room for as changes to it: each numbered one more than the one before."""
+    said = shortened_report(report, most_bytes=most_bytes)
+    yield said
+    while len(said.lags) < len(report.lags):
+        rest = {task: lag for task, lag in report.lags.items() if task not in said.lags}
+        report = attrs.evolve(report, number=said.number + 1, base=said.number, lags=rest, load=None)
+        said = shortened_report(report, most_bytes=most_bytes)
+        yield said
+
+
+def task_sets(tasks: Iterable[TaskId], most_bytes: int = MOST_EVENT_BYTES) -> Iterator[tuple[TaskId, ...]]:
+    """The tasks in rising order, so many at a time as fit into a fact that names little else; nothing for none."""
+    rising = tuple(sorted(set(tasks)))
+    most = max(1, (most_bytes - 5 * HEAD_BYTES) // TASK_BYTES)
+    for at in range(0, len(rising), most):
+        yield rising[at : at + most]
+
+
+def observed_in_parts(observed: PartitionsObserved, most_bytes: int = MOST_EVENT_BYTES) -> Iterator[PartitionsObserved]:
+    """The observation itself when it fits, else several: what is not named in one stays as it was."""
+    maps: list[tuple[str, dict[str, dict[int, Any]]]] = [(name, getattr(observed, name)) for name in _OBSERVED]
+    items = [(name, topic, number, value) for name, by_topic in maps for topic, of in by_topic.items() for number, value in of.items()]
+    weights = [_observed_bytes(*item) for item in items]
+    if HEAD_BYTES + sum(weights) <= most_bytes or codec.size_bytes(observed) <= most_bytes:
+        yield observed
+        return
+    for begin, end in weighed_runs(weights, most_bytes - HEAD_BYTES):
+        piece: dict[str, dict[str, dict[int, Any]]] = {}
+        for name, topic, partition, value in items[begin:end]:
+            piece.setdefault(name, {}).setdefault(topic, {})[partition] = value
+        yield PartitionsObserved(**piece)
+
+
+_OBSERVED = ("end_offsets", "racks", "weights")
+
+
+def _observed_bytes(name: str, topic: str, partition: int, value: Any) -> int:
+    racks = sum(map(text_bytes, value)) if name == "racks" else 0
+    return text_bytes(topic) + _NUMBER_BYTES + racks
+
+
+def _first(lags: Mapping[TaskId, Lag], room: int, order: LagOrder) -> dict[TaskId, Lag]:
+    return dict(sorted(sorted(lags.items(), key=order)[: max(0, room) // LAG_BYTES]))
+
+
+def _report_bytes(report: LagReported) -> int:
+    """At most."""
+    load = 0 if report.load is None else _load_bytes(report.load)
+    tasks = len(report.held) + len(report.ready) + len(report.forgotten)
+    return HEAD_BYTES + text_bytes(report.member_id) + TASK_BYTES * tasks + LAG_BYTES * len(report.lags) + load
+
+
+def _load_bytes(load: Load) -> int:
+    return HEAD_BYTES + HOLD_BYTES * (len(load.tasks) + len(load.behind) + len(load.busy))
+
+
+def _fits(bound: int, fact: MemberJoined | LagReported, most_bytes: int) -> bool:
+    return bound <= most_bytes or codec.size_bytes(fact) <= most_bytes

@@ -1,0 +1,74 @@
+"""What the places that logs are written to share: why a write failed, and a lock that leaves no file behind."""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import os
+import sqlite3
+from pathlib import Path
+
+from events.errors import EquipoiseError, InputError, StorageError
+
+_NO_MORE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
+_SQLITE_NO_MORE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
+
+
+def is_out_of_space(error: BaseException) -> bool:
+    """Whether a write failed because the storage takes no more: a full disk, a quota, a limit on the file's size, or a failing device."""
+    if isinstance(error, sqlite3.Error):
+        return getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_NO_MORE
+    return isinstance(error, OSError) and error.errno in _NO_MORE
+
+
+def cannot_write(place: object, error: Exception) -> EquipoiseError:
+    """What to raise when `place` cannot be written: StorageError when the storage takes no more, else InputError."""
+    if is_out_of_space(error):
+        return StorageError(str(place), reason_of(error), "make room there, or name another place")
+    return InputError(f"{place}: {reason_of(error)}; mend the path or its rights")
+
+
+def reason_of(error: Exception) -> str:
+    """Why a write failed, in a few words."""
+    if isinstance(error, OSError) and error.errno:
+        return os.strerror(error.errno)  # without the path, which may be that of a hidden file
+    return " ".join(str(error).split())[:200]  # of a damaged schema SQLite quotes whole statements
+
+
+class FileLock:
+    """An exclusive lock on a file, held from construction to `release`, which removes the file.
+
+    A killed holder leaves the file, without the lock. Raises InputError with `refusal` when somebody else holds it; what `cannot_write` gives.
+    """
+
+    def __init__(self, path: Path, refusal: str) -> None:
+        self._path = path
+        self._file: int | None = None
+        while self._file is None:
+            try:
+                file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
+            except OSError as error:
+                raise cannot_write(path, error) from None
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except OSError:
+                os.close(file)
+                raise InputError(refusal) from None
+            if _is_at(path, file):
+                self._file = file
+            else:  # its holder removed the file between the two calls
+                os.close(file)
+
+    def release(self) -> None:
+        """A second call does nothing."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            self._path.unlink(missing_ok=True)
+            os.close(file)
+
+
+def _is_at(path: Path, file: int) -> bool:
+    try:
+        return os.path.samestat(os.stat(path), os.fstat(file))
+    except FileNotFoundError:
+        return False

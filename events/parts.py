@@ -1,0 +1,224 @@
+"""Decisions that are too large for a log: split into parts that fit, and put together again (docs/protocol.md#l8-size).
+
+The parts are a function of the decision alone, so that whoever computes the decision again publishes the same parts. A decision that fits is never
+split. Sizes are counted in bytes of the payload, by upper bounds that cost no encoding unless a decision is near the limit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from typing import Any
+
+import attrs
+
+from events import codec
+from events.codec import MOST_EVENT_BYTES
+from events.decisions import (
+    MOST_MOVES,
+    AssignmentIssued,
+    AssignmentProposed,
+    AssignmentProposedPart,
+    Decision,
+    MemberAssigned,
+    MemberAssignedPart,
+    Move,
+    ProposedMember,
+)
+from events.tasks import TaskId
+
+HEAD_BYTES = 100
+"""The fields of a decision that do not grow, its texts aside, and the headers of its arrays."""
+_MOVE_BYTES = 50
+"""A move without its texts: task, state, lag, headers."""
+TASK_BYTES = 16
+"""A task of a set: at most a sub-topology of its own (11) and a step (5)."""
+_TOKEN_BYTES = 9
+HOLD_BYTES = TASK_BYTES + 15
+"""A task with a hold that no other task has: the number and headers besides."""
+_COPIES = ("standby", "warmup", "revoke")
+_MEMBER_TASKS_MOST = 10_000
+"""Tasks of one member in one piece of a proposal that is split."""
+
+
+def split(decision: Decision, most_bytes: int = MOST_EVENT_BYTES) -> list[Decision]:
+    """The decision itself when its payload has at most `most_bytes`, else its parts, in the order in which they are to be published.
+
+    AssignmentIssued comes in parts of MOST_MOVES moves in any case. A single item is never split: a part that holds one may be larger than a tiny
+    `most_bytes`, but not than MOST_EVENT_BYTES. Decisions of other kinds are bounded by the limits of their texts and are returned as they are.
+    """
+    if isinstance(decision, AssignmentIssued):
+        return list(_split_issued(decision, most_bytes))
+    if isinstance(decision, MemberAssigned):
+        return list(_split_assigned(decision, most_bytes))
+    if isinstance(decision, AssignmentProposed):
+        return list(_split_proposed(decision, most_bytes))
+    return [decision]
+
+
+def whole(decisions: Iterable[Decision]) -> Iterator[Decision]:
+    """The same decisions with every MemberAssigned and AssignmentProposed whole; AssignmentIssued stays in parts.
+
+    The parts of a decision follow each other. Parts whose last one is missing at the end are left out.
+    """
+    parts: list[MemberAssignedPart] = []
+    proposed: list[AssignmentProposedPart] = []
+    for decision in decisions:
+        if isinstance(decision, MemberAssignedPart):
+            parts.append(decision)
+            if decision.part == decision.parts:
+                yield join_assigned(parts)
+                parts = []
+        elif isinstance(decision, AssignmentProposedPart):
+            proposed.append(decision)
+            if decision.part == decision.parts:
+                yield _join_proposed(proposed)
+                proposed = []
+        else:
+            yield decision
+
+
+def text_bytes(text: str | None) -> int:
+    """At most, with its header."""
+    return 5 if text is None else 5 + (len(text) if text.isascii() else len(text.encode()))
+
+
+def _longest(texts: Iterable[str | None]) -> int:
+    return max(map(text_bytes, set(texts)), default=0)
+
+
+def weighed_runs(weights: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
+    """Begin and end of runs that weigh at most `most` each; an item that weighs more has a run of its own. At least one run."""
+    begin = total = 0
+    for at, weight in enumerate(weights):
+        if total + weight > most and at > begin:
+            yield begin, at
+            begin, total = at, 0
+        total += weight
+    yield begin, len(weights)
+
+
+# -------------------------------------------------------------------------------------------------------- AssignmentIssued
+
+
+def _split_issued(issued: AssignmentIssued, most_bytes: int) -> Iterator[AssignmentIssued]:
+    members, moves = issued.members, issued.moves
+    cuts = [(() if at else members, moves[at : at + MOST_MOVES]) for at in range(0, max(1, len(moves)), MOST_MOVES)]
+    head = HEAD_BYTES + text_bytes(issued.cause)
+    names = _longest(name for move in moves for name in (move.source, move.destination))
+    move_bytes = _MOVE_BYTES + 2 * names + _longest(move.reason for move in moves)
+    in_first = len(members) * _longest(members)
+    if head + in_first + min(len(moves), MOST_MOVES) * move_bytes > most_bytes:
+        if all(codec.size_bytes(part) <= most_bytes for part in _issued(issued, cuts)):
+            yield from _issued(issued, cuts)
+            return
+        count = len(members)
+        weights = [*map(text_bytes, members), *map(_move_bytes, moves)]
+        runs = weighed_runs(weights, most_bytes - head)
+        cuts = [(members[begin:end], moves[max(0, begin - count) : max(0, end - count)]) for begin, end in runs]
+    yield from _issued(issued, cuts)
+
+
+def _issued(issued: AssignmentIssued, cuts: Sequence[tuple[tuple[str, ...], tuple[Move, ...]]]) -> Iterator[AssignmentIssued]:
+    if len(cuts) == 1:
+        yield issued
+        return
+    for part, (members, moves) in enumerate(cuts, 1):
+        yield attrs.evolve(issued, members=members, moves=moves, part=part, parts=len(cuts))
+
+
+def _move_bytes(move: Move) -> int:
+    return _MOVE_BYTES + text_bytes(move.source) + text_bytes(move.destination) + text_bytes(move.reason)
+
+
+# ---------------------------------------------------------------------------------------------------------- MemberAssigned
+
+
+def _split_assigned(assigned: MemberAssigned, most_bytes: int) -> Iterator[MemberAssigned | MemberAssignedPart]:
+    head = HEAD_BYTES + 2 * text_bytes(assigned.member_id)
+    active_bytes = TASK_BYTES + _TOKEN_BYTES
+    copies = sum(len(getattr(assigned, name)) for name in _COPIES)
+    most = head + len(assigned.active) * active_bytes + len(assigned.hold_ms) * HOLD_BYTES + copies * TASK_BYTES
+    if most <= most_bytes or codec.size_bytes(assigned) <= most_bytes:
+        yield assigned
+        return
+    held = assigned.hold_ms
+    weights = [active_bytes + (HOLD_BYTES if task in held else 0) for task in assigned.active] + [TASK_BYTES] * copies
+    runs = list(weighed_runs(weights, most_bytes - head))
+    if len(runs) == 1:
+        yield assigned
+        return
+    for part, (begin, end) in enumerate(runs, 1):
+        active = assigned.active[begin:end]
+        at = len(assigned.active)
+        lists: dict[str, Any] = {}
+        for name in _COPIES:
+            tasks: tuple[TaskId, ...] = getattr(assigned, name)
+            lists[name] = tasks[max(0, begin - at) : max(0, end - at)]
+            at += len(tasks)
+        piece = attrs.evolve(
+            assigned, active=active, tokens=assigned.tokens[begin:end], hold_ms={task: held[task] for task in active if task in held}, **lists
+        )
+        yield MemberAssignedPart(member_id=assigned.member_id, incarnation=assigned.incarnation, part=part, parts=len(runs), assigned=piece)
+
+
+def join_assigned(parts: Sequence[MemberAssignedPart]) -> MemberAssigned:
+    """The whole set, from all its parts in order."""
+    pieces = [part.assigned for part in parts]
+    lists: dict[str, Any] = {name: tuple(task for piece in pieces for task in getattr(piece, name)) for name in ("active", "tokens", *_COPIES)}
+    return attrs.evolve(pieces[0], hold_ms={task: hold_ms for piece in pieces for task, hold_ms in piece.hold_ms.items()}, **lists)
+
+
+# ------------------------------------------------------------------------------------------------------ AssignmentProposed
+
+_LISTS = ("active", "standby", "warmup")
+
+
+def _split_proposed(proposed: AssignmentProposed, most_bytes: int) -> Iterator[AssignmentProposed | AssignmentProposedPart]:
+    if _proposed_bytes(proposed) <= most_bytes or codec.size_bytes(proposed) <= most_bytes:
+        yield proposed
+        return
+    most_tasks = max(1, min(_MEMBER_TASKS_MOST, most_bytes // 4 // TASK_BYTES))
+    members = [piece for member in proposed.members for piece in _pieces(member, most_tasks)]
+    weights = [*map(_member_bytes, members), *map(_move_bytes, proposed.moves)]
+    runs = list(weighed_runs(weights, most_bytes - HEAD_BYTES))
+    if len(runs) == 1:
+        yield proposed
+        return
+    count = len(members)
+    for part, (begin, end) in enumerate(runs, 1):
+        moves = proposed.moves[max(0, begin - count) : max(0, end - count)]
+        piece = attrs.evolve(proposed, members=tuple(members[begin:end]), moves=moves)
+        yield AssignmentProposedPart(part=part, parts=len(runs), proposed=piece)
+
+
+def _proposed_bytes(proposed: AssignmentProposed) -> int:
+    moves = proposed.moves
+    names = _longest(name for move in moves for name in (move.source, move.destination))
+    return (
+        HEAD_BYTES
+        + sum(map(_member_bytes, proposed.members))
+        + len(moves) * (_MOVE_BYTES + 2 * names + _longest(move.reason for move in moves))
+    )
+
+
+def _member_bytes(member: ProposedMember) -> int:
+    return HEAD_BYTES + text_bytes(member.member_id) + TASK_BYTES * sum(len(getattr(member, name)) for name in _LISTS)
+
+
+def _pieces(member: ProposedMember, most_tasks: int) -> Iterator[ProposedMember]:
+    """The member with at most so many tasks in each list, several times."""
+    count = max(len(getattr(member, name)) for name in _LISTS)
+    for at in range(0, max(1, count), most_tasks):
+        yield attrs.evolve(member, **{name: getattr(member, name)[at : at + most_tasks] for name in _LISTS})
+
+
+def _join_proposed(parts: Sequence[AssignmentProposedPart]) -> AssignmentProposed:
+    pieces: dict[str, list[ProposedMember]] = {}
+    for part in parts:
+        for piece in part.proposed.members:
+            pieces.setdefault(piece.member_id, []).append(piece)
+    members = tuple(
+        ProposedMember(member_id=name, **{list_: tuple(task for piece in of for task in getattr(piece, list_)) for list_ in _LISTS})
+        for name, of in pieces.items()
+    )
+    return attrs.evolve(parts[0].proposed, members=members, moves=tuple(move for part in parts for move in part.proposed.moves))

@@ -1,0 +1,138 @@
+"""A function called in several processes, which end with their parent, whatever ends it."""
+
+from __future__ import annotations
+
+import contextlib
+import multiprocessing
+import os
+import signal
+import threading
+import traceback
+from collections.abc import Callable, Iterable, Iterator
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+from types import FrameType
+from typing import Any, TypeVar
+
+from events.errors import EquipoiseError
+
+T = TypeVar("T")
+R = TypeVar("R")
+
+_SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
+_PATIENCE_S = 10.0
+"""A process that is told to end removes what it has not finished; after so long it is killed."""
+
+
+class ProcessDiedError(EquipoiseError):
+    """A process ended without an answer: killed, by the kernel perhaps because memory was short."""
+
+
+class _Ended(BaseException):
+    """The parent told this process to end."""
+
+
+def in_processes(function: Callable[[T], R], arguments: Iterable[T], processes: int) -> Iterator[R]:
+    """Calls `function` with each argument in one of `processes` processes, and yields the results as they come.
+
+    `function` and what goes in and comes out are picklable. Raises what `function` raises, and ProcessDiedError. When the caller stops, for an
+    exception, an interrupt or because it has enough, the processes end first: in them SIGTERM unwinds `function`, and SIGINT does nothing.
+    """
+    waiting = iter(arguments)
+    running: dict[Connection, BaseProcess] = {}
+    try:
+        for argument in _first(waiting, processes):
+            connection, process = _started(function)
+            running[connection] = process
+            connection.send(argument)
+        while running:
+            for ready in wait(list(running)):
+                assert isinstance(ready, Connection), "only connections are waited for"
+                result = _received(ready, running[ready])
+                following = next(waiting, _NOTHING)
+                if following is _NOTHING:
+                    _end({ready: running.pop(ready)})
+                else:
+                    ready.send(following)
+                yield result
+    finally:
+        _end(running)
+
+
+_NOTHING: Any = object()
+
+
+def _first(waiting: Iterator[T], count: int) -> Iterator[T]:
+    for _ in range(count):
+        following = next(waiting, _NOTHING)
+        if following is _NOTHING:
+            return
+        yield following
+
+
+def _started(function: Callable[[T], R]) -> tuple[Connection, BaseProcess]:
+    ours, theirs = multiprocessing.Pipe()
+    process = multiprocessing.Process(target=_serve, args=(function, theirs), daemon=True)
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until the process has handlers of its own
+    try:
+        process.start()
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    theirs.close()
+    return ours, process
+
+
+def _received(connection: Connection, process: BaseProcess) -> Any:
+    try:
+        result, error = connection.recv()
+    except (EOFError, OSError):
+        process.join(_PATIENCE_S)
+        code = process.exitcode
+        how = f"was killed by signal {-code}" if code is not None and code < 0 else f"ended with code {code}"
+        raise ProcessDiedError(f"a process {how} in the middle of its work; was memory short? Ask for fewer processes") from None
+    if error is not None:
+        raise error
+    return result
+
+
+def _end(running: dict[Connection, BaseProcess]) -> None:
+    for connection, process in running.items():
+        with contextlib.suppress(OSError):
+            connection.close()
+        process.terminate()
+    for process in running.values():
+        process.join(_PATIENCE_S)
+        if process.is_alive():
+            process.kill()
+            process.join()
+
+
+def _serve(function: Callable[[Any], Any], connection: Connection) -> None:
+    """In the process: answers each argument, until its parent has gone or tells it to end."""
+
+    def end(number: int, frame: FrameType | None) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough; what follows is tidying up
+        raise _Ended
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C comes to all of a terminal's processes; the parent decides
+    signal.signal(signal.SIGTERM, end)
+    threading.Thread(target=_die_with_parent, daemon=True).start()
+    with contextlib.suppress(_Ended, EOFError, OSError):
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _SIGNALS)
+        while True:
+            argument = connection.recv()
+            answer: tuple[Any, Exception | None]
+            try:
+                answer = (function(argument), None)
+            except (EquipoiseError, OSError) as error:
+                answer = (None, error)
+            except Exception as error:  # noqa: BLE001 - the parent raises it
+                answer = (None, RuntimeError(f"{error.__class__.__name__}: {error}\n{traceback.format_exc()}"))  # itself it may not be picklable
+            connection.send(answer)
+
+
+def _die_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    assert parent is not None, "only children come here"
+    wait([parent.sentinel])
+    os.kill(os.getpid(), signal.SIGTERM)

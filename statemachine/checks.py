@@ -1,0 +1,63 @@
+"""What must hold after every step of a machine, for tests, storms, scenarios and searches: the invariants, the timers, and restoring.
+
+`StepChecker` judges the facts and decisions with a `Validator` (invariants 1 to 6), and the machine itself for invariant 8: what it derives from its
+state is what a restored machine derives, and a machine restored from the snapshot before a fact decides that fact alike.
+"""
+
+from __future__ import annotations
+
+from assignors import registry
+from events.errors import GroupHalted, InvariantBroken
+from events.facts import LogOpened
+from events.records import DecisionRecord, Record
+from statemachine.deadlines import Deadlines
+from statemachine.invariants import Validator
+from statemachine.machine import GroupMachine, Load
+
+
+class StepChecker:
+    """Call it with every fact of one group, the decisions it caused and the machine that has just folded it. Raises InvariantBroken.
+
+    `whole_every`: see `Validator`. `restore_every`: every so many steps a machine is restored from the snapshot before a fact and folds that fact
+    (1: at each step, 0: never); it costs two more snapshots and a second decision.
+    """
+
+    def __init__(self, *, load: Load = registry.load, whole_every: int = 1, restore_every: int = 1) -> None:
+        self.validator = Validator(load=load, whole_every=whole_every)
+        self._load = load
+        self._restore_every = restore_every
+        self._restored: GroupMachine | None = None
+
+    def __call__(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+        self.validator.check(record, decisions, machine.state)
+        check_timers(machine)
+        restored, self._restored = self._restored, None
+        if restored is not None:
+            check_restored(restored, record, decisions, machine)
+        if self._restore_every and self.validator.steps % self._restore_every == 0:
+            self._restored = GroupMachine.restore(machine.snapshot(), load=self._load)
+
+
+def check_timers(machine: GroupMachine) -> None:
+    """The timers that the machine finds in time are those of a heap made from its state. Costs time in the group's size."""
+    found, wanted = machine.timers(), Deadlines(machine.state).running()
+    if found != wanted:
+        missing, extra = sorted(wanted - found), sorted(found - wanted)
+        at = f"at offset {machine.state.last_offset}"
+        raise InvariantBroken(8, f"{at} the heap of timers lacks {missing}, and has {extra} beyond the state's timers")
+    next_ms = min((at_ms for at_ms, _, _ in wanted), default=None)
+    if machine.next_deadline_ms != next_ms:
+        raise InvariantBroken(8, f"at offset {machine.state.last_offset} the next deadline is {machine.next_deadline_ms}; the state says {next_ms}")
+
+
+def check_restored(restored: GroupMachine, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+    """`restored`, made from the snapshot before `record`, decides it as `machine` did, and is in the same state afterwards."""
+    at = f"a machine restored before offset {record.offset}"
+    try:
+        again = restored.step(record)
+    except GroupHalted as halted:
+        raise InvariantBroken(8, f"{at} halts there ({halted.code}), and one that went on does not") from halted
+    if again != decisions:
+        raise InvariantBroken(8, f"{at} decides {again} there; one that went on decides {decisions}")
+    if not isinstance(record.event, LogOpened) and restored.snapshot() != machine.snapshot():
+        raise InvariantBroken(8, f"{at} is in another state afterwards than one that went on")

@@ -1,0 +1,144 @@
+"""Who keeps a warm-up slot (PROTOCOL M7): every copy that holds one is looked at each `warmup_stall_ms`, and judged by how fast it comes nearer.
+
+A copy that came no nearer for so long has stalled and loses its slot. One that did has a speed, and with it an expected time to ready. If something
+that waits for a slot would be ready far sooner, the slot goes there. Nothing is lost by that: the copy stays on disk, and goes on from where it was.
+
+Copies that are about equal never give way to each other, so of several slow ones each is restored in its turn. How fast a member is of which no speed
+is known, nobody can say: when a copy has still very long to go, such a member is tried. From then on its speed is known, so each is tried once, and
+what all the tries take is little beside what the copies take that they delay.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from events.fields import INT64_MAX
+from events.tasks import TaskId
+from statemachine.context import Context
+from statemachine.deadlines import NO_TASK, Timer
+from statemachine.state import Backoff, GroupState, MemberState, SlotBackoff, known_lag, stall_ms
+
+FAR_SOONER = 2
+"""A copy gives way to one whose expected time, times this, is at most its own."""
+LONG_LOOKS = 10
+"""A member of which no speed is known is tried instead of a copy that has at least so many times `warmup_stall_ms` to go."""
+
+
+@attrs.frozen
+class Progress:
+    """How many records nearer a copy came within `elapsed_ms`; below 0: its changelog grew by more than it restored."""
+
+    records: int
+    elapsed_ms: int
+
+    def expected_ms(self, missing: int) -> int | None:
+        """Time to restore `missing` records at this speed; None: it would never be done."""
+        return missing * self.elapsed_ms // self.records if self.records > 0 else None
+
+    def records_per_s(self, copies: int) -> int:
+        """Of a member that restores so many copies at once, each at this speed; at least 1, because 0 means that no speed is known."""
+        return max(1, min(self.records * 1_000 * copies // max(1, self.elapsed_ms), INT64_MAX))
+
+
+def look_at(context: Context, member: MemberState, task: TaskId) -> None:
+    """The time to look at this warm-up has come: it stalled, gives way, or goes on."""
+    state = context.state
+    warmup = member.warmup[task]
+    lag = known_lag(member.lags.get(task))
+    nearer = 0 if lag is None or warmup.looked_lag is None else warmup.looked_lag - lag
+    progress = Progress(nearer, state.now_ms - warmup.looked_ms)
+    if state.now_ms - warmup.improved_ms >= state.knobs.warmup_stall_ms:
+        member.measured_records_per_s = 1
+        _give_way(context, member, None, Progress(0, 1))
+        _stalled(context, member, task)
+        return
+    warmup.looked_lag, warmup.looked_ms = lag, state.now_ms
+    context.deadlines.watch(Timer.STALL, (member.member_id, task))
+    if warmup.caught_up:
+        return  # it is awaited: its member has not said yet that it is ready
+    member.measured_records_per_s = progress.records_per_s(len(member.warmup))
+    expected_ms = progress.expected_ms(_missing(state, member, task))
+    if (expected_ms is None or expected_ms > state.knobs.warmup_stall_ms) and _give_way(context, member, expected_ms, progress):
+        _end(context, member, task, "outpaced")
+        context.causes.add("outpaced")
+
+
+def _stalled(context: Context, member: MemberState, task: TaskId) -> None:
+    """It may try again later, each time twice as late."""
+    state = context.state
+    _end(context, member, task, "stalled")
+    backoff = state.backoffs.get((task, member.member_id))
+    times = 1 if backoff is None else backoff.times + 1
+    state.backoffs[task, member.member_id] = Backoff(until_ms=state.now_ms + stall_ms(state.knobs, times), times=times)
+    context.deadlines.watch(Timer.UNBLOCK, (member.member_id, task))
+    context.causes.add("stalled")
+
+
+def _end(context: Context, member: MemberState, task: TaskId, reason: str) -> None:
+    movement = context.state.in_flight.get(task)
+    if movement is not None and movement.destination == member.member_id:
+        context.cancel(task, reason)
+    else:  # it was to replace a standby elsewhere
+        del member.warmup[task]
+        context.changed.add(member.member_id)
+
+
+def _give_way(context: Context, member: MemberState, expected_ms: int | None, progress: Progress) -> bool:
+    """Whether something that waits for a slot is to have that of the member's copy, which is expected to be ready in `expected_ms` (None: never).
+
+    If so, none of the member's own tasks takes that slot: no warm-up begins on it for half of that time, or until nothing waits any more.
+    """
+    state = context.state
+    waiter = _far_sooner(context, member, expected_ms, progress)
+    if waiter is None:
+        return False
+    destination = context.promised[waiter] = state.queued.pop(waiter)
+    own = {waiter} if destination == member.member_id else set()
+    backoff = member.slot_backoff
+    if backoff is not None and not backoff.over:
+        backoff.exempt |= own
+        return True
+    times = 1 if backoff is None else backoff.times + 1
+    length_ms = max(stall_ms(state.knobs, times), (expected_ms or 0) // FAR_SOONER)
+    member.slot_backoff = SlotBackoff(until_ms=state.now_ms + length_ms, times=times, exempt=own)
+    context.deadlines.watch(Timer.SLOT_BACKOFF, (member.member_id, NO_TASK))
+    return True
+
+
+def _far_sooner(context: Context, member: MemberState, expected_ms: int | None, progress: Progress) -> TaskId | None:
+    """The first task that waits for a slot and would be ready far sooner in that of the member's copy, or is worth a try."""
+    state = context.state
+    is_long = expected_ms is None or expected_ms >= LONG_LOOKS * state.knobs.warmup_stall_ms
+    for task, name in sorted(state.queued.items()):
+        destination = state.members.get(name)
+        if destination is None or destination.leaving:
+            continue
+        if destination is member:
+            needed_ms = progress.expected_ms(_missing(state, member, task))  # it would restore in the place of this copy, as fast
+        elif not _has_room(context, destination):
+            continue
+        elif not destination.measured_records_per_s:
+            if is_long:
+                return task
+            continue
+        else:
+            copies = len(destination.warmup) + 1
+            speed = destination.measured_records_per_s // copies - state.growth_records_per_s(task)
+            needed_ms = _missing(state, destination, task) * 1_000 // speed if speed > 0 else None
+        if needed_ms is not None and (expected_ms is None or FAR_SOONER * needed_ms <= expected_ms):
+            return task
+    return None
+
+
+def _has_room(context: Context, member: MemberState) -> bool:
+    """Whether another warm-up may begin on it."""
+    if member.slot_backoff is not None and not member.slot_backoff.over:
+        return False
+    promised = sum(name == member.member_id for name in context.promised.values())
+    return len(member.warmup) + promised < context.state.knobs.max_warmups_per_member
+
+
+def _missing(state: GroupState, member: MemberState, task: TaskId) -> int:
+    """Records until the member's copy counts as caught up; all of the changelog where no lag is known."""
+    lag = known_lag(member.lags.get(task))
+    return max(0, (state.records(task) if lag is None else lag) - state.acceptable_lag(member))

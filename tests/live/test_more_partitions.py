@@ -1,0 +1,76 @@
+"""A rolling upgrade that gives an application's topics more partitions, as docs/operations.md describes it, on a real broker."""
+
+from __future__ import annotations
+
+import contextlib
+from pathlib import Path
+
+import attrs
+from aiokafka.admin import NewPartitions
+
+from events.decisions import MemberExpired
+from events.facts import TopologyDeclared
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import admin_client
+from events.tasks import TaskId
+from tests.live.leader import leading
+from tests.live.test_member import BOTH, PARTITIONS, Application
+from tests.live.test_restorer import producing, until
+
+MORE = 2 * PARTITIONS
+OLD_TASKS = {TaskId(0, partition) for partition in range(PARTITIONS)}
+ALL_TASKS = {TaskId(0, partition) for partition in range(MORE)}
+
+
+class GrowingApplication(Application):
+    """Its producer chooses the partition, so that a key never moves to another one."""
+
+    async def order(self, records: int) -> None:
+        async with producing(self.bootstrap) as producer:
+            for number in range(records):
+                partition = number % self.partitions
+                key = b"customer-%d-%d" % (partition, number % 5)
+                await producer.send(self.source, b"%d" % number, key=key, partition=partition)
+                self.sent[key] += 1
+
+    async def grow(self) -> None:
+        """Gives every topic more partitions. A member made from now on is of the build that declares them."""
+        async with admin_client(Connection(bootstrap=self.bootstrap)) as admin:
+            await admin.create_partitions({topic: NewPartitions(MORE) for topic in (self.source, self.changelog, self.counts)})
+        self.partitions = MORE
+        part = attrs.evolve(self.topology.subtopologies[0], partitions=MORE)
+        self.topology = TopologyDeclared(epoch=self.topology.epoch + 1, subtopologies=(part,))
+
+
+@BOTH
+async def test_members_are_upgraded_one_by_one_to_more_partitions(bootstrap: str, prefix: str, tmp_path: Path, guarantee: str) -> None:
+    """Old members keep running their tasks, new partitions run on new members alone, and every order is counted once."""
+    application = GrowingApplication(bootstrap, prefix)
+    await application.make_topics()
+    async with (
+        leading(bootstrap, prefix, prefix, application.config, application.topology) as leader,
+        contextlib.AsyncExitStack() as stack,
+    ):
+        old = [await stack.enter_async_context(application.member(f"m{number}", tmp_path / f"old{number}", guarantee)) for number in range(2)]
+        await until(lambda: {*old[0].running, *old[1].running} == OLD_TASKS)
+        await application.order(60)
+
+        await application.grow()
+        await application.order(60)
+        new = [await stack.enter_async_context(application.member("n0", tmp_path / "n0", guarantee))]
+        await until(lambda: ALL_TASKS.difference(OLD_TASKS) <= set(new[0].running))
+        await application.until_counted(exactly=False)
+        assert {*old[0].running, *old[1].running} <= OLD_TASKS
+
+        for member, name in zip(old, ("n1", "n2"), strict=True):
+            await member.leave()
+            new.append(await stack.enter_async_context(application.member(name, tmp_path / name, guarantee)))
+            await application.order(60)
+        await until(lambda: all(len(member.running) == MORE // len(new) for member in new))
+        await application.order(60)
+        counted = await application.until_counted(exactly=False)  # a key's counts are in two partitions of the output, so their order is not seen
+        counts = {key: sorted(count for count, _ in each) for key, each in counted.items()}
+        assert {key: each[-1] for key, each in counts.items()} == dict(application.sent)
+        if guarantee == "exactly_once":
+            assert counts == {key: [*range(1, sent + 1)] for key, sent in application.sent.items()}
+        assert leader.decided(MemberExpired) == []

@@ -1,0 +1,115 @@
+"""Members that keep crashing (`Member.crash_looping`), as assignors see them: not preferred, and still better than a cold start (PROTOCOL D10)."""
+
+from __future__ import annotations
+
+import attrs
+import pytest
+
+from assignors import registry
+from assignors.problem import AssignmentProblem, Member, MovementState, Plan, Task
+from assignors.scale_down import scale_down
+from assignors.validation import plan_faults
+from events.tasks import TaskId, parse_task
+from tests.unit.assignors.build import member, plan, problem, tasks, text
+
+STATE_FIRST = ("high_availability", "learner", "load_balanced")
+OTHERS = ("cooperative", "lag_aware")
+BASELINES = ("kafka_connect", "kafka_streams")
+
+
+def looping(each: Member) -> Member:
+    return attrs.evolve(each, crash_looping=True)
+
+
+def asked(assignor: str, question: AssignmentProblem) -> Plan:
+    found = registry.latest(assignor)
+    answer = found.assign(question)
+    assert plan_faults(question, answer, found.guarantees) == []
+    return answer
+
+
+def stateless(*names: str) -> list[Task]:
+    return [Task(id=parse_task(name), stateful=False) for name in names]
+
+
+@pytest.mark.parametrize("assignor", STATE_FIRST)
+def test_task_goes_to_another_caught_up_member_and_not_home(assignor: str):
+    home = frozenset({TaskId(0, 0)})
+    crashing = looping(attrs.evolve(member("m1", lags={"0_0": 0}), home=home, ready=home))
+    other = attrs.evolve(member("m2", lags={"0_0": 100}), ready=home)
+    answer = asked(assignor, problem(tasks("0_0"), crashing, other))
+    assert text(answer.members["m2"].active) == "0_0"
+    assert answer.reasons[TaskId(0, 0)].code == "crash_loop"
+    assert answer.movements == ()
+
+
+@pytest.mark.parametrize("assignor", STATE_FIRST)
+@pytest.mark.parametrize("lag", [0, 3_000])
+def test_task_without_a_warm_copy_elsewhere_runs_there_and_is_warmed_up_elsewhere(assignor: str, lag: int):
+    answer = asked(assignor, problem(tasks("0_0"), looping(member("m1", lags={"0_0": lag})), member("m2", lags={"0_0": 90_000})))
+    assert text(answer.members["m1"].active) == "0_0"
+    (movement,) = answer.movements
+    assert (movement.source, movement.destination, movement.state) == ("m1", "m2", MovementState.WARMING)
+    assert answer.reasons[TaskId(0, 0)].code == "crash_loop"
+
+
+@pytest.mark.parametrize("assignor", STATE_FIRST)
+def test_what_it_runs_moves_when_another_is_ready(assignor: str):
+    ready = attrs.evolve(member("m2", lags={"0_0": 0}), ready=frozenset({TaskId(0, 0)}))
+    answer = asked(assignor, problem(tasks("0_0"), looping(member("m1", "0_0")), ready))
+    assert text(answer.members["m1"].revoke) == "0_0"
+
+
+@pytest.mark.parametrize("assignor", [*STATE_FIRST, *OTHERS])
+def test_its_share_is_nothing_and_tasks_without_state_run_elsewhere(assignor: str):
+    members = (looping(Member(id="m1")), Member(id="m2"), Member(id="m3"))
+    question = AssignmentProblem(tasks=tuple(stateless("1_0", "1_1", "1_2", "1_3")), members=members)
+    answer = asked(assignor, question)
+    assert [len(answer.members[name].active) for name in ("m1", "m2", "m3")] == [0, 2, 2]
+    assert answer.cost.imbalance == 0
+
+
+@pytest.mark.parametrize("assignor", [*STATE_FIRST, *OTHERS])
+def test_where_everybody_keeps_crashing_the_plan_is_as_if_nobody_did(assignor: str):
+    members = (member("m1", "0_0 0_1"), member("m2", lags={"0_2": 0}))
+    calm = asked(assignor, problem(tasks("0_0 0_1 0_2"), *members))
+    assert asked(assignor, problem(tasks("0_0 0_1 0_2"), *map(looping, members))) == calm
+
+
+@pytest.mark.parametrize("assignor", BASELINES)
+def test_baselines_take_no_notice(assignor: str):
+    members = (member("m1", lags={"0_0": 0}), member("m2"))
+    question = problem(tasks("0_0 0_1"), looping(members[0]), members[1])
+    assert asked(assignor, question) == asked(assignor, problem(tasks("0_0 0_1"), *members))
+
+
+@pytest.mark.parametrize("assignor", [*STATE_FIRST, *OTHERS])
+def test_what_no_other_member_knows_it_still_gets(assignor: str):
+    others = Member(id="m2", subtopologies={0: 1})
+    question = AssignmentProblem(tasks=tuple(stateless("0_0", "3_0")), members=(looping(Member(id="m1")), others))
+    answer = asked(assignor, question)
+    assert answer.members["m1"].active == (TaskId(3, 0),)
+    assert answer.members["m2"].active == (TaskId(0, 0),)
+
+
+def test_nobody_caught_up_of_two_that_are_as_soon_the_other_is_preferred():
+    answer = plan(problem(tasks("0_0"), looping(member("m1", lags={"0_0": 500})), member("m2", lags={"0_0": 550})))
+    assert text(answer.members["m2"].active) == "0_0"
+
+
+def test_it_keeps_no_standbys_while_others_can():
+    answer = plan(problem(tasks("0_0"), looping(member("m1", lags={"0_0": 0})), member("m2", "0_0"), member("m3"), num_standbys=1))
+    assert text(answer.members["m3"].standby) == "0_0"
+    assert answer.members["m1"].standby == ()
+
+
+def test_a_leaving_members_tasks_do_not_go_there():
+    leaving = attrs.evolve(member("m2", "0_0"), leaving=True)
+    answer = plan(problem(tasks("0_0"), looping(member("m1", lags={"0_0": 0})), leaving, member("m3")))
+    assert [(each.destination, each.state) for each in answer.movements] == [("m3", MovementState.WARMING)]
+
+
+def test_it_does_not_count_as_leaving_when_a_group_is_to_shrink():
+    found = scale_down(problem(tasks("0_0 0_1"), looping(member("m1")), member("m2", "0_0"), member("m3", "0_1")), 67)
+    assert found.leaving == ()
+    assert found.keep == 3

@@ -1,0 +1,69 @@
+"""The member's line to its leader, without a broker: what it makes of records of the decisions topic."""
+
+from __future__ import annotations
+
+import logging
+from types import SimpleNamespace
+from typing import Any
+
+import msgpack
+import pytest
+
+from equipoise.member.link import Link
+from equipoise.member.options import MemberOptions
+from events import codec
+from events.decisions import MemberAssigned
+from events.errors import DamagedError
+from events.facts import LogOpened
+from events.log.kafka.connection import Connection
+from events.records import DecisionRecord, UnreadDecision
+
+KIND, VERSION, PAYLOAD = codec.encode(MemberAssigned(member_id="m1", incarnation=1, assignment_epoch=1))
+
+
+def link() -> Link:
+    made = Link(Connection(), "g", MemberOptions(), received=print, read_up_to_end=print, went_back=print, replaced=print, acknowledged=print)  # type: ignore[arg-type]
+    made._opening = LogOpened(log_id="log")
+    return made
+
+
+def record(kind: int = KIND, version: int = VERSION, payload: bytes = PAYLOAD, *, key: bytes = b"g", damaged: bool = False) -> Any:
+    checksum = codec.decision_checksum("log", "g", 4, 3, 0, 1, kind, version, payload)
+    value = b"".join((b"\x99", *map(msgpack.packb, ("log", 4, 3, 0, 1, checksum + damaged, kind, version)), payload))
+    return SimpleNamespace(key=key, value=value, topic="t", partition=0, offset=0)
+
+
+@pytest.mark.parametrize(
+    ("of", "expected"),
+    [
+        (record(), None),
+        (record(version=VERSION + 1), (True, "m1", 1)),
+        (record(version=VERSION + 1, payload=msgpack.packb(["m2", 9, {"whatever": 1}])), (True, "m2", 9)),
+        (record(kind=199, version=1, payload=msgpack.packb(["m1", 1])), (True, "m1", 1)),
+        (record(kind=250, version=1, payload=b"anything"), (False, None, None)),
+        (record(payload=msgpack.packb([*msgpack.unpackb(PAYLOAD), "appended"])), None),
+    ],
+)
+def test_decision_of_any_build_is_read_or_says_whom_it_binds(of: Any, expected: tuple[bool, str | None, int | None] | None) -> None:
+    read = link()._decode(of)
+    if expected is None:
+        assert isinstance(read, DecisionRecord)
+        assert read.decision == MemberAssigned(member_id="m1", incarnation=1, assignment_epoch=1)
+    else:
+        assert isinstance(read, UnreadDecision)
+        assert (read.binding, read.member_id, read.incarnation) == expected
+    assert read.number == link()._number_of(of) == 4
+
+
+def test_damaged_decision_is_an_error_when_it_is_read_and_no_number_when_the_end_is_looked_for(caplog: pytest.LogCaptureFixture) -> None:
+    with pytest.raises(DamagedError, match="differ from their checksum"):
+        link()._decode(record(damaged=True))
+    with caplog.at_level(logging.WARNING):
+        assert link()._number_of(record(damaged=True)) == 0
+    assert "a decision is passed over" in caplog.text
+
+
+def test_decision_of_another_log_has_no_number_here() -> None:
+    other = link()
+    other._opening = LogOpened(log_id="another")
+    assert (link()._number_of(record()), other._number_of(record())) == (4, 0)

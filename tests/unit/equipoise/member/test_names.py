@@ -1,0 +1,56 @@
+"""What a member may be called, and what it may be told to say: refused where it is made, with the field's name."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from equipoise import Member
+from events.errors import FieldError, InputError, TooLargeError
+from events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from events.knobs import Knobs
+
+LONGEST = "\u00e9" * 124 + "n"
+"""249 bytes."""
+
+
+def topology(*topics: str) -> TopologyDeclared:
+    return TopologyDeclared(epoch=1, subtopologies=(Subtopology(subtopology=0, partitions=1, stateful=False, source_topics=topics or ("in",)),))
+
+
+def member(group: str = "g", member_id: str = "m1", of: TopologyDeclared | None = None, **options: Any) -> Member:
+    async def handle(record: Any, context: Any) -> None: ...
+
+    return Member(group, member_id, handle, of or topology(), **options)
+
+
+def test_names_of_249_bytes_are_taken() -> None:
+    made = member(LONGEST, LONGEST, topology(LONGEST), rack=LONGEST, group_config=GroupConfigured(assignor=LONGEST))
+    assert (made.group, made.member_id) == (LONGEST, LONGEST)
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"group": LONGEST + "n"}, "Member.group: .* has 250 bytes; a name has at most 249"),
+        ({"member_id": "m" * 250}, "Member.member_id: .* has 250 bytes; a name has at most 249"),
+        ({"member_id": ""}, "Member.member_id: '' is not a name; write a text of 1 to 249 bytes"),
+        ({"member_id": 5}, "Member.member_id: 5 is not a name"),
+        ({"member_id": "\ud800"}, "Member.member_id: .* lone surrogate"),
+        ({"rack": "r" * 250}, "MemberOptions.rack: .* has 250 bytes"),
+        ({"of": topology("in", "t" * 250)}, r"topology.subtopologies\[0\].source_topics: .* has 250 bytes"),
+        ({"group_config": GroupConfigured(assignor="a" * 250)}, "group_config.assignor: .* has 250 bytes"),
+    ],
+)
+def test_longer_names_are_refused_by_the_name_of_their_field(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(FieldError, match=says):
+        member(**changes)
+
+
+def test_a_topology_and_a_configuration_that_no_event_can_hold_are_refused_by_the_name_of_their_field() -> None:
+    many = [f"{number}{'t' * 230}" for number in range(5_000)]
+    with pytest.raises(TooLargeError, match=r"TopologyDeclared\.subtopologies: 11[0-9]{5} of the 11[0-9]{5} bytes of its event; an event has"):
+        member(of=topology(*many))
+    with pytest.raises(InputError, match=r"GroupConfigured\.knobs: [0-9]+ of the"):
+        member(group_config=GroupConfigured(knobs=Knobs(options=dict.fromkeys(many, "v"))))

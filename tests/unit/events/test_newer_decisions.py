@@ -1,0 +1,141 @@
+"""Decisions of a newer build, as an older one reads them (docs/protocol.md#m9)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from events import codec, decisions
+from events.decisions import EventRejected, MemberAsked, MemberAssigned, MemberAssignedPart, MemberExpired
+from events.errors import DamagedError, UnsoundError
+from events.facts import MemberLeft
+from events.log.kafka import envelope
+from events.log.rows import DecisionRow
+from events.records import DecisionRecord, UnreadDecision
+from events.tasks import TaskId
+from tests.strategies import any_event
+
+KINDS = {kind: shape for kind, (_, shape) in codec.KINDS.items() if kind >= codec.FIRST_DECISION_KIND}
+ASSIGNED = MemberAssigned(member_id="m1", incarnation=7, assignment_epoch=3, active=(TaskId(0, 1),), tokens=(5,))
+
+
+def stored(kind: int, version: int, payload: bytes) -> envelope.StoredDecision:
+    """As it comes from the topic, its checksum included."""
+    checksum = codec.decision_checksum("log", "g", 9, 40, 1, 77, kind, version, payload)
+    head = ("log", 9, 40, 1, 77, checksum, kind, version)
+    value = b"".join((bytes((0x99,)), *map(msgpack.packb, head), payload))
+    return envelope.stored_decision(b"g", value, "d/0@3")
+
+
+def read(kind: int, version: int, payload: bytes) -> DecisionRecord | UnreadDecision:
+    return envelope.member_decision(stored(kind, version, payload))
+
+
+def next_version(decision: Any, *appended: Any) -> tuple[int, int, bytes]:
+    kind, version, payload = codec.encode(decision)
+    return kind, version + 1, msgpack.packb([*msgpack.unpackb(payload), *appended])
+
+
+def test_binding_kinds_are_those_that_a_session_obeys() -> None:
+    binding = {shape for kind, shape in KINDS.items() if codec.is_binding(kind)}
+    assert binding == {MemberExpired, MemberAssigned, EventRejected, MemberAsked, MemberAssignedPart}
+    assert [codec.is_binding(kind) for kind in (99, 109, 199, 200, 2**31 - 1)] == [False, True, True, False, False]
+
+
+@pytest.mark.parametrize("shape", [shape for kind, shape in KINDS.items() if codec.is_binding(kind)])
+def test_a_binding_kind_names_its_member_where_every_build_looks(shape: type) -> None:
+    at = 2 if shape is EventRejected else 0
+    assert [field.name for field in attrs.fields(shape)][at : at + 2] == ["member_id", "incarnation"]
+
+
+@given(any_event().filter(lambda event: codec.kind_of(event) in KINDS))
+def test_whom_a_decision_binds_is_read_without_knowing_its_kind_or_version(decision: Any) -> None:
+    kind, _, payload = codec.encode(decision)
+    if codec.is_binding(kind) and (decision.member_id is None) == (decision.incarnation is None):
+        named = None if decision.member_id is None else (decision.member_id, decision.incarnation)
+        assert codec.addressee(kind, payload) == named
+        longer = msgpack.packb([*msgpack.unpackb(payload), {"new": [1, None]}])
+        assert codec.addressee(kind, longer) == named
+
+
+NESTED = st.recursive(st.none() | st.integers(-(2**63), 2**64 - 1) | st.text(max_size=3), lambda inner: st.lists(inner, max_size=3))
+
+
+@given(st.binary(max_size=40) | NESTED.map(msgpack.packb))
+def test_whatever_the_bytes_are_an_addressee_is_found_or_there_is_a_reason(payload: bytes) -> None:
+    try:
+        named, code = codec.addressee(103, payload), ""
+    except UnsoundError as error:
+        named, code = None, error.code
+    assert code == "" or code in codec.UNDECODABLE_CODES
+    assert named is None or (isinstance(named[0], str) and isinstance(named[1], int))
+
+
+@pytest.mark.parametrize(
+    ("encoded", "binding", "named"),
+    [
+        (next_version(ASSIGNED), True, ("m1", 7)),
+        (next_version(MemberExpired(member_id="m2", incarnation=1, cause="superseded", silent_ms=1)), True, ("m2", 1)),
+        (next_version(EventRejected(kind=5, code="new_code", member_id="m1", incarnation=7)), True, ("m1", 7)),
+        (next_version(EventRejected(kind=5, code="new_code")), True, (None, None)),
+        ((109, 1, msgpack.packb(["m1", 7, "anything"])), True, ("m1", 7)),
+        ((199, 4, msgpack.packb(["m3", 8])), True, ("m3", 8)),
+        ((200, 1, msgpack.packb(["m1", 7])), False, (None, None)),
+        ((2**31 - 1, 1, b"\xc1"), False, (None, None)),
+        (next_version(decisions.BalanceEvaluated(verdict="empty", available_movements=0, planned_movements=0, imbalance_before=0, imbalance_after=0)),
+         False, (None, None)),
+        (next_version(decisions.MemberWarned(member_id="m1", incarnation=7, code="rack_tag_missing", said="a")), False, (None, None)),
+        ((100, 1, msgpack.packb(["m1", 7, "a_new_cause", 1, 0])), True, ("m1", 7)),
+    ],
+)  # fmt: skip
+def test_an_unreadable_decision_says_whom_it_binds(encoded: tuple[int, int, bytes], binding: bool, named: tuple[str | None, int | None]) -> None:
+    unread = read(*encoded)
+    assert isinstance(unread, UnreadDecision)
+    assert (unread.log_id, unread.group, unread.number, unread.kind, unread.version) == ("log", "g", 9, *encoded[:2])
+    assert (unread.binding, (unread.member_id, unread.incarnation)) == (binding, named)
+    assert unread.problem
+
+
+@pytest.mark.parametrize("payload", [b"\xc1", msgpack.packb(7), msgpack.packb([7, "m1"]), msgpack.packb(["m1"]), msgpack.packb(["m1", None])])
+def test_a_binding_decision_that_names_nobody_is_damage(payload: bytes) -> None:
+    with pytest.raises(DamagedError, match="its decision 9"):
+        read(103, 2, payload)
+
+
+def test_a_fact_among_decisions_is_damage() -> None:
+    with pytest.raises(DamagedError, match="a fact, stands as decision 9"):
+        read(11, 1, msgpack.packb(["m1", 7]))
+
+
+@given(any_event().filter(lambda event: codec.kind_of(event) in KINDS), st.lists(st.none() | st.integers(0, 9) | st.just([1, {}]), max_size=20))
+def test_appended_fields_are_left_out_by_a_reader_that_does_not_know_them(decision: Any, appended: list[Any]) -> None:
+    kind, version, payload = codec.encode(decision)
+    longer = msgpack.packb([*msgpack.unpackb(payload), *appended])
+    assert codec.decode_decision(kind, version, longer) == decision
+    assert codec.has_appended_fields(kind, version, longer) is bool(appended)
+    if appended:
+        with pytest.raises(UnsoundError):
+            codec.decode(kind, version, longer)
+
+
+def test_a_fact_with_a_field_more_is_unsound() -> None:
+    """Another worker would fold that field, and decide otherwise."""
+    kind, version, payload = codec.encode(MemberLeft(member_id="m1", incarnation=1))
+    longer = msgpack.packb([*msgpack.unpackb(payload), 1])
+    assert not codec.has_appended_fields(kind, version, longer)
+    for read_it in (codec.decode, codec.decode_decision):
+        with pytest.raises(UnsoundError):
+            read_it(kind, version, longer)
+
+
+def test_what_a_member_can_read_is_a_record_as_ever() -> None:
+    record = DecisionRecord("log", "g", 9, 40, 1, 77, ASSIGNED)
+    value = envelope.pack_decision(record)
+    assert envelope.member_decision(envelope.stored_decision(b"g", value, "d/0@3")) == record
+    row = DecisionRow("g", 9, 40, 1, *codec.encode(ASSIGNED), 0)
+    assert envelope.member_decision(envelope.StoredDecision(row, "log", 77)) == record
