@@ -51,7 +51,7 @@ class Orders:
         self._folder = folder
         self._partitions = partitions
         self._processes: dict[str, subprocess.Popen[bytes]] = {}
-        self.restore_records_per_s = 0
+        self.restore_records_per_s = 0.0
         """Throttle of members that are started from here on; 0: none."""
         self._numbers = itertools.count(1)
         self._seeds = itertools.count(1)
@@ -84,7 +84,7 @@ class Orders:
             "--prefix": self.prefix, **self._timing,
         }  # fmt: skip
         if self.restore_records_per_s:
-            options |= {"--restore-records-per-s": str(self.restore_records_per_s), "--ready-lag-records": "100"}
+            options |= {"--restore-records-per-s": str(self.restore_records_per_s), "--ready-lag-records": str(self.config.knobs.acceptable_recovery_lag)}
         command = [*ENDS_WITH_ITS_STARTER, sys.executable, "-m", "examples.orders"]
         command += ["--bootstrap", self.connection.bootstrap, "--topic", self.topic, "count"]
         command += [*itertools.chain(*options.items()), *(["--lead"] if lead else [])]

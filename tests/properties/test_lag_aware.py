@@ -152,7 +152,15 @@ def test_the_cost_of_a_plan_is_the_same_under_other_names(problem: AssignmentPro
 def test_with_state_too_other_names_change_no_count_no_lag_and_no_move(
     problem: AssignmentProblem, cross_topic: bool, lags: list[int], order: list[int]
 ):
-    """What a member with another name would have to restore is left to chance, as copies play no part; all else is as good."""
+    """What a member with another name would have to restore is left to chance, as copies play no part; all else is as good.
+
+    Members know a topic whole or not at all: partitions that only some know yet are dealt as a topic of their own, where ties go by name.
+    """
+    members = tuple(
+        attrs.evolve(each, subtopologies=None if each.subtopologies is None else dict.fromkeys(each.subtopologies, MOST_TASK_NUMBER + 1))
+        for each in problem.members
+    )
+    problem = attrs.evolve(problem, members=members)
     tasks = tuple(attrs.evolve(task, lag=lag) for task, lag in zip(problem.tasks, lags, strict=False))
     problem = crossing(attrs.evolve(problem, tasks=tasks), cross_topic)
     found = [ASSIGNOR.assign(each) for each in (problem, renamed(problem, {f"m{index}": f"m{order[index]}" for index in range(6)}))]

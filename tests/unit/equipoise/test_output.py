@@ -278,6 +278,14 @@ def test_a_file_that_would_not_be_recognised_is_not_written(tmp_path: Path) -> N
 
 
 def test_an_interrupt_waits_until_what_must_not_be_disturbed_is_done() -> None:
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell's background jobs begin with SIGINT ignored
+    try:
+        check_that_an_interrupt_waits()
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+def check_that_an_interrupt_waits() -> None:
     done = []
 
     def work() -> None:
