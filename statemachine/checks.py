@@ -29,9 +29,9 @@ class StepChecker:
         self._restored: GroupMachine | None = None
 
     def __call__(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+        restored, self._restored = self._restored, None
         self.validator.check(record, decisions, machine.state)
         check_timers(machine)
-        restored, self._restored = self._restored, None
         if restored is not None:
             check_restored(restored, record, decisions, machine)
         if self._restore_every and self.validator.steps % self._restore_every == 0:

@@ -308,6 +308,8 @@ class Context:
         self.note(Move(task=task, source=source, destination=member.member_id, state="cancelled", reason=reason))
 
     def _lose(self, member: MemberState, task: TaskId) -> None:
+        if not self.state.has_task(task):
+            return  # it was to be given up for good: should it come back, it is a new one
         self.state.homes[task] = member.member_id
         self.state.lost[task] = Lost(since_ms=self.state.now_ms)
 

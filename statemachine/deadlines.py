@@ -70,12 +70,10 @@ def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
     warmup = member.warmup.get(key[1])
     if warmup is None:
         return None
-    movement = state.in_flight.get(key[1])
-    if movement is not None and movement.destination == key[0]:
-        if movement.state is MovementState.REVOKING:
-            return None  # decided: it gets the task when its source has let go
-    elif warmup.caught_up:
-        return None  # one that is awaited all the same has not said that it is ready, and its assignor wants that word
+    if warmup.caught_up:
+        movement = state.in_flight.get(key[1])
+        if movement is None or movement.destination != key[0] or movement.state is MovementState.REVOKING:
+            return None  # one that is awaited all the same has not said that it is ready, and its assignor wants that word
     return min(warmup.improved_ms, warmup.looked_ms) + knobs.warmup_stall_ms
 
 

@@ -45,6 +45,12 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
     state = context.state
     warmup = member.warmup[task]
     lag = known_lag(member.lags.get(task))
+    if state.is_handed_over(member, task):
+        # It gets the task however slow it is, and nothing is in its place sooner. Should that be called off, it has stalled a whole time later.
+        warmup.looked_lag, warmup.looked_ms = lag, state.now_ms
+        warmup.improved_ms = state.now_ms
+        context.deadlines.watch(Timer.STALL, (member.member_id, task))
+        return
     nearer = 0 if lag is None or warmup.looked_lag is None else warmup.looked_lag - lag
     progress = Progress(nearer, state.now_ms - warmup.looked_ms)
     if state.now_ms - warmup.improved_ms >= state.knobs.warmup_stall_ms:

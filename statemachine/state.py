@@ -427,6 +427,11 @@ class GroupState:
         destination = self.members[movement.destination]
         return (movement.destination,) if task in destination.warmup or task in destination.standby else ()
 
+    def is_handed_over(self, member: MemberState, task: TaskId) -> bool:
+        """Whether the member gets the task as soon as whoever runs it has let go: that is decided (PROTOCOL D3, D9)."""
+        movement = self.in_flight.get(task)
+        return task in member.regains or (movement is not None and movement.destination == member.member_id and movement.state.value == "revoking")
+
     def member_phase(self, member: MemberState) -> MemberPhase:
         if member.revoking:
             return MemberPhase.UNREVOKED

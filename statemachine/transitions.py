@@ -78,10 +78,8 @@ def _give_back_slots(context: Context) -> None:
     warmups: list[tuple[bool, int, TaskId, str]] = []
     for member_id, member in state.members.items():
         for task in member.warmup:
-            movement = state.in_flight.get(task)
-            handing_over = movement is not None and movement.destination == member_id and movement.state.value == "revoking"
             lag = known_lag(member.lags.get(task))
-            warmups.append((not handing_over, FURTHEST if lag is None else lag, task, member_id))
+            warmups.append((not state.is_handed_over(member, task), FURTHEST if lag is None else lag, task, member_id))
     used: dict[str, int] = {}
     kept = 0
     for may_end, _, task, member_id in sorted(warmups):
@@ -428,21 +426,20 @@ def _note_progress(context: Context, member: MemberState, *, declared: frozenset
     """
     state = context.state
     for task in declared:
-        if (task in member.warmup or task in member.incoming) and not _is_handed_to(state, member, task):
+        if (task in member.warmup or task in member.incoming) and not state.is_handed_over(member, task):
             context.causes.add("ready")
     acceptable = state.acceptable_lag(member)
     for task, warmup in sorted(member.warmup.items()):
         lag = known_lag(member.lags.get(task))
-        caught_up = member.is_caught_up(task, acceptable)
-        if caught_up and not warmup.caught_up:
+        before, warmup.caught_up = warmup.caught_up, member.is_caught_up(task, acceptable)
+        if warmup.caught_up and not before:
             state.backoffs.pop((task, member.member_id), None)
             member.slot_backoff = None
             context.causes.add("ready")
-        elif warmup.caught_up and not caught_up:
+        elif before and not warmup.caught_up:
             warmup.improved_ms = warmup.looked_ms = state.now_ms  # it fell behind again: its time to stall begins anew
             warmup.looked_lag = lag
             context.deadlines.watch(Timer.STALL, (member.member_id, task))
-        warmup.caught_up = caught_up
         if warmup.looked_lag is None and lag is not None:
             warmup.looked_lag, warmup.looked_ms = lag, state.now_ms
         if lag is not None and (warmup.best_lag is None or lag < warmup.best_lag):
@@ -468,11 +465,6 @@ def _note_progress(context: Context, member: MemberState, *, declared: frozenset
 
 def _has_copy(member: MemberState, task: TaskId) -> bool:
     return task in member.lags or task in member.ready
-
-
-def _is_handed_to(state: GroupState, member: MemberState, task: TaskId) -> bool:
-    movement = state.in_flight.get(task)
-    return movement is not None and movement.destination == member.member_id and movement.state.value == "revoking"
 
 
 def _cancel_drain(context: Context, member: MemberState, cause: str) -> None:

@@ -132,6 +132,20 @@ def test_a_checkpoint_waits_for_the_decisions_up_to_it() -> None:
     assert lead.recovery_offset == lead.groups["b"].from_offset  # which has none
 
 
+def test_checkpoint_of_a_group_that_was_taken_over_waits_for_nothing_new() -> None:
+    """All that was decided up to the checkpoint it began with stands in the log."""
+    first = PartitionLead()
+    folded(first, history())
+    first.take_checkpoint("a")
+    number = first.groups["a"].machine.state.number
+    checkpoint = first.acknowledged("a", number)[-1]
+    second = PartitionLead(first.position, opened=history()[0])
+    second.restore(checkpoint)
+    assert second.groups["a"].last_published == number
+    second.take_checkpoint("a")
+    assert [each.number for each in second.acknowledged("a", 0)] == [number]
+
+
 def test_a_published_hash_of_another_form_is_passed_and_counted_and_nothing_else_is() -> None:
     whole = PartitionLead()
     decisions = folded(whole, history())
