@@ -161,15 +161,15 @@ class PartitionLead:
         elif identity not in (known, OTHER_FORM):
             self._halt(group, self.position, "published_differs", f"decision {number} is published twice, and the copies differ")
 
-    def group(self, name: str) -> GroupLead:
-        """The lead of a group, which begins here if it was not known."""
+    def group(self, name: str, at_offset: int | None = None) -> GroupLead:
+        """The lead of a group; one that was not known begins at the fact `at_offset` (None: at the next one)."""
         group = self.groups.get(name)
         if group is None:
             machine = self._make_machine(None)
             if self._opened is not None:
                 machine.step(self._opened)
             group = self.groups[name] = GroupLead(name, machine)
-            group.from_offset = self.position
+            group.from_offset = self.position if at_offset is None else at_offset
         return group
 
     # Folding
@@ -188,7 +188,7 @@ class PartitionLead:
             return []
         if not record.group:
             return []
-        group = self.group(record.group)
+        group = self.group(record.group, record.offset)
         machine = group.machine
         if group.halted is not None or record.offset <= machine.state.last_offset:
             return []
@@ -220,7 +220,7 @@ class PartitionLead:
     def pass_over(self, group_name: str, offset: int, code: str, problem: str) -> None:
         """The next fact cannot be read by this build: its group halts, because another build may read it (PROTOCOL L6)."""
         self._take_place(offset)
-        group = self.group(group_name)
+        group = self.group(group_name, offset)
         if group.halted is None and offset > group.machine.state.last_offset:
             self._halt(group, offset, code, problem)
 

@@ -211,6 +211,29 @@ def test_a_fact_that_cannot_be_read_halts_its_group_and_another_build_goes_on() 
     assert lead.fold(make_record("b", lead.position, 10**6, MemberLeft(member_id="x", incarnation=1)), 0)
 
 
+@pytest.mark.parametrize("is_readable", [True, False])
+def test_group_that_halts_at_its_first_fact_is_needed_from_that_fact_on(is_readable: bool) -> None:
+    lead = PartitionLead()
+    folded(lead, history())
+    for name in ("a", "b"):
+        lead.take_checkpoint(name)
+        for checkpoint in lead.acknowledged(name, lead.groups[name].machine.state.number):
+            lead.stored(checkpoint)
+    first = lead.position
+    assert lead.recovery_offset > 1
+    if is_readable:
+        lead.fold(make_record("c", first, 0, attrs.evolve(CONFIG, assignor="of_a_newer_build")), 0)
+    else:
+        lead.pass_over("c", first, "event_unknown", "kind 77")
+    assert lead.groups["c"].halted is not None
+    for offset in range(first + 1, first + 5):
+        lead.fold(make_record("a", offset, 0, ProbingTick()), 0)
+    lead.take_checkpoint("a")
+    for checkpoint in lead.acknowledged("a", lead.groups["a"].machine.state.number):
+        lead.stored(checkpoint)
+    assert lead.groups["c"].recovery_offset == first
+
+
 def test_a_tick_is_asked_for_once_and_again_when_it_was_folded() -> None:
     lead = PartitionLead()
     folded(lead, history())
