@@ -23,8 +23,8 @@ from os import PathLike
 from typing import Any
 
 from events.log import Log, PartitionedLog, open_log
+from events.records import Entry
 from replay.advice import Advice, advise, front
-from replay.refold import Entry
 from replay.sweep import grid, read_configurations
 from replay.timeline import Timeline, build_timeline, render_page, render_picture
 from replay.verify import Verdict, Verification

@@ -189,6 +189,12 @@ def has_appended_fields(kind: int, version: int, payload: bytes) -> bool:
     return length > len(attrs.fields(known.shape))
 
 
+def is_known(kind: int, version: int, payload: bytes) -> bool:
+    """Whether this build knows all that an event of this kind and version may say; found without decoding it."""
+    known = _BY_CODE.get(kind)
+    return known is not None and 1 <= version <= known.version and not has_appended_fields(kind, version, payload)
+
+
 def is_binding(kind: int) -> bool:
     """Whether a decision of this kind, known or not, orders an incarnation to do something."""
     return FIRST_DECISION_KIND <= kind < FIRST_INFORMATIONAL_KIND and kind not in INFORMATIONAL_KINDS
@@ -245,9 +251,9 @@ def _decode(kind: int, version: int, payload: bytes, *, with_appended: bool) -> 
 def _unknown(kind: int, version: int) -> UnknownEventError:
     known = _BY_CODE.get(kind)
     if known is None:
-        return UnknownEventError(kind, version, f"event kind {kind} is not known to this build; read it with the newer one that wrote it")
+        return UnknownEventError(kind, version, f"event kind {kind}, version {version}, is not known to this build; upgrade to the one that wrote it")
     versions = f"{known.shape.__name__} version {version} is not known to this build, which reads 1 to {known.version}"
-    return UnknownEventError(kind, version, f"{versions}; read it with the newer one that wrote it")
+    return UnknownEventError(kind, version, f"{versions}; upgrade to the one that wrote it")
 
 
 def decode_lenient(kind: int, version: int, payload: bytes) -> Fact:
@@ -345,4 +351,4 @@ def _versioned(kind: int, version: int) -> _Kind | None:
 
 
 def _unknown_name(name: object) -> UnknownEventError:
-    return UnknownEventError(-1, 0, f"event kind {name!r:.80} is not known to this build; read it with the newer one that wrote it")
+    return UnknownEventError(-1, 0, f"event kind {name!r:.80} is not known to this build; upgrade to the one that wrote it")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import attrs
 
 from events.decisions import Decision
+from events.errors import UnknownKindError
 from events.facts import Fact
 
 
@@ -37,6 +38,38 @@ class DecisionRecord:
     index: int
     fact_checksum: int
     decision: Decision
+
+
+@attrs.frozen(slots=True, kw_only=True)
+class UnreadRecord:
+    """A fact or a decision that is whole by its checksum and of a kind or version that this build does not know: its group's trouble alone.
+
+    `partition`: None where a log does not say which it is of. `offset`: of the fact; of a decision, that of the fact that caused it. `number`: of the
+    decision; None: it is a fact. `problem`: what is not known, with the fix.
+    """
+
+    group: str
+    partition: int | None
+    offset: int
+    number: int | None
+    kind: int
+    version: int
+    problem: str
+
+    def must_not_be_of(self, group: str | None) -> None:
+        """Raises UnknownKindError when it is of `group` (None: any): what follows in that group depends on it."""
+        if group in (None, self.group):
+            raise self.error()
+
+    def error(self) -> UnknownKindError:
+        """What ends the reading of this group."""
+        what = "" if self.number is None else f"decision {self.number}: "
+        where = "" if self.partition is None else f"partition {self.partition}, "
+        return UnknownKindError(self.offset, f"{where}group {self.group!r}: {what}{self.problem}")
+
+
+Entry = Record | DecisionRecord | UnreadRecord
+"""What a log is read as: facts, each followed by the decisions it caused, in stored order."""
 
 
 @attrs.frozen(slots=True)

@@ -31,7 +31,7 @@ from events.facts import (
     TasksRevoked,
     TopologyDeclared,
 )
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record, UnreadRecord
 from events.tasks import Lag, TaskId
 from replay.wording import groups_text
 
@@ -345,9 +345,12 @@ class ExogenousReader:
         self._reading = _Reading(group)
         self._others: set[str] = set()
 
-    def take(self, record: Record | DecisionRecord) -> None:
-        """Raises InputError for several groups of which none was named."""
-        if isinstance(record, DecisionRecord):
+    def take(self, record: Entry) -> None:
+        """Raises InputError for several groups of which none was named, UnknownKindError for what a newer build wrote in the group."""
+        if isinstance(record, UnreadRecord):
+            record.must_not_be_of(self._group)
+            self._others.add(record.group)
+        elif isinstance(record, DecisionRecord):
             if self._group is None or record.group == self._group:
                 self._reading.decision(record)
         elif self._group is None or record.group in ("", self._group):
@@ -389,7 +392,7 @@ class ExogenousReader:
 
 
 def read_exogenous(
-    records: Iterable[Record | DecisionRecord], *, group: str | None = None, announce_closes: bool | None = True
+    records: Iterable[Entry], *, group: str | None = None, announce_closes: bool | None = True
 ) -> Exogenous:
     """What the outside did, from a log of one group (or of several, when `group` names one).
 

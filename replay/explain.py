@@ -14,9 +14,10 @@ import attrs
 from assignors import registry
 from assignors.problem import LoadBalance, Movement, MovementState, Plan
 from events.errors import InputError
+from events.records import Entry
 from events.tasks import TaskId
 from replay.chronicle import Candidate, Chronicle, Interval, MoveStory, candidates
-from replay.refold import Entry, Refold
+from replay.refold import Refold
 from replay.show import TaskRow, task_rows
 from replay.wording import cause_text, clock_text, counted, lag_form, lag_text, reason_text, share_text, span_text
 from statemachine import leader

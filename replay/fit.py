@@ -22,7 +22,7 @@ import attrs
 
 from events.decisions import MemberAssigned, MemberAssignedPart
 from events.facts import AssignmentObserved, GroupConfigured, LagReported, LogOpened, MemberJoined, PartitionsObserved, TaskReady, TopologyDeclared
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record, UnreadRecord
 from events.tasks import Lag, LagSentinel, TaskId
 from replay.exogenous import read_manifest
 from replay.wording import counted
@@ -167,10 +167,13 @@ class Fitting:
         self.last: dict[tuple[str, int], _Copies] = {}
         self.now_ms = 0
 
-    def take(self, record: Record | DecisionRecord) -> None:
+    def take(self, record: Entry) -> None:
+        """Raises UnknownKindError for what a newer build wrote in the group."""
         if self.group is not None and record.group not in ("", self.group):
             return
-        if isinstance(record, DecisionRecord):
+        if isinstance(record, UnreadRecord):
+            record.must_not_be_of(self.group)
+        elif isinstance(record, DecisionRecord):
             self._decision(record)
         else:
             self._fact(record)
@@ -321,7 +324,7 @@ class Fitting:
             )
 
 
-def fit(records: Iterable[Record | DecisionRecord]) -> Fit:
+def fit(records: Iterable[Entry]) -> Fit:
     """Restore speed of the members of one group's log and write rates of its changelogs; one pass, facts and decisions in stored order."""
     fitting = Fitting()
     for record in records:

@@ -10,11 +10,11 @@ from typing import Any
 
 import attrs
 
+from events.records import Entry
 from replay.cluster.measures import Costs, Life, Notes
 from replay.cluster.world import Ownership
 from replay.exogenous import Exogenous, ExogenousReader, Window
 from replay.fit import Fit, Fitting
-from replay.refold import Entry
 from replay.timeline.build import Timeline, build_timeline
 from replay.totals import in_all
 

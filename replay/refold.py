@@ -15,12 +15,9 @@ from assignors import registry
 from assignors.problem import AssignmentProblem, Assignor, Plan, WrappedAssignor
 from events.errors import InputError
 from events.facts import LogOpened
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record, UnreadRecord
 from replay.wording import groups_text
 from statemachine.machine import GroupMachine, Load
-
-Entry = Record | DecisionRecord
-"""What a log is read as: facts, each followed by the decisions it caused, in stored order."""
 
 MOST_UNCOMPARED = 100_000
 """Recomputed decisions kept until the log's own copy of them comes by: a worker that is this far behind its facts is not compared."""
@@ -104,6 +101,14 @@ class Refold:
                 continue
             if until_offset is not None and entry.offset > until_offset:
                 break
+            if isinstance(entry, UnreadRecord):
+                if entry.number is None:
+                    entry.must_not_be_of(self._group)
+                    last_offset = entry.offset
+                    others.add(entry.group)
+                elif entry.group == self._group and self.differs_at is None:
+                    self.differs_at = entry.offset
+                continue
             last_offset = entry.offset
             if isinstance(entry.event, LogOpened):
                 self.opened = entry.event

@@ -8,8 +8,9 @@ from typing import Any
 import attrs
 
 from assignors import registry
+from events.records import Entry
 from events.tasks import Lag, TaskId
-from replay.refold import Entry, Refold
+from replay.refold import Refold
 from replay.wording import lag_form
 from statemachine.machine import GroupMachine, Load
 from statemachine.state import GroupState, MemberState

@@ -28,9 +28,8 @@ from events import codec
 from events.decisions import AssignmentIssued, AssignmentProposed, Checkpointed, Decision
 from events.errors import GroupHalted, InputError, LogError
 from events.facts import LogOpened
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record, UnreadRecord
 from replay.differences import Difference, differences
-from replay.refold import Entry
 from statemachine.machine import GroupMachine, Load
 from statemachine.snapshots import is_of_another_form
 
@@ -169,9 +168,9 @@ class Verification:
 def verify(entries: Iterable[Entry], *, load: Load = registry.load, advance: Callable[[int], None] = lambda records: None) -> Verification:
     """Refolds and compares every group of a log.
 
-    `entries`: facts and decisions in stored order, as `events.log` reads them; what their reader raises (damage, a gap, an unknown kind) ends the
-    pass and is in the answer; so is a log without any record. `load`: as for GroupMachine. `advance`: told the number of records read since it was
-    last called.
+    `entries`: facts and decisions in stored order, as `events.log` reads them. What a newer build wrote ends the verification of its group alone.
+    What their reader raises (damage, a gap) ends the pass and is in the answer; so is a log without any record. `load`: as for GroupMachine.
+    `advance`: told the number of records read since it was last called.
     """
     groups: dict[str, GroupVerifier] = {}
     opened: Record | None = None
@@ -183,7 +182,9 @@ def verify(entries: Iterable[Entry], *, load: Load = registry.load, advance: Cal
             records += 1
             if records % 256 == 0:
                 advance(256)
-            if isinstance(entry, DecisionRecord):
+            if isinstance(entry, UnreadRecord):
+                _group(groups, entry.group, opened, load).cannot_go_on(entry.offset, str(entry.error()))
+            elif isinstance(entry, DecisionRecord):
                 _group(groups, entry.group, opened, load).stored(entry)
             elif isinstance(entry.event, LogOpened):
                 opened, log_id = entry, entry.event.log_id

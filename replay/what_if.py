@@ -15,10 +15,10 @@ import attrs
 from events.errors import EquipoiseError, GroupHalted, InputError
 from events.facts import GroupConfigured
 from events.knobs import Knobs
+from events.records import Entry
 from replay.cluster import MemorySink, RestoreModel
 from replay.exogenous import Exogenous
 from replay.recording import METRICS, Metrics, Recording, mean, metrics_of, read_recording
-from replay.refold import Entry
 from replay.simulate import Simulation, SimulationResult, configuration, simulate
 from replay.simulate_kafka import ASSIGNOR as KAFKA
 from replay.simulate_kafka import kafka_configuration, simulate_kafka

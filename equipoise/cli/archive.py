@@ -18,6 +18,7 @@ from equipoise.output import same_place
 from events.errors import InputError
 from events.log import Log, is_archive_location, open_log
 from events.log.stored import StoredLog
+from events.records import UnreadRecord
 from replay.wording import counted
 
 if TYPE_CHECKING:
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 Advance = Callable[[int], None]
 _ROUND_S = 2.0
 _FACTS_A_FILE = 100_000
+EXIT_UNREAD = 1
 
 
 @attrs.define
@@ -33,6 +35,7 @@ class _Done:
     facts: int = 0
     decisions: int = 0
     waiting: int = 0
+    unread: list[UnreadRecord] = attrs.field(factory=list)
     next_offsets: dict[int, int] = attrs.field(factory=dict)
     """Partition -> offset of the next fact to copy."""
 
@@ -43,10 +46,12 @@ class _Done:
     "--to", "location", required=True, metavar="LOG2", help="The file (group.db) or archive (archive/); one that holds LOG's beginning is continued."
 )
 @click.option("--follow", is_flag=True, help="Go on with what comes, until interrupted.")
-def archive(screen: Screen, log: Log, location: str, follow: bool) -> None:
+def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
     """Copies facts and decisions of LOG into a file, or into a Parquet archive, that every other command reads. It may be killed at any moment; the
     next run goes on from there. Of a log in Kafka (kafka://host:port[/prefix][?partition=N]) facts whose decisions may not all be written yet wait
     for the next run. A file holds one partition, an archive all.
+
+    Exit code 1: all was copied, byte for byte, and the records of some group are of a kind or version that this build cannot read.
 
     \b
     Examples:
@@ -79,8 +84,11 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> None:
         "next_offset": offsets[0][1] if len(offsets) == 1 else None,
         "next_offsets": [{"partition": each, "offset": offset} for each, offset in offsets],
         "waiting": done.waiting,
+        "unread": [attrs.asdict(each) for each in done.unread],
     }
-    screen.answer(document, told + waiting)
+    unread = [f"copied, and not readable by this build: {each.error()}" for each in done.unread]
+    screen.answer(document, told + waiting, *unread)
+    return EXIT_UNREAD if unread else 0
 
 
 def _round(log: Log, location: str, done: _Done, advance: Advance) -> None:
@@ -91,13 +99,12 @@ def _round(log: Log, location: str, done: _Done, advance: Advance) -> None:
         _from_kafka(log, location, done, advance)
     elif isinstance(log, StoredLog):
         from events.log.copying import copy_log
-        from events.log.parquet.log import ArchiveLog
 
         with open_log(location, "a") as target:
-            assert isinstance(target, StoredLog | ArchiveLog), "no other form of log can be appended to"
             copied = copy_log(log, target, advance=advance)
         done.facts, done.decisions = done.facts + copied.facts, done.decisions + copied.decisions
         done.next_offsets[0] = copied.position
+        done.unread += copied.unread
     else:
         raise InputError(f"{log.location}: is an archive already; archive copies logs in Kafka (kafka://host:port[/prefix]) and in files (group.db)")
 
@@ -111,12 +118,14 @@ def _from_kafka(log: KafkaLog, location: str, done: _Done, advance: Advance) -> 
             archived = archive(log, target, advance=advance)
         done.facts, done.decisions, done.waiting = done.facts + archived.facts, done.decisions + archived.decisions, archived.waiting
         done.next_offsets[log.only_partition()] = archived.position
+        done.unread += archived.unread
         return
     for partition in log.partitions():
         with KafkaLog(log.location_of(partition)) as source, open_log(f"{location}?partition={partition}", "a") as target:
             archived = archive(source, target, facts_a_transaction=_FACTS_A_FILE, advance=advance)
         done.facts, done.decisions, done.waiting = done.facts + archived.facts, done.decisions + archived.decisions, done.waiting + archived.waiting
         done.next_offsets[partition] = archived.position
+        done.unread += archived.unread
 
 
 @command("compact", short_help="Merge the small files of a Parquet archive.")

@@ -37,8 +37,9 @@ MEASURES = (
     help="One to compare, with options of its own; may be repeated. Default: all there are.",
 )
 @click.option("--set", "settings", multiple=True, metavar="KNOB=VALUE", help="A setting for all of them, as num_standbys=1; may be repeated.")
+@click.option("--group", metavar="GROUP", help="Which group of each LOG; needed when one holds several.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of network delays and other chances.")
-def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], settings: tuple[str, ...], seed: int) -> None:
+def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], settings: tuple[str, ...], group: str | None, seed: int) -> None:
     """Plays what the outside did in each LOG (default: the recorded runs that come with equipoise) against the simulated cluster, once for each
     assignor, and shows what each cost in all marked windows, beside what was measured when the run was recorded.
 
@@ -51,7 +52,9 @@ def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], setti
     from equipoise.compare import all_contenders, cost_of, recorded_cost, recorded_runs, rows_of, run_of  # loads the solver
 
     contenders = [contender_of(name) for name in names] or all_contenders()
-    runs = [run_of(str(log.location), log) for log in logs] or list(recorded_runs())
+    if group is not None and not logs:
+        raise InputError("--group: name a LOG that holds it; the recorded runs have one group each")
+    runs = [run_of(str(log.location), log, group=group) for log in logs] or list(recorded_runs())
     costs: list[Cost] = []
     for run in runs:
         overrides = overridden(run.exogenous.start.config.knobs, settings)

@@ -14,7 +14,7 @@ from equipoise.cli.screen import Screen
 from events.errors import FieldError, InputError
 from events.knobs import Knobs
 from events.log import Log, PartitionedLog, open_log
-from events.records import DecisionRecord, Record
+from events.records import Entry
 from events.tasks import TaskId, parse_task
 
 
@@ -53,7 +53,7 @@ OFFSET = click.IntRange(min=0)
 """A fact's offset."""
 
 
-def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iterator[Record | DecisionRecord]:
+def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iterator[Entry]:
     """Every record of `log` in stored order, under a progress bar. Of a log with several partitions, and a `group`: those in its partition."""
     records = log.read()
     if group is not None and isinstance(log, PartitionedLog):

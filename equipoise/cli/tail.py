@@ -14,7 +14,7 @@ from equipoise.cli.screen import Screen
 from events import codec
 from events.errors import InputError
 from events.log import Log
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record, UnreadRecord
 from replay.wording import clock_text
 
 _ROUND_S = 0.5
@@ -35,14 +35,14 @@ def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, f
       equipoise tail kafka://127.0.0.1:9092 --follow
       equipoise tail group.db -n 100 --group orders
     """
-    last: deque[Record | DecisionRecord] = deque(maxlen=lines)
+    last: deque[Entry] = deque(maxlen=lines)
     position = begin = 0
     numbers: dict[str, int] = {}
     for entry in log.read(group=group):
-        if isinstance(entry, Record):
-            position = max(position, entry.offset + 1)
+        if _number(entry) is None:
+            position = max(position, _offset(entry) + 1)
         else:
-            begin = max(begin, entry.caused_by)
+            begin = max(begin, _offset(entry))
         if _is_wanted(entry, numbers, facts=facts):
             last.append(entry)
     for entry in last:
@@ -53,41 +53,60 @@ def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, f
         try:
             entries = log.read(begin, group=group)
             for entry in entries:
-                if isinstance(entry, Record):
-                    if entry.offset < position:
+                if _number(entry) is None:
+                    if _offset(entry) < position:
                         continue
-                    position = entry.offset + 1
+                    position = _offset(entry) + 1
                 else:
-                    begin = max(begin, entry.caused_by)
+                    begin = max(begin, _offset(entry))
                 if _is_wanted(entry, numbers, facts=facts):
                     _print(screen, entry)
         except InputError as error:
             raise InputError(f"--follow: {error}") from None
 
 
-def _is_wanted(entry: Record | DecisionRecord, numbers: dict[str, int], *, facts: bool) -> bool:
+def _number(entry: Entry) -> int | None:
+    """Of a decision; None: it is a fact."""
+    return None if isinstance(entry, Record) else entry.number
+
+
+def _offset(entry: Entry) -> int:
+    """Of the fact, or of the fact that caused the decision."""
+    return entry.caused_by if isinstance(entry, DecisionRecord) else entry.offset
+
+
+def _is_wanted(entry: Entry, numbers: dict[str, int], *, facts: bool) -> bool:
     """Each decision once: a second copy says nothing new."""
-    if isinstance(entry, Record):
+    number = _number(entry)
+    if number is None:
         return facts
-    if entry.number <= numbers.get(entry.group, 0):
+    if number <= numbers.get(entry.group, 0):
         return False
-    numbers[entry.group] = entry.number
+    numbers[entry.group] = number
     return True
 
 
-def _print(screen: Screen, entry: Record | DecisionRecord) -> None:
-    event = entry.event if isinstance(entry, Record) else entry.decision
-    form = codec.to_json(event)
+def _print(screen: Screen, entry: Entry) -> None:
+    if isinstance(entry, UnreadRecord):
+        form = {"kind": codec.kind_name(entry.kind), "event": {"version": entry.version, "problem": entry.problem}}
+    else:
+        form = codec.to_json(entry.event if isinstance(entry, Record) else entry.decision)
+    number, offset = _number(entry), _offset(entry)
+    append_ms = entry.append_ms if isinstance(entry, Record) else None
     if screen.json:
-        if isinstance(entry, Record):
-            place = {"group": entry.group, "offset": entry.offset, "append_ms": entry.append_ms, "number": None, "caused_by": None}
-        else:
-            place = {"group": entry.group, "offset": None, "append_ms": None, "number": entry.number, "caused_by": entry.caused_by}
+        is_fact = number is None
+        place = {
+            "group": entry.group,
+            "offset": offset if is_fact else None,
+            "append_ms": append_ms,
+            "number": number,
+            "caused_by": None if is_fact else offset,
+        }
         click.echo(json.dumps({**place, **form}, ensure_ascii=False))
         return
     said = f"{form['kind']} {json.dumps(form['event'], ensure_ascii=False)}"
     said = said if len(said) <= _MOST_CHARS else f"{said[:_MOST_CHARS]} ..."
-    if isinstance(entry, Record):
-        click.echo(f"#{entry.offset} {clock_text(entry.append_ms)} {entry.group} {said}")
+    if number is not None:
+        click.echo(f"-> {number} (#{offset}) {entry.group} {said}")
     else:
-        click.echo(f"-> {entry.number} (#{entry.caused_by}) {entry.group} {said}")
+        click.echo(f"#{offset} {'' if append_ms is None else clock_text(append_ms) + ' '}{entry.group} {said}")

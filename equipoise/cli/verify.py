@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator, Sequence
+from itertools import chain
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +15,8 @@ from equipoise.cli.screen import Screen, Table
 from events import codec
 from events.errors import InputError
 from events.log import Log, open_log
-from replay.wording import clock_text, counted
+from events.records import Entry
+from replay.wording import clock_text, counted, groups_text
 
 if TYPE_CHECKING:
     from replay.verify import Divergence, Verification
@@ -25,26 +28,38 @@ _MOST_CHARS = 600
 
 @command("verify", short_help="Does a log replay to the byte? Shows the first divergence if not.")
 @click.argument("log", type=LOG)
-def verify(screen: Screen, log: Log) -> int:
+@click.option("--group", "names", metavar="GROUP", multiple=True, help="Only this group; may be repeated. Default: every group.")
+def verify(screen: Screen, log: Log, names: tuple[str, ...]) -> int:
     """Refolds every group of LOG with the machine that decides live, recomputes each decision and compares it with the stored one, byte for byte.
 
     Exit code 0: identical. 1: the first divergence is shown, with the fact, both decisions and what they make different. 2: it cannot be verified
-    (a damaged record, or another build's assignor or solver), with the offset on stderr. Facts at the end that were not answered yet are no
-    divergence.
+    (a damaged record, or another build's assignor, solver or events), with the offset on stderr; of several groups, the others are verified all
+    the same. Facts at the end that were not answered yet are no divergence.
 
     \b
     Examples:
       equipoise verify group.db
+      equipoise verify archive/ --group orders --group clicks
       equipoise verify --json group.jsonl | jq .verdict
     """
     from replay.verify import verify  # loads the solver
 
     with open_log(log.location, check_structure=True) as checked, screen.progress("verifying", checked.count()) as advance:
-        verification = verify(checked.read(), advance=advance)
+        verification = verify(_entries(checked, names), advance=advance)
+        missing = sorted(set(names) - {each.group for each in verification.groups}) if not verification.problem else []
+        if missing:
+            there = {entry.group for entry in checked.read() if entry.group}
+            raise InputError(f"--group: the log holds no fact of group {missing[0]!r}; {groups_text(there)}")
     screen.answer(verification.document(), *verification_parts(verification))
-    if verification.problems and verification.verdict.exit_code != 1:
-        raise InputError(verification.problems[0])
+    problems = verification.problems
+    if problems and verification.verdict.exit_code != 1:
+        raise InputError(problems[0] + (f" (and {counted(len(problems) - 1, 'other group')})" if len(problems) > 1 else ""))
     return verification.verdict.exit_code
+
+
+def _entries(log: Log, names: Sequence[str]) -> Iterator[Entry]:
+    """Of all groups, or of some, one after the other."""
+    return chain.from_iterable(log.read(group=name) for name in dict.fromkeys(names)) if names else log.read()
 
 
 def verification_parts(verification: Verification) -> list[str | Table]:
@@ -61,6 +76,7 @@ def verification_parts(verification: Verification) -> list[str | Table]:
     not_compared = sum(group.not_compared for group in groups)
     if not_compared:
         parts.append(f"not compared: {counted(not_compared, 'state hash', 'state hashes')} in a form of the state that this build does not write")
+    parts += [f"not verified from offset {group.offset} on: {group.problem}" for group in groups if group.problem]
     for group in groups:
         if group.divergence is not None:
             parts += divergence_parts(group.group, group.divergence)

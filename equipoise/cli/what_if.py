@@ -13,7 +13,7 @@ from equipoise.cli.screen import Screen, Table
 from equipoise.output import Kind, check_files, file_name, write_file
 from events.errors import EquipoiseError, InputError
 from events.log import Log
-from events.records import Record
+from events.records import DecisionRecord
 from replay.wording import counted, span_text
 
 if TYPE_CHECKING:
@@ -150,7 +150,8 @@ def _value(name: str, text: str) -> Any:
 
 def groups_of(screen: Screen, log: Log) -> list[str]:
     """Every group of the log, in rising order."""
-    names = {entry.group for entry in screen.track(log.read(), "looking for groups", log.count()) if isinstance(entry, Record) and entry.group}
+    entries = screen.track(log.read(), "looking for groups", log.count())
+    names = {entry.group for entry in entries if entry.group and not isinstance(entry, DecisionRecord)}
     if not names:
         raise InputError("the log holds no fact of any group; import or simulate one")
     return sorted(names)

@@ -22,9 +22,10 @@ from typing import Protocol, Self, runtime_checkable
 from events.errors import InputError
 from events.facts import Fact
 from events.log.jsonl import JsonLinesLog
+from events.log.rows import Row
 from events.log.sqlite import SqliteLog
 from events.log.stored import Mode
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record
 
 __all__ = ["JsonLinesLog", "Log", "Mode", "PartitionedLog", "SqliteLog", "is_archive_location", "open_log"]
 
@@ -38,7 +39,7 @@ class Log(Protocol):
     location: str
     """Where it is, for messages."""
 
-    def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Record | DecisionRecord]:
+    def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
         """Records in stored order, from the fact `from_offset` on.
 
         With `group`: the records of that group, and LogOpened. The others are checked all the same, but not decoded; of those in an archive
@@ -46,8 +47,10 @@ class Log(Protocol):
 
         A fact whose payload is unsound, though its checksum holds, comes as `Undecodable` (PROTOCOL L6).
 
-        Raises, each with the offset and before anything behind that is given out: GapError, RepeatError, UnknownKindError; DamagedError for bytes
-        that are not what was written. InputError when `from_offset` is beyond the end.
+        What a newer build wrote comes as `UnreadRecord`: the group's readers end there, those of other groups go on.
+
+        Raises, each with the offset and before anything behind that is given out: GapError, RepeatError; DamagedError for bytes that are not what
+        was written; UnknownKindError where the log itself is of a newer build. InputError when `from_offset` is beyond the end.
         """
         ...
 
@@ -69,6 +72,13 @@ class Log(Protocol):
 
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
         """Append decisions of the last fact, all or none. Raises GapError or RepeatError when they do not follow on; InputError."""
+        ...
+
+    def append_row(self, row: Row) -> bool:
+        """Append a row of another log as it is, byte for byte, whether this build can read it or not; returns whether it was not there already.
+
+        Raises what reading such a row raises: it must follow on.
+        """
         ...
 
     def transaction(self) -> AbstractContextManager[None]:
@@ -99,7 +109,7 @@ class Log(Protocol):
 class PartitionedLog(Protocol):
     """What a log that may have several partitions has besides: offsets count in each of them."""
 
-    def read_beside(self, group: str) -> Iterator[Record | DecisionRecord]:
+    def read_beside(self, group: str) -> Iterator[Entry]:
         """Everything in the partition that holds `group`."""
         ...
 

@@ -10,10 +10,9 @@ import attrs
 from events.errors import InputError, LogError
 from events.facts import LogOpened
 from events.log import Log
-from events.log.parquet.log import ArchiveLog
-from events.log.rows import DecisionRow, FactRow
+from events.log.rows import DecisionRow, FactRow, note_unread
 from events.log.stored import StoredLog
-from events.records import Record
+from events.records import Record, UnreadRecord
 
 _ROWS_A_TRANSACTION = 200_000
 
@@ -26,15 +25,18 @@ class Copied:
     decisions: int
     position: int
     """Offset of the next fact to copy."""
+    unread: tuple[UnreadRecord, ...]
+    """Of each group the first record copied that this build cannot read."""
 
 
-def copy_log(source: StoredLog, target: StoredLog | ArchiveLog, *, advance: Callable[[int], None] = lambda records: None) -> Copied:
+def copy_log(source: StoredLog, target: Log, *, advance: Callable[[int], None] = lambda records: None) -> Copied:
     """Copies what is in `source` and not yet in `target`, which is open for appending.
 
     Killed at any moment, it goes on where its last transaction ended. Raises InputError when `target` holds another log, and what reading raises.
     """
     _must_be_the_same(source, target)
     facts = decisions = 0
+    unread: dict[str, UnreadRecord] = {}
     rows = source.checked_rows(max(0, target.position() - 1))
     while True:
         seen = 0
@@ -42,10 +44,11 @@ def copy_log(source: StoredLog, target: StoredLog | ArchiveLog, *, advance: Call
             for row, _ in islice(rows, _ROWS_A_TRANSACTION):
                 seen += 1
                 if target.append_row(row):
+                    note_unread(row, source.partition, unread)
                     facts, decisions = facts + isinstance(row, FactRow), decisions + isinstance(row, DecisionRow)
         advance(seen)
         if not seen:
-            return Copied(facts=facts, decisions=decisions, position=target.position())
+            return Copied(facts=facts, decisions=decisions, position=target.position(), unread=tuple(unread.values()))
 
 
 def _must_be_the_same(source: Log, target: Log) -> None:

@@ -15,7 +15,7 @@ from events.decisions import Decision
 from events.errors import DamagedError, GapError, RepeatError, UnknownEventError, UnknownKindError, UnsoundError
 from events.facts import LogOpened, Undecodable
 from events.fields import INT64_MAX, MOST_TEXT_CHARS
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record, UnreadRecord
 
 LOG_OPENED = codec.kind_of(LogOpened)
 UNDECODABLE = codec.kind_of(Undecodable)
@@ -141,14 +141,48 @@ class Order:
         self.index += 1
 
     def record(self, row: Row) -> Record | DecisionRecord:
-        """The record of the row just taken. Raises UnknownKindError, and DamagedError for a decision that no constructor accepts.
+        """The record of the row just taken. Raises what `record_of` raises."""
+        return record_of(row, self.log_id, self.fact_checksum)
 
-        A fact that no constructor accepts is `Undecodable`: what its sender appended is stored well, and the group goes on (PROTOCOL L6).
-        """
-        event = _decode(row)
-        if isinstance(row, FactRow):
-            return Record(row.group, row.offset, row.append_ms, cast(Any, event), row.checksum)
-        return DecisionRecord(self.log_id, row.group, row.number, row.caused_by, row.index, self.fact_checksum, cast(Decision, event))
+    def entry(self, row: Row, partition: int | None) -> Entry:
+        """What a reading gives out for the row just taken. Raises what `entry_of` raises."""
+        return entry_of(row, self.log_id, self.fact_checksum, partition)
+
+
+def record_of(row: Row, log_id: str, fact_checksum: int) -> Record | DecisionRecord:
+    """The record of a row. `log_id`, `fact_checksum`: what a decision's row need not repeat.
+
+    A fact that no constructor accepts is `Undecodable`: what its sender appended is stored well, and the group goes on (PROTOCOL L6).
+    Raises UnknownKindError, and DamagedError for a decision that no constructor accepts.
+    """
+    event = _decode(row)
+    if isinstance(row, FactRow):
+        return Record(row.group, row.offset, row.append_ms, cast(Any, event), row.checksum)
+    return DecisionRecord(log_id, row.group, row.number, row.caused_by, row.index, fact_checksum, cast(Decision, event))
+
+
+def entry_of(row: Row, log_id: str, fact_checksum: int, partition: int | None) -> Entry:
+    """The record of a row, or an UnreadRecord for what a newer build wrote: other groups of the log can still be read.
+
+    Raises DamagedError; UnknownKindError for a LogOpened, which all groups depend on.
+    """
+    try:
+        return record_of(row, log_id, fact_checksum)
+    except UnknownKindError as error:
+        if row.group == "":
+            raise
+        offset, number = (row.offset, None) if isinstance(row, FactRow) else (row.caused_by, row.number)
+        return UnreadRecord(
+            group=row.group, partition=partition, offset=offset, number=number, kind=row.kind, version=row.version, problem=error.problem
+        )
+
+
+def note_unread(row: Row, partition: int | None, found: dict[str, UnreadRecord]) -> None:
+    """Puts into `found` the first row of each group that this build cannot read."""
+    if row.group and row.group not in found and not codec.is_known(row.kind, row.version, row.payload):
+        entry = entry_of(row, "", 0, partition)
+        assert isinstance(entry, UnreadRecord), "what is not known cannot be read"
+        found[row.group] = entry
 
 
 def _decode(row: Row) -> codec.Event:
@@ -160,6 +194,9 @@ def _decode(row: Row) -> codec.Event:
     except UnknownEventError as error:
         raise UnknownKindError(offset, str(error)) from None
     except UnsoundError as error:
+        if codec.has_appended_fields(row.kind, row.version, row.payload):
+            problem = f"{codec.kind_name(row.kind)} has fields that this build does not know; upgrade to the one that wrote it"
+            raise UnknownKindError(offset, problem) from None
         raise DamagedError(offset, f"{codec.kind_name(row.kind)} was stored unsound: {error}") from None
     if row.kind < codec.FIRST_DECISION_KIND and isinstance(row, DecisionRow):
         raise DamagedError(offset, f"{codec.kind_name(row.kind)}, a fact, stands as decision {row.number}")

@@ -13,7 +13,7 @@ from events.errors import DamagedError, EquipoiseError, GapError, InputError, Lo
 from events.facts import Fact
 from events.log.rows import LOG_OPENED, UNDECODABLE, DecisionRow, FactRow, Order, Row, is_count, is_group
 from events.log.storage import is_out_of_space, reason_of
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record
 
 Mode = Literal["r", "w", "a"]
 
@@ -38,6 +38,9 @@ def failed_write(error: Exception) -> BrokenStoreError:
 
 class StoredLog(abc.ABC):
     """A log that stores rows in order. See `events.log.Log` for what its methods promise."""
+
+    partition: int | None = None
+    """Which one of its log this is; None: it does not say."""
 
     def __init__(self, location: str, mode: Mode) -> None:
         self.location = location
@@ -86,21 +89,21 @@ class StoredLog(abc.ABC):
 
     # ------------------------------------------------------------------------------------------------------------ reading
 
-    def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Record | DecisionRecord]:
+    def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
         """Records in stored order, from the fact `from_offset` on. See `events.log.Log.read`."""
         self._must_be_open()
         if not is_count(from_offset):
             raise InputError(f"{self.location}: {from_offset!r} is no offset; offsets are whole numbers from 0")
         return self._read(from_offset, group)
 
-    def _read(self, from_offset: int, group: str | None) -> Iterator[Record | DecisionRecord]:
+    def _read(self, from_offset: int, group: str | None) -> Iterator[Entry]:
         any_row = False
         for row, order in self.checked_rows(from_offset):
             any_row = True
             if isinstance(row, FactRow) and row.belongs_to_no_group:
                 continue
             if group is None or row.group == group or row.group == "":
-                yield order.record(row)
+                yield order.entry(row, self.partition)
         if from_offset and not any_row and from_offset != self.position():
             raise InputError(f"{self.location}: begins at offset 0 and its next fact gets {self.position()}; {from_offset} is beyond that")
 
@@ -189,10 +192,7 @@ class StoredLog(abc.ABC):
                 self._store(row)
 
     def append_row(self, row: Row) -> bool:
-        """Append a row of another log as it is, or nothing when it is there already; returns whether it was appended.
-
-        Raises what reading such a row raises: it must follow on.
-        """
+        """Append a row of another log as it is, or nothing when it is there already. See `events.log.Log.append_row`."""
         self._must_append()
         order = self._order
         if isinstance(row, FactRow):
@@ -203,7 +203,7 @@ class StoredLog(abc.ABC):
             return False
         with self.transaction():
             order.take(row)
-            order.record(row)
+            order.entry(row, self.partition)
             self._store(row)
         return True
 

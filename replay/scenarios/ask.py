@@ -13,9 +13,8 @@ from assignors.ranking import rank as rank_of
 from events.decisions import Checkpointed
 from events.errors import InputError, LogError
 from events.log import open_log
-from events.records import DecisionRecord
+from events.records import DecisionRecord, Entry
 from events.tasks import TaskId, parse_task
-from replay.refold import Entry
 from replay.scenarios.builds import DEFECTS
 from replay.scenarios.play import Play
 from replay.scenarios.registry import directive

@@ -11,7 +11,7 @@ import attrs
 
 from events.errors import DamagedError, EquipoiseError, InputError
 from events.log.parquet.log import ArchiveLog
-from replay.refold import Entry
+from events.records import Entry
 
 TASKS_A_CORE = 8
 """A task costs some 30 ms of Spark's own; with so many of them for each core the last one to end keeps no core waiting for long."""

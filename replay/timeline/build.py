@@ -15,10 +15,11 @@ from assignors import registry
 from assignors.situation import outside_shares, shares_of
 from events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, MemberExpired
 from events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, TopologyDeclared
+from events.records import Entry
 from events.tasks import TaskId
 from replay.chronicle import Chronicle, Condition, Interval, MoveStory
 from replay.exogenous import Window, marked_windows
-from replay.refold import Entry, Refold, Step
+from replay.refold import Refold, Step
 from statemachine.machine import Load
 from statemachine.state import GroupState
 

@@ -18,7 +18,7 @@ from typing import Any
 import attrs
 from pyspark.find_spark_home import _find_spark_home
 
-from replay.refold import Entry
+from events.records import Entry
 from replay.spark.groups import Unit, over_groups, units_of
 from replay.spark.session import session
 from replay.spark.verify import schema, verify_group

@@ -13,9 +13,10 @@ import attrs
 from events.errors import InputError, LogError
 from events.facts import LogOpened
 from events.log import Log
-from events.log.kafka.envelope import StoredDecision, decision_record
+from events.log.kafka.envelope import StoredDecision
 from events.log.kafka.log import KafkaLog
-from events.log.rows import FactRow
+from events.log.rows import FactRow, Row, note_unread
+from events.records import UnreadRecord
 
 _FACTS_A_TRANSACTION = 1_000
 
@@ -30,6 +31,8 @@ class Archived:
     """Offset of the next fact to copy."""
     waiting: int
     """Facts that are there and not settled yet."""
+    unread: tuple[UnreadRecord, ...]
+    """Of each group the first record copied that this build cannot read."""
 
 
 def archive(
@@ -48,15 +51,21 @@ def archive(
     facts = decisions = 0
     batch: list[Settled] = []
     settled = Settling()
+    unread: dict[str, UnreadRecord] = {}
     for each in settled.over(source.rows(partition, begin)):
         batch.append(each)
+        rows: list[Row] = [each.fact, *(stored.row for stored in each.decisions)]
+        for row in rows:
+            note_unread(row, partition, unread)
         if len(batch) >= facts_a_transaction:
             facts, decisions = facts + len(batch), decisions + _write(target, batch)
             advance(len(batch))
             batch.clear()
     facts, decisions = facts + len(batch), decisions + _write(target, batch)
     advance(len(batch))
-    return Archived(facts=facts, decisions=decisions, position=target.position(), waiting=len(settled.pending))
+    return Archived(
+        facts=facts, decisions=decisions, position=target.position(), waiting=len(settled.pending), unread=tuple(unread.values())
+    )
 
 
 @attrs.frozen
@@ -104,8 +113,8 @@ def _write(target: Log, batch: list[Settled]) -> int:
     if batch:
         with target.transaction():
             for settled in batch:
-                fact = settled.fact
-                target.append_payload(fact.group, fact.append_ms, fact.kind, fact.version, fact.payload)
-                target.append_decisions(map(decision_record, settled.decisions))
+                target.append_row(settled.fact)
+                for stored in settled.decisions:
+                    target.append_row(stored.row)
                 decisions += len(settled.decisions)
     return decisions

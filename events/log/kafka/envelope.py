@@ -15,16 +15,15 @@ from __future__ import annotations
 import json
 import logging
 import zlib
-from typing import Any
+from typing import Any, cast
 
 import attrs
 import msgpack
 
 from events import codec
-from events.decisions import Decision
 from events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
 from events.facts import Fact, Undecodable
-from events.log.rows import LOG_OPENED, DecisionRow, FactRow, is_group
+from events.log.rows import LOG_OPENED, DecisionRow, FactRow, is_group, record_of
 from events.records import DecisionRecord, Record, UnreadDecision
 
 _LOG = logging.getLogger(__name__)
@@ -201,16 +200,7 @@ def published(record: Any) -> StoredDecision | None:
 
 def decision_record(stored: StoredDecision) -> DecisionRecord:
     """The decision. Raises UnknownKindError, DamagedError."""
-    row = stored.row
-    try:
-        event = codec.decode(row.kind, row.version, row.payload)
-    except UnknownEventError as error:
-        raise UnknownKindError(row.caused_by, str(error)) from None
-    except UnsoundError as error:
-        raise DamagedError(row.caused_by, f"{codec.kind_name(row.kind)} was stored unsound: {error}") from None
-    if not isinstance(event, Decision):
-        raise DamagedError(row.caused_by, f"{codec.kind_name(row.kind)}, a fact, stands as decision {row.number}")
-    return DecisionRecord(stored.log_id, row.group, row.number, row.caused_by, row.index, stored.fact_checksum, event)
+    return cast(DecisionRecord, record_of(stored.row, stored.log_id, stored.fact_checksum))
 
 
 def member_decision(stored: StoredDecision) -> DecisionRecord | UnreadDecision:

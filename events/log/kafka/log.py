@@ -28,8 +28,6 @@ from events.log.kafka.connection import MISSING, Connection, connection_to
 from events.log.kafka.envelope import (
     NoRecord,
     StoredDecision,
-    decision_record,
-    fact_record,
     fact_row,
     no_record_row,
     partition_of,
@@ -37,8 +35,8 @@ from events.log.kafka.envelope import (
 )
 from events.log.kafka.opening import check_append_time, fill_holes, reaching, read_opening, reader
 from events.log.kafka.topics import DEFAULT_PREFIX, Topics
-from events.log.rows import FactRow, Order, is_count
-from events.records import DecisionRecord, Record
+from events.log.rows import FactRow, Order, Row, entry_of, is_count
+from events.records import DecisionRecord, Entry, Record
 
 T = TypeVar("T")
 SCHEME = "kafka://"
@@ -113,7 +111,7 @@ class KafkaLog:
 
     # ------------------------------------------------------------------------------------------------------------ reading
 
-    def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Record | DecisionRecord]:
+    def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
         """Records in order, from the fact `from_offset` on. See `events.log.Log.read`."""
         self._must_be_open()
         if not is_count(from_offset):
@@ -123,20 +121,20 @@ class KafkaLog:
             raise InputError(f"{self.location}: offsets count in each of its {len(partitions)} partitions; name one with ?partition=N, or a group")
         return self._read(partitions, from_offset, group)
 
-    def read_beside(self, group: str) -> Iterator[Record | DecisionRecord]:
+    def read_beside(self, group: str) -> Iterator[Entry]:
         """Everything in the partition that holds `group`: offsets then count in one partition only."""
         self._must_be_open()
         return self._read(self._partitions(group), 0, None)
 
-    def _read(self, partitions: list[int], from_offset: int, group: str | None) -> Iterator[Record | DecisionRecord]:
+    def _read(self, partitions: list[int], from_offset: int, group: str | None) -> Iterator[Entry]:
         """LogOpened comes once, whatever stands at the beginning of each partition."""
         for partition in partitions:
             for row in self.rows(partition, from_offset):
                 if isinstance(row, StoredDecision):
                     if group is None or row.row.group == group:
-                        yield decision_record(row)
+                        yield entry_of(row.row, row.log_id, row.fact_checksum, partition)
                 elif (row.group == "" and row.offset == 0 and partition == partitions[0]) or (row.group and group in (None, row.group)):
-                    yield fact_record(row)
+                    yield entry_of(row, "", 0, partition)
 
     def rows(self, partition: int, from_offset: int = 0) -> Iterator[FactRow | StoredDecision]:
         """Facts as other logs store them and decisions as they stand in the topic, merged, all that is there now; those that belong to no group too.
@@ -265,6 +263,10 @@ class KafkaLog:
         self._refuse()
 
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
+        """Refused."""
+        self._refuse()
+
+    def append_row(self, row: Row) -> bool:
         """Refused."""
         self._refuse()
 

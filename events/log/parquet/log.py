@@ -19,7 +19,7 @@ from events.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, c
 from events.log.parquet.store import ArchivePartition
 from events.log.rows import Row
 from events.log.stored import Mode
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record
 
 _QUERY = re.compile(r"(.*)\?partition=(\d{1,5})")
 
@@ -84,7 +84,7 @@ class ArchiveLog:
 
     # ------------------------------------------------------------------------------------------------------------ reading
 
-    def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Record | DecisionRecord]:
+    def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
         """Records in order, from the fact `from_offset` on. See `events.log.Log.read`."""
         self._must_be_open()
         if self._appended is not None:
@@ -96,7 +96,7 @@ class ArchiveLog:
             raise InputError(f"{self.location}: offsets count in each of its {len(partitions)} partitions; name one with ?partition=N, or a group")
         return self._read_all(partitions, group)
 
-    def _read_all(self, partitions: list[int], group: str | None) -> Iterator[Record | DecisionRecord]:
+    def _read_all(self, partitions: list[int], group: str | None) -> Iterator[Entry]:
         """LogOpened comes once, whatever stands at the beginning of each partition."""
         log_id = ""
         for partition in partitions:
@@ -109,7 +109,7 @@ class ArchiveLog:
                     log_id = record.event.log_id
                 yield record
 
-    def read_beside(self, group: str) -> Iterator[Record | DecisionRecord]:
+    def read_beside(self, group: str) -> Iterator[Entry]:
         """Everything in the partition that holds `group`: offsets then count in one partition only."""
         self._must_be_open()
         partitions = self._of_group(group)
@@ -155,7 +155,7 @@ class ArchiveLog:
         self._to_append().append_decisions(decisions)
 
     def append_row(self, row: Row) -> bool:
-        """See `events.log.stored.StoredLog.append_row`."""
+        """See `events.log.Log.append_row`."""
         return self._to_append().append_row(row)
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:

@@ -14,7 +14,7 @@ from events.log.parquet.writing import Writer, appender
 from events.log.rows import DecisionRow, FactRow, Order, Row
 from events.log.storage import FileLock
 from events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog
-from events.records import DecisionRecord, Record
+from events.records import Entry
 
 _MOST_LISTINGS = 1_000
 """A reader that finds a file compacted away lists anew; so often only if somebody compacts without end."""
@@ -30,7 +30,7 @@ class ArchivePartition(StoredLog):
     def __init__(self, root: Path, partition: int, mode: Mode, location: str) -> None:
         super().__init__(location, mode)
         self.root = root
-        self.partition = partition
+        self.partition: int = partition
         self._lock: FileLock | None = None
         self._writer: Writer | None = None
         try:
@@ -97,7 +97,7 @@ class ArchivePartition(StoredLog):
                 if reached:
                     yield row
 
-    def _read(self, from_offset: int, group: str | None) -> Iterator[Record | DecisionRecord]:
+    def _read(self, from_offset: int, group: str | None) -> Iterator[Entry]:
         if group is None:
             yield from super()._read(from_offset, None)
             return
@@ -118,7 +118,7 @@ class ArchivePartition(StoredLog):
                         continue  # of a fact before `from_offset`
                     order.take(row)
                     if not (isinstance(row, FactRow) and row.belongs_to_no_group):
-                        yield order.record(row)
+                        yield order.entry(row, self.partition)
                 if problem is not None:
                     raise problem
         if from_offset and not any_row and from_offset > self.position():

@@ -17,8 +17,7 @@ from equipoise.cli import main
 from events.decisions import MemberExpired
 from events.facts import LeaveIntended
 from events.log import open_log
-from events.records import DecisionRecord, Record
-from replay.refold import Entry
+from events.records import DecisionRecord, Entry, Record
 from tests.unit.replay.lived import lived, write
 
 

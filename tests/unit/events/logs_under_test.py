@@ -17,7 +17,7 @@ from events.log.parquet.writing import Writer
 from events.log.rows import DecisionRow, FactRow, Row
 from events.log.sqlite import SqliteLog
 from events.log.stored import StoredLog
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry
 from events.tasks import LagSentinel, TaskId
 
 FORMS = ("group.db", "group.jsonl", "group.parquet")
@@ -41,9 +41,9 @@ DECISIONS: dict[int, list[Decision]] = {
 }
 
 
-def fill(path: Path) -> list[Record | DecisionRecord]:
+def fill(path: Path) -> list[Entry]:
     """Write the small log; what was written."""
-    written: list[Record | DecisionRecord] = []
+    written: list[Entry] = []
     numbers: dict[str, int] = {}
     with open_log(path, "w") as log:
         for group, append_ms, event in FACTS:
@@ -116,7 +116,7 @@ def decision_row(number: int, fact: FactRow, index: int, kind: int, version: int
     return DecisionRow("orders", number, fact.offset, index, kind, version, payload, checksum)
 
 
-def read_all(path: Path) -> list[Record | DecisionRecord]:
+def read_all(path: Path) -> list[Entry]:
     """Every record of a log."""
     with open_log(path) as log:
         return list(log.read())

@@ -24,7 +24,7 @@ from events.log.parquet.files import COLUMNS, all_parts, covering, part_path
 from events.log.parquet.log import ArchiveLog
 from events.log.rows import FactRow
 from events.log.sqlite import SqliteLog
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record
 from tests.unit.events.logs_under_test import fill, put, read_all, rows_of
 
 OLD = Path(__file__).parents[2] / "data" / "archive"
@@ -203,7 +203,7 @@ def test_an_offset_that_is_missing_may_be_of_any_group(path: Path, group: str) -
     fill(path)
     rows = rows_of(path)
     put(path, [*rows[:5], *rows[7:]])
-    read: list[Record | DecisionRecord] = []
+    read: list[Entry] = []
     with open_log(path) as log, pytest.raises(GapError) as caught:
         read.extend(log.read(group=group))
     assert caught.value.offset == 3

@@ -21,7 +21,7 @@ from events.facts import LogOpened, MemberJoined, ProbingTick, Undecodable
 from events.log import Log, Mode, open_log, seal
 from events.log.jsonl import JsonLinesLog, parse, render
 from events.log.rows import Row
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record
 from tests.strategies import any_fact, instances
 from tests.unit.events.logs_under_test import FORMS, decision_row, fact_row, fill, put, read_all, rows_of
 
@@ -44,8 +44,8 @@ def test_what_was_appended_is_what_is_read(path: Path) -> None:
         assert (log.count(), log.position()) == (len(written), 6)
 
 
-def offset_of(record: Record | DecisionRecord) -> int:
-    return record.offset if isinstance(record, Record) else record.caused_by
+def offset_of(record: Entry) -> int:
+    return record.caused_by if isinstance(record, DecisionRecord) else record.offset
 
 
 @pytest.mark.parametrize("from_offset", range(7))
@@ -276,9 +276,6 @@ AMISS: list[tuple[str, Any, type[LogError], int]] = [
     ("decisions in the wrong order", lambda rows: [*rows[:3], rows[4], rows[3], *rows[5:]], GapError, 2),
     ("a decision behind the next fact", lambda rows: [*rows[:4], rows[5], rows[4], *rows[6:]], RepeatError, 2),
     ("a decision before any fact", lambda rows: [rows[3], *rows], GapError, 0),
-    ("a kind nobody knows", lambda rows: [*rows, fact_row("orders", 6, 99, 1, b"\x90")], UnknownKindError, 6),
-    ("a version nobody knows", lambda rows: [*rows, fact_row("orders", 6, TICK, 2, b"\x90")], UnknownKindError, 6),
-    ("a decision of a kind nobody knows", lambda rows: [*rows, decision_row(4, rows[-1], 0, 199, 1, b"\x90")], UnknownKindError, 5),
     ("an unsound decision", lambda rows: [*rows, decision_row(4, rows[-1], 0, REJECTED.kind, 1, b"\x90")], DamagedError, 5),
     ("a fact in the place of a decision", lambda rows: [*rows, decision_row(4, rows[-1], 0, TICK, 1, b"\x90")], DamagedError, 5),
     ("a second opening", lambda rows: [*rows, fact_row("", 6, *codec.encode(LogOpened(log_id="b")))], DamagedError, 6),
@@ -295,7 +292,7 @@ AMISS: list[tuple[str, Any, type[LogError], int]] = [
 def test_what_is_amiss_stops_the_reader_with_its_offset(path: Path, damage: Any, error: type[LogError], offset: int) -> None:
     written = fill(path)
     put(path, damage(rows_of(path)))
-    read: list[Record | DecisionRecord] = []
+    read: list[Entry] = []
     with open_log(path) as log, pytest.raises(LogError) as caught:
         read.extend(log.read())
     assert type(caught.value) is error

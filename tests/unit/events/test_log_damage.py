@@ -13,7 +13,7 @@ from events.errors import DamagedError, InputError, LogError
 from events.facts import LagReported, LogOpened, MemberJoined
 from events.log import open_log
 from events.log.sqlite import SqliteLog
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry
 from events.tasks import LagSentinel, TaskId
 from tests.unit.events.logs_under_test import fill, loosen, read_all
 
@@ -21,7 +21,7 @@ FILE_STRIDE_BITS = 37
 """Of a whole SQLite file every so-manieth bit is flipped, as all would take minutes. A prime, so that each bit of a byte has its turn."""
 
 
-def small(path: Path) -> list[Record | DecisionRecord]:
+def small(path: Path) -> list[Entry]:
     """A log of each sort of record, short enough to be damaged in every place; what it holds."""
     verdict = BalanceEvaluated(verdict="empty", available_movements=0, planned_movements=300, imbalance_before=0, imbalance_after=0)
     with open_log(path, "w") as log, log.transaction():
@@ -34,7 +34,7 @@ def small(path: Path) -> list[Record | DecisionRecord]:
     return [opened, joined, decision, unsound, report]
 
 
-def outcome(path: Path) -> list[Record | DecisionRecord] | str:
+def outcome(path: Path) -> list[Entry] | str:
     """What reading gives: the records, or the one line that says what is wrong. Anything else is a crash."""
     try:
         return read_all(path)
@@ -160,7 +160,7 @@ def test_a_damaged_page_is_found_at_its_offset_and_the_records_before_it_are_rea
     middle = next(at for at in range(len(data) // 2 // 4096 * 4096, len(data), 4096) if data[at] == 0x0D)  # a leaf of the table, not of an index
     data[middle : middle + 4096] = bytes(4096)
     path.write_bytes(data)
-    read: list[Record | DecisionRecord] = []
+    read: list[Entry] = []
     with open_log(path) as log, pytest.raises(DamagedError) as caught:
         read.extend(log.read())
     assert 0 < len(read) < 2_001

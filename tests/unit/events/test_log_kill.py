@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 from events.log import open_log
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record
 from tests.unit.events.logs_under_test import FORMS
 
 ROOT = Path(__file__).parents[3]
@@ -26,7 +26,7 @@ import sys
 from events.decisions import EventRejected
 from events.facts import LogOpened, MemberJoined
 from events.log import open_log
-from events.records import DecisionRecord
+from events.records import DecisionRecord, Entry
 
 with open_log(sys.argv[1], "a") as log:
     number = 2 * max(0, log.position() - 1)
@@ -56,7 +56,7 @@ def killed_writer(path: Path, seconds: float) -> int:
     return int([line for line in said if line.endswith("\n")][-1])
 
 
-def complete(read: list[Record | DecisionRecord]) -> tuple[int, int]:
+def complete(read: list[Entry]) -> tuple[int, int]:
     """Facts after the opening, and decisions, of a log that is dense and sound (its reader would have stopped)."""
     assert [record.offset for record in read if isinstance(record, Record)] == list(range(len([r for r in read if isinstance(r, Record)])))
     return sum(isinstance(record, Record) for record in read) - 1, sum(isinstance(record, DecisionRecord) for record in read)
@@ -85,7 +85,7 @@ def test_a_killed_writer_leaves_whole_records_and_the_next_one_goes_on(tmp_path:
         assert time.monotonic() - begin < MOST_SECONDS
 
 
-def finish(path: Path, read: list[Record | DecisionRecord]) -> None:
+def finish(path: Path, read: list[Entry]) -> None:
     """Append the decisions that the killed writer had not come to, as a worker does that takes over (PROTOCOL L5)."""
     from events.decisions import EventRejected
 

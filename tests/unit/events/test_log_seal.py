@@ -16,7 +16,7 @@ from events.facts import LagReported, LogOpened, ProbingTick
 from events.log import open_log, seal
 from events.log.seal import UNSEALED, Seal
 from events.log.sqlite import SCHEMA_VERSION, SqliteLog
-from events.records import DecisionRecord, Record
+from events.records import Entry
 from tests.unit.events.logs_under_test import fill, read_all
 
 ROOT = Path(__file__).parents[3]
@@ -34,7 +34,7 @@ def path(tmp_path: Path) -> Path:
     return tmp_path / "group.db"
 
 
-def checked(path: Path) -> list[Record | DecisionRecord]:
+def checked(path: Path) -> list[Entry]:
     """Every record, read as `equipoise verify` reads them."""
     with open_log(path, check_structure=True) as log:
         return list(log.read())

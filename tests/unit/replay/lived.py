@@ -12,12 +12,11 @@ from assignors import registry
 from events.facts import Fact, GroupConfigured, LogOpened, Subtopology, TopologyDeclared
 from events.knobs import Knobs
 from events.log import Log
-from events.records import Record
+from events.records import DecisionRecord, Entry, Record
 from events.tasks import TaskId
 from replay.cluster.cluster import ClusterConfig, MemorySink, SimulatedCluster
 from replay.cluster.process import ProcessSettings
 from replay.cluster.world import steady
-from replay.refold import Entry
 from statemachine.machine import GroupMachine
 
 START_MS = 1_795_149_187_000
@@ -76,6 +75,7 @@ def write(log: Log, entries: Iterable[Entry]) -> None:
             if isinstance(entry, Record):
                 log.append_fact(entry.group, entry.append_ms, entry.event)
             else:
+                assert isinstance(entry, DecisionRecord)
                 log.append_decisions([entry])
 
 
@@ -86,7 +86,7 @@ def decided(*facts: tuple[int, Fact], group: str = "g", any_solver: bool = False
     machine.step(sink.append_fact("", facts[0][0], LogOpened(log_id="made")))
     for append_ms, fact in facts:
         sink.append_decisions(machine.step(sink.append_fact(group, append_ms, fact)))
-    return sink.entries
+    return list(sink.entries)
 
 
 def task(text: str) -> TaskId:

@@ -9,7 +9,7 @@ from events.decisions import AssignmentIssued, EventRejected, MemberExpired
 from events.errors import GroupHalted, InvariantBroken
 from events.facts import LagReported, MemberJoined, ProbingTick
 from events.log import open_log
-from events.records import DecisionRecord
+from events.records import DecisionRecord, Record
 from events.tasks import TaskId
 from replay.cluster import NetworkSettings, SimulatedCluster
 from replay.cluster.process import Exit
@@ -115,6 +115,7 @@ def test_the_written_log_is_complete_and_refolds_to_the_same_decisions(tmp_path)
             if isinstance(record, DecisionRecord):
                 assert record == pending.pop(0)
             else:
+                assert isinstance(record, Record)
                 assert pending == []
                 pending = machine.step(record)
                 facts += 1

@@ -13,11 +13,10 @@ from events.decisions import AssignmentIssued, MemberExpired
 from events.errors import InputError
 from events.facts import AssignmentObserved, Fact, LagReported, MemberJoined, PartitionsObserved, ProbingTick
 from events.log import open_log
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record
 from events.tasks import TaskId
 from replay.explain import explain
 from replay.kafka_streams.importer import import_history
-from replay.refold import Entry
 from tests.groups import Group
 from tests.unit.replay.lived import BACK_MS, KILLED_MS, TOPOLOGY, configured, decided, lived, task
 

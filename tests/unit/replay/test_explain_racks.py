@@ -6,9 +6,9 @@ import attrs
 import pytest
 
 from events.facts import Fact, GroupConfigured, LagReported, MemberJoined, PartitionsObserved, Subtopology, TaskReady, TasksRevoked, TopologyDeclared
+from events.records import Entry
 from events.tasks import LagSentinel
 from replay.explain import Explanation, explain
-from replay.refold import Entry
 from tests.unit.replay.lived import START_MS, configured, decided, task
 
 EACH_MS = 1_000

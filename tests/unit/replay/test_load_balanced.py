@@ -9,13 +9,13 @@ from assignors import registry
 from assignors.load import weights
 from events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from events.knobs import Knobs
+from events.records import Entry
 from events.tasks import TaskId
 from replay.cluster import ClusterConfig, ProcessSettings, SimulatedCluster
 from replay.cluster.cluster import MemorySink
 from replay.cluster.measures import active_moves, silences
 from replay.cluster.world import steady
 from replay.explain import explain
-from replay.refold import Entry
 from replay.verify import Verdict, verify
 from statemachine.leader import build_problem
 

@@ -15,9 +15,8 @@ from events.decisions import AssignmentIssued, BalanceEvaluated, Checkpointed, M
 from events.errors import DamagedError
 from events.facts import LagReported, LogOpened, MemberJoined
 from events.log import open_log
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record
 from replay.cluster.cluster import MemorySink
-from replay.refold import Entry
 from replay.verify import Verdict, verify
 from statemachine.machine import GroupMachine
 from tests.unit.replay.lived import TOPOLOGY, configured, decided, lived, write

@@ -17,11 +17,10 @@ from equipoise.cli import main
 from events.decisions import Checkpointed, MemberAssigned
 from events.facts import Subtopology, TopologyDeclared
 from events.log import open_log
-from events.records import DecisionRecord
+from events.records import DecisionRecord, Entry, Record
 from replay.cluster.cluster import ClusterConfig, MemorySink, SimulatedCluster
 from replay.cluster.process import ProcessSettings
 from replay.cluster.world import steady
-from replay.refold import Entry
 from replay.verify import GroupVerifier, Verdict, verify
 from statemachine.snapshots import FORM
 from tests.unit.replay.lived import START_MS, configured, write
@@ -66,7 +65,7 @@ def small_group() -> list[Entry]:
     for number in (1, 2):
         cluster.start_process(ProcessSettings(member_id=f"m{number}", capacity=1, rack="a", tags={"zone": f"z{number}"}))
     cluster.run_until(START_MS + 25_000)
-    return sink.entries
+    return list(sink.entries)
 
 
 def test_the_form_of_the_state_is_the_one_that_stored_hashes_have(rewrite: bool) -> None:
@@ -142,6 +141,7 @@ def test_what_was_not_compared_is_kept_when_a_verification_is_saved() -> None:
         if isinstance(entry, DecisionRecord):
             group.stored(entry)
         else:
+            assert isinstance(entry, Record)
             group.fact(entry)
         group = GroupVerifier.restore(group.save())
     assert group.answer() == verify(stored).groups[0]

@@ -10,8 +10,7 @@ import pytest
 
 from events.decisions import MemberAssigned
 from events.log.kafka.envelope import group_key, pack_decision, pack_fact
-from events.records import DecisionRecord, Record
-from replay.refold import Entry
+from events.records import DecisionRecord, Entry, Record
 from replay.verify import GroupVerifier, Verdict, verify
 from replay.watch import Alert, Arrived, Watch
 from tests.unit.replay.lived import lived
@@ -26,6 +25,7 @@ def arrivals(entries: Sequence[Entry]) -> list[Arrived]:
             key = group_key(entry.group) if entry.group else b""
             found.append(Arrived(True, entry.offset, key, pack_fact(entry.event), entry.append_ms))
         else:
+            assert isinstance(entry, DecisionRecord)
             found.append(Arrived(False, number, group_key(entry.group), pack_decision(entry), 0))
             number += 1
     return found
@@ -104,7 +104,7 @@ def test_one_group_that_cannot_be_read_stops_no_other() -> None:
     strange = [Arrived(True, last + 1, b"strange", b"\x93\x63\x01\x90", 5), Arrived(True, last + 2, b"orders", arrived[-1].value, 5)]
     alerts, groups = watched([arrived, [each for each in strange if each.value is not None]])
     assert [(alert.group, alert.verdict, alert.offset) for alert in alerts] == [("strange", Verdict.CANNOT_VERIFY, last + 1)]
-    assert "event kind 99 is not known" in alerts[0].problem
+    assert "event kind 99, version 1, is not known" in alerts[0].problem
     assert GroupVerifier.restore(groups["orders"]).answer().facts == verify(lived()).groups[0].facts + 1
 
 

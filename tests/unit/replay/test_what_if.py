@@ -12,10 +12,9 @@ from assignors import registry
 from assignors.problem import AssignmentProblem, Plan, WrappedAssignor
 from events.errors import FieldError, InputError
 from events.facts import GroupConfigured, LogOpened, TopologyDeclared
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record
 from replay.exogenous import ProcessEnded, read_exogenous
 from replay.recording import METRICS, Metrics, read_recording
-from replay.refold import Entry
 from replay.what_if import FACTUAL, Configuration, Outcome, WhatIf, what_if, what_if_recorded
 from tests.unit.replay.lived import END_MS, START_MS, lived
 

@@ -8,9 +8,9 @@ import pytest
 
 from events.decisions import AssignmentIssued, MemberExpired
 from events.facts import LagReported, MemberLeft, PartitionsObserved
+from events.records import Entry
 from events.tasks import Lag, TaskId
 from replay.explain import explain
-from replay.refold import Entry
 from replay.show import view_of
 from statemachine.state import CRASH_MEMORY_MS, crash_backoff_ms
 from tests.groups import Group, joined, rejections, topology
