@@ -5,6 +5,7 @@ They are attrs validators, so an event cannot be constructed unsound, from Pytho
 
 from __future__ import annotations
 
+import unicodedata
 from collections.abc import Callable
 from typing import Any
 
@@ -79,6 +80,17 @@ def check_name(field: str, value: Any) -> None:
         raise FieldError(field, f"{value!r:.80} holds a lone surrogate, which UTF-8 cannot carry") from None
     if length > MOST_NAME_BYTES:
         raise FieldError(field, f"{value!r:.80} has {length} bytes; a name has at most {MOST_NAME_BYTES}")
+    hidden = next((char for char in value if is_hidden(char)), None)
+    if hidden is not None:
+        raise FieldError(field, f"{value!r:.80} holds {hidden!r}, which is no visible character; leave control and format characters out")
+
+
+def is_hidden(char: str) -> bool:
+    """Whether a terminal obeys `char`, or shows nothing of it: a control character, a line's end, a direction mark, a zero-width character."""
+    return unicodedata.category(char) in _HIDDEN
+
+
+_HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def name(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:

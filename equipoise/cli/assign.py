@@ -40,6 +40,6 @@ def assign(screen: Screen, file: BinaryIO) -> None:
             plan = assign_line(line)
         except InputError as error:
             raise InputError(f"{getattr(file, 'name', '<stdin>')} line {number}: {error}") from error
-        click.echo(plan.encode())  # JSON is UTF-8 whatever the locale; flushed, as who sends the next problem may wait for this plan
+        screen.json_line(plan)  # flushed, as who sends the next problem may wait for this plan
     if not answered:
         screen.remark(f"{getattr(file, 'name', '<stdin>')} holds no problem, so there is no plan; equipoise assign --help shows one")

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.screen import Screen, Table
+from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from replay.wording import counted, span_text
 
 if TYPE_CHECKING:
@@ -55,14 +55,14 @@ def demo(screen: Screen, out: Path) -> int:
     return 0 if identical else 1
 
 
-def introduction() -> list[str]:
+def introduction() -> list[Part]:
     return [
-        click.style("equipoise demo", bold=True),
+        Line(bold("equipoise demo")),
         "One real Kafka Streams group (4.3.1, 26 tasks, 20 of them with state), recorded twice; then the same outside, led by equipoise.",
     ]
 
 
-def step_parts(step: Step) -> list[str | Table]:
+def step_parts(step: Step) -> list[Part]:
     """What one step found, as text and tables."""
     from equipoise.demo import Explained, Imported, Simulated
 
@@ -75,7 +75,7 @@ def step_parts(step: Step) -> list[str | Table]:
     return drawn_parts(step)
 
 
-def imported_parts(step: Imported) -> list[str | Table]:
+def imported_parts(step: Imported) -> list[Part]:
     from replay.totals import in_all
 
     summary = step.summary
@@ -97,7 +97,7 @@ def imported_parts(step: Imported) -> list[str | Table]:
     columns = ("action", "task-s silent", "of it, owner untouched", "longest s", "rounds", "moves", "fewest")
     return [
         "",
-        click.style(f"{step.run}: {_ABOUT.get(step.run, 'a recorded run')}", bold=True),
+        Line(bold(f"{step.run}: {_ABOUT.get(step.run, 'a recorded run')}")),
         f"{span}, {counted(summary.generations, 'generation')}, {counted(sum(summary.facts.values()), 'fact')} imported to {step.log}",
         "",
         Table(columns=columns, rows=rows, title="what it went through, led by Kafka Streams"),
@@ -105,18 +105,18 @@ def imported_parts(step: Imported) -> list[str | Table]:
     ]
 
 
-def simulated_parts(step: Simulated) -> list[str | Table]:
+def simulated_parts(step: Simulated) -> list[Part]:
     from equipoise.cli.simulate import closes_text, cost_table
 
     verification = step.verification
     compared = sum(group.compared for group in verification.groups)
     identical = verification.verdict.exit_code == 0
-    verdict = click.style(verification.verdict.value, fg="green" if identical else "red", bold=True)
-    told = f"{counted(compared, 'decision')} on {counted(step.result.facts, 'fact')} in {step.log}, recomputed and compared byte for byte: {verdict}"
-    return ["", cost_table(step.result, brief=True), closes_text(step.result), "", told, *verification.problems]
+    verdict = Styled(verification.verdict.value, bold=True, colour="green" if identical else "red")
+    told = f"{counted(compared, 'decision')} on {counted(step.result.facts, 'fact')} in {step.log}, recomputed and compared byte for byte: "
+    return ["", cost_table(step.result, brief=True), closes_text(step.result), "", Line(told, verdict), *verification.problems]
 
 
-def explained_parts(step: Explained) -> list[str | Table]:
+def explained_parts(step: Explained) -> list[Part]:
     from equipoise.cli.explain import candidates_table
 
     explanation = step.explanation
@@ -133,7 +133,7 @@ def explained_parts(step: Explained) -> list[str | Table]:
     restored = "" if not move.restored_records else f", {counted(move.restored_records, 'record')} restored"
     return [
         "",
-        click.style(f"why did {explanation.task} move from {move.source} to {move.destination}?", bold=True),
+        Line(bold(f"why did {explanation.task} move from {move.source} to {move.destination}?")),
         *(f"  {sentence}" for sentence in explanation.why_here),
         f"  It {told}{restored}.",
         "",
@@ -141,11 +141,11 @@ def explained_parts(step: Explained) -> list[str | Table]:
     ]
 
 
-def drawn_parts(step: Drawn) -> list[str | Table]:
+def drawn_parts(step: Drawn) -> list[Part]:
     return ["", *(f"led by {each.leader}: page {each.html}, picture {each.svg}" for each in step.drawings)]
 
 
-def next_steps(steps: Iterable[Step]) -> list[str]:
+def next_steps(steps: Iterable[Step]) -> list[Part]:
     from equipoise.demo import Explained, Simulated
 
     log = next(step.log for step in steps if isinstance(step, Simulated))
@@ -159,4 +159,4 @@ def next_steps(steps: Iterable[Step]) -> list[str]:
         ("equipoise import kafka-streams DUMP --to group.db", "a group of your own"),
     )
     width = max(len(line) for line, _ in commands)
-    return ["", click.style("next", bold=True), *(f"  {line:<{width}}  {what}" for line, what in commands)]
+    return ["", Line(bold("next")), *(f"  {line:<{width}}  {what}" for line, what in commands)]

@@ -15,6 +15,7 @@ from typing import Any, Never
 import click
 
 from equipoise.cli.screen import hide_bars
+from equipoise.cli.visible import visible
 from events.errors import EquipoiseError, StorageError
 from events.log.storage import is_out_of_space
 
@@ -32,7 +33,7 @@ DEBUG = "equipoise.cli.debug"
 def report(text: str) -> None:
     """``equipoise: <text>`` on stderr, as one line whatever is in it."""
     hide_bars()
-    click.echo(f"equipoise: {' '.join(text.split())}", err=True)
+    click.echo(f"equipoise: {visible(' '.join(text.split()))}", err=True)
 
 
 class Terminated(KeyboardInterrupt):

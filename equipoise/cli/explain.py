@@ -8,7 +8,8 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, OFFSET, TASK, read
-from equipoise.cli.screen import Screen, Table
+from equipoise.cli.screen import Line, Part, Screen, Table, bold
+from equipoise.cli.show import differs_line
 from events.log import Log
 from events.tasks import TaskId
 from replay.wording import clock_text, counted, day_text, lag_text, reason_text, share_text, span_text
@@ -42,11 +43,11 @@ def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | None, group
     screen.answer(explanation.document(), *explanation_parts(explanation))
 
 
-def explanation_parts(explanation: Explanation) -> list[str | Table]:
+def explanation_parts(explanation: Explanation) -> list[Part]:
     """The three answers as text and tables."""
     task = explanation.task
     where = f"task {task} of group {explanation.group}, after offset {explanation.offset} ({day_text(explanation.append_ms)})"
-    parts: list[str | Table] = [click.style(where, bold=True)]
+    parts: list[Part] = [Line(bold(where))]
     parts += _section(f"Why is {task} {'with nobody' if explanation.row.owner is None else f'on {explanation.row.owner}'}?", explanation.why_here)
     parts += ["", candidates_table(explanation)]
     parts += _section(f"How did {task} come there?", [] if explanation.moves else ["It was never given to anybody."])
@@ -62,12 +63,12 @@ def explanation_parts(explanation: Explanation) -> list[str | Table]:
     if explanation.slots:
         parts.append(slots_table(explanation))
     if explanation.differs_at is not None:
-        parts += ["", click.style(f"the log's own decisions differ from offset {explanation.differs_at} on: see `equipoise verify`", fg="yellow")]
+        parts += ["", differs_line(explanation.differs_at)]
     return parts
 
 
-def _section(question: str, sentences: tuple[str, ...] | list[str]) -> list[str]:
-    return ["", click.style(question, bold=True), *(f"  {sentence}" for sentence in sentences)]
+def _section(question: str, sentences: tuple[str, ...] | list[str]) -> list[Part]:
+    return ["", Line(bold(question)), *(f"  {sentence}" for sentence in sentences)]
 
 
 def candidates_table(explanation: Explanation) -> Table:

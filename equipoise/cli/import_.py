@@ -11,7 +11,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.params import NEW_LOG
-from equipoise.cli.screen import Screen, Table
+from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.output import new_log
 from events.errors import InputError
 from replay.wording import counted, day_text, span_text
@@ -84,11 +84,11 @@ def given_settings(settings: tuple[str, ...]) -> dict[str, Any]:
     return given
 
 
-def import_parts(summary: ImportSummary, location: str) -> list[str | Table]:
+def import_parts(summary: ImportSummary, location: str) -> list[Part]:
     """What was imported, as text and tables."""
     span = f"{day_text(summary.first_ms)}, {span_text(summary.last_ms - summary.first_ms)}"
-    head = f"{click.style(summary.group, bold=True)} -> {location}  {span}: {counted(summary.generations, 'generation')}"
-    head += f", {counted(summary.members, 'member')} in {counted(summary.processes, 'process', 'processes')}"
+    members = f"{counted(summary.members, 'member')} in {counted(summary.processes, 'process', 'processes')}"
+    head = Line(bold(summary.group), f" -> {location}  {span}: {counted(summary.generations, 'generation')}, {members}")
     facts = Table(columns=("fact", "how many"), rows=sorted(summary.facts.items()), title=counted(sum(summary.facts.values()), "fact"))
     rows = [
         (part, name.replace("_", " "), each.get("count"), each["how"])

@@ -14,8 +14,9 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, OFFSET, read
-from equipoise.cli.screen import Screen, Table
+from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings import settings_options
+from equipoise.cli.visible import shortened, visible
 from equipoise.live import LiveSettings
 from events.errors import InputError
 from events.log import Log
@@ -106,7 +107,7 @@ def scale_down(
         raise
 
 
-def _picked(screen: Screen, log: Log, percent: int, at_offset: int | None, group: str | None) -> tuple[dict[str, Any], *tuple[str | Table, ...]]:
+def _picked(screen: Screen, log: Log, percent: int, at_offset: int | None, group: str | None) -> tuple[dict[str, Any], *tuple[Part, ...]]:
     """Who would be asked, from a log."""
     from assignors.scale_down import scale_down  # loads the solver
     from replay.refold import Refold
@@ -133,17 +134,17 @@ def _document(found: ScaleDown, group: str, offset: int, percent: int) -> dict[s
     }
 
 
-def scale_down_parts(found: ScaleDown, group: str) -> list[str | Table]:
+def scale_down_parts(found: ScaleDown, group: str) -> list[Part]:
     """Whom to ask, and what it costs."""
     racked = found.racks.keys() != {""}
     rows: list[list[str | int]] = [[each.member, *([each.rack] if racked else []), each.active, each.records] for each in found.asked]
     columns = ("ask", *(["rack"] if racked else []), "active tasks", "records to restore for it")
     already = f"; leaving already: {', '.join(found.leaving)}" if found.leaving else ""
-    staying = f"{click.style(group, bold=True)}  {counted(found.keep, 'member')} stay{'s' if found.keep == 1 else ''}"
-    head = f"{staying}, {counted(found.restore_records, 'record')} to restore in all{already}"
+    staying = f"{counted(found.keep, 'member')} stay{'s' if found.keep == 1 else ''}"
+    head = Line(bold(group), f"  {staying}, {counted(found.restore_records, 'record')} to restore in all{already}")
     if not rows:
         return [head, "nobody is to be asked"]
-    parts: list[str | Table] = [head, "", Table(columns=columns, rows=rows, title=f"{counted(len(rows), 'member')} to ask")]
+    parts: list[Part] = [head, "", Table(columns=columns, rows=rows, title=f"{counted(len(rows), 'member')} to ask")]
     if racked:
         parts.append(f"racks: {', '.join(f'{rack or chr(45)} {stay} of {size} stay' for rack, (size, stay) in found.racks.items())}")
     return parts
@@ -232,11 +233,12 @@ class _Run:
     def say_how_it_stands(self) -> None:
         """After an interrupt or a timeout: what goes on without us, how to look on again, how to undo it."""
         if not self._pending:
-            click.echo(f"{self._group}: nobody was asked, as far as this run has seen; `equipoise status --group {self._group}` shows it", err=True)
+            seen = f"nobody was asked, as far as this run has seen; `equipoise status --group {self._group}` shows it"
+            self._screen.line(f"{self._group}: {seen}", err=True)
             return
         again = f"equipoise scale-down --group {self._group}"
-        click.echo(f"{self._group}: {', '.join(self._pending)} asked to leave, and will go when released", err=True)
-        click.echo(f"to look on: {again} --follow; to take it back: {again} --cancel", err=True)
+        self._screen.line(f"{self._group}: {', '.join(self._pending)} asked to leave, and will go when released", err=True)
+        self._screen.line(f"to look on: {again} --follow; to take it back: {again} --cancel", err=True)
 
     @contextlib.contextmanager
     def _display(self) -> Iterator[Callable[[list[Going]], None]]:
@@ -256,7 +258,7 @@ class _Run:
                 for each in going:
                     if said.get(each.member) != each.line():
                         said[each.member] = each.line()
-                        click.echo(each.line(), err=True)
+                        self._screen.line(each.line(), err=True)
 
             yield lines
 
@@ -264,10 +266,11 @@ class _Run:
 def _drawn(going: list[Going]) -> Any:
     import rich.box
     import rich.table
+    import rich.text
 
     columns = ("member", "", "tasks left", "copied elsewhere now", "records to restore for that")
     table = rich.table.Table(*columns, box=rich.box.SIMPLE_HEAD, pad_edge=False)
     for each in going:
         numbers = (each.tasks, each.warming, each.lag_records) if each.stage.value == "draining" else ()
-        table.add_row(each.member, each.stage.value, *(f"{number:,}" for number in numbers))
+        table.add_row(rich.text.Text(shortened(visible(each.member))), each.stage.value, *(f"{number:,}" for number in numbers))
     return table

@@ -45,8 +45,8 @@ def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
         holds = outcome.holds or (rewrite and not outcome.disagreements)
         found = list(outcome.disagreements)
         documents.append({"file": str(path), "holds": holds, "diff": outcome.diff(), "disagreements": found, "text": outcome.text})
-        parts.append(outcome.text.rstrip("\n"))
-        parts += [] if holds else [outcome.diff()]
+        parts += outcome.text.rstrip("\n").split("\n")
+        parts += [] if holds else outcome.diff().split("\n")
         parts += [f"{path}: {text}" for text in found]
     failed = [document["file"] for document in documents if not document["holds"]]
     screen.answer(documents, *parts)

@@ -1,4 +1,7 @@
-"""The user's screen: an answer (text and tables, or one JSON document) on stdout; remarks and progress bars on stderr."""
+"""The user's screen: an answer (text and tables, or one JSON document) on stdout; remarks and progress bars on stderr.
+
+What commands print for people is printed here, and passes `equipoise.cli.visible` on its way.
+"""
 
 from __future__ import annotations
 
@@ -18,9 +21,41 @@ import rich.table
 from rich.cells import cell_len
 from rich.text import Text
 
+from equipoise.cli.visible import shortened, visible, visible_json
+
 T = TypeVar("T")
 
 _REDRAW_S = 0.1  # ten times a second looks smooth; telling rich of each record would cost more than reading it
+
+
+@attrs.frozen
+class Styled:
+    """Text in a style. `colour`: as click names them."""
+
+    text: str
+    bold: bool = False
+    colour: str | None = None
+
+    def drawn(self) -> str:
+        return click.style(visible(self.text), fg=self.colour, bold=self.bold or None)
+
+
+@attrs.frozen(init=False)
+class Line:
+    """One line, some of it in a style."""
+
+    spans: tuple[str | Styled, ...]
+
+    def __init__(self, *spans: str | Styled) -> None:
+        self.__attrs_init__(spans)
+
+    def drawn(self) -> str:
+        return "".join(visible(span) if isinstance(span, str) else span.drawn() for span in self.spans)
+
+
+def bold(text: str) -> Styled:
+    """`text` in bold."""
+    return Styled(text, bold=True)
 
 
 @attrs.frozen(kw_only=True)
@@ -37,11 +72,15 @@ class Table:
                 raise ValueError(f"a row of {len(row)} cells in a table of {len(self.columns)} columns: {row!r:.80}")
 
     def cells(self) -> list[list[str]]:
-        return [[_cell(value) for value in row] for row in self.rows]
+        return [[shortened(visible(_cell(value))) for value in row] for row in self.rows]
 
     def stands_right(self, column: int) -> bool:
         values = [row[column] for row in self.rows if row[column] is not None]
         return bool(values) and all(isinstance(value, int | float) for value in values)
+
+
+Part = str | Line | Table
+"""Of an answer: a line of text, a line with styles, a table."""
 
 
 def _cell(value: str | float | None) -> str:
@@ -53,11 +92,11 @@ def _cell(value: str | float | None) -> str:
 
 
 def plain(table: Table) -> str:
-    """The table as text for files and pipes: every cell whole, columns two spaces apart, nothing that depends on a terminal."""
+    """The table as text for files and pipes: every cell on one line, columns two spaces apart, nothing that depends on a terminal."""
     lines = [list(table.columns), *table.cells()]
     widths = [max(cell_len(line[i]) for line in lines) for i in range(len(table.columns))]
     right = [table.stands_right(i) for i in range(len(table.columns))]
-    out = [table.title] if table.title else []
+    out = [visible(table.title)] if table.title else []
     for line in lines:
         padded = [" " * (w - cell_len(c)) + c if r else c + " " * (w - cell_len(c)) for c, w, r in zip(line, widths, right, strict=True)]
         out.append("  ".join(padded).rstrip())
@@ -71,23 +110,31 @@ class Screen:
     json: bool = False
     quiet: bool = False
 
-    def answer(self, document: Any, *parts: str | Table) -> None:
+    def answer(self, document: Any, *parts: Part) -> None:
         """Prints the one answer of a command: `document` (what json.dumps takes; no NaN) with ``--json``, else `parts` from top to bottom."""
         if self.json:
             click.echo(json.dumps(document, indent=2, allow_nan=False))
             return
         for part in parts:
-            if isinstance(part, str):
-                click.echo(part)
+            if isinstance(part, str | Line):
+                self.line(part)
             elif sys.stdout.isatty():
                 _draw(part)
             else:
                 click.echo(plain(part))
 
+    def line(self, part: str | Line, *, err: bool = False) -> None:
+        """One line on stdout, or on stderr."""
+        click.echo(visible(part) if isinstance(part, str) else part.drawn(), err=err)
+
+    def json_line(self, document: str) -> None:
+        """One JSON document on a line of its own, on stdout."""
+        click.echo(visible_json(document).encode())  # UTF-8, as JSON is, whatever the locale
+
     def remark(self, text: str) -> None:
         """One line on stderr that is no part of the answer."""
         if not self.quiet and not self.json:
-            click.echo(text, err=True)
+            self.line(text, err=True)
 
     @contextlib.contextmanager
     def progress(self, label: str, total: int | None = None, *, streams_output: bool = False) -> Iterator[Callable[[int], None]]:
@@ -101,14 +148,14 @@ class Screen:
             yield lambda steps: None
             return
         columns = [
-            rich.progress.TextColumn("{task.description}"),
+            rich.progress.TextColumn("{task.description}", markup=False),
             rich.progress.BarColumn(),
             rich.progress.TextColumn("{task.completed:,.0f}" + (f"/{total:,}" if total is not None else "")),
             rich.progress.TimeElapsedColumn(),
             rich.progress.TimeRemainingColumn(),
         ]
         with rich.progress.Progress(*columns, console=rich.console.Console(stderr=True), transient=True, redirect_stdout=False) as bar:
-            task = bar.add_task(label, total=total)
+            task = bar.add_task(visible(label), total=total)
             _bars.append(bar)
             waiting = 0
             drawn_s = time.monotonic()
@@ -152,8 +199,9 @@ def _draw(table: Table) -> None:
     if widths is None:
         _draw_rows(console, table)
         return
+    title = Text(visible(table.title)) if table.title else None
     drawn = rich.table.Table(
-        title=table.title or None, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_style="bold"
+        title=title, title_justify="left", box=rich.box.SIMPLE_HEAD, pad_edge=False, padding=(0, 1, 0, 0), title_style="bold"
     )
     for index, (name, width) in enumerate(zip(table.columns, widths, strict=True)):
         drawn.add_column(Text(name), justify="right" if table.stands_right(index) else "left", overflow="fold", width=width)
@@ -192,7 +240,7 @@ _GAP = 2
 
 def _draw_rows(console: rich.console.Console, table: Table) -> None:
     if table.title:
-        console.print(Text(table.title, style="bold"))
+        console.print(Text(visible(table.title), style="bold"))
     for row in table.cells():
         parts = [f"{name}: {cell}" if name else cell for name, cell in zip(table.columns, row, strict=True) if cell]
         console.rule(style="dim")

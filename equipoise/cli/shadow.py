@@ -10,7 +10,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.import_ import given_settings
-from equipoise.cli.screen import Screen, Table
+from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from events.errors import InputError
 from events.tasks import tasks_text
 from replay.wording import cause_text, counted, day_text
@@ -68,7 +68,7 @@ async def _shadow(screen: Screen, location: str, given: dict[str, Any], *, once:
             await asyncio.sleep(_ROUND_S)
 
 
-def _parts(group: str, rounds: list[ShadowRound]) -> list[str | Table]:
+def _parts(group: str, rounds: list[ShadowRound]) -> list[Part]:
     columns = ("generation", "when", "because", "members", "leader moved", "to nobody", "equipoise would move", "copying first")
     rows = [
         (
@@ -78,19 +78,19 @@ def _parts(group: str, rounds: list[ShadowRound]) -> list[str | Table]:
         for each in rounds
     ]  # fmt: skip
     moved, ours = sum(len(each.moved) for each in rounds), sum(len(each.target) for each in rounds)
-    head = f"{click.style(group, bold=True)}  {counted(len(rounds), 'generation')}: its leader moved {counted(moved, 'task')}, equipoise would {ours}"
+    head = Line(bold(group), f"  {counted(len(rounds), 'generation')}: its leader moved {counted(moved, 'task')}, equipoise would {ours}")
     return [head, "", Table(columns=columns, rows=rows)]
 
 
 def _say(screen: Screen, each: ShadowRound) -> None:
     if screen.json:
-        click.echo(json.dumps(each.document()))
+        screen.json_line(json.dumps(each.document()))
         return
     nobody = f"; nobody has {tasks_text(each.unassigned)}" if each.unassigned else ""
     copied = f"; it would copy {tasks_text(each.warming)} first" if each.warming else ""
-    click.echo(f"{day_text(each.at_ms)} generation {each.generation}: {cause_text(each.cause)}; {', '.join(each.members) or 'nobody'}")
-    click.echo(f"  its leader: {_steps(each.moved)}{nobody}")
-    click.echo(f"  equipoise:  {_steps(each.target)}{copied}")
+    screen.line(f"{day_text(each.at_ms)} generation {each.generation}: {cause_text(each.cause)}; {', '.join(each.members) or 'nobody'}")
+    screen.line(f"  its leader: {_steps(each.moved)}{nobody}")
+    screen.line(f"  equipoise:  {_steps(each.target)}{copied}")
 
 
 def _steps(steps: tuple[Step, ...]) -> str:

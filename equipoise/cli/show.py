@@ -9,7 +9,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, OFFSET, read
-from equipoise.cli.screen import Screen, Table
+from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from events.log import Log
 from events.tasks import TaskId
 from replay.wording import counted, day_text, lag_text, span_text
@@ -40,17 +40,18 @@ def show(screen: Screen, log: Log, at_offset: int | None, group: str | None) -> 
     screen.answer(view.document(), *view_parts(view))
 
 
-def view_parts(view: GroupView) -> list[str | Table]:
+def view_parts(view: GroupView) -> list[Part]:
     """The state as text and tables."""
-    parts: list[str | Table] = [*group_lines(view)]
+    parts: list[Part] = [*group_lines(view)]
     parts += ["", members_table(view), "", tasks_table(view.tasks)]
     return parts
 
 
-def group_lines(view: GroupView) -> Iterable[str]:
-    name = click.style(view.group or "(no group)", bold=True)
+def group_lines(view: GroupView) -> Iterable[str | Line]:
+    name = bold(view.group or "(no group)")
     leader = "led by something else" if view.led_by == "external" else f"led by {view.led_by}"
-    yield f"{name}  offset {view.offset}, {day_text(view.append_ms)}, generation {view.generation}, {counted(view.decisions, 'decision')}"
+    at = f"offset {view.offset}, {day_text(view.append_ms)}, generation {view.generation}"
+    yield Line(name, f"  {at}, {counted(view.decisions, 'decision')}")
     deadline = "no timer runs" if view.next_deadline_ms is None else f"next deadline in {span_text(max(0, view.next_deadline_ms - view.now_ms))}"
     yield f"  {view.phase}, {leader}, assignor {view.assignor or 'none'}; group time {span_text(view.now_ms)}, {deadline}"
     if view.verdict is not None:
@@ -59,7 +60,12 @@ def group_lines(view: GroupView) -> Iterable[str]:
             f"{view.waiting_movements} wait for a slot; imbalance {view.imbalance_before} now, {view.imbalance_after} at the target"
         )
     if view.differs_at is not None:
-        yield click.style(f"  the log's own decisions differ from offset {view.differs_at} on: see `equipoise verify`", fg="yellow")
+        yield differs_line(view.differs_at)
+
+
+def differs_line(offset: int) -> Line:
+    """What to do about a log whose decisions are not the recomputed ones."""
+    return Line(Styled(f"the log's own decisions differ from offset {offset} on: see `equipoise verify`", colour="yellow"))
 
 
 def members_table(view: GroupView) -> Table:

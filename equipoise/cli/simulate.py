@@ -10,7 +10,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, NEW_LOG, read, with_settings
-from equipoise.cli.screen import Screen, Table
+from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.output import new_log, same_place
 from events.errors import InputError
 from events.knobs import Knobs
@@ -107,12 +107,13 @@ def simulating(screen: Screen, exogenous: Exogenous, label: str = "simulating") 
         yield progress
 
 
-def simulation_parts(result: SimulationResult, fitted: Fit, speed: int, location: str) -> list[str | Table]:
+def simulation_parts(result: SimulationResult, fitted: Fit, speed: int, location: str) -> list[Part]:
     """What it cost, beside what was recorded, and what the simulation rests on."""
     configured = result.configured
     span = span_text(result.end_ms - result.start_ms)
     records = f"{counted(result.facts, 'fact')}, {counted(result.decisions, 'decision')}"
-    head = f"{click.style(result.group, bold=True)} -> {location}  {span}, led by {configured.assignor} {configured.behaviour_version}: {records}"
+    led = f"led by {configured.assignor} {configured.behaviour_version}"
+    head = Line(bold(result.group), f" -> {location}  {span}, {led}: {records}")
     return [head, "", cost_table(result), closes_text(result), "", *fidelity_parts(fitted, speed, result.seed)]
 
 
@@ -171,7 +172,7 @@ def _arrows(pairs: Sequence[tuple[str, str]]) -> list[str]:
     return [f"{pair[0].rjust(before)} -> {pair[1].rjust(after)}" if any(pair) else "" for pair in pairs]
 
 
-def fidelity_parts(fitted: Fit, speed: int, seed: int) -> list[str | Table]:
+def fidelity_parts(fitted: Fit, speed: int, seed: int) -> list[Part]:
     """What the simulated members are like, and where that comes from."""
     header, *rows = fitted.table()
     used = f"{speed:,} records/s a member" + (f" ({fitted.basis})" if speed == fitted.records_per_s else " (given)")

@@ -102,11 +102,11 @@ def _print(screen: Screen, entry: Entry) -> None:
             "number": number,
             "caused_by": None if is_fact else offset,
         }
-        click.echo(json.dumps({**place, **form}, ensure_ascii=False))
+        screen.json_line(json.dumps({**place, **form}, ensure_ascii=False))
         return
     said = f"{form['kind']} {json.dumps(form['event'], ensure_ascii=False)}"
     said = said if len(said) <= _MOST_CHARS else f"{said[:_MOST_CHARS]} ..."
     if number is not None:
-        click.echo(f"-> {number} (#{offset}) {entry.group} {said}")
+        screen.line(f"-> {number} (#{offset}) {entry.group} {said}")
     else:
-        click.echo(f"#{offset} {'' if append_ms is None else clock_text(append_ms) + ' '}{entry.group} {said}")
+        screen.line(f"#{offset} {'' if append_ms is None else clock_text(append_ms) + ' '}{entry.group} {said}")

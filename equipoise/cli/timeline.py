@@ -10,7 +10,8 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.explain import moves_table
 from equipoise.cli.params import LOG, OFFSET, read
-from equipoise.cli.screen import Screen, Table
+from equipoise.cli.screen import Line, Part, Screen, Table, bold
+from equipoise.cli.show import differs_line
 from equipoise.output import Kind, check_files, write_file
 from events.log import Log
 from replay.wording import cause_text, clock_text, counted, day_text, span_text
@@ -56,21 +57,21 @@ def timeline(
     screen.answer(timeline_document(built), *timeline_parts(built, None if everything else _MOST_ROWS))
 
 
-def timeline_parts(built: Timeline, most_rows: int | None) -> list[str | Table]:
+def timeline_parts(built: Timeline, most_rows: int | None) -> list[Part]:
     """The history as text and tables, each with at most `most_rows` rows (None: all)."""
     span = f"{day_text(built.from_ms)}, {span_text(built.to_ms - built.from_ms)}"
     leader = "led by something else" if built.led_by == "external" else f"led by {built.led_by or 'nobody'}"
-    head = f"{click.style(built.group, bold=True)}  {span}, {leader}, {counted(len(built.tasks), 'task')}, {counted(built.facts, 'fact')}"
-    parts: list[str | Table] = [head, "", totals_table(built.window_totals()), built.caption, "", lifelines_table(built)]
+    head = Line(bold(built.group), f"  {span}, {leader}, {counted(len(built.tasks), 'task')}, {counted(built.facts, 'fact')}")
+    parts: list[Part] = [head, "", totals_table(built.window_totals()), built.caption, "", lifelines_table(built)]
     parts += ["", *_cut(unavailability_table(built), most_rows)]
     parts += ["", *_cut(moves_with_tasks(built), most_rows)]
     parts += ["", *_cut(rounds_table(built), most_rows)]
     if built.differs_at is not None:
-        parts += ["", click.style(f"the log's own decisions differ from offset {built.differs_at} on: see `equipoise verify`", fg="yellow")]
+        parts += ["", differs_line(built.differs_at)]
     return parts
 
 
-def _cut(table: Table, most_rows: int | None) -> list[str | Table]:
+def _cut(table: Table, most_rows: int | None) -> list[Part]:
     if most_rows is None or len(table.rows) <= most_rows:
         return [table]
     more = f"... and {len(table.rows) - most_rows:,} more: --all shows them"

@@ -11,7 +11,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG
-from equipoise.cli.screen import Screen, Table
+from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from events import codec
 from events.errors import InputError
 from events.log import Log, open_log
@@ -62,14 +62,14 @@ def _entries(log: Log, names: Sequence[str]) -> Iterator[Entry]:
     return chain.from_iterable(log.read(group=name) for name in dict.fromkeys(names)) if names else log.read()
 
 
-def verification_parts(verification: Verification) -> list[str | Table]:
+def verification_parts(verification: Verification) -> list[Part]:
     """The answer as text and tables."""
     groups = verification.groups
     compared = sum(group.compared for group in groups)
     facts = sum(group.facts for group in groups)
-    verdict = click.style(verification.verdict.value, fg=_COLOURS[verification.verdict.exit_code], bold=True)
+    verdict = Styled(verification.verdict.value, bold=True, colour=_COLOURS[verification.verdict.exit_code])
     told = f"{counted(compared, 'decision')} of {counted(facts, 'fact')} recomputed and compared byte for byte"
-    parts: list[str | Table] = [f"{verdict}: {told}" if verification.verdict.exit_code == 0 else f"{verdict}, after {told}"]
+    parts: list[Part] = [Line(verdict, f": {told}" if verification.verdict.exit_code == 0 else f", after {told}")]
     columns = ("group", "verdict", "facts", "decisions identical", "state hashes", "repeated", "not yet written")
     rows = [(each.group, each.verdict.value, each.facts, each.compared, each.checkpoints, each.repeated, each.not_yet_written) for each in groups]
     parts += [Table(columns=columns, rows=rows)] if rows else []
@@ -83,9 +83,9 @@ def verification_parts(verification: Verification) -> list[str | Table]:
     return parts
 
 
-def divergence_parts(group: str, divergence: Divergence) -> list[str | Table]:
+def divergence_parts(group: str, divergence: Divergence) -> list[Part]:
     """The first divergence of a group: the fact, both decisions, the difference."""
-    parts: list[str | Table] = ["", click.style(f"first divergence of group {group}, at offset {divergence.offset}: {divergence.problem}", bold=True)]
+    parts: list[Part] = ["", Line(bold(f"first divergence of group {group}, at offset {divergence.offset}: {divergence.problem}"))]
     fact = divergence.fact
     if fact is not None:
         parts.append(f"  fact        offset {fact.offset}, {clock_text(fact.append_ms)}: {_said(fact.event)}")

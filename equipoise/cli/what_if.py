@@ -9,7 +9,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, knob_value, read
-from equipoise.cli.screen import Screen, Table
+from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.output import Kind, check_files, file_name, write_file
 from events.errors import EquipoiseError, InputError
 from events.log import Log
@@ -107,7 +107,7 @@ def what_if(
         if path is not None:
             write_file("--svg", path, Kind.PICTURE, render_what_if(answer, advice))
             screen.remark(f"wrote {path}")
-    parts: list[str | Table] = []
+    parts: list[Part] = []
     for answer, advice in answers:
         parts += [*([""] if parts else []), *answer_parts(answer, advice)]
     parts += [f"{each['group']} could not be answered: {each['error']}" for each in failed]
@@ -164,11 +164,11 @@ def document(answer: WhatIf, advice: Advice) -> dict[str, Any]:
     return {**answer.as_json(), "front": front(answer), "advice": {"change": advice.change, "line": advice.line}}
 
 
-def answer_parts(answer: WhatIf, advice: Advice) -> list[str | Table]:
+def answer_parts(answer: WhatIf, advice: Advice) -> list[Part]:
     """How far to believe it, what each configuration would have cost, and what to do."""
     from replay.advice import front
 
-    head = f"{click.style(answer.group, bold=True)}  {span_text(answer.span_ms)}, {counted(answer.facts, 'fact')}, led by {answer.factual.assignor}"
+    head = Line(bold(answer.group), f"  {span_text(answer.span_ms)}, {counted(answer.facts, 'fact')}, led by {answer.factual.assignor}")
     best = front(answer)
     outcomes = (answer.factual, *answer.outcomes)
     failed = [f"{each.configuration.name} could not lead: {each.error}" for each in outcomes if each.error]
@@ -178,7 +178,7 @@ def answer_parts(answer: WhatIf, advice: Advice) -> list[str | Table]:
         rows=[_row(each, each.configuration.name in best) for each in outcomes if not each.error],
         title="what each would have cost, less is better; * nothing beats it",
     )
-    return [head, "", fidelity_table(answer), f"simulated with: {used}", "", costs, *failed, "", click.style(advice.line, bold=True)]
+    return [head, "", fidelity_table(answer), f"simulated with: {used}", "", costs, *failed, "", Line(bold(advice.line))]
 
 
 def fidelity_table(answer: WhatIf) -> Table:

@@ -10,6 +10,7 @@ import sys
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
 from equipoise.cli.settings import settings_options
+from equipoise.cli.visible import VisibleFormatter
 from equipoise.worker.settings import WorkerSettings
 
 
@@ -28,7 +29,9 @@ def worker(screen: Screen, settings: WorkerSettings) -> None:
       equipoise worker --settings worker.toml --http-port 0
       EQUIPOISE_SECURITY_PROTOCOL=SASL_SSL EQUIPOISE_SASL_USERNAME=u EQUIPOISE_SASL_PASSWORD=p equipoise worker
     """
-    logging.basicConfig(level=logging.WARNING, stream=sys.stderr, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    said = logging.StreamHandler(sys.stderr)
+    said.setFormatter(VisibleFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+    logging.basicConfig(level=logging.WARNING, handlers=[said])
     logging.getLogger("equipoise").setLevel(settings.log_level)
     for noisy in ("faust", "mode", "aiokafka"):
         logging.getLogger(noisy).setLevel(max(logging.WARNING, logging.getLogger("equipoise").level))

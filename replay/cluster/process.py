@@ -234,7 +234,7 @@ class Process(Endpoint):
                 session_timeout_ms=given.session_timeout_ms,
                 lease_margin_ms=given.lease_margin_ms,
                 topology_epoch=given.topology_epoch,
-                join_nonce=f"{self.name}/{incarnation}",
+                join_nonce=f"{self.name}/{incarnation}"[-fields.MOST_TEXT_CHARS :],
                 ended_incarnation=self._proven_dead,
                 heartbeat_interval_ms=given.heartbeat_interval_ms,
                 ready_lag_records=self._ready_lag_records,

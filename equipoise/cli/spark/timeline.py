@@ -7,7 +7,7 @@ from pathlib import Path
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.screen import Screen, Table
+from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
 from equipoise.output import check_tables, new_tables
 from replay.wording import counted
@@ -48,7 +48,7 @@ def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, set
     cells = [(r["group"], r["facts"], r["rounds"], r["moves"], _seconds(r["stopped_ms"]), _seconds(r["longest_ms"]), r["problem"]) for r in worst]
     said = ", ".join(f"{name} {count:,}" for name, count in counts.items())
     more = [f"... and {len(groups) - len(worst):,} more in {folder}/groups"] if len(worst) < len(groups) else []
-    parts: list[str | Table] = [f"{counted(len(groups), 'group')}, rows in {folder}: {said}", Table(columns=columns, rows=cells), *more]
+    parts: list[Part] = [f"{counted(len(groups), 'group')}, rows in {folder}: {said}", Table(columns=columns, rows=cells), *more]
     screen.answer({"folder": str(folder), "tables": [{"table": name, "rows": count} for name, count in counts.items()], "groups": groups}, *parts)
     return 2 if without else 0
 

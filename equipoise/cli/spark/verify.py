@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.screen import Screen, Table
+from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
 from equipoise.output import check_tables, new_tables
 from replay.wording import counted
@@ -49,7 +49,7 @@ def verify(screen: Screen, locations: tuple[str, ...], master: str | None, setti
     return worst.exit_code
 
 
-def _parts(rows: list[dict[str, Any]], everything: bool) -> list[str | Table]:
+def _parts(rows: list[dict[str, Any]], everything: bool) -> list[Part]:
     counts = [f"{counted(sum(row['verdict'] == verdict for row in rows), 'group')} {word}" for verdict, word in _WORDS.items()]
     records = sum(row["records"] or 0 for row in rows)
     first = sorted(rows, key=lambda row: (row["verdict"] == "identical", row["group"], row["location"]))

@@ -8,7 +8,7 @@ from typing import Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.screen import Screen, Table
+from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
 from equipoise.cli.what_if import MEASURES, swept
 from equipoise.output import check_tables, new_tables
@@ -65,7 +65,7 @@ def what_if(
     told = [(each["group"], each["advice"] or each["problem"]) for each in groups]
     columns = ("configuration", *(heading for heading, _ in MEASURES), "groups", "best in")
     cells = [(each["configuration"], *(each[name] for _, name in MEASURES), each["groups"], each["best_in"]) for each in sums]
-    parts: list[str | Table] = [
+    parts: list[Part] = [
         Table(columns=columns, rows=cells, title=f"{counted(len(groups), 'group')}, simulated: in all"),
         Table(columns=("group", "advice"), rows=told[:_MOST_ROWS]),
     ]
