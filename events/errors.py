@@ -130,7 +130,7 @@ class GroupHalted(EquipoiseError):
 
 
 class InvariantBroken(EquipoiseError):
-    """One of the eight invariants does not hold."""
+    """One of the nine invariants does not hold."""
 
     exit_code = 1
 

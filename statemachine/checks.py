@@ -1,12 +1,13 @@
 """What must hold after every step of a machine, for tests, storms, scenarios and searches: the invariants, the timers, and restoring.
 
-`StepChecker` judges the facts and decisions with a `Validator` (invariants 1 to 6), and the machine itself for invariant 8: what it derives from its
-state is what a restored machine derives, and a machine restored from the snapshot before a fact decides that fact alike.
+`StepChecker` judges the facts and decisions with a `Validator` (invariants 1 to 6) and by their sizes (9). It judges the machine itself for invariant
+8: what it derives from its state is what a restored machine derives, and a machine restored from the snapshot before a fact decides that fact alike.
 """
 
 from __future__ import annotations
 
 from assignors import registry
+from events import codec
 from events.errors import GroupHalted, InvariantBroken
 from events.facts import LogOpened
 from events.records import DecisionRecord, Record
@@ -30,12 +31,21 @@ class StepChecker:
 
     def __call__(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         restored, self._restored = self._restored, None
+        check_sizes(record, decisions)
         self.validator.check(record, decisions, machine.state)
         check_timers(machine)
         if restored is not None:
             check_restored(restored, record, decisions, machine)
         if self._restore_every and self.validator.steps % self._restore_every == 0:
             self._restored = GroupMachine.restore(machine.snapshot(), load=self._load)
+
+
+def check_sizes(record: Record, decisions: list[DecisionRecord]) -> None:
+    """A log can hold the fact and every decision it caused (docs/protocol.md#l8-size). Costs an encoding of each."""
+    for event in (record.event, *(each.decision for each in decisions)):
+        if not codec.fits(event):
+            problem = f"{event.__class__.__name__} has {codec.size_bytes(event)} bytes; an event has at most {codec.MOST_EVENT_BYTES}"
+            raise InvariantBroken(9, f"at offset {record.offset} {problem}")
 
 
 def check_timers(machine: GroupMachine) -> None:

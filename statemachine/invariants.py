@@ -1,4 +1,4 @@
-"""The eight invariants (docs/architecture.md), judged by somebody who does not trust the machine.
+"""Eight of the nine invariants (docs/architecture.md), judged by somebody who does not trust the machine; `statemachine.checks` has the ninth.
 
 `Validator` keeps its own books (`statemachine.books`) of every fact and decision and judges 1-6 after every step, in time that grows with the
 step, not with the group; what the machine believes is then compared with the books. 7 and 8 are judged per run: with `settling_ms` and

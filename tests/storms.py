@@ -24,6 +24,8 @@ from statemachine.machine import GroupMachine
 
 START_MS = 1_000_000_000
 SESSION_MS = 10_000
+"""The longest session timeout of a storm's members; each has its own, and its own lease margin."""
+MOST_MEMBERS = 5
 CALM_MS = 20_000
 STORM_MS = 240_000
 LOOK_EVERY_MS = 5_000
@@ -65,7 +67,7 @@ class Outcome:
 
 
 def draw(seed: int, assignor: str = "high_availability", *, switching: bool = False) -> Setting:
-    """A group of 1 to 5 members with 1 to 12 stateful tasks, led by that assignor, and what befalls it.
+    """A group of 1 to MOST_MEMBERS members with 1 to 12 stateful tasks, led by that assignor, and what befalls it.
 
     `switching`: now and then another assignor leads, each time with other knobs, whatever is under way.
     """
@@ -108,12 +110,16 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
         network=network,
         worker=WorkerSettings(observe_ms=random.choice((5_000, 30_000))),
     )
+    sessions = Random(f"sessions {seed}")
+    timeouts = [sessions.choice((6_000, 8_000, SESSION_MS)) for _ in range(MOST_MEMBERS)]
+    margins = [sessions.choice((1_000, 1_000, 3_000)) for _ in range(MOST_MEMBERS)]  # the least is max_step_ms: one failover within a session
     members = tuple(
         ProcessSettings(
             member_id=f"m{index}",
             capacity=random.choice((1, 1, 2)),
-            session_timeout_ms=SESSION_MS,
-            lease_margin_ms=1_000,  # exactly max_step_ms: one failover within a session
+            session_timeout_ms=timeouts[index],
+            lease_margin_ms=margins[index],
+            heartbeat_interval_ms=min(3_000, (timeouts[index] - margins[index]) // 2),
             topology_epoch=1,
             # Restores are faster than writes, all copies of everything on one member (invariant 7).
             restore=RestoreModel(records_per_s=max(4 * rate * stateful, random.choice((5_000, 20_000, 100_000))), sequential=random.random() < 0.5),
@@ -121,7 +127,7 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
             start_ms=random.choice((100, 1_000)),
             tells_load=True,
         )
-        for index in range(random.randint(1, 5))
+        for index in range(random.randint(1, MOST_MEMBERS))
     )
     faults = random_faults(
         seed,

@@ -152,10 +152,20 @@ class Storm(RuleBasedStateMachine):
         after_ms=steps_ms,
         old=st.integers(0, 1),
         session_ms=st.sampled_from((8_000, 20_000)),
+        margin_ms=st.sampled_from((1_000, 3_000, 6_000)),
         eager=st.sampled_from((False, False, True)),
     )
     def joins(
-        self, member_id: str, proven: bool, capacity: int, kept: dict[TaskId, Any], after_ms: int, old: int, session_ms: int, eager: bool
+        self,
+        member_id: str,
+        proven: bool,
+        capacity: int,
+        kept: dict[TaskId, Any],
+        after_ms: int,
+        old: int,
+        session_ms: int,
+        margin_ms: int,
+        eager: bool,
     ) -> Truthful:
         """A process begins; `proven`: whoever it may succeed is dead and says nothing more; `old`: it runs the topology before the newest."""
         self.lives += 1
@@ -175,6 +185,7 @@ class Storm(RuleBasedStateMachine):
                 ended_incarnation=ended,
                 lags=dict(sorted(member.copies.items())),
                 session_timeout_ms=session_ms,
+                lease_margin_ms=margin_ms,
                 eager=eager,
             ),
             after_ms,
@@ -255,17 +266,22 @@ class Storm(RuleBasedStateMachine):
         factor=st.integers(1, 2),
         acceptable=st.sampled_from((0, 10_000)),
         acceptable_ms=st.sampled_from((0, 0, 1_000, 60_000)),
+        step_ms=st.sampled_from((500, 1_000, 3_000)),
     )
-    def is_configured_anew(self, standbys: int, warmups: int, per_member: int, factor: int, acceptable: int, acceptable_ms: int) -> None:
-        self.knobs |= {
+    def is_configured_anew(
+        self, standbys: int, warmups: int, per_member: int, factor: int, acceptable: int, acceptable_ms: int, step_ms: int
+    ) -> None:
+        knobs = self.knobs | {
             "num_standbys": standbys,
             "max_warmups": warmups,
             "max_warmups_per_member": per_member,
             "balance_factor": factor,
             "acceptable_recovery_lag": acceptable,
             "acceptable_recovery_ms": acceptable_ms,
+            "max_step_ms": step_ms,
         }
-        self.group.fact(configured(self.assignor, **self.knobs))
+        if not rejections(self.group.fact(configured(self.assignor, **knobs))):  # the step may exceed somebody's margin
+            self.knobs = knobs
 
     @rule(choice=st.sampled_from(CHOICES))
     def is_led_by_another_assignor(self, choice: tuple[str, dict[str, Any]]) -> None:

@@ -20,6 +20,8 @@ class Planned:
     faults: frozenset[str] = frozenset()
     session_steps: int = 5
     margin_steps: int = 1
+    others: tuple[int, int] | None = None
+    """Session and margin of every process but m1's first; None: the same as its."""
     jump_steps: int = 4
     suspects: int = 1
     """Processes that go step by step: m1, or m1 and m2."""
@@ -32,8 +34,8 @@ def _planned(*faults: str, **options: Any) -> Planned:
 
 
 WHOLE: dict[str, Planned] = {
-    "expired, with a clock jump": _planned("clock jumps"),
-    "superseded, with a clock jump": _planned("clock jumps", "second process"),
+    "expired, with a clock jump": _planned("clock jumps", others=(3, 2)),
+    "superseded, with a clock jump": _planned("clock jumps", "second process", session_steps=4, others=(3, 2)),
     "expelled, with a clock jump": _planned("clock jumps", "told otherwise", session_steps=4),
     "crashed and back with proof, with a clock jump": _planned("clock jumps", "crash", "restart"),
     "leaving, with a clock jump": _planned("clock jumps", "leaves", session_steps=4),
@@ -41,7 +43,7 @@ WHOLE: dict[str, Planned] = {
     "expelled, and the next owner restarts": _planned("told otherwise", "m2 restarts", session_steps=4),
     "superseded, and closed all the same": _planned("second process", "stops", session_steps=4),
     "both step by step, with a clock jump": _planned("clock jumps", session_steps=3, suspects=2),
-    "both step by step, one superseded": _planned("second process", session_steps=3, suspects=2),
+    "both step by step, one superseded": _planned("second process", session_steps=4, others=(2, 1), suspects=2),
 }
 """Searched to the end at every change."""
 
@@ -53,7 +55,7 @@ LONG: dict[str, Planned] = {
         "clock jumps", "told otherwise", "second process", "m2 restarts", session_steps=3
     ),
     "superseded, and the next owner too": _planned("second process", "m2 is doubled"),
-    "expelled, and the next owner superseded": _planned("told otherwise", "m2 is doubled", session_steps=4),
+    "expelled, and the next owner superseded": _planned("told otherwise", "m2 is doubled", session_steps=4, others=(2, 1)),
     "leaving and superseded": _planned("leaves", "second process", session_steps=4),
     "both step by step, with a clock jump, longer session": _planned("clock jumps", session_steps=4, suspects=2),
     "both step by step, one expelled": _planned("told otherwise", session_steps=3, suspects=2),
@@ -80,6 +82,7 @@ def run(planned: Planned) -> Found:
         session_steps=planned.session_steps,
         margin_steps=planned.margin_steps,
         jump_steps=planned.jump_steps,
+        others=planned.others,
         session_class=planned.session_class,
         machine_class=planned.machine_class,
     )

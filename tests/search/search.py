@@ -171,7 +171,7 @@ class Search:
 
     def _later(self, world: World) -> World:
         """One step of time for every process, and for what is on its way."""
-        oldest = self.room.session_steps + 1
+        oldest = self.room.longest_steps + 1
         later = world._replace(since=min(self.room.most_since, world.since + 1))
         for place, process in enumerate(world.processes):
             if process.session == CRASHED:

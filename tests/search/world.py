@@ -94,10 +94,24 @@ class Interned(Generic[T]):
         return found
 
 
+def _settings(member_id: str, incarnation: int, steps: tuple[int, int], ended: int | None = None) -> MemberSettings:
+    session_steps, margin_steps = steps
+    return MemberSettings(
+        member_id=member_id,
+        incarnation=incarnation,
+        session_timeout_ms=session_steps,
+        lease_margin_ms=margin_steps,
+        join_nonce=f"nonce-{incarnation}",
+        ended_incarnation=ended,
+        heartbeat_interval_ms=1,
+    )
+
+
 class Room:
     """The machine and the sessions, one transition at a time, each computed once.
 
-    `session_class` and `machine_class` may be subclasses that break one rule.
+    `others`: session and margin, in steps, of every incarnation but the first m1; None: the same as m1's. `session_class` and `machine_class` may be
+    subclasses that break one rule.
     """
 
     def __init__(
@@ -106,21 +120,23 @@ class Room:
         session_steps: int,
         margin_steps: int,
         jump_steps: int,
+        others: tuple[int, int] | None = None,
         session_class: type[MemberSession] = MemberSession,
         machine_class: type[GroupMachine] = GroupMachine,
     ) -> None:
-        self.session_steps = session_steps
-        self.margin_steps = margin_steps
+        of_m1 = session_steps, margin_steps
+        others = others or of_m1
+        self.longest_steps = max(session_steps, others[0])
         self.jump_steps = jump_steps
         self._session_class = session_class
         self._machine_class = machine_class
         self.incarnations = [
-            self._settings("m1", 1),
-            self._settings("m2", 2),
-            self._settings("m1", 3),
-            self._settings("m1", 4, ended=1),
-            self._settings("m2", 5, ended=2),
-            self._settings("m2", 6),
+            _settings("m1", 1, of_m1),
+            _settings("m2", 2, others),
+            _settings("m1", 3, others),
+            _settings("m1", 4, others, ended=1),
+            _settings("m2", 5, others, ended=2),
+            _settings("m2", 6, others),
         ]
         self.machines: Interned[bytes] = Interned()
         self.sessions: Interned[bytes] = Interned()
@@ -132,17 +148,6 @@ class Room:
         self._said: dict[tuple[object, ...], tuple[int, tuple[int, ...]]] = {}
         self.most_since = self._most_since()
         self.tick = self.fact_id(ProbingTick())
-
-    def _settings(self, member_id: str, incarnation: int, ended: int | None = None) -> MemberSettings:
-        return MemberSettings(
-            member_id=member_id,
-            incarnation=incarnation,
-            session_timeout_ms=self.session_steps,
-            lease_margin_ms=self.margin_steps,
-            join_nonce=f"nonce-{incarnation}",
-            ended_incarnation=ended,
-            heartbeat_interval_ms=1,
-        )
 
     def configured(self, told: dict[TaskId, str]) -> GroupConfigured:
         knobs = Knobs(
@@ -159,7 +164,7 @@ class Room:
         """The append clock's lead beyond which nothing changes: one step of group time, or, with that clamp broken, all it can come to."""
         machine = self._machine_class(load=load)
         machine.state.config = self.configured({})
-        most = self.session_steps + 1 + self.jump_steps
+        most = self.longest_steps + 1 + self.jump_steps
         steps = [machine._time_step_ms(APPENDED, APPENDED + since) for since in range(most + 1)]
         return steps.index(steps[most])
 
@@ -214,7 +219,7 @@ class Room:
 
     def _keep_session(self, session: MemberSession, now_ms: int) -> int:
         state = json.loads(session.snapshot())
-        oldest_ms = now_ms - self.session_steps - 1
+        oldest_ms = now_ms - self.longest_steps - 1
         for name in ("heartbeat_ms", "fetch_ms"):
             state[name] = max(oldest_ms, state[name]) - now_ms + NOW
         state["grants"] = [[task, [token, max(0, start_ms - now_ms) + NOW, restored]] for task, (token, start_ms, restored) in state["grants"]]

@@ -15,8 +15,11 @@ from events.codec import make_record
 from events.decisions import AssignmentIssued, Decision, MemberAssigned, MemberExpired, Move
 from events.errors import InvariantBroken
 from events.facts import Fact, LagReported, LeaveIntended, MemberLeft, ProbingTick
-from events.records import DecisionRecord
+from events.records import DecisionRecord, Record
+from events.tasks import TaskId
+from statemachine.checks import StepChecker, check_sizes
 from statemachine.invariants import Validator, check_refold
+from statemachine.machine import GroupMachine
 from tests.groups import GROUP, LOG_OPENED, SESSION_MS, Group, configured, joined, tasks, topology
 
 Change = Callable[[Decision], Decision | None]
@@ -395,3 +398,23 @@ def test_a_log_that_halts_halts_at_the_same_place_from_every_checkpoint():
     group.cycle()
     halting = make_record(GROUP, len(group.records), group.append_ms, attrs.evolve(configured(), assignor="unheard_of"))
     check_refold([*group.records, halting, make_record(GROUP, halting.offset + 1, group.append_ms, ProbingTick())])
+
+
+# 9
+
+
+def test_decision_that_is_larger_than_an_event_may_be_is_found():
+    group = Group(watched=False)
+    group.machine = GroupMachine(most_event_bytes=10**9)  # nothing is emitted in parts
+    group.fact(configured(initial_delay_ms=0))
+    group.fact(topology(stateless=4_000))
+    group.fact(joined("a" * 500))
+    with broken(9, "at offset 3 AssignmentIssued has 2[0-9]{6} bytes; an event has at most 1000000"):
+        check_sizes(group.records[-1], group.decisions)
+
+
+def test_fact_that_is_larger_than_an_event_may_be_is_found():
+    fact = LagReported("m1", 1, 0, 0, lags={TaskId(0, partition): 2**40 for partition in range(90_000)})
+    checker = StepChecker()
+    with broken(9, "at offset 7 LagReported has 1[0-9]{6} bytes"):
+        checker(Record(GROUP, 7, 0, fact), [], GroupMachine())
