@@ -32,7 +32,7 @@ from events.fact_parts import observed_in_parts
 from events.facts import LogOpened
 from events.log.kafka.connection import MISSING
 from events.log.kafka.identity import log_topic_ids
-from events.log.kafka.opening import NotThereError, ensure_topics, open_partitions, partition_count, reaching, reader
+from events.log.kafka.opening import NotNowError, NotThereError, ensure_topics, open_partitions, partition_count, reaching, reader
 from events.log.kafka.topics import MUST_BE
 from statemachine.partition import GroupLead
 
@@ -42,6 +42,8 @@ _PARTING_S = 2.0
 _STOP_FAUST_S = 2.0
 _WATCH_S = 0.5
 _AGAIN_S = 2.0
+_BROKERS_MAY_TAKE_S = 60.0
+"""How long a worker that starts waits for brokers that answer, but cannot do what it asks yet."""
 _LOOK_AT_LOG_S = 2.0
 """Between two looks whether the log's topics are still the same, for a worker that has no partition of them."""
 
@@ -76,7 +78,7 @@ class Worker:
         except ImportError:
             raise InputError(MISSING) from None
         settings = self.settings
-        await self._open(make=True)
+        await self._open_patiently()
         self._folder = tempfile.mkdtemp(prefix="equipoise-worker-")
         try:
             self._server = Server(self, settings.http_host, settings.http_port)
@@ -88,6 +90,19 @@ class Worker:
         self._tasks = [asyncio.create_task(self._observe_on()), asyncio.create_task(self._watch())]
         assert self._opened is not None, "it was opened above"
         _LOG.info("leading log %s of %s/%s; http://%s:%d", self.log_id, settings.bootstrap, settings.prefix, settings.http_host, self.http_port)
+
+    async def _open_patiently(self) -> None:
+        """A worker often starts while a broker restarts: what may be otherwise in a moment is tried again. Raises InputError."""
+        end_s = time.monotonic() + _BROKERS_MAY_TAKE_S
+        while True:
+            try:
+                await self._open(make=True)
+                return
+            except NotNowError as error:
+                if time.monotonic() > end_s:
+                    raise
+                _LOG.warning("%s; asking again", error)
+            await asyncio.sleep(_WATCH_S)
 
     async def _open(self, *, make: bool) -> None:
         """Learns which log the topics hold, and opens one if they are empty. `make`: makes topics that are missing. Raises InputError."""

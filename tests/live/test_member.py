@@ -128,8 +128,8 @@ async def test_members_count_and_hand_over(bootstrap: str, prefix: str, tmp_path
                 await until(lambda: len(second.running) == PARTITIONS)
                 await application.order(100)
                 await application.until_counted(exactly=True)
+        await until(lambda: leader.machine.state.members == {})
         assert leader.decided(MemberExpired) == []
-        assert leader.machine.state.members == {}
         committed = await _committed(application)
         assert sum(committed.values()) == 600
 

@@ -10,6 +10,8 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.worker.app import Worker
+from equipoise.worker.settings import WorkerSettings
 from events.log.kafka.connection import Connection
 from events.log.kafka.opening import admin_client, ensure_topics, open_partitions, partition_count, read_opening
 from events.log.kafka.topics import Topics
@@ -34,6 +36,20 @@ async def test_who_starts_right_after_a_broker_has_died_asks_another(brokers: Br
     assert [await partition_count(connection, topics.facts) for _ in range(20)] == [2] * 20
     assert await read_opening(connection, topics) == opened
     brokers.start(2)
+
+
+async def test_worker_starts_while_the_brokers_that_are_left_take_over(brokers: Brokers) -> None:
+    """Until then they name one that is dead as the leader of the log, or as the controller, whatever they are asked for."""
+    settings = WorkerSettings(bootstrap=brokers.bootstrap, prefix="failover", http_port=0)
+    await ensure_topics(settings, settings.topics)
+    opened = await open_partitions(settings, settings.topics)
+    async with admin_client(settings) as admin:
+        (facts,) = await admin.describe_topics([settings.topics.facts])
+    leader = facts["partitions"][0]["leader"]
+    brokers.kill(leader)
+    async with Worker(settings) as worker:
+        assert worker.log_id == opened.log_id
+    brokers.start(leader)
 
 
 async def make_topic_on(brokers: Brokers, topic: str, broker: int) -> None:

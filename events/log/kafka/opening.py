@@ -21,6 +21,10 @@ _ALREADY_EXISTS = 36  # Kafka's error TOPIC_ALREADY_EXISTS
 APPEND_TIME = 1  # timestamp_type of a record: LogAppendTime
 
 
+class NotNowError(InputError):
+    """A broker could not answer and may be able to in a moment: one of them is away, or another one takes over from it."""
+
+
 class NotThereError(InputError):
     """The log's topics are not there, or hold nothing yet: no worker has made them."""
 
@@ -37,7 +41,8 @@ def reaching(connection: Connection) -> Any:
     except KafkaConnectionError as error:
         raise InputError(f"bootstrap: no broker answers at {connection.bootstrap} ({error}); start it, or mend the address") from None
     except KafkaError as error:
-        raise InputError(f"{connection.bootstrap} refuses: {error.__class__.__name__} {error}") from None
+        kind = NotNowError if error.retriable else InputError
+        raise kind(f"{connection.bootstrap} refuses: {error.__class__.__name__} {error}") from None
 
 
 @contextlib.asynccontextmanager
