@@ -7,6 +7,7 @@ An entry point names an `Assignor` class or a callable without parameters that g
 from __future__ import annotations
 
 import functools
+from difflib import get_close_matches
 from importlib import metadata
 
 from assignors.cooperative import Cooperative
@@ -50,8 +51,17 @@ def load(name: str, version: int) -> Assignor:
     if found is None:
         named = [key for key in available() if key[0] == name] or list(available())
         known = ", ".join(f"{known} version {number}" for known, number in named)
-        raise InputError(f"assignor: {name!r} version {version} is not installed; here are {known}")
+        close = get_close_matches(name, {known for known, _ in available()} - {name}, n=1)
+        meant = f"; did you mean {close[0]!r}?" if close and named == list(available()) else ""
+        raise InputError(f"assignor: {name!r} version {version} is not installed; here are {known}{meant}")
     return found
+
+
+def solver_problem(solver: str, assignor: Assignor) -> str | None:
+    """Why `assignor` cannot decide for a configuration that is pinned to `solver`; None: it can."""
+    if solver == assignor.solver:
+        return None
+    return f"its decisions are pinned to solver {solver!r}, this build has {assignor.solver!r}; run the build that has that one"
 
 
 def latest(name: str) -> Assignor:

@@ -15,6 +15,9 @@ class Record:
 
     `offset`: its place in the partition, dense from 0. `append_ms`: the log's own append time, never the sender's. `checksum`: CRC-32 of the
     stored form (see `events.codec`). Readers construct it after checking all of these; it does not check them again.
+
+    `refused`: the decisions say that a leader refused this configuration because its build lacked what it asks for, so every reader refuses it
+    (docs/protocol.md#l6). It is no part of the stored fact.
     """
 
     group: str
@@ -22,6 +25,7 @@ class Record:
     append_ms: int
     event: Fact
     checksum: int = 0
+    refused: bool = False
 
 
 @attrs.frozen(slots=True)

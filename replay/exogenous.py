@@ -33,6 +33,7 @@ from events.facts import (
 )
 from events.records import DecisionRecord, Entry, Record, UnreadRecord
 from events.tasks import Lag, TaskId
+from replay.answers import ConfigurationAnswers
 from replay.wording import groups_text
 
 HOLLOW_MS = 60_000
@@ -268,7 +269,9 @@ class _Reading:
         if self.start_ms is None:
             self.start_ms = self.now_ms
         if isinstance(event, GroupConfigured):
-            if self.config is None:
+            if record.refused:
+                pass  # never in force
+            elif self.config is None:
                 self.config = event
             else:
                 self.changes.append(ConfigurationChanged(at_ms=self.now_ms, config=event))
@@ -344,22 +347,27 @@ class ExogenousReader:
         self._announce_closes = announce_closes
         self._reading = _Reading(group)
         self._others: set[str] = set()
+        self._answers = ConfigurationAnswers()
 
     def take(self, record: Entry) -> None:
         """Raises InputError for several groups of which none was named, UnknownKindError for what a newer build wrote in the group."""
-        if isinstance(record, UnreadRecord):
-            record.must_not_be_of(self._group)
+        if self._group is None or record.group in ("", self._group):
+            self._known(self._answers.take(record))
+        elif not isinstance(record, DecisionRecord):
             self._others.add(record.group)
-        elif isinstance(record, DecisionRecord):
-            if self._group is None or record.group == self._group:
+
+    def _known(self, records: Iterable[Entry]) -> None:
+        for record in records:
+            if isinstance(record, UnreadRecord):
+                raise record.error()
+            if isinstance(record, DecisionRecord):
                 self._reading.decision(record)
-        elif self._group is None or record.group in ("", self._group):
-            self._reading.fact(record)
-        else:
-            self._others.add(record.group)
+            else:
+                self._reading.fact(record)
 
     def exogenous(self) -> Exogenous:
         """What was told so far. Raises InputError as `read_exogenous` does."""
+        self._known(self._answers.rest())
         reading, group, announce_closes = self._reading, self._group, self._announce_closes
         if reading.config is None or reading.topology is None or reading.start_ms is None or reading.group is None:
             if reading.group is None or (group is not None and reading.start_ms is None):

@@ -24,6 +24,7 @@ from events.decisions import MemberAssigned, MemberAssignedPart
 from events.facts import AssignmentObserved, GroupConfigured, LagReported, LogOpened, MemberJoined, PartitionsObserved, TaskReady, TopologyDeclared
 from events.records import DecisionRecord, Entry, Record, UnreadRecord
 from events.tasks import Lag, LagSentinel, TaskId
+from replay.answers import ConfigurationAnswers
 from replay.exogenous import read_manifest
 from replay.wording import counted
 
@@ -166,24 +167,28 @@ class Fitting:
         self.lags: dict[tuple[str, int], dict[TaskId, Lag]] = {}
         self.last: dict[tuple[str, int], _Copies] = {}
         self.now_ms = 0
+        self._answers = ConfigurationAnswers()
 
     def take(self, record: Entry) -> None:
         """Raises UnknownKindError for what a newer build wrote in the group."""
-        if self.group is not None and record.group not in ("", self.group):
-            return
-        if isinstance(record, UnreadRecord):
-            record.must_not_be_of(self.group)
-        elif isinstance(record, DecisionRecord):
-            self._decision(record)
-        else:
-            self._fact(record)
+        if self.group is None or record.group in ("", self.group):
+            self._known(self._answers.take(record))
+
+    def _known(self, records: Iterable[Entry]) -> None:
+        for record in records:
+            if isinstance(record, UnreadRecord):
+                raise record.error()
+            if isinstance(record, DecisionRecord):
+                self._decision(record)
+            else:
+                self._fact(record)
 
     def _fact(self, record: Record) -> None:
         event = record.event
         self.now_ms = max(self.now_ms, record.append_ms)
         if isinstance(event, LogOpened):
             self._restores(event.manifest)
-        elif isinstance(event, GroupConfigured):
+        elif isinstance(event, GroupConfigured) and not record.refused:
             self.acceptable = event.knobs.acceptable_recovery_lag
             self.external = event.led_by == "external"
         elif isinstance(event, TopologyDeclared):
@@ -244,6 +249,7 @@ class Fitting:
 
     def fit(self) -> Fit:
         """What was told so far."""
+        self._known(self._answers.rest())
         observations = tuple(self.observations)
         overall = speed_of(observations)
         names = sorted({each.member_id for each in observations})

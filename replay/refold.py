@@ -16,6 +16,7 @@ from assignors.problem import AssignmentProblem, Assignor, Plan, WrappedAssignor
 from events.errors import InputError
 from events.facts import LogOpened
 from events.records import DecisionRecord, Entry, Record, UnreadRecord
+from replay.answers import ConfigurationAnswers
 from replay.wording import groups_text
 from statemachine.machine import GroupMachine, Load
 
@@ -72,6 +73,7 @@ class Refold:
         self.differs_at: int | None = None
         """Offset of the first fact whose stored decisions are not the recomputed ones. Then `verify` has more to say."""
         self._uncompared: deque[DecisionRecord] = deque(maxlen=MOST_UNCOMPARED)
+        self._answers = ConfigurationAnswers()
 
     @property
     def group(self) -> str:
@@ -97,17 +99,17 @@ class Refold:
         for entry in entries:
             if isinstance(entry, DecisionRecord):
                 if entry.group == self._group:
-                    self._compare(entry)
+                    yield from self._known(self._answers.take(entry))
                 continue
             if until_offset is not None and entry.offset > until_offset:
                 break
             if isinstance(entry, UnreadRecord):
-                if entry.number is None:
+                if entry.group == self._group:
+                    yield from self._known(self._answers.take(entry))
+                elif entry.number is None:
                     entry.must_not_be_of(self._group)
                     last_offset = entry.offset
                     others.add(entry.group)
-                elif entry.group == self._group and self.differs_at is None:
-                    self.differs_at = entry.offset
                 continue
             last_offset = entry.offset
             if isinstance(entry.event, LogOpened):
@@ -121,13 +123,25 @@ class Refold:
                     raise InputError(f"--group: the log holds several groups, {self._group!r} and {entry.group!r} among them; name one")
                 others.add(entry.group)
                 continue
-            yield self._step(entry)
+            yield from self._known(self._answers.take(entry))
+        yield from self._known(self._answers.rest())
         if not self.facts:
             if self._group is None:
                 raise InputError("the log holds no fact of any group; import or simulate one")
             raise InputError(f"--group: the log holds no fact of group {self._group!r}; {groups_text(others)}")
         if until_offset is not None and last_offset < until_offset:
             raise InputError(f"--at: the log ends at offset {last_offset}; name one up to that")
+
+    def _known(self, entries: Iterable[Entry]) -> Iterator[Step]:
+        for entry in entries:
+            if isinstance(entry, Record):
+                yield self._step(entry)
+            elif isinstance(entry, DecisionRecord):
+                self._compare(entry)
+            elif entry.number is None:
+                raise entry.error()
+            elif self.differs_at is None:
+                self.differs_at = entry.offset
 
     def _step(self, record: Record) -> Step:
         if self._listening is not None:

@@ -26,9 +26,10 @@ from assignors import registry
 from assignors.problem import Assignor
 from events import codec
 from events.decisions import AssignmentIssued, AssignmentProposed, Checkpointed, Decision
-from events.errors import GroupHalted, InputError, LogError
+from events.errors import DamagedError, GroupHalted, InputError, LogError
 from events.facts import LogOpened
-from events.records import DecisionRecord, Entry, Record, UnreadRecord
+from events.records import DecisionRecord, Entry, Record
+from replay.answers import ConfigurationAnswers
 from replay.differences import Difference, differences
 from statemachine.machine import GroupMachine, Load
 from statemachine.snapshots import is_of_another_form
@@ -182,14 +183,10 @@ def verify(entries: Iterable[Entry], *, load: Load = registry.load, advance: Cal
             records += 1
             if records % 256 == 0:
                 advance(256)
-            if isinstance(entry, UnreadRecord):
-                _group(groups, entry.group, opened, load).cannot_go_on(entry.offset, str(entry.error()))
-            elif isinstance(entry, DecisionRecord):
-                _group(groups, entry.group, opened, load).stored(entry)
-            elif isinstance(entry.event, LogOpened):
+            if isinstance(entry, Record) and isinstance(entry.event, LogOpened):
                 opened, log_id = entry, entry.event.log_id
             else:
-                _group(groups, entry.group, opened, load).fact(entry)
+                _group(groups, entry.group, opened, load).take(entry)
     except LogError as error:
         problem, offset = str(error), error.offset
     advance(records % 256)
@@ -216,7 +213,7 @@ class _Waiting:
     fact: Record
 
 
-_SAVED = 2
+_SAVED = 3
 """Form of a saved verification."""
 _DIGEST_BYTES = 8
 _OF_A_HASH = b"\1"
@@ -261,6 +258,7 @@ class GroupVerifier:
         self._divergence: Divergence | None = None
         self._evidence: list[DecisionRecord] = []
         """Stored decisions of the fact that diverges."""
+        self._answers = ConfigurationAnswers()
 
     def _remember(self, name: str, version: int) -> Assignor:
         self._assignor = self._load(name, version)
@@ -271,7 +269,25 @@ class GroupVerifier:
         """It diverges, or cannot be verified any further: what comes now changes nothing but the evidence."""
         return bool(self._problem) or self._divergence is not None
 
-    def fact(self, record: Record) -> None:
+    def take(self, entry: Entry) -> None:
+        """The next fact or stored decision of the group."""
+        try:
+            known = self._answers.take(entry)
+        except DamagedError as error:
+            self.cannot_go_on(error.offset, str(error))
+            return
+        for each in known:
+            self._take_known(each)
+
+    def _take_known(self, entry: Entry) -> None:
+        if isinstance(entry, Record):
+            self._fact(entry)
+        elif isinstance(entry, DecisionRecord):
+            self._stored(entry)
+        else:
+            self.cannot_go_on(entry.offset, str(entry.error()))
+
+    def _fact(self, record: Record) -> None:
         if self.is_over:
             return
         try:
@@ -297,7 +313,7 @@ class GroupVerifier:
         if self._other_solver and isinstance(decision, AssignmentIssued | AssignmentProposed) and not decision.unique:
             self._other_optimum = True
 
-    def stored(self, record: DecisionRecord) -> None:
+    def _stored(self, record: DecisionRecord) -> None:
         if self._divergence is not None:
             if record.caused_by == self._divergence.offset and len(self._evidence) < MOST_COLLECTED:
                 self._note_solver(record)
@@ -367,11 +383,13 @@ class GroupVerifier:
         """Everything that `restore` needs to go on. Of one that is over only the counts are kept, and that it is."""
         over = self.is_over
         waiting = [] if over else [_save_waiting(each) for each in self._waiting]
+        answers = (ConfigurationAnswers() if over else self._answers).save()
         counts = [self._facts, self._passed, self._checkpoints, self._not_compared, self._repeated, self._recomputed]
         flags = [self._overflowed, self._other_solver, self._other_optimum]
         problem = self._problem or ("" if self._divergence is None else self._divergence.problem)
         machine = b"" if over else self.machine.snapshot()
-        saved: bytes = msgpack.packb([_SAVED, self.name, counts, flags, problem, self._offset, machine, waiting, b"".join(self._digests)])
+        digests = b"".join(self._digests)
+        saved: bytes = msgpack.packb([_SAVED, self.name, counts, flags, problem, self._offset, machine, waiting, answers, digests])
         return saved
 
     @classmethod
@@ -380,18 +398,22 @@ class GroupVerifier:
         form = msgpack.unpackb(saved)
         if form[0] != _SAVED:
             raise InputError(f"the saved state of the verification has form {form[0]}, this build reads {_SAVED}; begin it anew")
-        _, name, counts, flags, problem, offset, machine, waiting, digests = form
+        _, name, counts, flags, problem, offset, machine, waiting, answers, digests = form
         group = cls(name, load, remembered=remembered)
         if machine:
             group.machine = GroupMachine.restore(machine, load=group._remember, any_solver=True)
         group._facts, group._passed, group._checkpoints, group._not_compared, group._repeated, group._recomputed = counts
         group._overflowed, group._other_solver, group._other_optimum = flags
         group._problem, group._offset = problem, offset
+        group._answers = ConfigurationAnswers.restore(answers)
         group._waiting.extend(_restore_waiting(name, group.machine.state.log_id, each) for each in waiting)
         group._digests.extend(digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES))
         return group
 
     def answer(self) -> GroupVerification:
+        """Of all that was taken: the log ends here."""
+        for held in self._answers.rest():
+            self._take_known(held)
         divergence = self._divergence
         if divergence is not None and self._other_optimum:
             self._problem = (

@@ -148,12 +148,12 @@ class Watch:
             Order().take(row)  # that it is LogOpened, and sound
             self._opened = row
         elif not row.belongs_to_no_group:
-            self._with_group(row.group, row.offset, open_groups, lambda group: group.fact(fact_record(row)))
+            self._with_group(row.group, row.offset, open_groups, lambda group: group.take(fact_record(row)))
 
     def _decision(self, stored: StoredDecision, open_groups: dict[str, GroupVerifier]) -> None:
         self.decisions += 1
         row = stored.row
-        self._with_group(row.group, row.caused_by, open_groups, lambda group: group.stored(decision_record(stored)))
+        self._with_group(row.group, row.caused_by, open_groups, lambda group: group.take(decision_record(stored)))
 
     def _with_group(self, name: str, offset: int, open_groups: dict[str, GroupVerifier], do: Callable[[GroupVerifier], None]) -> None:
         group = open_groups.get(name)

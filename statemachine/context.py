@@ -62,13 +62,13 @@ _REGAINED = 3
 class Context:
     """Collects the effects of one step on `state`."""
 
-    def __init__(self, state: GroupState, deadlines: Deadlines, refuses: Callable[[GroupConfigured], bool], most_event_bytes: int) -> None:
+    def __init__(self, state: GroupState, deadlines: Deadlines, refusal_of: Callable[[GroupConfigured], str | None], most_event_bytes: int) -> None:
         self.state = state
         self.deadlines = deadlines
         self.most_event_bytes = most_event_bytes
         """A decision with a larger payload is emitted in parts (PROTOCOL L8)."""
-        self.refuses = refuses
-        """Whether the assignor that a configuration names cannot take its knobs."""
+        self.refusal_of = refusal_of
+        """Code of what speaks against the assignor and the settings of a configuration; None: nothing."""
         self.emitted: list[Decision] = []
         self.causes: set[str] = set()
         self.moves: dict[tuple[TaskId, int], Move] = {}

@@ -5,6 +5,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 
+import attrs
+
 from assignors import registry
 from assignors.problem import Assignor, check_knobs
 from events.codec import MOST_EVENT_BYTES, kind_of
@@ -16,7 +18,7 @@ from statemachine import leader, snapshots
 from statemachine.context import Context
 from statemachine.deadlines import Deadlines, Key, Timer
 from statemachine.due import deadline_passed
-from statemachine.rejections import Rejected
+from statemachine.rejections import ASSIGNOR_UNAVAILABLE, Rejected
 from statemachine.state import GroupPhase, GroupState
 from statemachine.transitions import TRANSITIONS, make_current
 
@@ -76,7 +78,7 @@ class GroupMachine:
         state = self.state
         event = record.event
         self._advance(record)
-        context = Context(state, self._deadlines, lambda config: self._refuses(config, record.offset), self._most_event_bytes)
+        context = Context(state, self._deadlines, lambda config: self._refusal_of(config, record), self._most_event_bytes)
         for timer, key in self._deadlines.take_due():
             deadline_passed(context, timer, key)
         try:
@@ -115,17 +117,33 @@ class GroupMachine:
             assignor = self._load(config.assignor, config.behaviour_version)
         except InputError as error:
             raise GroupHalted(group, offset, "assignor_missing", str(error)) from error
-        if config.solver != assignor.solver and not self._any_solver:
-            problem = f"its decisions are pinned to solver {config.solver!r}, this build has {assignor.solver!r}; run the build that has that one"
+        problem = None if self._any_solver else registry.solver_problem(config.solver, assignor)
+        if problem is not None:
             raise GroupHalted(group, offset, "solver_missing", problem)
         return assignor
 
-    def _refuses(self, config: GroupConfigured, offset: int) -> bool:
+    def _refusal_of(self, config: GroupConfigured, record: Record) -> str | None:
+        if record.refused:
+            return ASSIGNOR_UNAVAILABLE
         try:
-            check_knobs(self._find_assignor(config, offset), config.knobs)
+            check_knobs(self._find_assignor(config, record.offset), config.knobs)
         except InputError:
-            return True
-        return False
+            return "knobs_refused"
+        return None
+
+    def lack(self, record: Record) -> GroupHalted | None:
+        """Why `step` would halt at this fact: it is a configuration that asks for what this build does not have. None: it would not for that."""
+        if record.refused or not isinstance(record.event, GroupConfigured):
+            return None
+        try:
+            self._find_assignor(record.event, record.offset)
+        except GroupHalted as halted:
+            return halted
+        return None
+
+    def as_leader(self, record: Record) -> Record:
+        """`record` as a leader folds it that answers first: a configuration that asks for what its build lacks is refused (docs/protocol.md#l6)."""
+        return record if self.lack(record) is None else attrs.evolve(record, refused=True)
 
     def _lead(self, context: Context, record: Record) -> None:
         if self.state.phase is not GroupPhase.LEADING:

@@ -27,9 +27,10 @@ import attrs
 from events import codec
 from events.decisions import Checkpointed
 from events.errors import GapError, GroupHalted, RepeatError
-from events.facts import LogOpened, PartitionsObserved, ProbingTick
+from events.facts import GroupConfigured, LogOpened, PartitionsObserved, ProbingTick
 from events.records import DecisionRecord, Record
 from statemachine.machine import GroupMachine, defect_text
+from statemachine.rejections import refused_fact
 from statemachine.snapshots import is_of_another_form
 
 V = TypeVar("V")
@@ -88,6 +89,8 @@ class GroupLead:
         """Why it stands still; None while it goes on."""
         self.published: dict[int, Hashable] = {}
         """Published and not yet recomputed: number -> identity."""
+        self.refused: set[int] = set()
+        """Facts, not yet folded, that published decisions refuse because a leader's build lacked what they ask for (docs/protocol.md#l6)."""
         self.last_published = 0
         """Highest number of a decision that stands in the log."""
         self.confirmed = 0
@@ -116,7 +119,8 @@ class PartitionLead:
     """All groups of one partition.
 
     `position`: offset of the next fact. `opened`: the log's first record, when the facts are read from behind it. `identity`: what two copies of one
-    decision have in common and no other decision has.
+    decision have in common and no other decision has. `answers`: what it decides is published, so it may refuse a configuration that asks for what
+    this build lacks; one that only reads halts the group until somebody has answered.
     """
 
     def __init__(
@@ -124,6 +128,7 @@ class PartitionLead:
         position: int = 0,
         *,
         opened: Record | None = None,
+        answers: bool = True,
         machine_factory: MachineFactory = real_machine,
         identity: Callable[[DecisionRecord], Hashable] = codec.checksum_of,
         folded: Folded = lambda record, decisions, machine: None,
@@ -131,6 +136,7 @@ class PartitionLead:
         self.position = position
         self.groups: dict[str, GroupLead] = {}
         self._opened = opened
+        self._answers = answers
         self._make_machine = machine_factory
         self._identity = identity
         self._folded = folded
@@ -149,12 +155,14 @@ class PartitionLead:
         group.checkpoint_offset = checkpoint.offset
         group.last_published = checkpoint.number
 
-    def take_published(self, group_name: str, number: int, identity: Hashable) -> None:
-        """A decision that stands in the log, with its `identity_of`. To be handed in before the fact that caused it is folded."""
+    def take_published(self, group_name: str, number: int, identity: Hashable, refused: int | None = None) -> None:
+        """A decision that stands in the log, with its `identity_of` and `refused_fact`. To be handed in before the fact that caused it is folded."""
         group = self.group(group_name)
         group.last_published = max(group.last_published, number)
         if number <= group.machine.state.number or group.halted is not None:
             return
+        if refused is not None:
+            group.refused.add(refused)
         known = group.published.setdefault(number, identity)
         if known == OTHER_FORM:
             group.published[number] = identity
@@ -174,6 +182,17 @@ class PartitionLead:
 
     # Folding
 
+    def must_read_published(self, record: Record) -> bool:
+        """Whether the host hands in all decisions that are published by now before it folds this fact: it would be refused because of what this build
+        lacks, and another worker, which leads the partition by now, may have answered it otherwise."""
+        return isinstance(record.event, GroupConfigured) and self._own_refusal(self.group(record.group, record.offset), record) is not None
+
+    def _own_refusal(self, group: GroupLead, record: Record) -> GroupHalted | None:
+        """Why this worker refuses the fact, which nobody has refused before; None: it does not."""
+        if not self._answers or group.halted is not None or record.offset <= group.machine.state.last_offset or record.offset in group.refused:
+            return None
+        return group.machine.lack(record)
+
     def fold(self, record: Record, now_ms: int) -> list[DecisionRecord]:
         """The next fact: what it causes and is not yet published, to be published in this order. `now_ms`: the host's monotonic clock.
 
@@ -192,10 +211,17 @@ class PartitionLead:
         machine = group.machine
         if group.halted is not None or record.offset <= machine.state.last_offset:
             return []
+        lack = self._own_refusal(group, record)
+        if lack is not None or record.offset in group.refused:
+            group.refused.discard(record.offset)
+            record = attrs.evolve(record, refused=True)
         try:
             decisions = machine.step(record)
         except Exception as error:  # noqa: BLE001 whatever it was, the machine is halted now, and so is the group: the others go on
             self._halt_for(group, record.offset, machine.halted or error)
+            return []
+        if lack is not None and _is_answered_otherwise(group, decisions):
+            self._halt_for(group, record.offset, lack)
             return []
         self._folded(record, decisions, machine)
         try:
@@ -335,6 +361,12 @@ class PartitionLead:
             return None
         return PartitionsObserved(end_offsets=changed_ends, racks=changed_racks)
 
+
+
+def _is_answered_otherwise(group: GroupLead, decisions: list[DecisionRecord]) -> bool:
+    """Whether published decisions say that another worker has carried out what these refuse."""
+    refusals = [each.number for each in decisions if refused_fact(each.decision, each.caused_by) is not None]
+    return bool(refusals) and max(group.published, default=0) >= refusals[0]
 
 
 def _changed(known: dict[str, dict[int, V]], now: Mapping[str, Mapping[int, V]]) -> dict[str, dict[int, V]]:

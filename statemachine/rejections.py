@@ -7,9 +7,12 @@ from __future__ import annotations
 
 from assignors import registry
 from assignors.problem import check_knobs
-from events.decisions import EventRejected
+from events.decisions import Decision, EventRejected
 from events.errors import InputError
 from events.facts import Fact, GroupConfigured
+
+ASSIGNOR_UNAVAILABLE = "assignor_unavailable"
+"""The one code that depends on the build that leads. Published, it is an input of every later fold: see `refused_fact`."""
 
 REJECTIONS: dict[str, str] = {
     "undecodable": "the bytes are no sound event",
@@ -18,6 +21,7 @@ REJECTIONS: dict[str, str] = {
     "external": "the group is led by something else; only AssignmentObserved changes what its members have",
     "leader_change": "led_by can only change while the group is empty; it has {0} members",
     "step_exceeds_margin": "max_step_ms {0} is over {1}, the smallest lease_margin_ms of members and of fenced incarnations that may still run",
+    ASSIGNOR_UNAVAILABLE: "the worker that leads the group has no such assignor, behaviour version or solver; install it on every worker first",
     "knobs_refused": "its assignor cannot take these knobs; `equipoise assign` with the same config names the one",
     "topology_not_newer": "topology epoch {0} is not above the newest one, {1}",
     "join_repeated": "this join was seen before",
@@ -55,13 +59,27 @@ class Rejected(Exception):
 
 
 def rejection_text(decision: EventRejected, fact: Fact | None = None) -> str:
-    """One line for people. Codes of later versions are shown as they are. `fact`: what was rejected; with it knobs that were refused are named."""
-    if decision.code == "knobs_refused" and isinstance(fact, GroupConfigured):
-        refusal = _what_is_refused(fact)
-        if refusal is not None:
-            return refusal
+    """One line for people. Codes of later versions are shown as they are. `fact`: what was rejected; with it a refused configuration is explained."""
+    if isinstance(fact, GroupConfigured) and decision.code in _EXPLAINED:
+        explained = _EXPLAINED[decision.code](fact)
+        if explained is not None:
+            return explained
     template = REJECTIONS.get(decision.code)
     return f"{decision.code} {decision.numbers}" if template is None else template.format(*decision.numbers)
+
+
+def refused_fact(decision: Decision, caused_by: int) -> int | None:
+    """Offset of the configuration that this decision refuses because the build that leads lacks what it asks for; None: it is no such refusal."""
+    return caused_by if isinstance(decision, EventRejected) and decision.code == ASSIGNOR_UNAVAILABLE else None
+
+
+def _what_is_lacking(config: GroupConfigured) -> str | None:
+    """What this installation lacks of a configuration; None: nothing, so only the build that refused it can say more."""
+    try:
+        assignor = registry.load(config.assignor, config.behaviour_version)
+    except InputError as error:
+        return str(error)
+    return registry.solver_problem(config.solver, assignor)
 
 
 def _what_is_refused(config: GroupConfigured) -> str | None:
@@ -75,3 +93,12 @@ def _what_is_refused(config: GroupConfigured) -> str | None:
     except InputError as error:
         return str(error)
     return None
+
+
+_EXPLAINED = {"knobs_refused": _what_is_refused, ASSIGNOR_UNAVAILABLE: _what_is_lacking}
+
+
+def refusal_text(config: GroupConfigured) -> str:
+    """Why a worker refuses this configuration, as far as this installation can say."""
+    asks = f"assignor {config.assignor!r} version {config.behaviour_version}, solver {config.solver!r}"
+    return _what_is_lacking(config) or _what_is_refused(config) or f"{asks}: {REJECTIONS[ASSIGNOR_UNAVAILABLE]}"

@@ -57,8 +57,9 @@ def group_configured(context: Context, fact: GroupConfigured) -> None:
     margins = [member.lease_margin_ms for member in state.members.values()] + [ghost.lease_margin_ms for ghost in state.ghosts.values()]
     if margins and fact.knobs.max_step_ms > min(margins):
         raise Rejected("step_exceeds_margin", fact.knobs.max_step_ms, min(margins))
-    if context.refuses(fact):
-        raise Rejected("knobs_refused")
+    refusal = context.refusal_of(fact)
+    if refusal is not None:
+        raise Rejected(refusal)
     state.config = fact
     if before is None or (before.assignor, before.behaviour_version) != (fact.assignor, fact.behaviour_version):
         state.memory = {}  # another assignor's memory means nothing to this one

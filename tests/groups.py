@@ -89,6 +89,7 @@ class Group:
         """Appends one fact, `after_ms` later by the broker's clock, and returns what was decided."""
         self.append_ms += after_ms
         record = make_record("" if isinstance(event, LogOpened) else GROUP, len(self.records), self.append_ms, event)
+        record = self.machine.as_leader(record)
         self.records.append(record)
         decided = self.machine.step(record)
         if self.checker is not None:

@@ -12,7 +12,9 @@ from equipoise.cli.command import command
 from equipoise.cli.params import LOG
 from equipoise.cli.screen import Screen
 from events import codec
+from events.decisions import EventRejected
 from events.errors import InputError
+from events.facts import GroupConfigured
 from events.log import Log
 from events.records import DecisionRecord, Entry, Record, UnreadRecord
 from replay.wording import clock_text
@@ -38,15 +40,17 @@ def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, f
     last: deque[Entry] = deque(maxlen=lines)
     position = begin = 0
     numbers: dict[str, int] = {}
+    asked: dict[tuple[str, int], GroupConfigured] = {}
     for entry in log.read(group=group):
         if _number(entry) is None:
             position = max(position, _offset(entry) + 1)
         else:
             begin = max(begin, _offset(entry))
+        _remember(asked, entry)
         if _is_wanted(entry, numbers, facts=facts):
             last.append(entry)
     for entry in last:
-        _print(screen, entry)
+        _print(screen, entry, asked)
     while follow:
         time.sleep(_ROUND_S)
         # What was decided on facts that are read already may have come since: all is read from the last decision on, and what was shown passed over.
@@ -59,10 +63,17 @@ def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, f
                     position = _offset(entry) + 1
                 else:
                     begin = max(begin, _offset(entry))
+                _remember(asked, entry)
                 if _is_wanted(entry, numbers, facts=facts):
-                    _print(screen, entry)
+                    _print(screen, entry, asked)
         except InputError as error:
             raise InputError(f"--follow: {error}") from None
+
+
+def _remember(asked: dict[tuple[str, int], GroupConfigured], entry: Entry) -> None:
+    """A configuration, so that its rejection can be explained."""
+    if isinstance(entry, Record) and isinstance(entry.event, GroupConfigured):
+        asked[entry.group, entry.offset] = entry.event
 
 
 def _number(entry: Entry) -> int | None:
@@ -86,7 +97,7 @@ def _is_wanted(entry: Entry, numbers: dict[str, int], *, facts: bool) -> bool:
     return True
 
 
-def _print(screen: Screen, entry: Entry) -> None:
+def _print(screen: Screen, entry: Entry, asked: dict[tuple[str, int], GroupConfigured]) -> None:
     if isinstance(entry, UnreadRecord):
         form = {"kind": codec.kind_name(entry.kind), "event": {"version": entry.version, "problem": entry.problem}}
     else:
@@ -108,5 +119,9 @@ def _print(screen: Screen, entry: Entry) -> None:
     said = said if len(said) <= _MOST_CHARS else f"{said[:_MOST_CHARS]} ..."
     if number is not None:
         screen.line(f"-> {number} (#{offset}) {entry.group} {said}")
+        if isinstance(entry, DecisionRecord) and isinstance(entry.decision, EventRejected):
+            from statemachine.rejections import rejection_text  # with the assignors, which nothing else here needs
+
+            screen.line(f"   {rejection_text(entry.decision, asked.get((entry.group, offset)))}")
     else:
         screen.line(f"#{offset} {'' if append_ms is None else clock_text(append_ms) + ' '}{entry.group} {said}")

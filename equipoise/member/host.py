@@ -27,6 +27,7 @@ from events.log.kafka.connection import Connection
 from events.records import DecisionRecord, UnreadDecision
 from events.tasks import TaskId, tasks_text
 from statemachine.member import End, MemberSession, MemberSettings, Reception
+from statemachine.rejections import refusal_text
 
 _LOG = logging.getLogger(__name__)
 LONGEST_REJOIN_WAIT_S = 5.0
@@ -66,6 +67,8 @@ class Host:
         """Of the log that was joined last."""
         self._declared_in = ""
         """Of the log that was told the topology."""
+        self._configured_in: str | None = ""
+        """Log to which the group's configuration was sent."""
         if self._directory is not None and self._directory.unproven:
             _LOG.info(
                 "member %s: no proof that incarnation %d is dead (%s); if the leader still lists it, its tasks wait for one session timeout",
@@ -394,7 +397,11 @@ class Host:
         if session.end_cause in ("margin_too_small", "margin_too_large"):
             raise FieldError("lease_margin_ms", f"the group refuses {self._options.lease_margin_ms}; it must be at least the group's max_step_ms")
         if session.end_cause == "not_configured":
-            self._link.say(self._options.group_config or _default_config())
+            config = self._options.group_config or _default_config()
+            if self._configured_in == self._log_id:  # this life's join stands behind the configuration, and still there was none
+                raise FieldError("group_config", f"group {self._group!r} rejects it: {refusal_text(config)}")
+            self._configured_in = self._log_id
+            self._link.say(config)
         return False
 
     # What arrives

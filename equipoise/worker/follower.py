@@ -6,7 +6,7 @@ import time
 from collections.abc import Iterator
 
 from equipoise.worker.reading import PartitionReading, next_fact
-from events.facts import LogOpened
+from events.facts import GroupConfigured, LogOpened
 from events.log.kafka.connection import Connection
 from events.log.kafka.envelope import partition_of
 from events.log.kafka.opening import read_opening
@@ -23,6 +23,8 @@ class Follower:
     def __init__(self, connection: Connection, topics: Topics, group: str | None = None) -> None:
         self._connection, self._topics, self._group = connection, topics, group
         self._leads: dict[PartitionReading, PartitionLead] = {}
+        self._unanswered: set[PartitionReading] = set()
+        """A configuration was read there, and perhaps not what was answered: the next look begins from the checkpoints again."""
         self._opened: LogOpened | None = None
 
     async def catch_up(self) -> None:
@@ -32,14 +34,21 @@ class Follower:
             partitions = range(opened.partitions) if self._group is None else [partition_of(self._group, opened.partitions)]
             for partition in partitions:
                 reading = PartitionReading(self._connection, self._topics, opened, partition)
-                self._leads[reading] = (await reading.begin()).lead
+                self._leads[reading] = (await reading.begin(answers=False)).lead
+        for reading in self._unanswered:
+            self._leads[reading] = (await reading.begin(answers=False)).lead
+        self._unanswered.clear()
         for reading, lead in self._leads.items():
             async with reading.facts() as facts:
                 await facts.place(lead.position)
                 async for record in facts.until(await facts.end()):
                     fact = next_fact(lead, record)
-                    if fact is not None:
-                        lead.fold(fact, time.monotonic_ns() // 1_000_000)
+                    if fact is None:
+                        continue
+                    lead.fold(fact, time.monotonic_ns() // 1_000_000)
+                    group = lead.groups.get(fact.group)
+                    if group is not None and isinstance(fact.event, GroupConfigured) and group.last_published <= group.machine.state.number:
+                        self._unanswered.add(reading)
 
     async def partitions(self) -> int:
         """Partitions that groups are spread over (PROTOCOL L1)."""
@@ -52,7 +61,7 @@ class Follower:
         computed = {(reading, lead.name): lead.machine.state.number for reading, leads in self._leads.items() for lead in leads.groups.values()}
         published: dict[tuple[PartitionReading, str], int] = {}
         for reading in self._leads:
-            begun = await reading.begin()
+            begun = await reading.begin(answers=False)
             published.update({(reading, name): lead.last_published for name, lead in begun.lead.groups.items()})
         return all(published.get(key, 0) >= number for key, number in computed.items() if self._group in (None, key[1]))
 

@@ -25,6 +25,7 @@ from events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_f
 from events.records import DecisionRecord, Record
 from statemachine.machine import GroupMachine
 from statemachine.partition import PartitionLead
+from statemachine.rejections import refused_fact, rejection_text
 
 _LOG = logging.getLogger(__name__)
 _AGAIN_S = (0.2, 1.0, 3.0, 10.0)
@@ -95,6 +96,8 @@ class PartitionHost:
         self._unmarked = _MARK_EVERY
         self._said_halted: set[str] = set()
         self._rejected_from = 0
+        self._published_to = 0
+        """Decisions before this offset were read."""
         self._swept_at = 0
         self._read_s = 0.0
         """When a fact was read last, or it was found that there is none to read."""
@@ -204,11 +207,12 @@ class PartitionHost:
         self._marks.clear()
         self._unmarked = _MARK_EVERY
         self._said_halted.clear()
-        begun = await self._reading.begin(folded=self._count, mark=self._mark)
+        begun = await self._reading.begin(answers=True, folded=self._count, mark=self._mark)
         self.lead = lead = begun.lead
         self._swept_at = lead.position  # so that a long way to the end is not gone twice
         self._slots = dict(begun.found.slots)
         self._rejected_from = begun.found.index.position
+        self._published_to = begun.published_to
         await facts.place(lead.position)
         end = await facts.end()
         if end < lead.position:
@@ -286,10 +290,16 @@ class PartitionHost:
             return
         if not record.group and record.offset >= max(1, self._rejected_from) and not isinstance(fact, NoRecord):
             await self._reject(fact.key, fact.value, record)
+        if lead.must_read_published(record):
+            async with asyncio.timeout(_ANSWER_S):
+                self._published_to = await self._reading.read_published(lead, self._published_to)
         began_s = time.perf_counter()
         decisions = lead.fold(record, _now_ms())
         self._counts.fold_seconds.observe(time.perf_counter() - began_s)
         for decision in decisions:
+            if refused_fact(decision.decision, decision.caused_by) is not None:
+                why = rejection_text(decision.decision, record.event)  # type: ignore[arg-type]  # a refused fact is answered by EventRejected
+                _LOG.warning("partition %d: group %s: configuration at offset %d is refused: %s", self.partition, record.group, record.offset, why)
             await self._publish(decision)
         group = lead.groups.get(record.group)
         if group is not None:

@@ -11,7 +11,7 @@ import attrs
 
 from equipoise.worker.checkpoints import Found, Index, find
 from events import codec
-from events.decisions import Checkpointed
+from events.decisions import Checkpointed, EventRejected
 from events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
 from events.facts import LogOpened
 from events.log.kafka.connection import Connection
@@ -21,9 +21,11 @@ from events.log.kafka.opening import check_append_time, fill_holes, reader
 from events.log.kafka.topics import Topics
 from events.records import DecisionRecord, Record
 from statemachine.partition import Folded, PartitionLead, UnreadIdentity, identity_of
+from statemachine.rejections import refused_fact
 
 _LOG = logging.getLogger(__name__)
 _CHECKPOINTED = codec.kind_of(Checkpointed)
+_EVENT_REJECTED = codec.kind_of(EventRejected)
 
 
 @attrs.frozen(kw_only=True)
@@ -32,6 +34,8 @@ class Begun:
 
     lead: PartitionLead
     found: Found
+    published_to: int
+    """The decisions were read up to this offset."""
 
 
 @attrs.frozen
@@ -44,35 +48,42 @@ class PartitionReading:
     partition: int
 
     async def begin(
-        self, *, folded: Folded = lambda record, decisions, machine: None, mark: Callable[[int, int], None] = lambda fact, offset: None
+        self, *, answers: bool, folded: Folded = lambda record, decisions, machine: None, mark: Callable[[int, int], None] = lambda fact, offset: None
     ) -> Begun:
-        """A lead with the last checkpoints, which knows what is published. `mark` is called with (fact, offset) of each of those decisions.
+        """A lead with the last checkpoints, which knows what is published. `answers`: as for PartitionLead. `mark` is called with (fact, offset) of
+        each published decision.
 
         Checkpoints that this build cannot read are passed over all together: the fold from the log's start gives the same bytes (PROTOCOL L7).
         """
         async with contextlib.aclosing(self.records(self.topics.checkpoints, 0)) as records:
             found = find(self.opened.log_id, [(record.key, record.value) async for record in records])
         try:
-            lead = self._restored(found, folded)
+            lead = self._restored(found, answers, folded)
         except InputError as error:
             _LOG.warning("partition %d: its checkpoints are passed over, the log is folded from its start: %s", self.partition, error)
             found = Found(checkpoints={}, slots={}, index=Index())
-            lead = self._restored(found, folded)
-        async with contextlib.aclosing(self.records(self.topics.decisions, found.index.decisions_offset)) as records:
+            lead = self._restored(found, answers, folded)
+        published_to = await self.read_published(lead, found.index.decisions_offset, mark)
+        return Begun(lead=lead, found=found, published_to=published_to)
+
+    async def read_published(self, lead: PartitionLead, start: int, mark: Callable[[int, int], None] = lambda fact, offset: None) -> int:
+        """Tells the lead what is published from `start` on, and returns the offset behind it. `mark`: as for `begin`."""
+        async with contextlib.aclosing(self.records(self.topics.decisions, start)) as records:
             async for record in records:
+                start = record.offset + 1
                 stored = published(record)
                 if stored is None:
                     continue
                 if stored.log_id != self.opened.log_id:
                     place = f"{record.topic}/{record.partition}@{record.offset}"
                     raise DamagedError(stored.row.caused_by, f"its decision at {place} is of another log")
-                lead.take_published(stored.row.group, stored.row.number, published_identity(stored))
+                lead.take_published(stored.row.group, stored.row.number, published_identity(stored), published_refusal(stored))
                 mark(stored.row.caused_by, record.offset)
-        return Begun(lead=lead, found=found)
+        return start
 
-    def _restored(self, found: Found, folded: Folded) -> PartitionLead:
+    def _restored(self, found: Found, answers: bool, folded: Folded) -> PartitionLead:
         opening = fact_record(fact_row(b"", pack_fact(self.opened), 0, 0))
-        lead = PartitionLead(found.index.recovery_offset, opened=opening, folded=folded)
+        lead = PartitionLead(found.index.recovery_offset, opened=opening, answers=answers, folded=folded)
         for _, checkpoint in sorted(found.checkpoints.items()):
             lead.restore(checkpoint)
         return lead
@@ -120,6 +131,17 @@ def published_identity(stored: StoredDecision) -> Hashable:
     except (UnknownEventError, UnsoundError) as error:
         return UnreadIdentity(str(error), row.checksum)
     return identity_of(DecisionRecord(stored.log_id, row.group, row.number, row.caused_by, row.index, stored.fact_checksum, decision))
+
+
+def published_refusal(stored: StoredDecision) -> int | None:
+    """See `statemachine.rejections.refused_fact`. Nothing is decoded but rejections."""
+    row = stored.row
+    if row.kind != _EVENT_REJECTED:
+        return None
+    try:
+        return refused_fact(codec.decode_decision(row.kind, row.version, row.payload), row.caused_by)
+    except (UnknownEventError, UnsoundError):
+        return None  # its identity says so, and halts the group where it is compared
 
 
 class FactReader:

@@ -244,7 +244,7 @@ class SimulatedCluster:
             self._watcher(record, decisions, machine)
         if self._sink is not None:
             written = self._sink.append_fact(record.group, record.append_ms, record.event)
-            if written != record:
+            if attrs.evolve(written, refused=record.refused) != record:
                 raise InvariantBroken(8, f"offset {record.offset}: the log holds another record than was folded")
             if decisions:
                 self._sink.append_decisions(decisions)

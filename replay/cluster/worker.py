@@ -19,6 +19,7 @@ from replay.cluster.reader import Reader
 from replay.cluster.world import World
 from statemachine.machine import GroupMachine
 from statemachine.partition import Folded, GroupLead, MachineFactory, PartitionLead, real_machine
+from statemachine.rejections import refused_fact
 
 
 @attrs.frozen(kw_only=True)
@@ -96,8 +97,7 @@ class Worker(Endpoint):
             lead.restore(broker.checkpoints[-1])
             lead.position = broker.checkpoints[-1].offset + 1
         group = self._group(lead)
-        for decision in broker.published:
-            lead.take_published(broker.group, decision.number, decision)
+        self._read_published(lead)
         missing = [decision for record in broker.facts.records[lead.position :] for decision in self._fold(lead, record)]
         self._lead = lead
         self._store_checkpoints(group.last_published)
@@ -108,11 +108,18 @@ class Worker(Endpoint):
         lead.plan_ticks(self.engine.now_ms)
         self._arm_tick()
 
+    def _read_published(self, lead: PartitionLead) -> None:
+        """All that is beyond what the lead knows."""
+        for decision in self._broker.published[self._group(lead).machine.state.number :]:
+            lead.take_published(self._broker.group, decision.number, decision, refused_fact(decision.decision, decision.caused_by))
+
     # Folding
 
     def _fold(self, lead: PartitionLead, record: Record) -> list[DecisionRecord]:
         """One fact; what it caused and is not published. A halt of the one group there is ends the run."""
         group = self._group(lead)
+        if lead.must_read_published(record):
+            self._read_published(lead)
         missing = lead.fold(record, self.engine.now_ms)
         if group.halted is not None:
             raise group.halted

@@ -291,7 +291,7 @@ def verify_log(play: Play, said: Said) -> None:
         caused.setdefault(decision.caused_by, []).append(stored(decision))
     entries: list[Entry] = []
     for record in play.stage.records:
-        entries += [record, *caused.get(record.offset, [])]
+        entries += [attrs.evolve(record, refused=False), *caused.get(record.offset, [])]
     for group in verify(entries, load=play.stage.build.load).groups:
         found = f"{counted(group.compared, 'decision')} the same, {counted(group.checkpoints, 'state hash', 'state hashes')} of them"
         play.say(f"{group.verdict.value}: {found}; {group.not_compared} not compared")

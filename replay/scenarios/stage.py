@@ -37,8 +37,10 @@ class Stage:
         self._fold(self.records[0])
 
     def append(self, fact: Fact) -> list[DecisionRecord]:
-        """Appends the fact at `append_ms` and folds it. When the group halts, `halted` says why and nothing is decided."""
+        """Appends the fact at `append_ms` and folds it as the group's leader. When the group halts, `halted` says why and nothing is decided."""
         record = codec.make_record(GROUP, len(self.records), self.append_ms, fact)
+        if self.halted is None:
+            record = self.machine.as_leader(record)
         self.records.append(record)
         return self._fold(record)
 

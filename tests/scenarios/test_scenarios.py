@@ -52,8 +52,8 @@ EXAMPLE = (HERE / "high_availability" / "cold_joiner.txt").read_text(encoding="u
         ("# nothing\n", "x.txt:1: no directive"),
         ("group\n----\njoin m1\n----\n", "x.txt:2: golden text with a ----"),
         ("----\nok\n", "x.txt:1: ---- without a directive"),
-        ("group assignor=nobody\n----\n", "x.txt:1: the group halted (assignor_missing"),
-        ("group\nexpect-halt assignor_missing\n----\n", "x.txt:2: expected the group to be halted"),
+        ("group\ntasks stateful=0_0\nbuild defect=gives_up\njoin m1\n----\n", "x.txt:4: the group halted (assignor_failed"),
+        ("group\nexpect-halt assignor_failed\n----\n", "x.txt:2: expected the group to be halted"),
     ],
 )
 def test_what_cannot_be_played_names_its_line(text: str, problem: str) -> None:

@@ -17,7 +17,7 @@ from equipoise.cli import main
 from events.decisions import Checkpointed, MemberAssigned
 from events.facts import Subtopology, TopologyDeclared
 from events.log import open_log
-from events.records import DecisionRecord, Entry, Record
+from events.records import DecisionRecord, Entry
 from replay.cluster.cluster import ClusterConfig, MemorySink, SimulatedCluster
 from replay.cluster.process import ProcessSettings
 from replay.cluster.world import steady
@@ -138,11 +138,7 @@ def test_what_was_not_compared_is_kept_when_a_verification_is_saved() -> None:
     group = GroupVerifier("orders")
     group.machine.step(stored[0])  # type: ignore[arg-type]
     for entry in stored[1:]:
-        if isinstance(entry, DecisionRecord):
-            group.stored(entry)
-        else:
-            assert isinstance(entry, Record)
-            group.fact(entry)
+        group.take(entry)
         group = GroupVerifier.restore(group.save())
     assert group.answer() == verify(stored).groups[0]
     assert group.answer().not_compared == 4

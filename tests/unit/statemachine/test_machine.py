@@ -353,7 +353,8 @@ def test_a_rejected_configuration_leaves_the_assignor_as_it_was():
 
     group = Group(load, watched=False).starts("m1", stateless=1)
     asked = len(told)
-    assert rejections(group.fact(attrs.evolve(configured(max_step_ms=9_000), assignor="unheard_of"))) == ["step_exceeds_margin"]
+    refused = make_record(GROUP, len(group.records), group.append_ms, attrs.evolve(configured(max_step_ms=9_000), assignor="unheard_of"))
+    assert rejections([each.decision for each in group.machine.step(refused)]) == ["step_exceeds_margin"]
     assert len(told) == asked
 
 
@@ -361,10 +362,15 @@ def test_a_rejected_configuration_leaves_the_assignor_as_it_was():
 
 
 def assert_halts(group: Group, fact: Any, code: str) -> None:
+    """A machine that leads nothing: a leader refuses what its build lacks (`test_refused_configuration`)."""
+
+    def step(event: Any) -> None:
+        group.machine.step(make_record(GROUP, len(group.records), group.append_ms, event))
+
     with pytest.raises(GroupHalted) as halted:
-        group.fact(fact)
+        step(fact)
     assert halted.value.code == code
-    for going_on in (lambda: group.fact(ProbingTick()), group.machine.snapshot):
+    for going_on in (lambda: step(ProbingTick()), group.machine.snapshot):
         with pytest.raises(GroupHalted) as again:
             going_on()
         assert again.value is halted.value

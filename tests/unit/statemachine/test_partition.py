@@ -213,7 +213,7 @@ def test_a_fact_that_cannot_be_read_halts_its_group_and_another_build_goes_on() 
 
 @pytest.mark.parametrize("is_readable", [True, False])
 def test_group_that_halts_at_its_first_fact_is_needed_from_that_fact_on(is_readable: bool) -> None:
-    lead = PartitionLead()
+    lead = PartitionLead(answers=False)
     folded(lead, history())
     for name in ("a", "b"):
         lead.take_checkpoint(name)
