@@ -1,0 +1,175 @@
+"""Configurations that a worker cannot carry out (docs/protocol.md#l6), on a real broker: the group goes on, and every build reads the log alike."""
+
+from __future__ import annotations
+
+import asyncio
+import importlib
+import os
+import signal
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from assignors import registry
+from equipoise.worker.app import Worker
+from equipoise.worker.follower import Follower
+from equipoise.worker.settings import WorkerSettings
+from events.errors import FieldError
+from events.facts import GroupConfigured
+from events.log import open_log
+from events.log.kafka.envelope import decision_record, stored_decision
+from events.log.kafka.opening import ensure_topics
+from replay.verify import Verdict, verify
+from statemachine.rejections import refused_fact
+from tests.live.swarm import Swarm, everything, topology
+from tests.live.test_member import PARTITIONS, Application
+from tests.live.test_worker import CONFIG, MOST_S, Process, settings, until, verified, workers
+
+__all__ = ["settings", "workers"]
+
+TYPO = attrs.evolve(CONFIG, assignor="high_availabilty")
+THEIRS = attrs.evolve(CONFIG, assignor="theirs")
+MODULE = """
+import attrs
+from assignors.high_availability import HighAvailability
+
+class Theirs(HighAvailability):
+    name = "theirs"
+"""
+
+
+async def refused(settings: WorkerSettings) -> list[int]:
+    """Facts that are refused because of what their leader lacked."""
+    records = [decision_record(stored_decision(each.key, each.value, "here")) for each in await everything(settings, settings.topics.decisions)]
+    offsets = [refused_fact(each.decision, each.caused_by) for each in records]
+    return sorted({each for each in offsets if each is not None})
+
+
+async def in_force(settings: WorkerSettings) -> GroupConfigured | None:
+    """The configuration that whoever asks finds in force."""
+    follower = Follower(settings, settings.topics, "g")
+    await follower.catch_up()
+    (_, group), = follower.groups()
+    return group.machine.state.config
+
+
+async def until_refused(settings: WorkerSettings, times: int) -> list[int]:
+    end = time.monotonic() + MOST_S
+    while len(found := await refused(settings)) < times:
+        assert time.monotonic() < end, f"refused: {found}"
+        await asyncio.sleep(0.2)
+    return found
+
+
+async def test_typo_leaves_the_group_under_its_old_configuration_and_the_correction_is_read(settings: WorkerSettings) -> None:
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", CONFIG, topology(6))
+        swarm.add("g", ["m1", "m2"])
+        swarm.start()
+        await swarm.until_all_run("g", 6, ["m1", "m2"])
+        await swarm.configure("g", TYPO)
+        await until_refused(settings, 1)
+        swarm.add("g", ["m3"])
+        await swarm.until_all_run("g", 6, ["m1", "m2", "m3"])
+        assert await in_force(settings) == CONFIG
+        corrected = attrs.evolve(CONFIG, knobs=attrs.evolve(CONFIG.knobs, probing_interval_ms=9_000))
+        await swarm.configure("g", corrected)
+        swarm.add("g", ["m4"])
+        await swarm.until_all_run("g", 6, ["m1", "m2", "m3", "m4"])
+        assert await in_force(settings) == corrected
+        assert not swarm.overlaps
+        assert swarm.lost == 0
+    found = await asyncio.to_thread(verified, settings)
+    assert found.verdict is Verdict.IDENTICAL, found.problems
+
+
+@pytest.fixture
+def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """An installed package with an assignor that only those processes have which find this folder."""
+    folder = tmp_path / "installed"
+    metadata = folder / "theirs-1.0.dist-info"
+    metadata.mkdir(parents=True)
+    (folder / "theirs.py").write_text(MODULE)
+    (metadata / "METADATA").write_text("Metadata-Version: 2.1\nName: theirs\nVersion: 1.0\n")
+    (metadata / "entry_points.txt").write_text(f"[{registry.ENTRY_POINT_GROUP}]\ntheirs = theirs:Theirs\n")
+    yield folder
+    sys.modules.pop("theirs", None)
+    registry.available.cache_clear()
+
+
+def with_it(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """From here on this process, and workers that it starts, have the package."""
+    monkeypatch.syspath_prepend(str(folder))
+    monkeypatch.setenv("PYTHONPATH", f"{folder}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    importlib.invalidate_caches()
+    registry.available.cache_clear()
+
+
+def verified_by(settings: WorkerSettings, load: Any) -> Any:
+    with open_log(f"kafka://{settings.bootstrap}/{settings.prefix}") as log:
+        return verify(log.read(), load=load)
+
+
+async def test_workers_with_and_without_an_assignor_follow_each_other(
+    settings: WorkerSettings, tmp_path: Path, workers: list[Process], theirs: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = attrs.evolve(settings, partitions=1)
+    await ensure_topics(settings, settings.topics, partitions=1)
+    logs = tmp_path / "workers.log"
+    workers.append(Process(settings, logs))
+    async with Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", CONFIG, topology(6))
+        swarm.add("g", ["m1", "m2"])
+        swarm.start()
+        await swarm.until_all_run("g", 6, ["m1", "m2"])
+        await swarm.configure("g", THEIRS)
+        first = await until_refused(settings, 1)
+        assert "theirs" in logs.read_text(), "the worker names what it lacks"
+
+        with_it(theirs, monkeypatch)  # its successor has it, and refuses the same fact
+        workers[-1].end(signal.SIGKILL)
+        workers.append(Process(settings, logs))
+        swarm.add("g", ["m3"])
+        await swarm.until_all_run("g", 6, ["m1", "m2", "m3"], timeout_s=MOST_S)
+        assert await refused(settings) == first
+        assert await in_force(settings) == CONFIG
+        await swarm.configure("g", THEIRS)  # asked for again, it is carried out
+        swarm.add("g", ["m4"])
+        await swarm.until_all_run("g", 6, ["m1", "m2", "m3", "m4"], timeout_s=MOST_S)
+        assert await in_force(settings) == THEIRS
+        assert await refused(settings) == first
+
+        workers[-1].end(signal.SIGKILL)
+        with monkeypatch.context() as without:
+            without.setenv("PYTHONPATH", os.environ["PYTHONPATH"].partition(os.pathsep)[2])
+            workers.append(Process(settings, logs))
+        await until(lambda: "group 'g' halted" in logs.read_text(), "a worker without it halts the group", MOST_S)
+        workers[-1].end(signal.SIGKILL)
+        workers.append(Process(settings, logs))
+        swarm.add("g", ["m5"])
+        await swarm.until_all_run("g", 6, ["m1", "m2", "m3", "m4", "m5"], timeout_s=MOST_S)
+        assert not swarm.overlaps
+    assert workers[-1].end(signal.SIGTERM) < 5.0
+    found = await asyncio.to_thread(verified_by, settings, registry.load)
+    assert found.verdict is Verdict.IDENTICAL, (found.problems, [group.divergence for group in found.groups])
+    monkeypatch.undo()
+    registry.available.cache_clear()
+    without_it = await asyncio.to_thread(verified_by, settings, registry.load)
+    assert without_it.verdict is Verdict.CANNOT_VERIFY
+    assert "theirs" in without_it.problems[0]
+
+
+async def test_member_whose_configuration_is_rejected_ends_and_says_what_was_meant(settings: WorkerSettings) -> None:
+    application = Application(settings.bootstrap, settings.prefix)
+    await application.make_topics()
+    async with Worker(settings):
+        with pytest.raises(FieldError, match=r"group_config: group .* rejects it: .*did you mean 'high_availability'\?"):
+            async with application.member("m1", None, "at_least_once", group_config=TYPO) as member:
+                await asyncio.wait_for(member.wait(), MOST_S)
+        async with application.member("m1", None, "at_least_once", group_config=application.config) as member:
+            await until(lambda: len(member.running) == PARTITIONS, "the group reads the corrected configuration")
