@@ -5,28 +5,21 @@ Whom to ask is `assignors.scale_down`'s; the group is folded here from its log, 
 
 from __future__ import annotations
 
-import asyncio
 import enum
 from collections.abc import Iterable
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any
 
 import attrs
 
 from equipoise.live import LiveSettings
-from equipoise.worker.follower import Follower
+from equipoise.live_group import LiveGroup
 from events.errors import InputError
 from events.facts import LeaveRequested
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.envelope import group_key, pack_fact, partition_of
-from events.log.kafka.opening import reaching
-from replay.wording import groups_text
 from statemachine.state import GroupState, MemberState, known_lag
 
 if TYPE_CHECKING:
     from assignors.scale_down import ScaleDown
 
-LOOK_S = 0.5
 MOST_PICKS = 5
 """Requests that may be refused one after the other, because somebody joined or left between the picking and the asking."""
 
@@ -66,40 +59,14 @@ class Going:
         return f"{self.member} still has {self.tasks} task{'' if self.tasks == 1 else 's'}{copies}"
 
 
-class Leaving:
+class Leaving(LiveGroup):
     """The members of one group that are on their way out."""
 
     def __init__(self, settings: LiveSettings, group: str) -> None:
-        self._settings = settings
-        self.group = group
-        self._follower = Follower(settings, settings.topics, group)
+        super().__init__(settings, group)
         self.members: tuple[str, ...] = ()
         """Whom to follow, by id."""
         self._stages: dict[str, Stage] = {}
-
-    async def __aenter__(self) -> Self:
-        from aiokafka import AIOKafkaProducer
-
-        self._producer = AIOKafkaProducer(**self._settings.options(), enable_idempotence=True)
-        with reaching(self._settings):
-            await start_client(self._producer)
-        return self
-
-    async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        await stop_client(self._producer)
-
-    async def state(self) -> GroupState:
-        """The group as it is now. Raises InputError when there is none, GroupHalted when it stands still: nobody would be told."""
-        await self._follower.catch_up()
-        found = next(self._follower.groups(), None)
-        if found is None:
-            everybody = Follower(self._settings, self._settings.topics)
-            await everybody.catch_up()
-            raise InputError(f"--group: the log holds no fact of group {self.group!r}; {groups_text({each.name for _, each in everybody.groups()})}")
-        lead = found[1]
-        if lead.halted is not None:
-            raise lead.halted
-        return lead.machine.state
 
     async def pick(self, percent: int) -> ScaleDown:
         """Whom to ask, as the group is now. Nobody is asked yet."""
@@ -119,7 +86,7 @@ class Leaving:
             self.follow((*asked, *found.leaving))
             if not asked:
                 return found
-            await self._say(LeaveRequested(members=asked))
+            await self.append(LeaveRequested(members=asked))
             state = await self.state()
             if all(state.is_asked(member) or member not in state.members for member in asked):
                 return found
@@ -135,14 +102,9 @@ class Leaving:
         asked = await self.asked()
         if not asked:
             return ()
-        await self._say(LeaveRequested(members=asked, withdrawn=True))
+        await self.append(LeaveRequested(members=asked, withdrawn=True))
         left = await self.asked()
         return tuple(member for member in asked if member not in left)
-
-    async def _say(self, fact: LeaveRequested) -> None:
-        partition = partition_of(self.group, await self._follower.partitions())
-        with reaching(self._settings):
-            await self._producer.send_and_wait(self._settings.topics.facts, pack_fact(fact), key=group_key(self.group), partition=partition)
 
     def follow(self, members: Iterable[str]) -> None:
         """From here on `look` tells of these."""
@@ -169,13 +131,6 @@ class Leaving:
             stage = Stage.DRAINING
         self._stages[name] = stage
         return Going(member=name, stage=stage) if member is None or stage is not Stage.DRAINING else _draining(state, member)
-
-    async def until_next_look(self) -> None:
-        await asyncio.sleep(LOOK_S)
-
-    async def is_answered(self) -> bool:
-        """Whether a worker has published what the group's facts cause; False: none is running, or it is behind."""
-        return await self._follower.is_published()
 
 
 def _draining(state: GroupState, member: MemberState) -> Going:

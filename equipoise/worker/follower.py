@@ -11,16 +11,20 @@ from events.log.kafka.connection import Connection
 from events.log.kafka.envelope import partition_of
 from events.log.kafka.opening import read_opening
 from events.log.kafka.topics import Topics
-from statemachine.partition import GroupLead, PartitionLead
+from statemachine.partition import Folded, GroupLead, PartitionLead
 
 
 class Follower:
     """Reads and never writes. `group`: only the partition of this one is read.
 
+    `folded`: called for each fact that is folded; more than once when the follower begins from checkpoints again.
     What it holds is what the leader knows, as far as the log was read; a group whose published decisions are not the recomputed ones is shown halted.
     """
 
-    def __init__(self, connection: Connection, topics: Topics, group: str | None = None) -> None:
+    def __init__(
+        self, connection: Connection, topics: Topics, group: str | None = None, *, folded: Folded = lambda record, decisions, machine: None
+    ) -> None:
+        self._folded = folded
         self._connection, self._topics, self._group = connection, topics, group
         self._leads: dict[PartitionReading, PartitionLead] = {}
         self._unanswered: set[PartitionReading] = set()
@@ -34,9 +38,9 @@ class Follower:
             partitions = range(opened.partitions) if self._group is None else [partition_of(self._group, opened.partitions)]
             for partition in partitions:
                 reading = PartitionReading(self._connection, self._topics, opened, partition)
-                self._leads[reading] = (await reading.begin(answers=False)).lead
+                self._leads[reading] = (await reading.begin(answers=False, folded=self._folded)).lead
         for reading in self._unanswered:
-            self._leads[reading] = (await reading.begin(answers=False)).lead
+            self._leads[reading] = (await reading.begin(answers=False, folded=self._folded)).lead
         self._unanswered.clear()
         for reading, lead in self._leads.items():
             async with reading.facts() as facts:
