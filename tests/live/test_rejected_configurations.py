@@ -19,11 +19,13 @@ from assignors import registry
 from equipoise.worker.app import Worker
 from equipoise.worker.follower import Follower
 from equipoise.worker.settings import WorkerSettings
+from events.decisions import BalanceEvaluated
 from events.errors import FieldError
 from events.facts import GroupConfigured
 from events.log import open_log
-from events.log.kafka.envelope import decision_record, stored_decision
-from events.log.kafka.opening import ensure_topics
+from events.log.kafka.envelope import decision_record, group_key, pack_decision, stored_decision
+from events.log.kafka.opening import ensure_topics, writer
+from events.records import DecisionRecord
 from replay.verify import Verdict, verify
 from statemachine.rejections import refused_fact
 from tests.live.swarm import Swarm, everything, topology
@@ -72,8 +74,15 @@ async def test_typo_leaves_the_group_under_its_old_configuration_and_the_correct
         swarm.add("g", ["m1", "m2"])
         swarm.start()
         await swarm.until_all_run("g", 6, ["m1", "m2"])
+        watching = Follower(settings, settings.topics, "g")
+        await watching.catch_up()
         await swarm.configure("g", TYPO)
+        await watching.catch_up()  # it may see the configuration before its answer
         await until_refused(settings, 1)
+        for _ in range(2):  # the first may show the group halted; the second begins from what was answered
+            await watching.catch_up()
+        (_, seen), = watching.groups()
+        assert (seen.halted, seen.machine.state.config) == (None, CONFIG)
         swarm.add("g", ["m3"])
         await swarm.until_all_run("g", 6, ["m1", "m2", "m3"])
         assert await in_force(settings) == CONFIG
@@ -86,6 +95,26 @@ async def test_typo_leaves_the_group_under_its_old_configuration_and_the_correct
         assert swarm.lost == 0
     found = await asyncio.to_thread(verified, settings)
     assert found.verdict is Verdict.IDENTICAL, found.problems
+
+
+async def test_worker_that_woke_late_does_not_refuse_what_its_successor_has_carried_out(settings: WorkerSettings) -> None:
+    """What the successor published since the worker took over is read before the worker answers."""
+    async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", CONFIG, topology(6))
+        swarm.add("g", ["m1"])
+        swarm.start()
+        await swarm.until_all_run("g", 6, ["m1"])
+        ((_, group),) = worker.groups()
+        state = group.machine.state
+        verdict = BalanceEvaluated(verdict="balanced", available_movements=0, planned_movements=0, imbalance_before=0, imbalance_after=0)
+        theirs = DecisionRecord(state.log_id, "g", state.number + 1, state.last_offset + 50, 0, 0, verdict)
+        async with writer(settings) as producer:
+            await producer.send_and_wait(settings.topics.decisions, pack_decision(theirs), key=group_key("g"), partition=0)
+        await swarm.configure("g", THEIRS)
+        await until(lambda: group.halted is not None, "it halts the group")
+        assert group.halted is not None
+        assert group.halted.code == "assignor_missing"
+        assert await refused(settings) == []
 
 
 @pytest.fixture
