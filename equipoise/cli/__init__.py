@@ -28,6 +28,7 @@ COMMANDS = {
     "worker": "equipoise.cli.worker:worker",
     "groups": "equipoise.cli.groups:groups",
     "status": "equipoise.cli.groups:status",
+    "configure": "equipoise.cli.configure:configure",
     "tail": "equipoise.cli.tail:tail",
     "shadow": "equipoise.cli.shadow:shadow",
     "archive": "equipoise.cli.archive:archive",

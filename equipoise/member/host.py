@@ -88,6 +88,7 @@ class Host:
         self._leaving = self._closing = False
         self._error: BaseException | None = None
         self._gave_up_because = ""
+        self._unused_config_told = False
         self._link = Link(
             connection, group, options, received=self._received, read_up_to_end=self._read_up_to_end, went_back=self._went_back,
             replaced=self._replaced, acknowledged=self._acknowledged,
@@ -404,6 +405,17 @@ class Host:
             self._link.say(config)
         return False
 
+    def _say_if_config_is_unused(self) -> None:
+        if self._options.group_config is None or self._unused_config_told or not self.session.assignment_epoch:
+            return
+        self._unused_config_told = True
+        if self._configured_in != self._log_id:
+            _LOG.warning(
+                "group %s has a configuration already, and group_config of member %s is not used; "
+                "`equipoise configure --group %s` shows and changes it",
+                self._group, self._member_id, self._group,
+            )  # fmt: skip
+
     # What arrives
 
     def _received(self, record: DecisionRecord | UnreadDecision) -> Reception:
@@ -413,6 +425,7 @@ class Host:
             asked, unknown = self.session.asked, self.session.unknown
             if isinstance(record, UnreadDecision) and self.session.ended is not ended_before:
                 self._gave_up_because = f"decision {record.number}: {record.problem} (this member's build is older than the worker: upgrade it)"
+        self._say_if_config_is_unused()
         if unknown - unknown_before:
             _LOG.error(
                 "member %s was assigned %s, which its topology (epoch %d) does not have, and does not run them: upgrade the worker, "

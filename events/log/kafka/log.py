@@ -92,9 +92,10 @@ class Loop:
 class KafkaLog:
     """See the module. `events.log.Log` says what its methods promise."""
 
-    def __init__(self, location: str) -> None:
+    def __init__(self, location: str, place: Place | None = None) -> None:
+        """`place`: what `location` says, with settings of its connection that stand neither there nor in the environment."""
         self.location = location
-        self._place = Place.parse(location)
+        self._place = place or Place.parse(location)
         with reaching(self._place.connection):
             pass  # without the extra, say so before anything is begun
         self._loop = Loop()

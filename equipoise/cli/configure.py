@@ -1,0 +1,238 @@
+"""`equipoise configure`: shows the settings of a live group, and changes them."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.params import with_settings
+from equipoise.cli.screen import Line, Part, Screen, Table, bold
+from equipoise.cli.settings import settings_options
+from equipoise.live import LiveSettings
+from events.errors import EquipoiseError
+from events.facts import GroupConfigured
+from events.knobs import Knobs
+from replay.wording import counted
+
+if TYPE_CHECKING:
+    from equipoise.configuring import Change, Configuring, Preview
+
+EXIT_NOT_IN_FORCE = 1
+
+
+@command("configure", short_help="Show the settings of a live group, or change them and follow until they are in force.")
+@click.option("--group", required=True, metavar="GROUP", help="Which group.")
+@click.option("--set", "changes", multiple=True, metavar="NAME=VALUE", help="A setting, as max_warmups=4; may be repeated.")
+@click.option("--default", "defaults", multiple=True, metavar="NAME", help="Set a setting back to its default; may be repeated.")
+@click.option("--assignor", metavar="NAME[@VERSION]", help="Another assignor, or another behaviour version of it; default version: the latest.")
+@click.option("--led-by", type=click.Choice(["equipoise", "external"]), help="Who leads; external: equipoise only proposes.")
+@click.option("--dry-run", is_flag=True, help="Append nothing: show what would move, and what it would have cost.")
+@click.option("--seeds", type=click.IntRange(0, 100), default=1, show_default=True, help="--dry-run: simulations of each configuration; 0: none.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=60, show_default=True, metavar="SECONDS", help="Wait for the answer.")
+@settings_options(LiveSettings)
+def configure(
+    screen: Screen,
+    settings: LiveSettings,
+    group: str,
+    changes: tuple[str, ...],
+    defaults: tuple[str, ...],
+    assignor: str | None,
+    led_by: str | None,
+    dry_run: bool,
+    seeds: int,
+    timeout_s: float,
+) -> int:
+    """Without a change it shows the settings in force. With changes it appends them as one fact and follows until a worker has answered: they are in
+    force (exit code 0), or they are rejected and the settings before stay in force (exit code 1). It prints the command that goes back.
+
+    --dry-run changes nothing: it shows which tasks would move, and plays the group's history once with its settings and once with the new ones.
+
+    \b
+    Examples:
+      equipoise configure --group orders
+      equipoise configure --group orders --set max_warmups=4 --set num_standbys=1 --dry-run
+      equipoise configure --group orders --assignor learner --default probing_interval_ms
+    """
+    run = _Run(screen, settings, group)
+    asked = bool(changes or defaults or assignor or led_by)
+    if dry_run and not asked:
+        raise click.UsageError("--dry-run: say what to change, as --set max_warmups=4")
+    if not asked:
+        return asyncio.run(run.show())
+
+    def changed(before: GroupConfigured) -> GroupConfigured:
+        from equipoise.configuring import check_configuration, with_assignor, with_defaults
+
+        config = before if assignor is None else with_assignor(before, assignor)
+        knobs = with_settings(with_defaults(config.knobs, defaults), changes)
+        config = attrs.evolve(config, knobs=knobs, led_by=led_by or config.led_by)
+        check_configuration(config)
+        return config
+
+    if dry_run:
+        before, after, found = asyncio.run(run.preview(changed))
+        return run.answer_preview(before, after, found, seeds)
+    return asyncio.run(run.change(changed, timeout_s))
+
+
+class _Run:
+    """One run on a live group."""
+
+    def __init__(self, screen: Screen, settings: LiveSettings, group: str) -> None:
+        self._screen, self._settings, self._group = screen, settings, group
+
+    def _document(self, outcome: str, config: GroupConfigured, changes: list[Change], **others: Any) -> dict[str, Any]:
+        from equipoise.configuring import settings_of
+
+        shown = {"offset": None, "rejection": None, "way_back": None, "moves": [], "planned_movements": None, "simulated": None, **others}
+        return {
+            "group": self._group,
+            "outcome": outcome,
+            "settings": {name: list(value) if isinstance(value, tuple) else value for name, value in settings_of(config).items()},
+            "changes": [attrs.asdict(each) for each in changes],
+            **shown,
+        }
+
+    async def show(self) -> int:
+        from equipoise.configuring import Configuring, settings_of
+
+        async with Configuring(self._settings, self._group) as live:
+            config = await live.configuration()
+        defaults = settings_of(GroupConfigured(knobs=Knobs()))
+        rows: list[tuple[str, str, str]] = []
+        for name, value in settings_of(config).items():
+            default = defaults.get(name)
+            is_setting = name not in ("assignor", "solver", "led_by")
+            rows.append((name, _shown(value), _shown(default) if is_setting and value != default else ""))
+        table = Table(columns=("setting", "value", "default, where it is another"), rows=rows)
+        self._screen.answer(self._document("shown", config, []), Line(bold(self._group)), table)
+        return 0
+
+    async def preview(self, changed: Any) -> tuple[GroupConfigured, GroupConfigured, Preview]:
+        from equipoise.configuring import Configuring, preview
+
+        async with Configuring(self._settings, self._group) as live:
+            before = await live.configuration()
+            after = changed(before)
+            return before, after, preview(await live.machine(), after)
+
+    def answer_preview(self, before: GroupConfigured, after: GroupConfigured, found: Preview, seeds: int) -> int:
+        """Shows what would change and move, and what both configurations would have cost."""
+        from equipoise.configuring import changes_between
+
+        changes = changes_between(before, after)
+        parts: list[Part] = [Line(bold(self._group), "  nothing is changed by this run"), *_change_parts(changes)]
+        if found.rejection is not None:
+            parts.append(f"it would be rejected: {found.rejection}")
+        elif not found.moves:
+            parts.append("no task would move at once")
+        else:
+            rows = [(str(move.task), move.source, move.destination, move.state, move.reason) for move in found.moves]
+            parts.append(Table(columns=("task", "from", "to", "state", "reason"), rows=rows, title=f"{counted(len(rows), 'movement')} would begin"))
+        if found.rejection is None and found.planned_movements:
+            parts.append(f"{counted(found.planned_movements, 'movement')} until the new target is reached")
+        simulated, said = (None, []) if found.rejection is not None or not changes or not seeds else self._simulated(before, after, seeds)
+        document = self._document(
+            "dry run", before, changes, rejection=found.rejection, moves=[_move(each) for each in found.moves],
+            planned_movements=found.planned_movements, simulated=simulated,
+        )  # fmt: skip
+        self._screen.answer(document, *parts, *said)
+        return EXIT_NOT_IN_FORCE if found.rejection is not None else 0
+
+    def _simulated(self, before: GroupConfigured, after: GroupConfigured, seeds: int) -> tuple[dict[str, Any] | None, list[Part]]:
+        """The group's history, played with both configurations; with the reason where there is too little of it."""
+        from equipoise.cli.what_if import answer_parts, document
+        from events.log.kafka.log import KafkaLog, Place
+        from replay.advice import advise
+        from replay.recording import read_recording
+        from replay.what_if import Configuration, what_if_recorded
+
+        old, new = attrs.asdict(before.knobs), attrs.asdict(after.knobs)
+        knobs = {name: value for name, value in new.items() if value != old[name]}
+        assignor = after.assignor if after.assignor != before.assignor else None
+        if not knobs and assignor is None:
+            return None, ["not simulated: only who leads, or the behaviour version, would change"]
+        location = f"kafka://{self._settings.bootstrap}/{self._settings.prefix}"
+        try:
+            with KafkaLog(location, Place(self._settings, self._settings.topics, None)) as log:
+                recording = read_recording(log.read(group=self._group), group=self._group)
+            with self._screen.progress("playing the group's history, in simulated seconds") as advance:
+                done_s = 0
+
+                def progress(done_ms: int, of_ms: int) -> None:
+                    nonlocal done_s
+                    advance(done_ms // 1_000 - done_s)
+                    done_s = done_ms // 1_000
+
+                asked = Configuration(name="changed", assignor=assignor, knobs=knobs)
+                answer = what_if_recorded(recording, [asked], seeds=range(seeds), progress=progress)
+        except EquipoiseError as error:
+            return None, [f"not simulated: {error}"]
+        advice = advise(answer)
+        return document(answer, advice), ["", *answer_parts(answer, advice)]
+
+    async def change(self, changed: Any, timeout_s: float) -> int:
+        from equipoise.configuring import Configuring, changes_between, way_back
+
+        async with Configuring(self._settings, self._group) as live:
+            before = await live.configuration()
+            after = changed(before)
+            changes = changes_between(before, after)
+            if not changes:
+                self._screen.answer(self._document("unchanged", before, []), f"{self._group}: these are its settings already; nothing was appended")
+                return 0
+            await live.configure(after)
+            if not self._screen.json:
+                self._screen.answer(None, Line(bold(self._group)), *_change_parts(changes))
+            self._screen.remark(f"appended at offset {live.offset}; waiting for the answer of a worker")
+            answered = await _answered(live, timeout_s)
+            if not answered:
+                self._screen.answer(
+                    self._document("no answer", before, changes, offset=live.offset),
+                    f"{self._group}: no worker has answered within {timeout_s:g} s; the change stands in the log, and the next worker reads it",
+                )
+                return EXIT_NOT_IN_FORCE
+            rejection = live.rejection(after)
+        if rejection is not None:
+            self._screen.answer(
+                self._document("rejected", before, changes, offset=live.offset, rejection=rejection),
+                f"{self._group}: rejected, and the settings before stay in force: {rejection}",
+            )
+            return EXIT_NOT_IN_FORCE
+        back = way_back(self._group, before, after)
+        self._screen.answer(
+            self._document("in force", after, changes, offset=live.offset, way_back=back), f"{self._group}: in force", f"the way back: {back}"
+        )
+        return 0
+
+
+async def _answered(live: Configuring, timeout_s: float) -> bool:
+    end_s = time.monotonic() + timeout_s
+    while not await live.look():
+        if time.monotonic() >= end_s:
+            return False
+        await live.until_next_look()
+    return True
+
+
+def _shown(value: Any) -> str:
+    if value is None:
+        return "-"
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _change_parts(changes: list[Change]) -> list[Part]:
+    if not changes:
+        return ["these are its settings already"]
+    return [Table(columns=("setting", "before", "after"), rows=[(each.name, _shown(each.before), _shown(each.after)) for each in changes])]
+
+
+def _move(move: Any) -> dict[str, Any]:
+    return {"task": str(move.task), "source": move.source, "destination": move.destination, "state": move.state, "reason": move.reason}

@@ -1,0 +1,94 @@
+"""`equipoise configure` on a real broker: what it shows, what it changes, and what it says when nobody answers."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import attrs
+import pytest
+
+from equipoise.worker.app import Worker
+from equipoise.worker.settings import WorkerSettings
+from events.knobs import Knobs
+from tests.live.leader import leading
+from tests.live.swarm import Swarm, topology
+from tests.live.test_member import Application
+from tests.live.test_restorer import until
+from tests.live.test_worker import CONFIG, settings
+from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
+
+__all__ = ["settings"]
+
+
+async def configure(settings: WorkerSettings, *words: str) -> tuple[int, dict[str, Any]]:
+    """Exit code and document."""
+    command = [sys.executable, "-m", "equipoise", "configure", "--group", "g", "--json"]
+    command += ["--bootstrap", settings.bootstrap, "--prefix", settings.prefix]
+    done = await asyncio.to_thread(subprocess.run, [*command, *words], capture_output=True, text=True, timeout=120, check=False)
+    assert done.returncode in (0, 1), done.stderr
+    document = json.loads(done.stdout)
+    Reader(shapes_of(SECTIONS["configure"])).read(document)
+    return done.returncode, document
+
+
+async def test_settings_are_shown_tried_changed_and_changed_back(settings: WorkerSettings) -> None:
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", CONFIG, topology(4))
+        swarm.add("g", ["m1", "m2"])
+        swarm.start()
+        await swarm.until_all_run("g", 4, ["m1", "m2"])
+
+        code, shown = await configure(settings)
+        assert (code, shown["outcome"], shown["settings"]["num_standbys"]) == (0, "shown", 0)
+
+        code, tried = await configure(settings, "--set", "num_standbys=1", "--dry-run")
+        assert (code, tried["outcome"], tried["offset"]) == (0, "dry run", None)
+        assert tried["changes"] == [{"name": "num_standbys", "before": 0, "after": 1}]
+        assert [each["name"] for each in tried["simulated"]["outcomes"]] == ["changed"]
+        assert (await configure(settings))[1]["settings"]["num_standbys"] == 0, "nothing was changed"
+
+        code, changed = await configure(settings, "--set", "num_standbys=1", "--set", "max_warmups=7")
+        assert (code, changed["outcome"], changed["settings"]["num_standbys"], changed["rejection"]) == (0, "in force", 1, None)
+
+        code, rejected = await configure(settings, "--set", "max_step_ms=40000")
+        assert (code, rejected["outcome"], rejected["settings"]["max_step_ms"]) == (1, "rejected", 1_000)
+        assert "max_step_ms 40000 is over 5000" in rejected["rejection"]
+
+        back = shlex.split(changed["way_back"])
+        assert back[:4] == ["equipoise", "configure", "--group", "g"]
+        code, before = await configure(settings, *back[4:])
+        assert (code, before["settings"]) == (0, shown["settings"])
+        assert (await configure(settings, *back[4:]))[1]["outcome"] == "unchanged"
+
+
+async def test_a_member_says_that_its_group_config_is_not_used(
+    bootstrap: str, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    async with leading(bootstrap, prefix, prefix, application.config, application.topology):
+        for number, config in enumerate((None, attrs.evolve(application.config, knobs=Knobs(num_standbys=3)))):
+            async with application.member(f"m{number}", tmp_path, "at_least_once", group_config=config) as member:
+                await until(lambda member=member: bool(member.running))
+            told = [record.getMessage() for record in caplog.records if "group_config of member" in record.getMessage()]
+            assert len(told) == number
+    assert "`equipoise configure" in told[0]
+
+
+async def test_a_change_that_nobody_answers_stands_in_the_log(settings: WorkerSettings) -> None:
+    async with Worker(settings), Swarm(settings, settings.topics) as swarm:
+        await swarm.configure("g", CONFIG, topology(4))
+        swarm.add("g", ["m1"])
+        swarm.start()
+        await swarm.until_all_run("g", 4, ["m1"])
+    code, found = await configure(settings, "--set", "max_warmups=5", "--timeout", "2")
+    assert (code, found["outcome"]) == (1, "no answer")
+    async with Worker(settings):
+        code, shown = await configure(settings)
+        assert (code, shown["settings"]["max_warmups"]) == (0, 5)
