@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import attrs
 
-from assignors.problem import Revocations
+from assignors.problem import Plan, Revocations
 from events.decisions import Decision, MemberAsked, MemberExpired, Move
 from events.facts import AssignmentObserved, GroupConfigured
 from events.tasks import TaskId
@@ -74,6 +74,8 @@ class Context:
         self.moves: dict[tuple[TaskId, int], Move] = {}
         """What happened to each task's movement; in one step one may end, a grant follow, and another begin."""
         self.unique = True
+        self.plan: Plan | None = None
+        """The assignor's answer, if it was asked."""
         self.observed: AssignmentObserved | None = None
         """What something else decided in this step (PROTOCOL D7)."""
         self.lifted = False

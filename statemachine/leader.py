@@ -113,7 +113,7 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
     """
     state = context.state
     problem = build_problem(state, follow_up=context.causes.isdisjoint(NEWS))
-    plan = _ask(state, assignor, problem, offset)
+    plan = context.plan = _ask(state, assignor, problem, offset)
     passed_on = _apply(context, plan)
     _schedule(context, plan)
     natural = bool(context.causes & NATURAL)
@@ -135,7 +135,7 @@ def propose(context: Context, assignor: Assignor, offset: int) -> None:
     The answer is written down and nothing is applied. `active` of a member is where the plan is going, `moves` what leads there.
     """
     state = context.state
-    plan = _ask(state, assignor, build_problem(state), offset)
+    plan = context.plan = _ask(state, assignor, build_problem(state), offset)
     proposed = AssignmentProposed(
         generation=state.generation,
         members=tuple(

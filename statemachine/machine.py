@@ -8,7 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from assignors import registry
-from assignors.problem import Assignor, check_knobs
+from assignors.problem import Assignor, LoadBalance, PlanCost, check_knobs
 from events.codec import MOST_EVENT_BYTES, kind_of
 from events.decisions import Checkpointed, Decision, EventRejected
 from events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
@@ -23,6 +23,14 @@ from statemachine.state import GroupPhase, GroupState
 from statemachine.transitions import TRANSITIONS, make_current
 
 Load = Callable[[str, int], Assignor]
+
+
+@attrs.frozen(kw_only=True)
+class Evaluation:
+    """What the assignor's last answer costs, for metrics. It is no part of the state: a restored machine has none until its next round."""
+
+    cost: PlanCost
+    load: LoadBalance | None
 
 
 class GroupMachine:
@@ -41,6 +49,7 @@ class GroupMachine:
         self._any_solver = any_solver
         self._most_event_bytes = most_event_bytes
         self._assignor: Assignor | None = None
+        self.last_evaluation: Evaluation | None = None
         self.halted: GroupHalted | None = None
         """Why the group stands still; None while it goes on."""
 
@@ -161,6 +170,8 @@ class GroupMachine:
             raise
         except EquipoiseError as error:
             raise GroupHalted(self.state.group, record.offset, "assignor_failed", f"{self._assignor.name} could not decide: {error}") from error
+        assert context.plan is not None, "the assignor was asked"
+        self.last_evaluation = Evaluation(cost=context.plan.cost, load=context.plan.load)
 
     def _number(self, record: Record, emitted: list[Decision]) -> list[DecisionRecord]:
         """Dense numbers per group, each with the fact that caused it (PROTOCOL L4)."""

@@ -20,7 +20,8 @@ from events.knobs import Knobs
 from replay.wording import counted
 
 if TYPE_CHECKING:
-    from equipoise.configuring import Change, Configuring, Preview
+    from equipoise.configuring import Configuring
+    from equipoise.group_settings import Change, Preview
 
 EXIT_NOT_IN_FORCE = 1
 
@@ -66,7 +67,7 @@ def configure(
         return asyncio.run(run.show())
 
     def changed(before: GroupConfigured) -> GroupConfigured:
-        from equipoise.configuring import check_configuration, with_assignor, with_defaults
+        from equipoise.group_settings import check_configuration, with_assignor, with_defaults
 
         config = before if assignor is None else with_assignor(before, assignor)
         knobs = with_settings(with_defaults(config.knobs, defaults), changes)
@@ -87,7 +88,7 @@ class _Run:
         self._screen, self._settings, self._group = screen, settings, group
 
     def _document(self, outcome: str, config: GroupConfigured, changes: list[Change], **others: Any) -> dict[str, Any]:
-        from equipoise.configuring import settings_of
+        from equipoise.group_settings import settings_of
 
         shown = {"offset": None, "rejection": None, "way_back": None, "moves": [], "planned_movements": None, "simulated": None, **others}
         return {
@@ -99,7 +100,8 @@ class _Run:
         }
 
     async def show(self) -> int:
-        from equipoise.configuring import Configuring, settings_of
+        from equipoise.configuring import Configuring
+        from equipoise.group_settings import settings_of
 
         async with Configuring(self._settings, self._group) as live:
             config = await live.configuration()
@@ -114,7 +116,8 @@ class _Run:
         return 0
 
     async def preview(self, changed: Any) -> tuple[GroupConfigured, GroupConfigured, Preview]:
-        from equipoise.configuring import Configuring, preview
+        from equipoise.configuring import Configuring
+        from equipoise.group_settings import preview
 
         async with Configuring(self._settings, self._group) as live:
             before = await live.configuration()
@@ -123,7 +126,7 @@ class _Run:
 
     def answer_preview(self, before: GroupConfigured, after: GroupConfigured, found: Preview, seeds: int) -> int:
         """Shows what would change and move, and what both configurations would have cost."""
-        from equipoise.configuring import changes_between
+        from equipoise.group_settings import changes_between
 
         changes = changes_between(before, after)
         parts: list[Part] = [Line(bold(self._group), "  nothing is changed by this run"), *_change_parts(changes)]
@@ -177,7 +180,8 @@ class _Run:
         return document(answer, advice), ["", *answer_parts(answer, advice)]
 
     async def change(self, changed: Any, timeout_s: float) -> int:
-        from equipoise.configuring import Configuring, changes_between, way_back
+        from equipoise.configuring import Configuring
+        from equipoise.group_settings import changes_between, way_back
 
         async with Configuring(self._settings, self._group) as live:
             before = await live.configuration()
@@ -221,11 +225,9 @@ async def _answered(live: Configuring, timeout_s: float) -> bool:
 
 
 def _shown(value: Any) -> str:
-    if value is None:
-        return "-"
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    from equipoise.group_settings import setting_text
+
+    return "-" if value is None else setting_text(value)
 
 
 def _change_parts(changes: list[Change]) -> list[Part]:

@@ -10,11 +10,13 @@ import logging
 from collections.abc import Callable, Iterable, Iterator
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
-from prometheus_client.core import GaugeMetricFamily, Metric
+from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from equipoise.group_settings import setting_text, settings_of
 from events.records import DecisionRecord, Record
 from replay.show import task_rows
+from statemachine.machine import GroupMachine
 from statemachine.partition import GroupLead
 from statemachine.state import GroupState
 
@@ -89,6 +91,7 @@ class GroupCollector(Collector):
         lag = GaugeMetricFamily("equipoise_warmup_lag_records", "Records that warm-ups have still to restore, in all.", labels=["group"])
         halted = GaugeMetricFamily("equipoise_group_halted", "1: the group stands still (docs/operations.md).", labels=["group"])
         generation = GaugeMetricFamily("equipoise_generation", "Number of the last decision round.", labels=["group"])
+        others = _Promises()
         for group in self._groups():
             state = group.machine.state
             halted.add_metric([group.name], float(group.halted is not None))
@@ -108,13 +111,80 @@ class GroupCollector(Collector):
             _add(movements, group.name, moving, ("waiting", "warming", "revoking"))
             behind = sum(copy.lag for row in rows for copy in row.warmups if isinstance(copy.lag, int))
             lag.add_metric([group.name], behind)
-        yield from (members, tasks, movements, imbalance, lag, halted, generation)
+            others.add(group.name, group.machine)
+        yield from (members, tasks, movements, imbalance, lag, halted, generation, *others.metrics)
         position = GaugeMetricFamily("equipoise_partition_position", "Offset of the next fact of each partition led here.", labels=["partition"])
         leading = GaugeMetricFamily("equipoise_partition_leading", "1: taken over and led; 0: still being taken over.", labels=["partition"])
         for partition, offset, leads in self._positions():
             position.add_metric([str(partition)], offset)
             leading.add_metric([str(partition)], float(leads))
         yield from (position, leading)
+
+
+class _Promises:
+    """What assignors promise, as gauges: fewest moves, little traffic between racks, even load, and what waits on purpose. And the settings in force.
+
+    What the last evaluation says is absent after a takeover until the next round.
+    """
+
+    def __init__(self) -> None:
+        self._moves = GaugeMetricFamily(
+            "equipoise_target_moves",
+            "Changes of owner from the last evaluation to its target (planned), and the fewest for any balanced target (lower_bound).",
+            labels=["group", "count"],
+        )
+        self._racks = GaugeMetricFamily(
+            "equipoise_cross_rack_partitions", "Source partitions that the target reads from another rack.", labels=["group"]
+        )
+        self._load = GaugeMetricFamily(
+            "equipoise_load_spread_ratio",
+            "Load per thread of the fullest staying member less that of the emptiest, in fair shares: at the last evaluation (now), at its target "
+            "(target), and the most that it may be at rest (bound).",
+            labels=["group", "at"],
+        )
+        self._behind = GaugeMetricFamily("equipoise_source_lag_records", "Records of sources still to be processed, as reported.", labels=["group"])
+        self._lost = GaugeMetricFamily(
+            "equipoise_lost_tasks",
+            "Tasks whose owner left or died and that nobody is given yet, on purpose (waiting) or not (free).",
+            labels=["group", "state"],
+        )
+        self._lost_wait = GaugeMetricFamily(
+            "equipoise_lost_tasks_wait_seconds", "Group time until the last of the waiting lost tasks is given to somebody.", labels=["group"]
+        )
+        self._settings = GaugeMetricFamily("equipoise_setting", "Numeric settings in force, in the unit of their names.", labels=["group", "setting"])
+        self._configuration = InfoMetricFamily("equipoise_configuration", "The other settings in force.", labels=["group"])
+
+    @property
+    def metrics(self) -> tuple[Metric, ...]:
+        """All of them."""
+        gauges = (self._moves, self._racks, self._load, self._behind, self._lost, self._lost_wait, self._settings)
+        return (*gauges, self._configuration)
+
+    def add(self, group: str, machine: GroupMachine) -> None:
+        """Those of one group."""
+        state, evaluation = machine.state, machine.last_evaluation
+        self._behind.add_metric([group], sum(state.behind.values()))
+        waits_ms = [lost.until_ms - state.now_ms for lost in state.lost.values() if lost.until_ms is not None]
+        self._lost.add_metric([group, "waiting"], len(waits_ms))
+        self._lost.add_metric([group, "free"], len(state.lost) - len(waits_ms))
+        self._lost_wait.add_metric([group], max(0, *waits_ms, 0) / 1_000)
+        if evaluation is not None:
+            self._moves.add_metric([group, "planned"], evaluation.cost.moves)
+            self._moves.add_metric([group, "lower_bound"], evaluation.cost.moves_lower_bound)
+            self._racks.add_metric([group], evaluation.cost.cross_rack)
+            load = evaluation.load
+            if load is not None:
+                spreads = {"now": load.highest_now - load.lowest_now, "target": load.highest - load.lowest, "bound": load.bound}
+                for at, millionths in spreads.items():
+                    self._load.add_metric([group, at], millionths / 1_000_000)
+        if state.config is not None:
+            texts = {}
+            for name, value in settings_of(state.config).items():
+                if isinstance(value, int | float) and not isinstance(value, bool):
+                    self._settings.add_metric([group, name], value)
+                else:
+                    texts[name.replace(".", "_")] = setting_text(value)
+            self._configuration.add_metric([group], texts)
 
 
 def _add(metric: GaugeMetricFamily, group: str, states: list[str], always: tuple[str, ...]) -> None:

@@ -10,7 +10,7 @@ from click.testing import CliRunner
 
 from equipoise.cli import main
 from equipoise.cli.params import with_settings
-from equipoise.configuring import changes_between, check_configuration, preview, way_back, with_assignor, with_defaults
+from equipoise.group_settings import changes_between, check_configuration, preview, way_back, with_assignor, with_defaults
 from events.errors import InputError
 from events.facts import GroupConfigured
 from tests.groups import Group, configured

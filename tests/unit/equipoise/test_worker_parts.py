@@ -26,10 +26,12 @@ from events.log import open_log
 from events.log.kafka.envelope import StoredDecision, fact_row, pack_decision, stored_decision
 from events.log.rows import DecisionRow
 from events.records import DecisionRecord
+from events.tasks import TaskId
 from statemachine.machine import GroupMachine
-from statemachine.partition import OTHER_FORM, StoredCheckpoint, UnreadIdentity, identity_of
+from statemachine.partition import OTHER_FORM, GroupLead, StoredCheckpoint, UnreadIdentity, identity_of
 from statemachine.snapshots import FORM
-from tests.groups import LOG_OPENED, configured
+from statemachine.state import Lost
+from tests.groups import LOG_OPENED, Group, configured
 
 Pair = tuple[bytes, bytes | None]
 
@@ -145,6 +147,33 @@ def test_every_metric_and_every_reason_to_halt_is_told_to_whoever_operates_it() 
     assert [code for code in sorted(codes) if f"`{code}`" not in page] == []
 
 
+def test_metrics_show_what_the_assignor_promises_and_the_settings_in_force() -> None:
+    group = Group().starts("m1", stateful=4, end_offset=1_000, max_warmups=3)
+    group.settles()
+    lead = GroupLead("orders", group.machine)
+    counts = Counts()
+    counts.registry.register(GroupCollector(lambda: [lead], list))
+
+    def value(name: str, **labels: str) -> float | None:
+        return counts.registry.get_sample_value(name, {"group": "orders", **labels})
+
+    group.join("m2")
+    group.fact(ProbingTick())
+    assert (value("equipoise_target_moves", count="planned"), value("equipoise_target_moves", count="lower_bound")) == (2.0, 2.0)
+    assert value("equipoise_cross_rack_partitions") == 0.0
+    assert value("equipoise_load_spread_ratio", at="now") is None, "high_availability counts tasks"
+    assert (value("equipoise_lost_tasks", state="waiting"), value("equipoise_lost_tasks_wait_seconds")) == (0.0, 0.0)
+    assert value("equipoise_setting", setting="max_warmups") == 3.0
+    labels = {"assignor": "high_availability@1", "solver": group.state.config.solver, "led_by": "equipoise"}  # type: ignore[union-attr]
+    strategies = {"rack_aware_strategy": "none", "rack_standby_strategy": "balance", "rack_aware_tags": ""}
+    assert value("equipoise_configuration_info", **labels, **strategies) == 1.0
+    group.state.behind[TaskId(0, 1)] = 190_000
+    group.state.lost[TaskId(0, 0)] = Lost(since_ms=group.state.now_ms, until_ms=group.state.now_ms + 5_000)
+    assert (value("equipoise_source_lag_records"), value("equipoise_lost_tasks_wait_seconds")) == (190_000.0, 5.0)
+    lead.machine = GroupMachine.restore(group.machine.snapshot())
+    assert value("equipoise_target_moves", count="planned") is None, "there was no round since"
+
+
 def test_unavailability_is_counted_between_facts_and_not_across_another_workers() -> None:
     counts = Counts()
     machine = GroupMachine()
@@ -218,8 +247,6 @@ def test_whatever_stands_in_the_topic_of_checkpoints_is_passed_over_when_it_is_n
 
 
 def test_a_group_whose_state_cannot_be_read_hides_no_other_from_the_metrics() -> None:
-    from statemachine.partition import GroupLead
-
     leads = [GroupLead(name, GroupMachine()) for name in ("broken", "sound")]
     leads[0].machine.state.members["m1"] = None  # type: ignore[assignment]  # half a step was taken
     leads[0].halted = GroupHalted("broken", 5, "defect", "a defect")
