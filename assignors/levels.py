@@ -319,6 +319,8 @@ def _canonical_order(situation: Situation) -> dict[str, int]:
                 for task, lag in sorted(member.lags.items(), key=lambda item: item[0])
             ],
             sorted(member.ready),
+            member.readiness,
+            -1 if member.ready_lag_records is None else member.ready_lag_records,
             sorted(member.home),
             sorted(incoming.get(name, ())),
             sorted(blocked.get(name, ())),

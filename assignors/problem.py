@@ -77,7 +77,8 @@ class Member:
 
     `active`: tasks it owns: granted to it, or still being given up by it. No task is in two members' `active`.
     `standby`, `warmup`: copies it was told to keep. `lags`: task -> lag of every copy it reports, whoever asked for it; no entry = no copy.
-    `ready`: copies it declared ready.
+    `ready`: copies it declared ready; what that is worth, its `readiness` says (`events.facts.READINESS`).
+    `ready_lag_records`: a limit of its own, in the place of acceptable_recovery_lag and acceptable_recovery_ms; None: it has none.
     `home`: tasks it owned until it left or died, and that moved for that reason alone; they are the first to come back.
     """
 
@@ -96,6 +97,8 @@ class Member:
     warmup: tuple[TaskId, ...] = ()
     lags: Mapping[TaskId, Lag] = attrs.field(factory=dict)
     ready: frozenset[TaskId] = frozenset()
+    readiness: str = "word_or_lag"
+    ready_lag_records: int | None = None
     home: frozenset[TaskId] = frozenset()
     reported: tuple[TaskId, ...] | None = None
     """What it says it runs, in its own order, for an assignor to which that matters: `active`, and what others own; None: `active`, rising."""

@@ -2,12 +2,11 @@
 
 Before: what members report, `m1: {0_0: 25000, 0_1: 300}`. After: `0_0: {25000: (m1,), <end offset>: (m2,)}`, `0_1: {0: (m1,), <end offset>: (m2,)}`.
 
-What a report is worth:
+What a report is worth, of a member whose `readiness` is ``lag``:
 
 ====================================  ==========  =================================================================================
 report                                caught up   records to restore
 ====================================  ==========  =================================================================================
-the task stands in `ready`            yes         the lag, if a number; else 0
 ``active``, and it owns the task      yes         0
 ``active``, and it does not own it    no          the whole changelog: a zombie's copy has an unknown age
 a number <= acceptable                yes         the number
@@ -15,7 +14,11 @@ a number above                        no          the number, at most the whole 
 ``unknown``, or no report             no          the whole changelog
 ====================================  ==========  =================================================================================
 
-Acceptable is `acceptable_recovery_lag`, or what the member restores within `acceptable_recovery_ms`, whichever is more (`lag_within`).
+With ``word_or_lag`` a task that stands in `ready` is caught up too, whatever its lag: the number is to be restored, if there is one, else nothing.
+With ``word_and_lag`` a number <= acceptable is caught up only while the task stands in `ready`; until then at least one record is missing.
+
+Acceptable is a limit of the member's own; where it has none, `acceptable_recovery_lag`, or what the member restores within `acceptable_recovery_ms`,
+whichever is more (`lag_within`).
 
 The whole changelog counts as at least one record. So a member without a copy is never caught up, not even on a changelog that is empty or was not
 measured yet: its warm-up costs one report, while a task handed to it unseen could stop for as long as an unmeasured changelog takes to restore.
@@ -55,13 +58,22 @@ def whole(task: Task) -> int:
     return end_offset if 1 <= end_offset <= MOST_RECORDS else min(max(end_offset, 1), MOST_RECORDS)
 
 
-def copy_of(task: Task, lag: Lag | None, *, owns: bool, ready: bool, acceptable: int) -> Copy:
+def is_ready(lag: Lag | None, *, word: bool, readiness: str, acceptable: int) -> bool:
+    """Whether a copy that its member does not run may become active at once. `word`: the member declared it ready."""
+    within = lag.__class__ is int and lag <= acceptable
+    if readiness == "word_or_lag":
+        return word or within
+    return within and (word or readiness == "lag")
+
+
+def copy_of(task: Task, lag: Lag | None, *, owns: bool, ready: bool, acceptable: int, readiness: str = "word_or_lag") -> Copy:
     """What one report is worth, by the table above. `lag` None: no report. `acceptable`: records, as `acceptable_lag` has them."""
     if lag is LagSentinel.ACTIVE and owns:
         return _UP_TO_DATE
+    caught_up = is_ready(lag, word=ready, readiness=readiness, acceptable=acceptable)
     if isinstance(lag, int):
-        return Copy(ready or lag <= acceptable, min(lag, whole(task)))
-    return _UP_TO_DATE if ready else Copy(False, whole(task))
+        return Copy(caught_up, min(lag if caught_up else max(1, lag), whole(task)))
+    return _UP_TO_DATE if caught_up else Copy(False, whole(task))
 
 
 def lag_within(
@@ -99,7 +111,10 @@ def lag_within(
 
 
 def acceptable_lag(tasks: Mapping[TaskId, Task], member: Member, knobs: Knobs) -> int:
-    """How far behind a copy of the member may be and count as caught up, in records: by acceptable_recovery_lag or by acceptable_recovery_ms."""
+    """How far behind a copy of the member may be and count as caught up, in records: by a limit of its own, else by acceptable_recovery_lag or by
+    acceptable_recovery_ms."""
+    if member.ready_lag_records is not None:
+        return member.ready_lag_records
     if not knobs.acceptable_recovery_ms or not member.restore_records_per_s:
         return knobs.acceptable_recovery_lag
 
@@ -124,7 +139,12 @@ def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], knobs: Knobs
             task = tasks.get(task_id)
             if task is not None and task.stateful:
                 held.setdefault(task_id, {})[member.id] = copy_of(
-                    task, member.lags.get(task_id), owns=task_id in owned, ready=task_id in member.ready, acceptable=acceptable
+                    task,
+                    member.lags.get(task_id),
+                    owns=task_id in owned,
+                    ready=task_id in member.ready,
+                    acceptable=acceptable,
+                    readiness=member.readiness,
                 )
     return {**dict.fromkeys([task.id for task in tasks.values() if task.stateful], _NO_COPIES), **held}
 

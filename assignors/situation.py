@@ -214,7 +214,7 @@ class Situation:
         """It could take the task over at once: caught up, or there is nothing to catch up with."""
         if not self.tasks[task].stateful:
             return True
-        return task in self.members[member].ready if self._announced else self.caught_up(member, task)
+        return self.caught_up(member, task) and (not self._announced or task in self.members[member].ready)
 
     def caught_up(self, member: str, task: TaskId) -> bool:
         """Rank 0."""
@@ -222,8 +222,10 @@ class Situation:
         return copy is not None and copy.caught_up
 
     def within_records(self, member: str, task: TaskId) -> bool:
-        """It counts as caught up by acceptable_recovery_lag or by its own word, and not by acceptable_recovery_ms alone."""
-        return task in self.members[member].ready or self.records(member, task) <= self.knobs.acceptable_recovery_lag
+        """It counts as caught up by acceptable_recovery_lag, a limit of its own or its word, and not by acceptable_recovery_ms alone."""
+        of = self.members[member]
+        limit = self.knobs.acceptable_recovery_lag if of.ready_lag_records is None else of.ready_lag_records
+        return (of.readiness == "word_or_lag" and task in of.ready) or self.records(member, task) <= limit
 
     def records(self, member: str, task: TaskId) -> int:
         """Records the member has to restore before it can run the task; 0 for a stateless one."""

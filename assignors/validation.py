@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
 from assignors.problem import AssignmentProblem, Guarantee, Member, Movement, MovementState, Plan, Task
-from assignors.ranking import acceptable_lag
+from assignors.ranking import acceptable_lag, is_ready
 from events.tasks import LagSentinel, TaskId, tasks_text
 
 
@@ -83,9 +83,9 @@ class _Judge:
 
     def is_caught_up(self, member: Member, task: TaskId) -> bool:
         lag = member.lags.get(task)
-        if lag is LagSentinel.ACTIVE:
-            return task in member.ready or self.owner.get(task) == member.id
-        return task in member.ready or (isinstance(lag, int) and lag <= self.acceptable[member.id])
+        if lag is LagSentinel.ACTIVE and self.owner.get(task) == member.id:
+            return True
+        return is_ready(lag, word=task in member.ready, readiness=member.readiness, acceptable=self.acceptable[member.id])
 
     def form(self) -> Iterator[str]:
         """Every member is named, every list is in rising order and names known tasks."""

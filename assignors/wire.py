@@ -9,10 +9,10 @@ One object a line in, one a line out, keys in a fixed order. What is wrong with 
      "members": [{"id": "m1", "capacity": 2, "active": ["0_0"], "lags": {"0_0": "active"}}]}
 
 Only `tasks` and `members` are required, in each task `id` and `stateful`, in each member `id`. `version` left out: the highest installed. A member
-may also have `warmup`, `ready`, `home`, `subtopologies` (those of its topology with their number of partitions, ``{"0": 6}``; left out: it can run
-every task), `drained`, `reported` and `restore_records_per_s`, the problem `in_flight` (objects like the plan's movements), `blocked` (pairs [task,
-member]), `now_ms`, `revocations` and `memory` (what the last plan said there) and `follow_up`, a task `written_records_per_s`, `lost_since_ms` and
-`guest`.
+may also have `warmup`, `ready`, `readiness` (what `ready` is worth; left out: "word_or_lag"), `ready_lag_records` (a limit of its own), `home`,
+`subtopologies` (those of its topology with their number of partitions, ``{"0": 6}``; left out: it can run every task), `drained`, `reported` and
+`restore_records_per_s`, the problem `in_flight` (objects like the plan's movements), `blocked` (pairs [task, member]), `now_ms`, `revocations` and
+`memory` (what the last plan said there) and `follow_up`, a task `written_records_per_s`, `lost_since_ms` and `guest`.
 
 A group of plain consumers has partitions of topics for tasks: then each task has a name, `topic` and `partition`, and the `lag` of the group on it (a
 number of records; "unknown", or left out, counts as 0), and a member may say to which `topics` it subscribes (left out: to all); see `topics`::
@@ -38,7 +38,7 @@ from assignors.problem import AssignmentProblem, Member, Memory, Movement, Movem
 from assignors.topics import PLAIN, Naming, TopicTask, naming_of
 from assignors.validation import plan_faults
 from events.errors import EquipoiseError, FieldError
-from events.facts import MOST_WEIGHT
+from events.facts import MOST_WEIGHT, READINESS
 from events.fields import INT64_MAX, MOST_TASK_NUMBER
 from events.knobs import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, Knobs
 from events.tasks import Lag, LagSentinel, TaskId, parse_task
@@ -329,6 +329,11 @@ def _member(path: str, value: object, known: _Known) -> Member:
             read.refuse(at, f"has {len(content)} tags; {MOST_TAGS} at most")
         return {_short(at, key, MOST_TAG_KEY_CHARS): _short(read.at(at, key), tag, MOST_TAG_VALUE_CHARS) for key, tag in content.items()}
 
+    def readiness(at: str, content: object) -> str:
+        if content not in READINESS:
+            read.refuse(at, f"{read.shown(content)} is not one of {', '.join(READINESS)}")
+        return str(content)
+
     def reported(at: str, content: object) -> tuple[TaskId, ...] | None:
         if content is None:
             return None
@@ -350,6 +355,8 @@ def _member(path: str, value: object, known: _Known) -> Member:
         warmup=tasks("warmup"),
         lags=fields.get("lags", lags, {}),
         ready=frozenset(tasks("ready")),
+        readiness=fields.get("readiness", readiness, "word_or_lag"),
+        ready_lag_records=fields.get("ready_lag_records", lambda at, content: None if content is None else read.whole(at, content), None),
         home=frozenset(tasks("home")),
         reported=fields.get("reported", reported, None),
         restore_records_per_s=fields.get("restore_records_per_s", read.speed, 0),

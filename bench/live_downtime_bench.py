@@ -47,7 +47,7 @@ async def measured(bootstrap: str, folder: Path) -> tuple[list[float], dict[int,
     application = Application(connection=connection, name="downtime", partitions=TASKS, config=config)
     await application.make_topics()
     await fill(application)
-    options = {"prefix": "downtime", "state_directory": folder, "guarantee": "exactly_once", "ready_lag_records": 1_000}
+    options = {"prefix": "downtime", "state_directory": folder, "guarantee": "exactly_once"}
     members = [MemberProcess(application, f"m{number}", **options) for number in range(3)]
     feeding = None
     try:

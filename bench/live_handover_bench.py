@@ -33,7 +33,7 @@ async def measured(bootstrap: str, guarantee: str) -> list[float]:
     application = Application(connection=connection, name=f"handover-{guarantee}", partitions=TASKS, config=config)
     await application.make_topics()
     feeding = asyncio.create_task(application.feed(PER_SECOND))
-    options = {"guarantee": guarantee, "prefix": "handover", "ready_lag_records": 50, "heartbeat_interval_ms": 1_000}
+    options = {"guarantee": guarantee, "prefix": "handover", "heartbeat_interval_ms": 1_000}
     stayers = [MemberProcess(application, member_id, **options) for member_id in ("m1", "m2")]
     gone: list[Turn] = []
     try:

@@ -72,7 +72,7 @@ async def restore(connection: Connection, topic: str, **limits: Any) -> float:
             failed: list[BaseException] = []
             restorer = Restorer(
                 connection, {TASK: (topic,)}, RocksStore, directory, throttle=Throttle(**limits),
-                ready_lag_records=10_000, ends_every_s=3.0, progressed=lambda: None, failed=failed.append,
+                ends_every_s=3.0, progressed=lambda: None, failed=failed.append,
             )  # fmt: skip
             await restorer.start()
             try:

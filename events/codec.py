@@ -50,7 +50,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     2: (1, facts.GroupConfigured),
     3: (1, facts.TopologyDeclared),
     4: (2, facts.PartitionsObserved),
-    5: (3, facts.MemberJoined),
+    5: (4, facts.MemberJoined),
     6: (2, facts.LagReported),
     7: (1, facts.TaskReady),
     8: (1, facts.TasksRevoked),
@@ -147,7 +147,7 @@ def encode(event: Event) -> Encoded:
 
 def _largest_field(kind: _Kind, event: Event) -> tuple[str, int]:
     """The field of the event that has the most bytes, and how many."""
-    sizes = {field.name: len(_pack(written)) for field, written in zip(attrs.fields(kind.shape), kind.write(event), strict=True)}
+    sizes = {field.name: len(_pack(written)) for field, written in zip(attrs.fields(kind.shape), kind.write(event), strict=False)}
     field = max(sizes, key=lambda name: sizes[name])
     return field, sizes[field]
 
@@ -237,7 +237,9 @@ def _decode(kind: int, version: int, payload: bytes, *, with_appended: bool) -> 
         if version != current:
             form = upcasters.upcast(kind, version, current, form)
         elif with_appended and form.__class__ is list:
-            form = form[: len(attrs.fields(shape))]
+            known_fields = len(attrs.fields(shape))
+            if len(form) > known_fields:
+                form = wire.without_defaults(form[:known_fields], shape)
         event: Event = read(form, shape)
         return event
     except UnsoundError:

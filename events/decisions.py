@@ -102,6 +102,10 @@ class MemberAssigned:
     """Active tasks that must not start until this long after this decision was read (PROTOCOL M5)."""
     released: bool = attrs.field(default=False, validator=fields.boolean)
     """A leaving member that owns nothing: it may go."""
+    acceptable_recovery_lag: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()), metadata=fields.APPENDED)
+    """The group's setting, by which the member judges whether its copies are ready (PROTOCOL M2); None: it joined with the readiness word_or_lag."""
+    acceptable_recovery_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()), metadata=fields.APPENDED)
+    """The same."""
 
     def __attrs_post_init__(self) -> None:
         if len(self.tokens) != len(self.active):

@@ -22,6 +22,13 @@ MOST_WEIGHT = 1_000_000
 MOST_TASKS = 500_000
 """Tasks of a topology: what a member says of all of them fits into one event."""
 
+READINESS = ("word_or_lag", "lag", "word_and_lag")
+"""What makes a copy of a member ready to become active.
+
+word_or_lag: the member's word, whatever the lag, or a lag within the limit; such a member judges by a limit that nobody else knows.
+lag: a lag within the limit. word_and_lag: that, and the word of its application, which prepares the task.
+"""
+
 _member = attrs.field(validator=fields.text())
 _incarnation = attrs.field(validator=fields.integer())
 _NONE: tuple[TaskId, ...] = ()
@@ -130,6 +137,10 @@ class MemberJoined:
     """Copies found on disk."""
     eager: bool = attrs.field(default=False, validator=fields.boolean)
     """It cannot take tasks or give some up beside others: before any change of what it runs it gives up everything (KIP-415, protocol `eager`)."""
+    readiness: str = attrs.field(default="word_or_lag", validator=fields.one_of(*READINESS))
+    """One of READINESS. Unless it is word_or_lag, its assignments carry the group's limit, by which it judges."""
+    ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """A limit of its own: records that a copy may be behind and be ready; None: the group's acceptable_recovery_lag and acceptable_recovery_ms."""
 
 
 @attrs.frozen(kw_only=True)

@@ -21,6 +21,9 @@ _INFINITY = float("inf")
 MOST_TASK_NUMBER = 999_999_999
 """Highest sub-topology and partition number: the nine digits that the text form of a task has room for."""
 
+APPENDED = {"appended": True}
+"""Metadata of a field that a decision got within its version (`events.codec`): it has a default, and is not written while it has that."""
+
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 

@@ -40,6 +40,11 @@ def columns(kind: Any) -> list[tuple[str, Any]]:
     return [(attribute.name, attribute.type) for attribute in attrs.fields(kind)]
 
 
+def appended(kind: Any) -> list[tuple[str, Any]]:
+    """Name and default of each field that a class got within its version (`events.fields.APPENDED`), in declared order: the last ones it has."""
+    return [(attribute.name, attribute.default) for attribute in attrs.fields(kind) if attribute.metadata.get("appended")]
+
+
 def write_float(value: float) -> float:
     """The one form of a number that may be an int or -0.0 in Python, where 1 == 1.0 and 0.0 == -0.0."""
     return float(value) + 0.0

@@ -13,7 +13,20 @@ import attrs
 import cattrs
 
 from events.errors import FieldError, UnsoundError
-from events.forms import MisshapenError, Reader, Writer, as_is, columns, is_mapping_from, make_converter, read_lag, read_task, simply, write_float
+from events.forms import (
+    MisshapenError,
+    Reader,
+    Writer,
+    appended,
+    as_is,
+    columns,
+    is_mapping_from,
+    make_converter,
+    read_lag,
+    read_task,
+    simply,
+    write_float,
+)
 from events.tasks import TASK_TEXTS, Lag, TaskId
 
 _text = TASK_TEXTS.__getitem__
@@ -78,7 +91,16 @@ def _class_reader(converter: cattrs.Converter, kind: Any) -> Reader:
 
 def _class_writer(converter: cattrs.Converter, kind: Any) -> Writer:
     fields = [(name, converter.get_unstructure_hook(type_)) for name, type_ in columns(kind)]
-    return lambda event: {name: write_field(getattr(event, name)) for name, write_field in fields}
+    later = appended(kind)
+
+    def write_all(event: Any) -> dict[str, Any]:
+        return {name: write_field(getattr(event, name)) for name, write_field in fields}
+
+    def write(event: Any) -> dict[str, Any]:
+        unsaid = {name for name, default in later if getattr(event, name) == default}
+        return {name: form for name, form in write_all(event).items() if name not in unsaid}
+
+    return write if later else write_all
 
 
 def _write_lag(lag: Lag) -> int | str:

@@ -70,6 +70,24 @@ class MemberJoinedV2:
 
 
 @attrs.frozen(kw_only=True)
+class MemberJoinedV3:
+    """MemberJoined before members judged their copies by the group's limit, and said so."""
+
+    member_id: str = attrs.field(validator=fields.text())
+    incarnation: int = attrs.field(validator=fields.integer())
+    capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
+    rack: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
+    tags: dict[str, str] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.text(), fields.text()))
+    session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
+    lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
+    topology_epoch: int = attrs.field(default=0, validator=fields.integer())
+    join_nonce: str = attrs.field(validator=fields.text())
+    ended_incarnation: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
+    eager: bool = attrs.field(default=False, validator=fields.boolean)
+
+
+@attrs.frozen(kw_only=True)
 class LoadV1:
     """Load before members said how long they are busy with each task."""
 
@@ -132,6 +150,11 @@ def _member_joined_3(wire: list[Any]) -> list[Any]:
     return [*wire, False]
 
 
+def _member_joined_4(wire: list[Any]) -> list[Any]:
+    """A limit that nobody knows, so that its word counts like its lag; at the end."""
+    return [*wire, "word_or_lag", None]
+
+
 def _checkpointed_2(wire: list[Any]) -> list[Any]:
     """A form that nobody said, at the end."""
     return [*wire, 0]
@@ -141,6 +164,7 @@ PAST_SHAPES: Mapping[tuple[int, int], type] = {
     (PARTITIONS_OBSERVED, 1): PartitionsObservedV1,
     (MEMBER_JOINED, 1): MemberJoinedV1,
     (MEMBER_JOINED, 2): MemberJoinedV2,
+    (MEMBER_JOINED, 3): MemberJoinedV3,
     (LAG_REPORTED, 1): LagReportedV1,
     (CHECKPOINTED, 1): CheckpointedV1,
 }
@@ -150,6 +174,7 @@ STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (PARTITIONS_OBSERVED, 1): _partitions_observed_2,
     (MEMBER_JOINED, 1): _member_joined_2,
     (MEMBER_JOINED, 2): _member_joined_3,
+    (MEMBER_JOINED, 3): _member_joined_4,
     (LAG_REPORTED, 1): _lag_reported_2,
     (CHECKPOINTED, 1): _checkpointed_2,
 }

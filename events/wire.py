@@ -32,7 +32,20 @@ import cattrs
 
 from events.errors import FieldError, UnsoundError
 from events.facts import LagReported
-from events.forms import MisshapenError, Reader, Writer, as_is, columns, is_mapping_from, make_converter, read_lag, read_task, simply, write_float
+from events.forms import (
+    MisshapenError,
+    Reader,
+    Writer,
+    appended,
+    as_is,
+    columns,
+    is_mapping_from,
+    make_converter,
+    read_lag,
+    read_task,
+    simply,
+    write_float,
+)
 from events.tasks import MOST_KNOWN_TASKS, PARSED_TASKS, TASK_TEXTS, Lag, TaskId
 
 _text = TASK_TEXTS.__getitem__
@@ -232,13 +245,18 @@ def _class_reader(converter: cattrs.Converter, kind: Any) -> Reader:
     names = [name for name, _ in columns(kind)]
     fields = [(name, converter.get_structure_hook(type_), type_) for name, type_ in columns(kind)]
     changed = [field for field in fields if field[1] is not as_is]
+    later = appended(kind)
+    least = len(names) - len(later)
 
     def read(wire: Any, _: Any = None) -> Any:
         if wire.__class__ is not list:
             raise UnsoundError("misshapen", kind.__name__, f"{wire!r:.80} is not an array of its {len(names)} fields")
-        if len(wire) != len(names):
-            raise UnsoundError("misshapen", kind.__name__, f"has {len(names)} fields; found {len(wire)}")
-        values = dict(zip(names, wire, strict=True))
+        said = len(wire)
+        if not least <= said <= len(names):
+            raise UnsoundError("misshapen", kind.__name__, f"has {len(names)} fields; found {said}")
+        if said > least and wire[-1] == later[said - least - 1][1]:
+            raise UnsoundError("not_canonical", kind.__name__, f"ends with the default of {names[said - 1]}, which is not written")
+        values = dict(zip(names, [*wire, *(default for _, default in later[said - least :])], strict=True))
         for name, read_field, type_ in changed:
             try:
                 values[name] = read_field(values[name], type_)
@@ -251,7 +269,22 @@ def _class_reader(converter: cattrs.Converter, kind: Any) -> Reader:
 
 def _class_writer(converter: cattrs.Converter, kind: Any) -> Writer:
     fields = [(name, converter.get_unstructure_hook(type_)) for name, type_ in columns(kind)]
-    return lambda event: [write_field(getattr(event, name)) for name, write_field in fields]
+    later = appended(kind)
+
+    def write_all(event: Any) -> list[Any]:
+        return [write_field(getattr(event, name)) for name, write_field in fields]
+
+    return (lambda event: without_defaults(write_all(event), kind)) if later else write_all
+
+
+def without_defaults(wire: list[Any], kind: type) -> list[Any]:
+    """The wire form of a `kind` without the appended fields at its end that have their defaults."""
+    defaults = [default for _, default in appended(kind)]
+    count = len(wire)
+    least = len(attrs.fields(kind)) - len(defaults)
+    while count > least and wire[count - 1] == defaults[count - least - 1]:
+        count -= 1
+    return wire[:count]
 
 
 _converter = make_converter(

@@ -19,7 +19,7 @@ import attrs
 from assignors.load import weights
 from assignors.problem import AssignmentProblem, Movement, MovementState
 from assignors.racks import rack_of, traffic_cost
-from assignors.ranking import acceptable_lag
+from assignors.ranking import acceptable_lag, is_ready
 from events.decisions import AssignmentIssued, MemberExpired, Move
 from events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, Subtopology, TaskReady, TopologyDeclared
 from events.records import DecisionRecord, Record
@@ -335,7 +335,7 @@ class Chronicle:
         self._open[task] = _Open(member_id=owner, condition=condition, from_ms=record.append_ms, offset=record.offset, generation=state.generation)
 
     def _first_condition(self, state: GroupState, task: TaskId, owner: str) -> Condition:
-        """A copy within acceptable_recovery_lag starts at once; how long another one takes is not known of a group that something else leads."""
+        """A copy that is ready starts at once; how long another one takes is not known of a group that something else leads."""
         part = _part(state, task)
         if state.phase is GroupPhase.SHADOWING:
             return Condition.RUNNING
@@ -438,7 +438,8 @@ def candidates(problem: AssignmentProblem, task: TaskId, *, by_load: bool = Fals
                 member_id=member.id,
                 owns_it=owns_it,
                 lag=lag,
-                caught_up=owns_it or task in member.ready or (isinstance(lag, int) and lag <= acceptable_lag(tasks, member, problem.knobs)),
+                caught_up=owns_it
+                or is_ready(lag, word=task in member.ready, readiness=member.readiness, acceptable=acceptable_lag(tasks, member, problem.knobs)),
                 active_tasks=len(member.active),
                 capacity=member.capacity,
                 obstacle=obstacle,

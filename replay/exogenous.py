@@ -120,6 +120,8 @@ class ProcessStarted:
     rack: str | None
     tags: Mapping[str, str]
     eager: bool
+    ready_lag_records: int | None
+    """A limit of its own by which it judged its copies; None: the group's."""
     session_timeout_ms: int
     lease_margin_ms: int
     state_kept: bool
@@ -479,6 +481,7 @@ def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: 
                     rack=life.join.rack,
                     tags=life.join.tags,
                     eager=life.join.eager,
+                    ready_lag_records=life.join.ready_lag_records,
                     session_timeout_ms=life.join.session_timeout_ms,
                     lease_margin_ms=life.join.lease_margin_ms,
                     state_kept=_state_kept(life, theirs[index - 1] if index else None, start, imported=imported),

@@ -237,7 +237,7 @@ class _Explaining:
         step = move.steps[-1]
         if not self.row.stateful:
             return f"{self.task} has no state, so nothing had to be restored."
-        acceptable = self.state.knobs.acceptable_recovery_lag
+        acceptable, limit = self._limit(self.state.members.get(owner))
         if step.lag_records is None:
             return (
                 f"{owner} reported no copy of it then." if step.state == "granted" else f"How far behind the copy of {owner} was is not in the log."
@@ -245,7 +245,14 @@ class _Explaining:
         side = "within" if step.lag_records <= acceptable else "over"
         in_time = side == "over" and any(each.member_id == owner and each.caught_up for each in move.candidates)
         and_time = f", but to be restored within {self._acceptable_time()}" if in_time else ""
-        return f"Its copy was {counted(step.lag_records, 'record')} behind then, {side} acceptable_recovery_lag = {acceptable:,}{and_time}."
+        return f"Its copy was {counted(step.lag_records, 'record')} behind then, {side} {limit}{and_time}."
+
+    def _limit(self, member: MemberState | None) -> tuple[int, str]:
+        """Records that a copy of the member may be behind, speeds aside, and the setting that says so."""
+        if member is not None and member.ready_lag_records is not None:
+            return member.ready_lag_records, f"its own ready_lag_records = {member.ready_lag_records:,}"
+        acceptable = self.state.knobs.acceptable_recovery_lag
+        return acceptable, f"acceptable_recovery_lag = {acceptable:,}"
 
     def _acceptable_time(self) -> str:
         return f"acceptable_recovery_ms = {self.state.knobs.acceptable_recovery_ms:,}"
@@ -456,11 +463,11 @@ class _Explaining:
         since = "" if story is None else f" since {clock_text(story.steps[-1].append_ms)} (offset {story.steps[-1].offset})"
         said = [f"{movement.destination} restores a copy{since}, to take it over from {movement.source or 'nobody'}."]
         lag = known_lag(member.lags.get(self.task))
-        acceptable = state.knobs.acceptable_recovery_lag
+        acceptable, limit = self._limit(member)
         if lag is None:
             said.append(f"{movement.destination} has not reported its lag yet; {counted(self.row.end_offset, 'record')} are in the changelog.")
         elif lag <= acceptable:
-            said.append(f"It is {counted(lag, 'record')} behind, within acceptable_recovery_lag = {acceptable:,}: the next round hands it over.")
+            said.append(f"It is {counted(lag, 'record')} behind, within {limit}: the next round hands it over.")
         elif lag <= state.acceptable_lag(member):
             said.append(
                 f"It is {counted(lag, 'record')} behind, to be restored within {self._acceptable_time()} "
@@ -468,8 +475,10 @@ class _Explaining:
             )
         else:
             expected = _expected(member, lag - acceptable)
-            or_time = f" or within {self._acceptable_time()}" if state.knobs.acceptable_recovery_ms else ""
-            said.append(f"It is {counted(lag, 'record')} behind and counts as caught up at {acceptable:,}{or_time}{expected}.")
+            in_time = state.knobs.acceptable_recovery_ms and member.ready_lag_records is None
+            or_time = f" or within {self._acceptable_time()}" if in_time else ""
+            own = "" if member.ready_lag_records is None else f" ({limit})"
+            said.append(f"It is {counted(lag, 'record')} behind and counts as caught up at {acceptable:,}{own}{or_time}{expected}.")
         warmup = member.warmup.get(self.task)
         if warmup is not None and not warmup.caught_up:
             left_ms = max(0, warmup.improved_ms + state.knobs.warmup_stall_ms - state.now_ms)

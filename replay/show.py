@@ -93,6 +93,12 @@ class MemberRow:
     released: bool
     restore_records_per_s: int | None
     """As it measured last, or as was known of others when it joined; None: not known."""
+    readiness: str = "word_or_lag"
+    """What makes a copy of it ready (`events.facts.READINESS`)."""
+    ready_lag_records: int | None = None
+    """A limit of its own for that; None: the group's."""
+    acceptable_lag_records: int = 0
+    """How far behind a copy of it may be now."""
     crashes: int = 0
     """How often it crashed, not long ago."""
     crash_backoff_ms: int | None = None
@@ -203,6 +209,9 @@ def _member_row(state: GroupState, member: MemberState) -> MemberRow:
         leaving=member.leaving,
         released=member.released,
         restore_records_per_s=member.restore_records_per_s or None,
+        readiness=member.readiness,
+        ready_lag_records=member.ready_lag_records,
+        acceptable_lag_records=state.acceptable_lag(member),
         crashes=0 if crashes is None else crashes.times,
         crash_backoff_ms=None if crashes is None or crashes.until_ms is None else crashes.until_ms - state.now_ms,
     )

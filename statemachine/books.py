@@ -75,6 +75,10 @@ class Account:
     leaving: bool = False
     released: bool = False
     eager: bool = False
+    readiness: str = "word_or_lag"
+    ready_lag_records: int | None = None
+    limits: tuple[int | None, int | None] = (None, None)
+    """acceptable_recovery_lag and acceptable_recovery_ms, as its last assignment said them."""
     restore_records_per_s: int = 0
     """Measured last; before that what was known of others when it joined; 0: nothing."""
 
@@ -171,20 +175,26 @@ class Books:
         return self.part(task) is not None and part is not None and task.partition < part.partitions
 
     def is_caught_up(self, account: Account, task: TaskId, *, surely: bool) -> bool:
-        """Rank 0 of KIP-441: it runs it, declares it ready, or is at most acceptable_recovery_lag records behind, or acceptable_recovery_ms away.
+        """Rank 0 of KIP-441: it runs it, or its copy is within the limit; and what its word is worth beside that (PROTOCOL M2)."""
+        lag, word = account.lags.get(task), task in account.ready
+        if lag is LagSentinel.ACTIVE and self.owner.get(task) == account.member_id:
+            return True
+        within = isinstance(lag, int) and self._is_within(account, lag, surely=surely)
+        return {"word_or_lag": word or within, "lag": within, "word_and_lag": word and within}[account.readiness]
+
+    def _is_within(self, account: Account, lag: int, *, surely: bool) -> bool:
+        """Whether a copy that is `lag` records behind is within a limit of the member's own, else within acceptable_recovery_lag, or
+        acceptable_recovery_ms away.
 
         What a member owns and still restores counts there too, and within one step tasks change hands: so `surely` counts all that it may have had to
         restore when that was judged, and not `surely` only what it must have had.
         """
         assert self.config is not None
-        if task in account.ready:
-            return True
-        lag = account.lags.get(task)
-        if lag is LagSentinel.ACTIVE:
-            return self.owner.get(task) == account.member_id
         knobs = self.config.knobs
-        if not isinstance(lag, int) or lag <= knobs.acceptable_recovery_lag:
-            return lag is not None and lag is not LagSentinel.UNKNOWN
+        if account.ready_lag_records is not None:
+            return lag <= account.ready_lag_records
+        if lag <= knobs.acceptable_recovery_lag:
+            return True
         owned = {*account.active, *account.revoking}
         restored = 0
         for other, records in account.lags.items():
@@ -248,6 +258,17 @@ class Books:
             self.lost.clear()
         if not self.shadowing:
             self._answered(answers)
+        if isinstance(event, GroupConfigured) and self.leading:
+            for account in self.accounts.values():
+                self._check_limits(account)
+
+    def _check_limits(self, account: Account) -> None:
+        """Who judges its copies by the group's limits knows those of now, from its first assignment on (PROTOCOL M2)."""
+        knobs = self.config.knobs  # type: ignore[union-attr]  # a member joined, so the group is configured
+        follows = account.readiness != "word_or_lag"
+        limits = (knobs.acceptable_recovery_lag, knobs.acceptable_recovery_ms) if follows else (None, None)
+        if account.epoch and account.limits != limits:
+            raise InvariantBroken(0, f"{account.member_id} (readiness {account.readiness}) was told the limits {account.limits}, not {limits}")
 
     def _advance(self, append_ms: int) -> None:
         if self.last_append_ms is not None:
@@ -428,6 +449,8 @@ class Books:
             last_heard_ms=self.now_ms,
             lags=dict(event.lags),
             eager=event.eager,
+            readiness=event.readiness,
+            ready_lag_records=event.ready_lag_records,
             restore_records_per_s=speed,
         )
         self._back_off_from_crashes(event.member_id)
@@ -583,6 +606,8 @@ class Books:
         account.epoch += 1
         if assigned.assignment_epoch != account.epoch:
             raise InvariantBroken(0, f"{who} got epoch {assigned.assignment_epoch} after {account.epoch - 1}")
+        account.limits = (assigned.acceptable_recovery_lag, assigned.acceptable_recovery_ms)
+        self._check_limits(account)
         owned = {*account.active, *account.revoking}
         active, revoke = set(assigned.active), set(assigned.revoke)
         standby, warmup = frozenset(assigned.standby), frozenset(assigned.warmup)

@@ -100,6 +100,8 @@ def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopol
         warmup=tuple(sorted(task for task in member.warmup if task in tasks)),
         lags=member.lags,
         ready=member.ready,
+        readiness=member.readiness,
+        ready_lag_records=member.ready_lag_records,
         home=frozenset(home),
         restore_records_per_s=member.restore_records_per_s,
         crash_looping=state.is_crash_looping(member.member_id),
@@ -416,5 +418,7 @@ def issue(context: Context) -> None:
             tokens=tuple(state.tokens[task] for task in active),
             hold_ms={task: state.holds[task] for task in active if task in state.holds},
             released=member.released,
+            acceptable_recovery_lag=state.knobs.acceptable_recovery_lag if member.follows else None,
+            acceptable_recovery_ms=state.knobs.acceptable_recovery_ms if member.follows else None,
         )
         context.emitted += parts.split(assigned, context.most_event_bytes)

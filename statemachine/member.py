@@ -21,6 +21,7 @@ import enum
 from collections.abc import Iterator
 from typing import Any
 
+from assignors.ranking import lag_within
 from events.decisions import Decision, EventRejected, MemberAsked, MemberAssigned, MemberAssignedPart, MemberExpired
 from events.errors import InputError
 from events.fact_parts import nearest_first, shortened_join, shortened_report, task_sets
@@ -148,6 +149,8 @@ class MemberSession(SessionState):
             ended_incarnation=given.ended_incarnation,
             lags=dict(sorted(self._lags.items())),
             eager=given.eager,
+            readiness="lag",
+            ready_lag_records=given.ready_lag_records,
         )
         return shortened_join(joined, self.most_event_bytes)
 
@@ -218,17 +221,40 @@ class MemberSession(SessionState):
         if grant is not None and self._counts_as_restored(grant, lag, now_ms):
             grant.restored = True
         self._lags[task] = lag
-        if isinstance(lag, LagSentinel) or lag > self.settings.ready_lag_records:
-            self._ready.discard(task)
-        elif task not in self._ready and (task in self.standby or task in self.warmup):
-            self._ready.add(task)
-            if task in self.warmup and self._joined and self.ended is None:
-                self._newly_ready.append(task)  # somebody may wait for it; a standby's readiness can wait for the heartbeat
+
+    @property
+    def acceptable_lag(self) -> int | None:
+        """Records that a copy may be behind and be ready: a limit of its own, else the group's, as far as it is known (PROTOCOL M2).
+
+        With acceptable_recovery_ms it costs time in the number of copies. How fast changelogs grow a member does not know, so it may take a copy for
+        ready that the leader, which does, does not.
+        """
+        if self.settings.ready_lag_records is not None or self.acceptable_recovery_lag is None:
+            return self.settings.ready_lag_records
+        if not self.acceptable_recovery_ms or self._load is None or self._load.restored_records_per_s < 1:
+            return self.acceptable_recovery_lag
+
+        def written(task: TaskId) -> int | None:
+            return 0 if task.subtopology in self.settings.stateful_subtopologies else None
+
+        within = lag_within(self.acceptable_recovery_ms, self._lags, self.grants.keys(), written, int(self._load.restored_records_per_s))
+        return max(self.acceptable_recovery_lag, within)
+
+    def _judge(self) -> None:
+        """Which of the copies that it is to keep are ready, by what is known now."""
+        acceptable = self.acceptable_lag
+        ready = {task for task in self.standby | self.warmup if self._is_ready(task, acceptable)}
+        if self._joined and self.ended is None:  # somebody may wait for a warm-up; a standby's readiness can wait for the heartbeat
+            self._newly_ready += sorted(task for task in ready - self._ready if task in self.warmup)
+        self._ready = ready
+
+    def _is_ready(self, task: TaskId, acceptable: int | None) -> bool:
+        lag = self._lags.get(task)
+        return acceptable is not None and isinstance(lag, int) and lag <= acceptable
 
     def copy_dropped(self, task: TaskId) -> None:
         """There is no copy of `task` on this member any more."""
         self._lags.pop(task, None)
-        self._ready.discard(task)
 
     def task_closed(self, task: TaskId, now_ms: int) -> None:
         """A task of `closing` has stopped and written its last. It is given up, or opened again when it was granted again meanwhile."""
@@ -285,6 +311,7 @@ class MemberSession(SessionState):
         Readiness is said right behind a report, so that whoever asks why a task moved finds the lag of that moment.
         """
         self._look_at_lease(now_ms)
+        self._judge()
         facts: list[Fact] = [self._word(word) for word in self._urgent]
         self._urgent.clear()
         if self._joined and self.ended is None:
@@ -426,7 +453,8 @@ class MemberSession(SessionState):
                 self._given_up.append(task)  # it waited for its hold and never ran here
         self.standby = frozenset(assigned.standby) - self.unknown
         self.warmup = frozenset(assigned.warmup) - self.unknown
-        self._ready &= self.standby | self.warmup
+        self.acceptable_recovery_lag, self.acceptable_recovery_ms = assigned.acceptable_recovery_lag, assigned.acceptable_recovery_ms
+        self._judge()
         if assigned.released:
             self._leave(End.RELEASED, now_ms)
             return

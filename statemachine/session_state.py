@@ -19,7 +19,7 @@ from events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
 
 @attrs.frozen(kw_only=True)
 class MemberSettings:
-    """What one incarnation is; the fields up to `eager` stand in its MemberJoined."""
+    """What one incarnation is; the fields up to `ready_lag_records` stand in its MemberJoined."""
 
     member_id: str = attrs.field(validator=fields.text())
     incarnation: int = attrs.field(validator=fields.integer())
@@ -32,12 +32,12 @@ class MemberSettings:
     join_nonce: str = attrs.field(validator=fields.text())
     ended_incarnation: int | None = None
     eager: bool = False
+    ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """A limit of its own; None: it judges its copies by the group's."""
 
     former_log_id: str | None = None
     """The log of this member's incarnation before, as its host remembers it; None: unknown, or there was none."""
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
-    ready_lag_records: int = attrs.field(default=10_000, validator=fields.integer())
-    """A standby or warm-up with at most this lag is declared ready."""
     stateful_subtopologies: frozenset[int] = frozenset()
     """Sub-topologies whose tasks must be restored before they process."""
     partitions: Mapping[int, int] | None = None
@@ -110,6 +110,10 @@ class SessionState:
         """Tasks of the last MemberAssigned that its topology does not have, so that it leaves them alone. A leader that keeps to D1 names none."""
         self.standby: frozenset[TaskId] = frozenset()
         self.warmup: frozenset[TaskId] = frozenset()
+        self.acceptable_recovery_lag: int | None = None
+        """The group's setting, as the last MemberAssigned said it; None: none was read yet."""
+        self.acceptable_recovery_ms: int | None = None
+        """The same."""
         self.closing: set[TaskId] = set()
         """Tasks the host must stop now; it says `task_closed` when that is done."""
         self.leaving = False
@@ -164,6 +168,7 @@ class SessionState:
         session.unknown = frozenset(_tasks(state["unknown"]))
         session.standby = frozenset(_tasks(state["standby"]))
         session.warmup = frozenset(_tasks(state["warmup"]))
+        session.acceptable_recovery_lag, session.acceptable_recovery_ms = state["acceptable"]
         session.closing = set(_tasks(state["closing"]))
         session.leaving, session.asked, session.stopping = state["leaving"], state["asked"], state["stopping"]
         session.join_from_ms = state["join_from_ms"]
@@ -192,6 +197,7 @@ class SessionState:
             "unknown": _texts(self.unknown),
             "standby": _texts(self.standby),
             "warmup": _texts(self.warmup),
+            "acceptable": [self.acceptable_recovery_lag, self.acceptable_recovery_ms],
             "closing": _texts(self.closing),
             "leaving": self.leaving,
             "asked": self.asked,

@@ -192,6 +192,7 @@ def _slot_backoff_from_wire(wire: list[Any] | None) -> SlotBackoff | None:
 def _member_to_wire(member: MemberState) -> list[Any]:
     return [
         [member.member_id, member.incarnation, member.capacity, member.rack, dict(sorted(member.tags.items())), member.eager],
+        [member.readiness, member.ready_lag_records],
         [member.session_timeout_ms, member.lease_margin_ms, member.topology_epoch, member.last_heard_ms],
         {str(task): _lag_to_wire(member.lags[task]) for task in sorted(member.lags)},
         [member.issued_epoch, member.applied_epoch, member.report_number],
@@ -208,7 +209,7 @@ def _member_to_wire(member: MemberState) -> list[Any]:
 
 
 def _member_from_wire(wire: list[Any]) -> MemberState:
-    who, session, lags, epochs, held, ready, speed, leave, active, revoking, regains, standby, warmup = wire
+    who, readiness, session, lags, epochs, held, ready, speed, leave, active, revoking, regains, standby, warmup = wire
     return MemberState(
         member_id=who[0],
         incarnation=who[1],
@@ -216,6 +217,8 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         rack=who[3],
         tags=who[4],
         eager=who[5],
+        readiness=readiness[0],
+        ready_lag_records=readiness[1],
         session_timeout_ms=session[0],
         lease_margin_ms=session[1],
         topology_epoch=session[2],

@@ -12,7 +12,7 @@ import enum
 import attrs
 
 from assignors.problem import Memory, Movement, Revocations
-from assignors.ranking import lag_within
+from assignors.ranking import is_ready, lag_within
 from events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from events.knobs import Knobs
 from events.tasks import Lag, LagSentinel, TaskId
@@ -107,6 +107,10 @@ class MemberState:
     lags: dict[TaskId, Lag]
     eager: bool = False
     """It gives up everything before any change of what it runs; see `Context.arrive`."""
+    readiness: str = "word_or_lag"
+    """What makes a copy of it ready (`events.facts.READINESS`)."""
+    ready_lag_records: int | None = None
+    """A limit of its own; None: the group's."""
 
     issued_epoch: int = 0
     applied_epoch: int = 0
@@ -143,11 +147,13 @@ class MemberState:
     """Of an eager member: tasks that it gets together with all that is on its way to it -> whether it had the task and gives it up for that alone."""
 
     def is_caught_up(self, task: TaskId, acceptable_lag: int) -> bool:
-        """Whether its copy counts as up to date: rank 0 of KIP-441, or declared ready (PROTOCOL M2). See `GroupState.acceptable_lag`."""
-        if task in self.ready:
-            return True
-        lag = self.lags.get(task)
-        return lag.__class__ is int and lag <= acceptable_lag
+        """Whether its copy may become active at once (PROTOCOL M2). See `GroupState.acceptable_lag`."""
+        return is_ready(self.lags.get(task), word=task in self.ready, readiness=self.readiness, acceptable=acceptable_lag)
+
+    @property
+    def follows(self) -> bool:
+        """It judges its copies by the group's settings, which its assignments carry."""
+        return self.readiness != "word_or_lag"
 
     def is_untold(self, task: TaskId) -> bool:
         """Whether the task was granted in this very step, so that the member does not know of it."""
@@ -391,6 +397,8 @@ class GroupState:
 
         Costs time in the member's copies when acceptable_recovery_ms is set; else none.
         """
+        if member.ready_lag_records is not None:
+            return member.ready_lag_records
         knobs = self.knobs
         if not knobs.acceptable_recovery_ms or not member.restore_records_per_s:
             return knobs.acceptable_recovery_lag

@@ -68,8 +68,15 @@ def group_configured(context: Context, fact: GroupConfigured) -> None:
             warn_of_racks(context, state.members[member_id])
     if state.phase is GroupPhase.LEADING:
         _give_back_slots(context)
+        if before is None or _acceptable(before) != _acceptable(fact):
+            context.changed.update(name for name, member in state.members.items() if member.follows and member.issued_epoch)
     context.deadlines.rebuild()  # who leads, and how long a timer runs, may have changed
     context.causes.add("configured")
+
+
+def _acceptable(config: GroupConfigured) -> tuple[int, int]:
+    """By what members judge whether their copies are ready: theirs to know at once when it changes (PROTOCOL M2)."""
+    return config.knobs.acceptable_recovery_lag, config.knobs.acceptable_recovery_ms
 
 
 def _give_back_slots(context: Context) -> None:
@@ -184,6 +191,8 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
         last_heard_ms=state.now_ms,
         lags=dict(fact.lags),
         eager=fact.eager,
+        readiness=fact.readiness,
+        ready_lag_records=fact.ready_lag_records,
         restore_records_per_s=speed,
         measured_records_per_s=0 if old is None else old.measured_records_per_s,
     )

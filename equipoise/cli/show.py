@@ -79,13 +79,15 @@ def members_table(view: GroupView) -> Table:
             len(member.standby),
             len(member.warmup),
             len(member.revoking),
+            _ready_at(member),
             f"{member.applied_epoch} of {member.assignment_epoch}",
             f"{span_text(member.silent_ms)} of {span_text(member.session_timeout_ms)}",
             _named(member.active),
         )
         for member in view.members
     ]
-    columns = ("member", "incarnation", "state", "capacity", "active", "standby", "warmup", "revoking", "epoch applied", "silent", "active tasks")
+    numbers = ("capacity", "active", "standby", "warmup", "revoking", "ready at lag")
+    columns = ("member", "incarnation", "state", *numbers, "epoch applied", "silent", "active tasks")
     return Table(columns=columns, rows=rows, title=counted(len(rows), "member"))
 
 
@@ -97,6 +99,11 @@ def _state(member: MemberRow) -> str:
     if member.crash_backoff_ms is not None:
         return f"{member.phase}, crashed {member.crashes} times, back-off {span_text(member.crash_backoff_ms)}"
     return member.phase
+
+
+def _ready_at(member: MemberRow) -> str:
+    own = "" if member.ready_lag_records is None else ", its own"
+    return f"{member.acceptable_lag_records:,}{own}"
 
 
 def tasks_table(tasks: Iterable[TaskRow]) -> Table:

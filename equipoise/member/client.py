@@ -176,6 +176,11 @@ class Member:
         return dict(self._running_host().work.lags)
 
     @property
+    def acceptable_lag(self) -> int | None:
+        """Records that a copy here may be behind and be ready: its own limit, else the group's as it is now; None: not known yet."""
+        return self._running_host().session.acceptable_lag
+
+    @property
     def fenced_writes(self) -> int:
         """Commits that Kafka refused because somebody else had begun the task (exactly_once)."""
         return self._running_host().work.fenced_writes

@@ -100,7 +100,6 @@ class Host:
             options.stores,
             self._directory,
             throttle=Throttle(options.restore_records_per_s, options.restore_bytes_per_s),
-            ready_lag_records=options.ready_lag_records,
             ends_every_s=options.heartbeat_interval_ms / 1_000,
             progressed=self.wake,
             failed=self.fail,

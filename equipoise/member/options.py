@@ -36,8 +36,9 @@ class MemberOptions:
     """Above the brokers' own failover time: below it, each failover fences the whole group."""
     lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
-    ready_lag_records: int = attrs.field(default=10_000, validator=fields.integer())
-    """A copy with at most this lag is declared ready."""
+    ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    """A limit of this member's own: a copy with at most this lag is ready to take its task over. None: the group's acceptable_recovery_lag and
+    acceptable_recovery_ms, as they are at any moment."""
 
     state_directory: str | PathLike[str] | None = None
     """Where stores and the proof of death are. None: stores in memory, and who takes over an id waits for the old one's session."""

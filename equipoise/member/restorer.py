@@ -77,7 +77,6 @@ class Restorer:
         directory: StateDirectory | None,
         *,
         throttle: Throttle,
-        ready_lag_records: int,
         ends_every_s: float,
         progressed: Callable[[], None],
         failed: Callable[[BaseException], None],
@@ -87,7 +86,8 @@ class Restorer:
         self._open_store = open_store
         self._directory = directory
         self._throttle = throttle
-        self._ready_lag_records = ready_lag_records
+        self.ready_lag_records = 0
+        """Its member says so, from any thread, whenever that changes."""
         self._ends_every_s = ends_every_s
         self._progressed = progressed
         self._failed = failed
@@ -342,13 +342,13 @@ class Restorer:
                 self._ends[tp] = max(end, position)
             if not batch and position <= store.position:
                 continue
-            was_behind = self._ends.get(tp, position) - store.position > self._ready_lag_records
+            was_behind = self._ends.get(tp, position) - store.position > self.ready_lag_records
             bulk = self._ends.get(tp, position) - position > BULK_LAG
             self._apply(store, batch, position, bulk=bulk)
             records += len(batch)
             size_bytes += sum(map(_size, batch)) if self._throttle.counts_bytes else 0
             more = more or self._ends.get(tp, position) > position
-            behind = behind or (was_behind and self._ends[tp] - position <= self._ready_lag_records)
+            behind = behind or (was_behind and self._ends[tp] - position <= self.ready_lag_records)
         self._throttle.taken(records, size_bytes, more=more)
         if records >= MOST_RECORDS // 10:  # what trickles in says nothing about speed
             self._bulk_records += records

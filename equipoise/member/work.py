@@ -153,6 +153,7 @@ class Work:
         """Makes this process do what its session says: stop, open, follow. Gives when to look again."""
         with self._shared.lock:
             session, now_ms = self._shared.session, boot_ms()
+            self._restorer.ready_lag_records = session.acceptable_lag or 0
             closing, copies, warmups = sorted(session.closing), session.standby | session.warmup, session.warmup
             grants = {task: (grant.token, grant.start_ms) for task, grant in sorted(session.grants.items()) if task not in session.closing}
             over = session.ended is not None and session.ended not in (End.LEFT, End.RELEASED)

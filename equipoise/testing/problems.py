@@ -9,6 +9,7 @@ import attrs
 from hypothesis import strategies as st
 
 from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Partition, Revocations, Task, TaskLoad
+from events.facts import READINESS
 from events.knobs import Knobs
 from events.tasks import Lag, LagSentinel, TaskId
 
@@ -101,6 +102,8 @@ def _member(draw: st.DrawFn, every: tuple[Task, ...], name: str, owned: list[Tas
         warmup=tuple(warmup),
         lags=lags,
         ready=frozenset(ready),
+        readiness="word_or_lag" if simple else draw(st.sampled_from(READINESS)),
+        ready_lag_records=None if simple else draw(st.sampled_from([None, None, 0, 700])),
         home=frozenset(draw(st.sets(st.sampled_from([task.id for task in every]), max_size=2))) if every else frozenset(),
         restore_records_per_s=draw(st.sampled_from([0, 5, 100])),
     )

@@ -53,7 +53,6 @@ def topics(obj: Any, partitions: int) -> None:
 @click.option("--heartbeat-interval-ms", default=3_000, show_default=True)
 @click.option("--commit-interval-ms", default=100, show_default=True)
 @click.option("--restore-records-per-s", type=float, help="Throttle.")
-@click.option("--ready-lag-records", default=10_000, show_default=True, help="A copy that is at most so far behind may take over.")
 @click.option("--lead", is_flag=True, help="Run a worker in this process, too.")
 @click.pass_obj
 def count(obj: Any, /, member_id: str, group: str, state: Path | None, **options: Any) -> None:

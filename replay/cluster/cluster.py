@@ -205,7 +205,6 @@ class SimulatedCluster:
             settings,
             disk,
             next_incarnation=self._next_incarnation,
-            ready_lag_records=self.config.configured.knobs.acceptable_recovery_lag,
             proven_dead=proven_dead,
             session_factory=self._session_factory,
             ended=self._process_ended,

@@ -33,6 +33,8 @@ class ProcessSettings:
     lease_margin_ms: int = attrs.field(default=2_000, validator=fields.integer())
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
     topology_epoch: int = 0
+    ready_lag_records: int | None = None
+    """A limit of its own (`MemberSettings.ready_lag_records`)."""
     restore: RestoreModel = attrs.field(factory=RestoreModel)
     start_ms: int = attrs.field(default=1_000, validator=fields.integer())
     """From its start to its join."""
@@ -76,7 +78,6 @@ class Process(Endpoint):
         disk: Disk,
         *,
         next_incarnation: Callable[[], int],
-        ready_lag_records: int,
         proven_dead: int | None = None,
         session_factory: SessionFactory = MemberSession,
         ended: Callable[[Process], None] = lambda process: None,
@@ -91,11 +92,10 @@ class Process(Endpoint):
         self._broker = broker
         self._world = world
         self._next_incarnation = next_incarnation
-        self._ready_lag_records = ready_lag_records
         self._proven_dead = proven_dead
         self._session_factory = session_factory
         self._ended = ended
-        self._restorer = Restorer(settings.restore, world, settings.member_id, disk, ready_lag_records)
+        self._restorer = Restorer(settings.restore, world, settings.member_id, disk)
         self._restorer.advance(engine.now_ms)
         self._stateful = frozenset(task.subtopology for task, stateful in world.tasks.items() if stateful)
         self._producer = Producer(self, broker, broker.facts, self._acknowledged)
@@ -237,7 +237,7 @@ class Process(Endpoint):
                 join_nonce=f"{self.name}/{incarnation}"[-fields.MOST_TEXT_CHARS :],
                 ended_incarnation=self._proven_dead,
                 heartbeat_interval_ms=given.heartbeat_interval_ms,
-                ready_lag_records=self._ready_lag_records,
+                ready_lag_records=given.ready_lag_records,
                 stateful_subtopologies=self._stateful,
             )
         )
@@ -338,6 +338,7 @@ class Process(Endpoint):
                 self._open(task, grant.start_ms, grant.token)
         for task in sorted(copies):
             self._restorer.follow(task, now_ms)
+        self._restorer.ready_lag_records = session.acceptable_lag or 0
         self._plan_look()
         self._speak()
         if session.ended is not None and not session.closing:

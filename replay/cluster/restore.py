@@ -49,13 +49,14 @@ class Disk:
 class Restorer:
     """Moves the positions of one disk forward."""
 
-    def __init__(self, model: RestoreModel, world: World, member_id: str, disk: Disk, ready_lag_records: int) -> None:
+    def __init__(self, model: RestoreModel, world: World, member_id: str, disk: Disk, ready_lag_records: int = 0) -> None:
         self.model = model
         self.disk = disk
         self.restored_anything = False
         self._world = world
         self._member_id = member_id
-        self._ready_lag_records = ready_lag_records
+        self.ready_lag_records = ready_lag_records
+        """A copy is worth a look when it is no further behind."""
         self._copies: dict[TaskId, _Copy] = {}
         self._updated_ms = 0
         self._carry = 0
@@ -148,8 +149,8 @@ class Restorer:
             rate = self.model.records_per_s if self.model.sequential else max(1, self.model.records_per_s // len(served))
             for task in served[:1] if self.model.sequential else served:
                 left = self.lag(task, now_ms)
-                if self._copies[task].target is None and left > self._ready_lag_records:
-                    left -= self._ready_lag_records
+                if self._copies[task].target is None and left > self.ready_lag_records:
+                    left -= self.ready_lag_records
                 looks.append(now_ms + max(LEAST_WAIT_MS, -(-left * 1_000 // rate)))
         return min(looks) if looks else None
 

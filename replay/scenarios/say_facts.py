@@ -12,6 +12,7 @@ from events import codec
 from events.decisions import EventRejected
 from events.errors import FieldError, InputError, UnknownEventError
 from events.facts import (
+    READINESS,
     AssignmentObserved,
     GroupConfigured,
     LeaveCancelled,
@@ -220,6 +221,8 @@ def partitions(play: Play, said: Said) -> None:
     ended=Argument(WHOLE, "the incarnation it proves dead (PROTOCOL M5)"),
     lags=Argument(LAGS, "copies found on disk"),
     eager=Argument(YES_NO, "yes: it gives up everything before any change of what it runs"),
+    readiness=Argument(one_of(*READINESS), "what makes a copy of it ready (PROTOCOL M2); word_or_lag"),
+    ready_lag_records=Argument(WHOLE, "a limit of its own for that"),
     **TIME,
 )
 def join(play: Play, said: Said) -> None:
@@ -238,7 +241,7 @@ def join(play: Play, said: Said) -> None:
             join_nonce=said.get("nonce", "") or play.next_nonce(),
             ended_incarnation=said.find("ended"),
             lags=said.get("lags", {}),
-            **said.given("capacity", "rack", "tags", "eager"),
+            **said.given("capacity", "rack", "tags", "eager", "readiness", "ready_lag_records"),
         )
         play.append(fact)
 

@@ -74,7 +74,7 @@ def _line(theatre: Theatre, host: Host) -> str:
     session_timeout_ms=Argument(WHOLE, "see `group`"),
     lease_margin_ms=Argument(WHOLE, "see `group`"),
     ended=Argument(WHOLE, "the incarnation it proves dead (PROTOCOL M5)"),
-    ready_lag=Argument(WHOLE, "a copy with at most this lag is ready; default: acceptable_recovery_lag"),
+    ready_lag=Argument(WHOLE, "a limit of its own: a copy with at most this lag is ready; default: the group's"),
     epoch=Argument(WHOLE, "the topology epoch it runs; default: the newest"),
     nonce=Argument(TEXT, "join nonce; default: a new one"),
     copies=Argument(LAGS, "copies found on disk"),
@@ -103,7 +103,7 @@ def session(play: Play, said: Said) -> None:
             eager=said.get("eager", False),
             former_log_id=theatre.log_ids.get(said.member) if said.get("remembers", True) else None,
             heartbeat_interval_ms=1,
-            ready_lag_records=said.get("ready_lag", play.state.knobs.acceptable_recovery_lag),
+            ready_lag_records=said.find("ready_lag"),
             stateful_subtopologies=frozenset(part.subtopology for part in topology.subtopologies if part.stateful) if topology else frozenset(),
         )
     except FieldError as error:

@@ -84,8 +84,7 @@ class Orders:
             "--prefix": self.prefix, **self._timing,
         }  # fmt: skip
         if self.restore_records_per_s:
-            ready_lag_records = str(self.config.knobs.acceptable_recovery_lag)
-            options |= {"--restore-records-per-s": str(self.restore_records_per_s), "--ready-lag-records": ready_lag_records}
+            options["--restore-records-per-s"] = str(self.restore_records_per_s)
         command = [*ENDS_WITH_ITS_STARTER, sys.executable, "-m", "examples.orders"]
         command += ["--bootstrap", self.connection.bootstrap, "--topic", self.topic, "count"]
         command += [*itertools.chain(*options.items()), *(["--lead"] if lead else [])]

@@ -26,7 +26,7 @@ from tests.live.leader import leading
 from tests.live.test_restorer import make_topic, producing, until
 
 PARTITIONS = 3
-SHORT = {"session_timeout_ms": 12_000, "lease_margin_ms": 2_000, "heartbeat_interval_ms": 500, "ready_lag_records": 50}
+SHORT = {"session_timeout_ms": 12_000, "lease_margin_ms": 2_000, "heartbeat_interval_ms": 500}
 BOTH = pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 
 

@@ -60,7 +60,7 @@ async def restoring(
     failures: list[BaseException] = []
     restorer = Restorer(
         Connection(bootstrap=bootstrap), dict.fromkeys(TASKS, (topic,)), open_store, directory,
-        throttle=throttle or Throttle(), ready_lag_records=100, ends_every_s=0.2,
+        throttle=throttle or Throttle(), ends_every_s=0.2,
         progressed=lambda: None, failed=failures.append,
     )  # fmt: skip
     await restorer.start()

@@ -17,6 +17,7 @@ from assignors.cooperative import Delays
 from assignors.problem import Guarantee
 from events.decisions import AssignmentIssued, Checkpointed, EventRejected
 from events.facts import (
+    READINESS,
     AssignmentObserved,
     Fact,
     LagReported,
@@ -154,6 +155,8 @@ class Storm(RuleBasedStateMachine):
         session_ms=st.sampled_from((8_000, 20_000)),
         margin_ms=st.sampled_from((1_000, 3_000, 6_000)),
         eager=st.sampled_from((False, False, True)),
+        readiness=st.sampled_from(READINESS),
+        limit=st.sampled_from((None, None, 500)),
     )
     def joins(
         self,
@@ -166,6 +169,8 @@ class Storm(RuleBasedStateMachine):
         session_ms: int,
         margin_ms: int,
         eager: bool,
+        readiness: str,
+        limit: int | None,
     ) -> Truthful:
         """A process begins; `proven`: whoever it may succeed is dead and says nothing more; `old`: it runs the topology before the newest."""
         self.lives += 1
@@ -187,6 +192,8 @@ class Storm(RuleBasedStateMachine):
                 session_timeout_ms=session_ms,
                 lease_margin_ms=margin_ms,
                 eager=eager,
+                readiness=readiness,
+                ready_lag_records=limit,
             ),
             after_ms,
         )

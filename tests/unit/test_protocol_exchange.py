@@ -65,7 +65,7 @@ def exchange() -> list[str]:
     played.member.reader_placed(log_id="5b0e", last_number=0, sent_ms=0, answered_ms=0)
     played.fact(played.member.join(0), 0)
     played.member_says(3_000)
-    played.fact(joined("m2", topology_epoch=1, session_timeout_ms=30_000, lease_margin_ms=3_000), 3_100)
+    played.fact(joined("m2", topology_epoch=1, session_timeout_ms=30_000, lease_margin_ms=3_000, readiness="lag"), 3_100)
     played.member_says(6_000)
     assert sorted(map(str, played.member.grants)) == ["0_0", "0_1"]
     return played.lines

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 
+import attrs
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,6 +36,32 @@ T = tasks("0_0", end_offset=5000)[0]
 def test_what_a_report_is_worth(lag: Lag | None, owns: bool, ready: bool, caught_up: bool, records: int):
     copy = copy_of(T, lag, owns=owns, ready=ready, acceptable=100)
     assert (copy.caught_up, copy.records) == (caught_up, records)
+
+
+@pytest.mark.parametrize(
+    ("readiness", "lag", "ready", "caught_up", "records"),
+    [
+        ("lag", 100, False, True, 100),
+        ("lag", 101, True, False, 101),  # its word is worth nothing beside a lag that is known
+        ("lag", None, True, False, 5000),
+        ("lag", UNKNOWN, True, False, 5000),
+        ("word_and_lag", 100, True, True, 100),
+        ("word_and_lag", 101, True, False, 101),
+        ("word_and_lag", 100, False, False, 100),
+        ("word_and_lag", 0, False, False, 1),  # never as good as one that is prepared
+        ("word_and_lag", None, True, False, 5000),
+    ],
+)
+def test_what_a_word_is_worth(readiness: str, lag: Lag | None, ready: bool, caught_up: bool, records: int):
+    copy = copy_of(T, lag, owns=False, ready=ready, acceptable=100, readiness=readiness)
+    assert (copy.caught_up, copy.records) == (caught_up, records)
+
+
+def test_a_limit_of_its_own_replaces_those_of_the_group():
+    others = attrs.evolve(member("m2", lags={"0_0": 300}), restore_records_per_s=1_000)
+    own = attrs.evolve(others, id="m1", ready_lag_records=50)
+    knobs = Knobs(acceptable_recovery_lag=100, acceptable_recovery_ms=1_000)
+    assert rank(tasks("0_0", end_offset=5000), [own, others], knobs) == {TaskId(0, 0): {0: ("m2",), 300: ("m1",)}}
 
 
 def test_an_empty_changelog_still_wants_one_report():

@@ -124,6 +124,8 @@ def test_everything_a_machine_knows_can_be_said():
         subtopologies={"0": 6},
         rack=None,
         drained=False,
+        readiness="word_and_lag",
+        ready_lag_records=50_000,
     )
     _, version, problem = problem_of(json.dumps(question))
     member = problem.members[1]
@@ -132,6 +134,7 @@ def test_everything_a_machine_knows_can_be_said():
     assert member.ready == member.home == frozenset(member.warmup)
     assert member.lags[parse_task("0_1")] is LagSentinel.UNKNOWN
     assert (member.restore_records_per_s, member.subtopologies) == (12, {0: 6})
+    assert (member.readiness, member.ready_lag_records) == ("word_and_lag", 50_000)
     assert problem.blocked == {(parse_task("0_1"), "m2")}
     assert answer(question)["movements"] == [{"task": "0_0", "source": "m1", "destination": "m2", "state": "revoking"}]
 
@@ -216,6 +219,8 @@ def broken(path: str, value: Any) -> dict[str, Any]:
         (broken("members.1.lags", {"zero": 1}), "$.members[1].lags.zero: 'zero' is not a task id"),
         (broken("members.1.lags", []), "$.members[1].lags: [] is not an object of task and lag"),
         (broken("members.1.tags", {"zone": 1}), "$.members[1].tags.zone: 1 is not a text"),
+        (broken("members.1.readiness", "lags"), '$.members[1].readiness: "lags" is not one of word_or_lag, lag, word_and_lag'),
+        (broken("members.1.ready_lag_records", -1), "$.members[1].ready_lag_records: -1 is not a whole number >= 0"),
         (broken("members.1.restore_records_per_s", -1), "$.members[1].restore_records_per_s: -1 is not a number >= 0"),
         (
             broken("in_flight", [{"task": "0_0", "destination": "m2", "state": "done"}]),

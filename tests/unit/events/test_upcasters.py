@@ -59,6 +59,14 @@ def test_a_join_from_before_eager_members_is_not_eager(past: upcasters.MemberJoi
     assert event == MemberJoined(**attrs.asdict(past, recurse=False), eager=False)
 
 
+@given(instances(upcasters.MemberJoinedV3))
+def test_a_join_from_before_the_groups_limit_is_judged_by_its_word_too(past: upcasters.MemberJoinedV3) -> None:
+    code = codec.kind_of(MemberJoined)
+    form = codec.payload_from_json("MemberJoined", 3, readable.write(past))
+    event = codec.decode(code, 3, form[1])
+    assert event == MemberJoined(**attrs.asdict(past, recurse=False), readiness="word_or_lag", ready_lag_records=None)
+
+
 @given(instances(upcasters.PartitionsObservedV1))
 def test_partitions_from_before_weights_have_none(past: upcasters.PartitionsObservedV1) -> None:
     form = codec.payload_from_json("PartitionsObserved", 1, readable.write(past))

@@ -13,6 +13,7 @@ from events.records import DecisionRecord, Record
 from events.tasks import TaskId
 from replay.cluster import NetworkSettings, SimulatedCluster
 from replay.cluster.process import Exit
+from replay.cluster.restore import RestoreModel
 from statemachine.machine import GroupMachine
 from statemachine.member import MemberSession
 from tests.unit.replay.clusters_under_test import (
@@ -61,6 +62,22 @@ def test_a_join_warms_up_first_and_no_running_task_waits():
     assert {after[task] for task in after if after[task] != before[task]} == {"m4"}
     assert sum(after[task] != before[task] for task in after) == 3
     assert max(silences_ms(cluster, since_ms).values()) < 500
+
+
+def test_a_changed_limit_is_what_everybody_judges_by_in_flight():
+    """The word of a member and the lag that it had then, for who joined before and behind the change."""
+    kept = Kept()
+    cluster = running_cluster(small_config(stateful=12, stateless=0, acceptable_recovery_lag=10_000), "m1", watcher=kept)
+    for limit, name in ((10_000, "m2"), (200, "m3")):
+        cluster.append(attrs.evolve(cluster.config.configured, knobs=attrs.evolve(cluster.config.configured.knobs, acceptable_recovery_lag=limit)))
+        since = len(kept.decisions)
+        cluster.start_process(member(name, restore=RestoreModel(records_per_s=5_000)))
+        cluster.run_for(300_000)
+        assert_settled(cluster)
+        issued = [each.decision for each in kept.decisions[since:] if isinstance(each.decision, AssignmentIssued)]
+        lags = [move.lag_records for each in issued for move in each.moves if move.state == "revoking"]
+        assert lags
+        assert all(lag is not None and limit // 4 < lag <= limit for lag in lags), "handed over as soon as the copy is ready, and no sooner"
 
 
 def test_no_ticks_while_the_group_is_empty():

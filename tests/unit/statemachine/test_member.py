@@ -9,7 +9,7 @@ import pytest
 
 from events.decisions import EventRejected, MemberAssigned, MemberExpired
 from events.errors import FieldError, InputError
-from events.facts import LagReported, LeaveCancelled, LeaveIntended, MemberLeft, TaskReady, TasksRevoked
+from events.facts import LagReported, LeaveCancelled, LeaveIntended, Load, MemberLeft, TaskReady, TasksRevoked
 from events.fields import INT64_MAX
 from events.parts import split
 from events.records import DecisionRecord, UnreadDecision
@@ -490,6 +490,52 @@ def test_a_standbys_readiness_waits_for_the_heartbeat():
     session.copy_progress(OTHER, 90, 10)
     assert session.next_poll_ms == 3_000
     assert reports(session, 3_000)[0].ready == (OTHER,)
+
+
+def test_copies_are_judged_by_the_groups_limit_as_it_is_now():
+    session = joined(ready_lag_records=None)
+    session.receive(record(1, assigned(1, (), warmup=(OTHER,), acceptable_recovery_lag=100, acceptable_recovery_ms=0)), 0)
+    session.copy_progress(OTHER, 9_999, 0)
+    assert (session.acceptable_lag, session.poll(0)) == (100, [])
+    session.receive(record(2, assigned(2, (), warmup=(OTHER,), acceptable_recovery_lag=9_999, acceptable_recovery_ms=0)), 10)
+    assert session.next_poll_ms == 0  # at once, though its copy came no nearer
+    report, ready = session.poll(10)
+    assert isinstance(report, LagReported)
+    assert report.ready == (OTHER,)
+    assert ready == TaskReady(member_id="m1", incarnation=7, assignment_epoch=2, tasks=(OTHER,))
+    session.receive(record(3, assigned(3, (), warmup=(OTHER,), acceptable_recovery_lag=9_998, acceptable_recovery_ms=0)), 20)
+    assert reports(session, 3_010)[0].ready == ()
+
+
+def test_a_limit_of_its_own_stands_in_its_join_and_for_the_groups():
+    session = MemberSession(settings(ready_lag_records=7))
+    session.reader_placed(log_id="log", last_number=0, sent_ms=0, answered_ms=0)
+    join = session.join(0)
+    assert (join.readiness, join.ready_lag_records) == ("lag", 7)
+    session.receive(record(1, assigned(1, (), warmup=(OTHER,), acceptable_recovery_lag=100, acceptable_recovery_ms=60_000)), 0)
+    session.load_measured(Load(restored_records_per_s=1_000.0))
+    session.copy_progress(OTHER, 8, 0)
+    assert session.poll(0) == []
+    session.copy_progress(OTHER, 7, 1)
+    assert [type(fact) for fact in session.poll(1)] == [LagReported, TaskReady]
+
+
+def test_copies_are_judged_by_time_where_the_group_asks_for_it():
+    session = joined(ready_lag_records=None)
+    session.receive(record(1, assigned(1, (), warmup=(OTHER,), acceptable_recovery_lag=100, acceptable_recovery_ms=2_000)), 0)
+    session.copy_progress(OTHER, 2_000, 0)
+    assert session.poll(0) == []  # its speed is not known
+    session.load_measured(Load(restored_records_per_s=999.0))
+    assert session.poll(1) == []
+    session.load_measured(Load(restored_records_per_s=1_000.0))
+    assert [type(fact) for fact in session.poll(2)] == [LagReported, TaskReady]
+
+
+def test_copies_are_not_ready_before_a_limit_is_known():
+    session = joined(ready_lag_records=None)
+    session.copy_progress(OTHER, 0, 0)
+    session.receive(record(1, assigned(1, (), warmup=(OTHER,))), 0)  # as of a leader that does not say one
+    assert (session.acceptable_lag, session.poll(0)) == (None, [])
 
 
 def test_member_leaves_tasks_alone_that_its_topology_does_not_have():

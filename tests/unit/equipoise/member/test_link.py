@@ -41,7 +41,7 @@ def record(kind: int = KIND, version: int = VERSION, payload: bytes = PAYLOAD, *
         (record(version=VERSION + 1, payload=msgpack.packb(["m2", 9, {"whatever": 1}])), (True, "m2", 9)),
         (record(kind=199, version=1, payload=msgpack.packb(["m1", 1])), (True, "m1", 1)),
         (record(kind=250, version=1, payload=b"anything"), (False, None, None)),
-        (record(payload=msgpack.packb([*msgpack.unpackb(PAYLOAD), "appended"])), None),
+        (record(payload=msgpack.packb([*msgpack.unpackb(PAYLOAD), None, None, "appended"])), None),
     ],
 )
 def test_decision_of_any_build_is_read_or_says_whom_it_binds(of: Any, expected: tuple[bool, str | None, int | None] | None) -> None:
