@@ -194,8 +194,8 @@ NOT_MET: dict[str, set[tuple[str, str]]] = {
     "archive": {("", "unread"), *(("unread", each) for each in ("group", "partition", "offset", "number", "kind", "version", "problem"))},
     "scenario": {("file", "disagreements")},
 }
-"""Keys that these logs have no value for: no member names a rack or a limit of its own, or keeps crashing, no scenario disagrees with itself, nothing is of a newer build
-(test_newer_events.py has that)."""
+"""Keys that these logs have no value for: no member names a rack or a limit of its own, or keeps crashing, no scenario disagrees with itself, nothing
+is of a newer build (test_newer_events.py has that)."""
 
 
 def test_every_command_with_a_document_has_a_section() -> None:
