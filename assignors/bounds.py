@@ -9,7 +9,8 @@ import numpy as np
 
 from assignors.merging import Ints
 from assignors.problem import Task
-from assignors.situation import Pool, Shares, Situation
+from assignors.shares import Shares
+from assignors.situation import Pool, Situation
 from assignors.target import Candidates
 from events.tasks import TaskId
 

@@ -29,7 +29,8 @@ from assignors.costs import plan_cost
 from assignors.movements import Merits, Movements, Slots
 from assignors.plans import by_member, member_plans
 from assignors.problem import AssignmentProblem, Guarantee, Movement, MovementState, Plan, Reason, Revocations
-from assignors.situation import Shares, Situation
+from assignors.shares import Shares
+from assignors.situation import NEWEST, VERSION_1, Situation
 from assignors.standbys import Standbys, assign_standbys
 from assignors.target import Candidates, adopted_target
 from assignors.transport import SOLVER
@@ -70,14 +71,15 @@ class Cooperative:
     """KIP-415. Pure and without memory: since when a task is lost, and whose it was, stands in the problem."""
 
     name = "cooperative"
-    version = 1
+    version = 2
+    behaviour = NEWEST
     solver = SOLVER
     guarantees = frozenset((Guarantee.ALWAYS_OWNED, Guarantee.COPIES_CAPPED, Guarantee.CONVERGES))
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound."""
         delays = Delays.of(problem.knobs)
-        situation = Situation(problem)
+        situation = Situation(problem, behaviour=self.behaviour)
         shares = Shares(situation)
         homes = _returned(situation)
         lost = _still_lost(problem, situation, homes, delays)
@@ -103,6 +105,13 @@ class Cooperative:
             lost_until_ms=lost,
             revocations=revocations,
         )
+
+
+class Cooperative1(Cooperative):
+    """As it decided before."""
+
+    version = 1
+    behaviour = VERSION_1
 
 
 def _returned(situation: Situation) -> dict[TaskId, str]:

@@ -27,7 +27,8 @@ from assignors.costs import plan_cost
 from assignors.movements import Movements, Slots, get_movements, keep_ready
 from assignors.plans import by_member, member_plans
 from assignors.problem import AssignmentProblem, Guarantee, MovementState, Plan, Reason
-from assignors.situation import Shares, Situation
+from assignors.shares import Shares
+from assignors.situation import NEWEST, VERSION_1, Situation
 from assignors.standbys import Standbys, assign_standbys
 from assignors.target import Candidates, Target, adopted_target, constrained_balanced_assignment, min_rank
 from assignors.transport import SOLVER
@@ -38,7 +39,8 @@ class HighAvailability:
     """KIP-441. Pure and without memory: what is under way stands in the problem."""
 
     name = "high_availability"
-    version = 1
+    version = 2
+    behaviour = NEWEST
     solver = SOLVER
     guarantees = frozenset(Guarantee)
     announced = False
@@ -49,8 +51,15 @@ class HighAvailability:
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an option that it does not have."""
         options.known_only(problem.knobs, self.name, self.options)
-        situation = Situation(problem, announced=self.announced)
+        situation = Situation(problem, announced=self.announced, behaviour=self.behaviour)
         return hand_over(situation, _Counts(situation))
+
+
+class HighAvailability1(HighAvailability):
+    """As it decided before."""
+
+    version = 1
+    behaviour = VERSION_1
 
 
 class Balance(Protocol):

@@ -26,6 +26,7 @@ import attrs
 from assignors import options
 from assignors.high_availability import HighAvailability
 from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Reason
+from assignors.situation import VERSION_1
 from events.tasks import LagSentinel, TaskId
 
 STRICT = "strict"
@@ -42,7 +43,7 @@ class Learner(HighAvailability):
     """
 
     name = "learner"
-    version = 1
+    version = 2
     announced = True
     options = (STRICT,)
 
@@ -55,6 +56,13 @@ class Learner(HighAvailability):
         going_on = [_learning_goes_on(problem, movement) for movement in problem.in_flight]
         question = attrs.evolve(problem, in_flight=(*going_on, *_taken_again(problem)))
         return _given_up_by_owners(problem, super().assign(question), given_back if problem.follow_up else given_back | learned)
+
+
+class Learner1(Learner):
+    """As it decided before."""
+
+    version = 1
+    behaviour = VERSION_1
 
 
 def _learning_goes_on(problem: AssignmentProblem, movement: Movement) -> Movement:

@@ -37,7 +37,7 @@ from assignors.levels import Levels, Move, fewest_moves
 from assignors.load import DEFAULT_WEIGHTS, FAIR_SHARE, weights
 from assignors.near_levels import bring_near
 from assignors.problem import AssignmentProblem, Guarantee, LoadBalance, Memory, Plan, Reason
-from assignors.situation import Situation
+from assignors.situation import NEWEST, VERSION_1, Situation
 from assignors.target import Candidates, Target
 from assignors.transport import SOLVER
 from events.errors import FieldError
@@ -55,13 +55,14 @@ class LoadBalanced:
     """Balance by measured load. Pure and without memory: what was begun stands in the problem."""
 
     name = "load_balanced"
-    version = 1
+    version = 2
+    behaviour = NEWEST
     solver = SOLVER  # of standbys, where tags matter; the target itself needs none
     guarantees = frozenset(Guarantee)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound or none of its own."""
-        balance = LoadTarget(Situation(problem), Thresholds.of(problem.knobs), problem.memory)
+        balance = LoadTarget(Situation(problem, behaviour=self.behaviour), Thresholds.of(problem.knobs), problem.memory)
         plan = hand_over(balance.situation, balance)
         return attrs.evolve(
             plan,
@@ -70,6 +71,13 @@ class LoadBalanced:
             watching=sum(not member.leaving for member in problem.members) > 1,
             load=balance.told(plan),
         )
+
+
+class LoadBalanced1(LoadBalanced):
+    """As it decided before."""
+
+    version = 1
+    behaviour = VERSION_1
 
 
 @attrs.frozen(kw_only=True)

@@ -29,7 +29,8 @@ import numpy as np
 
 from assignors.merging import Hashes, Ints, mixed
 from assignors.problem import Task
-from assignors.situation import Kind, Pool
+from assignors.shares import Kind
+from assignors.situation import Pool
 from assignors.transport import Flow, Network, solve, stable_hash
 from assignors.turns import deal
 from events.tasks import TaskId

@@ -10,24 +10,28 @@ import functools
 from difflib import get_close_matches
 from importlib import metadata
 
-from assignors.cooperative import Cooperative
-from assignors.high_availability import HighAvailability
+from assignors.cooperative import Cooperative, Cooperative1
+from assignors.high_availability import HighAvailability, HighAvailability1
 from assignors.kafka_connect import KafkaConnect
 from assignors.kafka_streams import KafkaStreams
 from assignors.lag_aware import LagAware
-from assignors.learner import Learner
-from assignors.load_balanced import LoadBalanced
+from assignors.learner import Learner, Learner1
+from assignors.load_balanced import LoadBalanced, LoadBalanced1
 from assignors.problem import Assignor
 from events.errors import InputError
 
 ENTRY_POINT_GROUP = "equipoise.assignors"
+
+NEWEST: tuple[Assignor, ...] = (Cooperative(), HighAvailability(), KafkaConnect(), KafkaStreams(), LagAware(), Learner(), LoadBalanced())
+FORMER: tuple[Assignor, ...] = (Cooperative1(), HighAvailability1(), Learner1(), LoadBalanced1())
+"""Behaviour versions that logs were written with: a group keeps its own until it is configured anew, and its log replays as it was decided."""
 
 
 @functools.cache
 def available() -> dict[tuple[str, int], Assignor]:
     """(name, version) -> assignor, in rising order. Raises InputError when two claim the same place, or one cannot be loaded."""
     found: dict[tuple[str, int], Assignor] = {}
-    for builtin in (Cooperative(), HighAvailability(), KafkaConnect(), KafkaStreams(), LagAware(), Learner(), LoadBalanced()):
+    for builtin in (*NEWEST, *FORMER):
         found[builtin.name, builtin.version] = builtin
     for entry_point in sorted(metadata.entry_points(group=ENTRY_POINT_GROUP), key=lambda point: (point.name, point.value)):
         try:
@@ -50,7 +54,8 @@ def load(name: str, version: int) -> Assignor:
     found = available().get((name, version))
     if found is None:
         named = [key for key in available() if key[0] == name] or list(available())
-        known = ", ".join(f"{known} version {number}" for known, number in named)
+        versions = {known: [str(number) for each, number in named if each == known] for known, _ in named}
+        known = ", ".join(f"{known} version {' and '.join(numbers)}" for known, numbers in versions.items())
         close = get_close_matches(name, {known for known, _ in available()} - {name}, n=1)
         meant = f"; did you mean {close[0]!r}?" if close and named == list(available()) else ""
         raise InputError(f"assignor: {name!r} version {version} is not installed; here are {known}{meant}")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping
 from operator import attrgetter
 
 import attrs
@@ -51,6 +51,18 @@ class Alike:
     """Of each task, as `whole` has them; 0 without state."""
 
 
+@attrs.frozen(kw_only=True)
+class Behaviour:
+    """In what the behaviour versions differ of the assignors that share this code. As it stands: the newest."""
+
+    slack_on_both_sides: bool = False
+    """`balance_factor` - 1 is allowed below the fair share and above it, so members differ by up to twice as much."""
+
+
+NEWEST = Behaviour()
+VERSION_1 = Behaviour(slack_on_both_sides=True)
+
+
 class Situation:
     """Who there is, what there is to run, who runs it, and who has which copy.
 
@@ -62,8 +74,9 @@ class Situation:
     `crash_loops` False: it counts as any other.
     """
 
-    def __init__(self, problem: AssignmentProblem, *, announced: bool = False, crash_loops: bool = True) -> None:
+    def __init__(self, problem: AssignmentProblem, *, announced: bool = False, crash_loops: bool = True, behaviour: Behaviour = NEWEST) -> None:
         self._announced = announced
+        self.behaviour = behaviour
         self.knobs = problem.knobs
         self.tasks: dict[TaskId, Task] = {task.id: task for task in sorted(problem.tasks, key=attrgetter("id"))}
         self.members: dict[str, Member] = {member.id: member for member in sorted(problem.members, key=attrgetter("id"))}
@@ -289,114 +302,3 @@ def _first_repeat(names: Iterable[str]) -> str:
             return name
         seen.add(name)
     return ""
-
-
-@attrs.frozen
-class Share:
-    """Fewest and most tasks a member is to have."""
-
-    lower: int
-    upper: int
-
-    def outside(self, count: int) -> int:
-        """Tasks over the upper share or under the lower one."""
-        return max(count - self.upper, self.lower - count, 0)
-
-
-def shares_of(members: Sequence[tuple[str, int, bool]], tasks: int, balance_factor: int) -> dict[str, Share]:
-    """Of each member how many of so many tasks it is to have (PROTOCOL D4). `members`: (id, capacity, whether it leaves, and so is to have none)."""
-    capacities = sum([capacity for _, capacity, leaving in members if not leaving])
-    slack = balance_factor - 1
-    return {
-        member: Share(0, 0)
-        if leaving
-        else Share(max(0, tasks * capacity // capacities - slack), min(tasks, -(-tasks * capacity // capacities) + slack))
-        for member, capacity, leaving in members
-    }
-
-
-def outside_shares(shares: Mapping[str, Share], counts: Mapping[str, int]) -> int:
-    """Tasks outside the shares, summed over members. `counts`: how many tasks each member has."""
-    return sum([share.outside(counts.get(member, 0)) for member, share in shares.items()])
-
-
-Kind = tuple[int, bool]
-"""A sub-topology, and whether the tasks meant are its stateful ones."""
-
-
-class Shares:
-    """Balance (PROTOCOL D4): between floor and ceiling of T*c/C, widened by balance_factor - 1, for stateful tasks and for all tasks. A leaving
-    member: 0.
-
-    C: capacity of the members that stay. When all tasks are of one kind the two bounds are one.
-    """
-
-    def __init__(self, situation: Situation) -> None:
-        members = [(member.id, member.capacity, member.leaving) for member in situation.members.values()]
-        stateful, every = len(situation.stateful), len(situation.tasks)
-        self.two_kinds = 0 < stateful < every
-        self.stateful = shares_of(members, stateful, situation.knobs.balance_factor)
-        self.every = shares_of(members, every, situation.knobs.balance_factor)
-        self._situation = situation
-        self._limits: dict[Kind, dict[str, int]] | None = None
-
-    def imbalance(self, owner: Mapping[TaskId, str]) -> int:
-        """Tasks outside the shares, summed over members; with both kinds of tasks, over stateful tasks plus over all tasks."""
-        outside = outside_shares(self.every, Counter(owner.values()))
-        if self.two_kinds:
-            outside += outside_shares(self.stateful, self._situation.stateful_of(owner))
-        return outside
-
-    def parts(self) -> Mapping[Kind, Mapping[str, Share]]:
-        """Each sub-topology's tasks dealt evenly, by capacity, to the members that may run any of them: between floor and ceiling."""
-        sizes: dict[Kind, int] = {}
-        for task in self._situation.tasks.values():
-            kind = task.id.subtopology, task.stateful
-            sizes[kind] = sizes.get(kind, 0) + 1
-        parts: dict[Kind, dict[str, Share]] = {}
-        for kind, tasks in sizes.items():
-            members = [self._situation.members[name] for name in self._situation.eligible_for_any(kind[0]).members]
-            capacity = sum(member.capacity for member in members)
-            parts[kind] = {each.id: Share(tasks * each.capacity // capacity, -(-tasks * each.capacity // capacity)) for each in members}
-        return parts
-
-    def limits(self) -> Mapping[Kind, Mapping[str, int]]:
-        """For the strategy `balanced_min_cost`: the most tasks of a sub-topology that each member should have (KIP-925, 4.B.II); else empty.
-
-        Of a sub-topology's g tasks a member with the upper share u of all T tasks of their kind should have at most ceil(g*u/T), as in Kafka, which
-        takes for u what the member has. Where only some may run the sub-topology, at least what falls to it among them.
-        """
-        if self._limits is None:
-            self._limits = {}
-            kinds: dict[Kind, int] = {}
-            for task in self._situation.tasks.values() if self._situation.racks.spreads else ():
-                kind = task.id.subtopology, task.stateful
-                kinds[kind] = kinds.get(kind, 0) + 1
-            for (subtopology, stateful), tasks in kinds.items():
-                self._limits[subtopology, stateful] = self._limits_of(subtopology, stateful, tasks)
-        return self._limits
-
-    def _limits_of(self, subtopology: int, stateful: bool, tasks: int) -> dict[str, int]:
-        situation = self._situation
-        every = len(situation.stateful) if stateful else len(situation.tasks) - len(situation.stateful)
-        pool = situation.eligible_for_any(subtopology).members
-        capacity = sum(situation.members[member].capacity for member in pool)
-        return {
-            member: max(-(-tasks * self._upper(member, stateful) // every), -(-tasks * situation.members[member].capacity // capacity))
-            for member in pool
-        }
-
-    def _upper(self, member: str, stateful: bool) -> int:
-        """The most tasks of a kind that fit into a member's shares."""
-        if not self.two_kinds:
-            return self.every[member].upper
-        return self.stateful[member].upper if stateful else self.every[member].upper - self.stateful[member].lower
-
-    def crowding(self, owner: Mapping[TaskId, str]) -> int:
-        """Tasks above the `limits`, summed over sub-topologies and members."""
-        limits = self.limits()
-        counts: dict[tuple[Kind, str], int] = {}
-        for task, member in owner.items() if limits else ():
-            key = (task.subtopology, self._situation.tasks[task].stateful), member
-            counts[key] = counts.get(key, 0) + 1
-        return sum(max(0, count - limits[kind].get(member, 0)) for (kind, member), count in counts.items())

@@ -26,7 +26,8 @@ from assignors.network import AssignmentNetwork, Lane, Offer
 from assignors.problem import StageCost
 from assignors.racks import Traffic
 from assignors.ranking import whole
-from assignors.situation import Pool, Share, Situation
+from assignors.shares import Share
+from assignors.situation import Pool, Situation
 from assignors.standby_search import StandbySearch, Wish
 from assignors.transport import stable_hash
 from events.tasks import TaskId

@@ -12,7 +12,8 @@ from collections.abc import Callable, Iterator, Mapping
 import attrs
 
 from assignors.network import PARTS_OF_A_SHARE
-from assignors.situation import Share, Situation
+from assignors.shares import Share
+from assignors.situation import Situation
 from events.tasks import TaskId
 
 MOST_LOOKS = 80_000

@@ -2,8 +2,9 @@
 
 The KIP places one ("if count < num_standbys"); all of them are placed here, one round over all tasks after another, so that scarcity is shared.
 
-* Copies a member holds stay, as long as the task needs them. A copy that a movement warms up on counts as one of them; in the reckoning of loads it
-  counts as its source's, which keeps its own copy once it has handed the task over.
+* Copies a member holds stay, as long as the task needs them. The copy that a movement warms up counts as one of them only where its destination held
+  a standby of the task, or nobody else can hold one (see `movements`); in the reckoning of loads it counts as its source's, which keeps its own copy
+  once it has handed the task over. The KIP counts it always: then a hot copy goes for one that has everything to restore.
 * Missing copies are placed at once: first where a copy is left over and there is room, then on the least loaded member.
 * A member with more copies than its share (of (1 + n) x tasks, by capacity; the tasks it is to run count), or one that is leaving, passes them on
   without loss, and so does one with more than the least to one with less: the new copy restores as a warm-up, under the same caps; when it is
@@ -24,7 +25,8 @@ import numpy as np
 
 from assignors.merging import Ints
 from assignors.movements import Movements, Slots
-from assignors.situation import Pool, Share, Situation
+from assignors.shares import Share, group_slack, seats, shares_of
+from assignors.situation import Pool, Situation
 from assignors.standby_goal import StandbyGoal, standby_goal
 from assignors.standby_search import Wish
 from assignors.turns import deal
@@ -96,7 +98,6 @@ class _Exchange:
 
     def standbys(self, board: _Board, slots: Slots) -> Standbys:
         """`board`: loads and shares, before any standby is placed."""
-        shares = {member: Share(board.lower[member], board.upper[member]) for member in self.situation.members}
         wishes = {
             task: Wish(
                 copies=room,
@@ -107,7 +108,7 @@ class _Exchange:
             )
             for task, room in self.room.items()
         }
-        goal = standby_goal(self.situation, wishes, board.load, shares)
+        goal = standby_goal(self.situation, wishes, board.load, board.shares)
         placed = {task for task, member in self.swapped.items() if task not in self.situation.members[member].standby}
         holders: dict[TaskId, list[str]] = {}
         exchanges: list[tuple[bool, int, TaskId, str, str]] = []
@@ -160,15 +161,18 @@ class _Board:
         self.wanted = self._wanted()
         self.placed: set[TaskId] = set()
         self.load = {**dict.fromkeys(situation.members, 0), **situation.stateful_of(target)}
-        capacity = sum(member.capacity for member in situation.members.values() if not member.leaving)
-        copies = sum(self.wanted.values()) + len(self.holders)
-        slack = situation.knobs.balance_factor - 1
-        self.upper = {member.id: 0 if member.leaving else -(-copies * member.capacity // capacity) + slack for member in situation.members.values()}
-        self.lower = {
-            member.id: 0 if member.leaving else max(0, copies * member.capacity // capacity - slack) for member in situation.members.values()
-        }
+        self.shares = self._shares()
+        self.upper = {member: share.upper for member, share in self.shares.items()}
+        self.lower = {member: share.lower for member, share in self.shares.items()}
         self.heap: list[tuple[float, str]] = []
         self.must_stay = movements.standby_destinations
+
+    def _shares(self) -> dict[str, Share]:
+        """How many copies each member is to have, what it is to run included; those that are left over count until they are gone."""
+        members = seats(self.situation)
+        copies = sum(self.wanted.values()) + len(self.holders)
+        kept = {member.id: self.load[member.id] + len(member.standby) for member in self.situation.members.values()}
+        return shares_of(members, copies, group_slack(self.situation, members, copies, kept))
 
     def _wanted(self) -> dict[TaskId, int]:
         """As many copies as are asked for, if there are so many members beside the one that runs the task."""

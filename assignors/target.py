@@ -15,7 +15,8 @@ from assignors.pace import Pace
 from assignors.problem import Task
 from assignors.racks import Traffic
 from assignors.ranking import whole
-from assignors.situation import Alike, Pool, Share, Shares, Situation, pool_of
+from assignors.shares import Share, Shares
+from assignors.situation import Alike, Pool, Situation, pool_of
 from events.tasks import TaskId
 
 

@@ -26,6 +26,10 @@ MOST_TAG_VALUE_CHARS = 30
 """Limits of client tags (KIP-708): their number, the length of a tag's name and of its value."""
 
 
+LEAST_PROBING_INTERVAL_MS = 60_000
+"""KIP-441: "Must be at least 1 minute"; Kafka refuses less. Logs that were written with less must replay, so here it is a doubt."""
+
+
 @attrs.frozen(kw_only=True)
 class Knobs:
     """What an operator may set for a group.
@@ -41,7 +45,7 @@ class Knobs:
     copy is ready. Off unless asked for: how long a task may stand still is the operator's to say, and where speeds were not measured it says nothing.
     """
     balance_factor: int = attrs.field(default=1, validator=fields.integer(1))
-    """Wanted difference between the fullest and the emptiest member, in tasks."""
+    """The most that the fullest and the emptiest member are to differ by, in tasks, where their capacities are equal (PROTOCOL D4)."""
     num_standbys: int = attrs.field(default=0, validator=fields.integer(0, 1_000))
     """Hot copies of each stateful task beside the active one. Kafka: num.standby.replicas."""
     max_warmups: int = attrs.field(default=2, validator=fields.integer(1))
@@ -49,7 +53,7 @@ class Knobs:
     max_warmups_per_member: int = attrs.field(default=2, validator=fields.integer(1))
     """The same for one member, so that one joiner's disk is not asked for everything at once."""
     probing_interval_ms: int = attrs.field(default=600_000, validator=fields.integer(1))
-    """Group time between two balance evaluations without a natural change. Kafka: probing.rebalance.interval.ms."""
+    """Group time between two balance evaluations without a natural change; see `doubts`. Kafka: probing.rebalance.interval.ms."""
 
     # Racks (KIP-925, KIP-708).
     rack_aware_strategy: str = attrs.field(default="none", converter=_strategy, validator=fields.one_of("none", "min_cost", "balanced_min_cost"))
@@ -91,3 +95,10 @@ class Knobs:
 
     options: dict[str, Scalar] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.text(), fields.scalar))
     """What the group's assignor wants to be told; it documents and checks them itself."""
+
+    def doubts(self) -> list[str]:
+        """What is allowed and hardly meant, a sentence each; for whoever sets them, nothing depends on it."""
+        if self.probing_interval_ms >= LEAST_PROBING_INTERVAL_MS:
+            return []
+        least = f"{self.probing_interval_ms} is below {LEAST_PROBING_INTERVAL_MS}, the least of KIP-441"
+        return [f"probing_interval_ms: {least}; what is ready does not wait for it, and each evaluation is a round"]

@@ -27,7 +27,8 @@ import attrs
 from assignors import options
 from assignors.kafka_connect.rounds import Decided, Remembered, decide
 from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Memory, Plan, PlanCost, Reason
-from assignors.situation import Shares, Situation
+from assignors.shares import Shares
+from assignors.situation import VERSION_1, Situation
 from events.errors import FieldError
 from events.tasks import TaskId
 
@@ -52,7 +53,7 @@ class KafkaConnect:
         options.known_only(problem.knobs, self.name, (CONNECTORS, SCHEDULED_DELAY_MS))
         connectors = options.whole(problem.knobs, CONNECTORS, 0) if CONNECTORS in problem.knobs.options else None
         max_delay_ms = options.whole(problem.knobs, SCHEDULED_DELAY_MS, DEFAULT_DELAY_MS)
-        situation = Situation(problem, crash_loops=False)
+        situation = Situation(problem, crash_loops=False, behaviour=VERSION_1)
         awaited = _awaited(situation, problem.memory)
         if awaited:
             return _unchanged(situation, problem.memory, awaited)

@@ -31,7 +31,8 @@ from assignors.kafka_streams.assign import assign
 from assignors.kafka_streams.clients import LATEST, UNKNOWN, Client, Settings, Slots
 from assignors.kafka_streams.java import MAX_LONG, member_key
 from assignors.problem import AssignmentProblem, Guarantee, Member, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason
-from assignors.situation import Pool, Shares, Situation
+from assignors.shares import Shares
+from assignors.situation import VERSION_1, Pool, Situation
 from assignors.target import Candidates
 from events.knobs import Knobs
 from events.tasks import Lag, LagSentinel, TaskId
@@ -54,7 +55,7 @@ class KafkaStreams:
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for any option: it has none."""
         options.known_only(problem.knobs, self.name)
-        situation = Situation(problem, crash_loops=False)
+        situation = Situation(problem, crash_loops=False, behaviour=VERSION_1)
         answer = _Answer()
         slots = Slots(problem.knobs.max_warmups)
         pools: dict[Pool, list[TaskId]] = {}

@@ -73,6 +73,8 @@ def configure(
         knobs = with_settings(with_defaults(config.knobs, defaults), changes)
         config = attrs.evolve(config, knobs=knobs, led_by=led_by or config.led_by)
         check_configuration(config)
+        for doubt in knobs.doubts() if knobs != before.knobs else ():
+            screen.remark(f"--set {doubt}")
         return config
 
     if dry_run:

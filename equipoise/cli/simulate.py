@@ -67,7 +67,7 @@ def simulate(
     exogenous, fitted = outside(screen, log, group=group, announce_closes=announce_closes)
     speed = fitted.records_per_s if restore_speed is None else restore_speed
     simulation = Simulation(
-        assignor=assignor, overrides=overridden(exogenous.start.config.knobs, settings), seed=seed, restore=RestoreModel(records_per_s=speed)
+        assignor=assignor, overrides=overridden(screen, exogenous.start.config.knobs, settings), seed=seed, restore=RestoreModel(records_per_s=speed)
     )
     with new_log(location) as sink, simulating(screen, exogenous) as progress:
         result = simulate(exogenous, simulation, sink=sink, progress=progress)
@@ -84,10 +84,12 @@ def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: boo
     return exogenous, fit(log.read(group=exogenous.start.group))
 
 
-def overridden(knobs: Knobs, settings: Iterable[str]) -> dict[str, Any]:
-    """The knobs that ``name=value`` settings change, by name. Raises what `with_settings` raises."""
+def overridden(screen: Screen, knobs: Knobs, settings: Iterable[str]) -> dict[str, Any]:
+    """The knobs that ``name=value`` settings change, by name; what is doubtful about them is said. Raises what `with_settings` raises."""
     settings = tuple(settings)
     changed = with_settings(knobs, settings)
+    for doubt in changed.doubts() if settings else ():
+        screen.remark(f"--set {doubt}")
     names = {setting.partition("=")[0].partition(".")[0] for setting in settings}
     return {name: getattr(changed, name) for name in sorted(names)}
 

@@ -285,7 +285,7 @@ def groups(draw: st.DrawFn, subject: Subject) -> Group:
             "num_standbys": draw(st.integers(0, 2)),
             "max_warmups": draw(st.integers(1, 4)),
             "max_warmups_per_member": draw(st.integers(1, 4)),
-            "balance_factor": draw(st.sampled_from([1, 1, 1, 2])),
+            "balance_factor": draw(st.sampled_from([1, 1, 2, 3])),
             **{name: draw(strategy) for name, strategy in sorted(subject.knobs.items())},
         },
     )

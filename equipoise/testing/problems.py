@@ -31,7 +31,7 @@ def knobs(others: Mapping[str, st.SearchStrategy[Any]] | None = None) -> st.Sear
     drawn: dict[str, st.SearchStrategy[Any]] = {
         "acceptable_recovery_lag": st.just(ACCEPTABLE),
         "acceptable_recovery_ms": st.sampled_from([0, 0, 10_000, 100_000]),
-        "balance_factor": st.sampled_from([1, 1, 1, 2]),
+        "balance_factor": st.sampled_from([1, 1, 2, 3]),
         "num_standbys": st.integers(0, 2),
         "max_warmups": st.integers(1, 3),
         "max_warmups_per_member": st.integers(1, 3),

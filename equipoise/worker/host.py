@@ -18,8 +18,9 @@ from equipoise.worker.checkpoints import Index, checkpoint_records, index_record
 from equipoise.worker.metrics import Counts
 from equipoise.worker.reading import FactReader, PartitionReading, next_fact
 from equipoise.worker.settings import WorkerSettings
+from events.decisions import EventRejected
 from events.errors import DamagedError, EquipoiseError
-from events.facts import Fact, LogOpened, ProbingTick
+from events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
 from events.log.kafka.clients import abandon_producer, start_client, stop_client
 from events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_fact, rejected_record
 from events.records import DecisionRecord, Record
@@ -302,6 +303,9 @@ class PartitionHost:
                 _LOG.warning("partition %d: group %s: configuration at offset %d is refused: %s", self.partition, record.group, record.offset, why)
             await self._publish(decision)
         group = lead.groups.get(record.group)
+        if isinstance(record.event, GroupConfigured) and not any(isinstance(each.decision, EventRejected) for each in decisions):
+            for doubt in record.event.knobs.doubts():
+                _LOG.warning("partition %d: group %s: %s", self.partition, record.group, doubt)
         if group is not None:
             if group.halted is not None:
                 self._say_halted()

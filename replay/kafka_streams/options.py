@@ -38,7 +38,8 @@ class ImportOptions:
     """Wall time between two end-offset samples that are kept; at a generation they are always told."""
     assignor: str = "high_availability"
     """Whose proposals a shadow of this group computes."""
-    behaviour_version: int = 1
+    behaviour_version: int | None = None
+    """None: the newest."""
     solver: str | None = None
     """Solver that the proposals are pinned to; None: the one this build's assignor has."""
 
@@ -96,9 +97,10 @@ def configuration(options: ImportOptions) -> GroupConfigured:
         )
     except FieldError as error:
         raise InputError(f"{SETTINGS} or --set: {error.field.removeprefix('Knobs.')}: {error.problem}") from None
-    solver = options.solver
-    if solver is None:
+    version, solver = options.behaviour_version, options.solver
+    if version is None or solver is None:
         from assignors import registry  # a solver takes a second to load
 
-        solver = registry.load(options.assignor, options.behaviour_version).solver
-    return GroupConfigured(assignor=options.assignor, behaviour_version=options.behaviour_version, solver=solver, led_by="external", knobs=knobs)
+        assignor = registry.latest(options.assignor) if version is None else registry.load(options.assignor, version)
+        version, solver = assignor.version, assignor.solver if solver is None else solver
+    return GroupConfigured(assignor=options.assignor, behaviour_version=version, solver=solver, led_by="external", knobs=knobs)

@@ -12,7 +12,7 @@ from typing import Any
 import attrs
 
 from assignors import registry
-from assignors.situation import outside_shares, shares_of
+from assignors.shares import outside_shares, shares_of, slack_of
 from events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, MemberExpired
 from events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, TopologyDeclared
 from events.records import Entry
@@ -387,8 +387,8 @@ def _imbalance(state: GroupState) -> int:
     tasks = sum(part.partitions for part in sizes.values())
     with_state = sum(part.partitions for part in sizes.values() if part.stateful)
     factor = state.knobs.balance_factor
-    outside = outside_shares(shares_of(members, tasks, factor), every)
-    return outside + (outside_shares(shares_of(members, with_state, factor), stateful) if 0 < with_state < tasks else 0)
+    kinds = [(tasks, every), (with_state, stateful)] if 0 < with_state < tasks else [(tasks, every)]
+    return sum(outside_shares(shares_of(members, count, slack_of(members, count, factor, having)), having) for count, having in kinds)
 
 
 def _lifeline(life: _Life, ended_ms: int | None, how: str, silent_ms: int | None) -> Lifeline:

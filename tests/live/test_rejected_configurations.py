@@ -68,7 +68,9 @@ async def until_refused(settings: WorkerSettings, times: int) -> list[int]:
     return found
 
 
-async def test_typo_leaves_the_group_under_its_old_configuration_and_the_correction_is_read(settings: WorkerSettings) -> None:
+async def test_typo_leaves_the_group_under_its_old_configuration_and_the_correction_is_read(
+    settings: WorkerSettings, caplog: pytest.LogCaptureFixture
+) -> None:
     async with Worker(settings), Swarm(settings, settings.topics) as swarm:
         await swarm.configure("g", CONFIG, topology(6))
         swarm.add("g", ["m1", "m2"])
@@ -91,6 +93,7 @@ async def test_typo_leaves_the_group_under_its_old_configuration_and_the_correct
         swarm.add("g", ["m4"])
         await swarm.until_all_run("g", 6, ["m1", "m2", "m3", "m4"])
         assert await in_force(settings) == corrected
+        assert "group g: probing_interval_ms: 9000 is below 60000" in caplog.text
         assert not swarm.overlaps
         assert swarm.lost == 0
     found = await asyncio.to_thread(verified, settings)

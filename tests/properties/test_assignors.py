@@ -8,7 +8,7 @@ functions.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 import attrs
 import pytest
@@ -16,10 +16,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from assignors.high_availability import HighAvailability
-from assignors.problem import AssignmentProblem, Plan, Task
+from assignors.problem import AssignmentProblem, Member, Plan, Task
 from equipoise.testing import Group, Subject, problems, stateful, stateless
 from equipoise.testing.contract import change, groups, most_rounds
 from equipoise.testing.problems import ACCEPTABLE
+from events.knobs import Knobs
 from events.tasks import Lag, TaskId
 
 ASSIGNOR = HighAvailability()
@@ -37,23 +38,34 @@ def test_every_plan_is_proven(problem: AssignmentProblem):
 # The best target, by trying all
 
 
-def fair(count: int, capacity: int, total: int, balance_factor: int) -> tuple[int, int]:
-    """PROTOCOL D4."""
-    slack = balance_factor - 1
-    return max(0, count * capacity // total - slack), -(-count * capacity // total) + slack
+def fair(problem: AssignmentProblem, kind: Iterable[Task]) -> dict[str, tuple[int, int]]:
+    """Member -> fewest and most tasks of this kind, where nobody leaves and nothing is under way: every way to split the slack is looked at
+    (PROTOCOL D4)."""
+    ids = {task.id for task in kind}
+    total, factor = sum(member.capacity for member in problem.members), problem.knobs.balance_factor
+    even = {member.id: (len(ids) * member.capacity // total, -(-len(ids) * member.capacity // total)) for member in problem.members}
+    count = {member.id: sum(task in ids for task in member.active) for member in problem.members}
+    whole = all(floor == ceiling for floor, ceiling in even.values())
+    splits = [(0, 0)] if factor == 1 else [(below, factor - below) for below in range(1, factor)]
+    splits = splits if whole else [(below, factor - 1 - below) for below in range(factor)]
+
+    def moves(split: tuple[int, int]) -> int:
+        arriving = sum(max(0, even[name][0] - split[0] - count[name]) for name in even) - (len(ids) - sum(count.values()))
+        return max(0, arriving, sum(max(0, count[name] - even[name][1] - split[1]) for name in even))
+
+    below, above = min(splits, key=lambda split: (moves(split), abs(split[0] - sum(split) // 2)))
+    return {name: (max(0, floor - below), ceiling + above) for name, (floor, ceiling) in even.items()}
 
 
 def imbalance(problem: AssignmentProblem, owner: Mapping[TaskId, str]) -> int:
     """Tasks outside their members' shares: of stateful tasks and of all, once when there is only one kind."""
-    total = sum(member.capacity for member in problem.members)
     kinds = [problem.tasks, [task for task in problem.tasks if task.stateful]]
     if len(kinds[1]) in (0, len(problem.tasks)):
         kinds.pop()
     outside = 0
     for kind in kinds:
-        for member in problem.members:
-            lower, upper = fair(len(kind), member.capacity, total, problem.knobs.balance_factor)
-            count = sum(owner[task.id] == member.id for task in kind)
+        for name, (lower, upper) in fair(problem, kind).items():
+            count = sum(owner[task.id] == name for task in kind)
             outside += max(0, count - upper, lower - count)
     return outside
 
@@ -101,6 +113,30 @@ def test_no_target_is_more_balanced_and_none_as_balanced_moves_less(problem: Ass
 @given(problems(simple=True))
 def test_shares_can_be_kept_whenever_everybody_may_run_everything(problem: AssignmentProblem):
     assert ASSIGNOR.assign(problem).cost.imbalance == 0
+
+
+@settings(max_examples=60)
+@given(counts=st.lists(st.integers(0, 4), min_size=1, max_size=4), factor=st.integers(1, 5), leaving=st.sets(st.integers(0, 3)))
+def test_balance_factor_is_the_difference_between_most_and_least_and_no_target_within_it_moves_less(
+    counts: list[int], factor: int, leaving: set[int]
+):
+    """KIP-441, for members of equal capacity: all ways in which they differ by no more are looked at."""
+    numbers = iter(range(sum(counts)))
+    members = [
+        Member(id=f"m{index}", active=tuple(TaskId(0, next(numbers)) for _ in range(count)), leaving=index in leaving and len(leaving) < len(counts))
+        for index, count in enumerate(counts)
+    ]
+    every = tuple(Task(id=task, stateful=False) for member in members for task in member.active)
+    plan = ASSIGNOR.assign(AssignmentProblem(tasks=every, members=tuple(members), knobs=Knobs(balance_factor=factor)))
+    staying = [member for member in members if not member.leaving]
+    fewest = min(
+        sum(max(0, after - len(member.active)) for member, after in zip(staying, split, strict=True))
+        for split in itertools.product(range(len(every) + 1), repeat=len(staying))
+        if sum(split) == len(every) and max(split) - min(split) <= factor
+    )
+    after = [len(plan.target[member.id]) for member in staying]
+    assert max(after) - min(after) <= factor
+    assert plan.cost.moves == plan.cost.moves_lower_bound == fewest
 
 
 # Groups that obey

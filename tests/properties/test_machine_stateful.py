@@ -46,7 +46,7 @@ STALL_MS = 20_000
 DELAY_MS = 25_000
 """How long `cooperative` leaves lost work to nobody, and the longest that it puts moves off."""
 QUIET_CYCLES = 30
-CHOICES = [(name, options) for name, _ in registry.available() for options in OPTIONS.get(name, ({},))]
+CHOICES = [(name, options) for name in dict.fromkeys(name for name, _ in registry.available()) for options in OPTIONS.get(name, ({},))]
 """Assignors, and what they are told."""
 
 member_ids = st.sampled_from(MEMBERS)

@@ -26,7 +26,7 @@ from equipoise.testing import CONTRACT, Check, Group, Subject, problems, statefu
 from equipoise.testing.contract import a_group_that_obeys_settles, order_plays_no_part, plans_hold, renamed
 from events.knobs import Knobs
 from events.tasks import LagSentinel, TaskId
-from tests.properties.test_assignors import imbalance, may_go_without_a_move
+from tests.properties.test_assignors import fair, imbalance, may_go_without_a_move
 
 ASSIGNOR = HighAvailability()
 RACKS = ("a", "b", "c")
@@ -185,21 +185,18 @@ def crowding(problem: AssignmentProblem, owner: Mapping[TaskId, str]) -> int:
     if problem.knobs.rack_aware_strategy != "balanced_min_cost":
         return 0
     capacity = sum(member.capacity for member in problem.members)
-    slack = problem.knobs.balance_factor - 1
     kinds = {True: [task for task in problem.tasks if task.stateful], False: [task for task in problem.tasks if not task.stateful]}
     both = bool(kinds[True] and kinds[False])
 
-    def up(count: int, member: Member) -> int:
-        return min(count, -(-count * member.capacity // capacity) + slack)
-
+    shares = {True: fair(problem, kinds[True]), False: fair(problem, kinds[False])}
+    every = fair(problem, problem.tasks)
     over = 0
     for (_, has_state), group in itertools.groupby(problem.tasks, key=lambda task: (task.id.subtopology, task.stateful)):
         ids = [task.id for task in group]
         for member in problem.members:
-            upper = up(len(kinds[has_state]), member)
+            upper = min(len(kinds[has_state]), shares[has_state][member.id][1])
             if both and not has_state:
-                lower = max(0, len(kinds[True]) * member.capacity // capacity - slack)
-                upper = up(len(problem.tasks), member) - lower
+                upper = min(len(problem.tasks), every[member.id][1]) - shares[True][member.id][0]
             most = max(-(-len(ids) * upper // len(kinds[has_state])), -(-len(ids) * member.capacity // capacity))
             over += max(0, sum(owner[task] == member.id for task in ids) - most)
     return over

@@ -7,9 +7,11 @@ import itertools
 import attrs
 import pytest
 
+from assignors import registry
 from assignors.high_availability import HighAvailability
 from assignors.problem import Guarantee, MovementState, Reason
 from assignors.situation import Situation
+from equipoise.testing import Group, stateful
 from events.errors import FieldError
 from events.tasks import parse_task
 from tests.unit.assignors.build import ACTIVE, STATE, UNKNOWN, copies, ids, in_flight, member, movements, numbered, plan, problem, tasks, text
@@ -138,10 +140,63 @@ def test_balance_holds_for_stateful_tasks_and_for_all_tasks_at_once():
         assert 1 <= sum(task.subtopology == 0 for task in target) <= 2
 
 
+@pytest.mark.parametrize(
+    ("counts", "balance_factor", "target"),
+    [
+        ((4, 0), 1, [2, 2]),
+        ((4, 0), 2, [3, 1]),
+        ((4, 0), 3, [3, 1]),  # 4 and 0 differ by 4
+        ((4, 0), 4, [4, 0]),
+        ((4, 1), 2, [3, 2]),
+        ((4, 1), 3, [4, 1]),
+        ((6, 2), 3, [5, 3]),
+        ((3, 3, 1), 2, [3, 3, 1]),  # all slack below the fair share, 2.33
+        ((1, 2, 2, 3), 2, [1, 2, 2, 3]),  # on both sides
+        ((4, 2, 2, 2), 2, [4, 2, 2, 2]),  # above
+    ],
+)
+def test_balance_factor_is_the_difference_between_most_and_least(counts: tuple[int, ...], balance_factor: int, target: list[int]):
+    starts = [sum(counts[:index]) for index in range(len(counts))]
+    members = [member(f"m{index}", numbered(count, start=start)) for index, (count, start) in enumerate(zip(counts, starts, strict=True))]
+    answer = plan(problem(tasks(numbered(sum(counts))), *members, balance_factor=balance_factor))
+    assert [len(each) for each in answer.target.values()] == target
+
+
 @pytest.mark.parametrize(("balance_factor", "moves"), [(1, 2), (2, 1), (3, 0)])
-def test_balance_factor_widens_the_shares(balance_factor: int, moves: int):
-    answer = plan(problem(tasks(numbered(4)), member("m1", numbered(4)), member("m2"), balance_factor=balance_factor))
-    assert answer.cost.moves == moves
+def test_version_1_takes_the_slack_on_both_sides(balance_factor: int, moves: int):
+    question = problem(tasks(numbered(4)), member("m1", numbered(4)), member("m2"), balance_factor=balance_factor)
+    assert registry.load("high_availability", 1).assign(question).cost.moves == moves
+
+
+@pytest.mark.parametrize("balance_factor", [1, 2, 3])
+def test_at_rest_copies_differ_by_no_more_than_balance_factor(balance_factor: int):
+    """Active ones and standbys together: two members had all 16 copies, a third has joined."""
+    group = Group(stateful(8), {"m1": 1, "m2": 1}, num_standbys=1, balance_factor=balance_factor)
+    group.settle(20)
+    group.join("m3")
+    group.settle(40)
+    copies = [len(process.owned) + len(process.standby) for process in group.members.values()]
+    assert sum(copies) == 16
+    assert 0 < max(copies) - min(copies) <= balance_factor
+
+
+def test_the_copy_of_a_movement_does_not_count_as_a_standby():
+    """The KIP counts it. Then the hot copy would have to go for one that has everything to restore, and a kill of m1 meanwhile would find no copy."""
+    six = numbered(6)
+    answer = plan(problem(tasks(six), member("m1", six), member("m2", standby=six, every=0, of=six, subtopologies=[0]), member("m3"), num_standbys=1))
+    moving = {each.task for each in answer.movements if each.destination == "m3"}
+    assert moving
+    assert moving <= set(answer.members["m2"].standby)
+    assert set(answer.members["m3"].warmup) & moving
+
+
+def test_a_destination_that_has_the_standby_warms_up_as_that():
+    """Nobody else is there to hold it: then it is the task's one standby, and takes no slot."""
+    question = problem(tasks(numbered(2)), member("m1", numbered(2)), member("m2", standby="0_1", lags={"0_1": 5_000}), num_standbys=1)
+    answer = plan(question)
+    assert [str(each.task) for each in answer.movements] == ["0_1"]
+    assert [str(task) for task in answer.members["m2"].standby] == ["0_0", "0_1"]
+    assert answer.members["m2"].warmup == ()
 
 
 def test_a_balanced_group_is_left_alone_bit_for_bit():
@@ -595,7 +650,7 @@ def test_with_two_members_the_destinations_copy_is_the_standby():
 
 def test_name_version_solver_and_guarantees():
     assignor = HighAvailability()
-    assert (assignor.name, assignor.version) == ("high_availability", 1)
+    assert (assignor.name, assignor.version) == ("high_availability", 2)
     assert assignor.solver == "ortools-9.15.6755"
     assert assignor.guarantees == frozenset(Guarantee)
 

@@ -12,7 +12,8 @@ import attrs
 import pytest
 
 from assignors.problem import AssignmentProblem, Member, Plan
-from assignors.situation import Share, Situation
+from assignors.shares import Share
+from assignors.situation import Situation
 from assignors.standby_goal import standby_goal
 from assignors.standby_search import Wish
 from events.tasks import LagSentinel, TaskId, parse_task

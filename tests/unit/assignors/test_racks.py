@@ -12,7 +12,8 @@ from assignors.high_availability import HighAvailability
 from assignors.plan_json import reason_texts
 from assignors.problem import AssignmentProblem, Member, Partition, Plan, Reason, StageCost, Task
 from assignors.racks import RACK_TAG, Racks, rack_of, traffic_cost
-from assignors.situation import Shares, Situation
+from assignors.shares import Shares
+from assignors.situation import Situation
 from assignors.validation import plan_faults
 from events.errors import FieldError
 from events.facts import MemberJoined

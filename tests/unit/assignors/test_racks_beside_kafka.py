@@ -16,7 +16,8 @@ import pytest
 
 from assignors import registry
 from assignors.problem import AssignmentProblem, Member, Partition, Task
-from assignors.situation import Shares, Situation
+from assignors.shares import Shares
+from assignors.situation import Situation
 from events.fields import INT64_MAX
 from events.knobs import Knobs
 from events.tasks import LagSentinel, TaskId

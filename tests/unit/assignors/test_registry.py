@@ -52,12 +52,19 @@ def broken():
 
 def test_built_in():
     assert isinstance(registry.load("high_availability", 1), HighAvailability)
-    assert registry.latest("high_availability").version == 1
+    assert registry.latest("high_availability").version == 2
 
 
-@pytest.mark.parametrize(("name", "version"), [("high_availability", 2), ("nobody", 1)])
+def test_every_version_that_a_log_may_name_is_there():
+    assert [key for key in registry.available() if key[1] > 1] == [("cooperative", 2), ("high_availability", 2), ("learner", 2), ("load_balanced", 2)]
+    for name, version in registry.available():
+        assert (name, 1) in registry.available()
+        assert (registry.load(name, version).name, registry.load(name, version).version) == (name, version)
+
+
+@pytest.mark.parametrize(("name", "version"), [("high_availability", 99), ("nobody", 1)])
 def test_what_is_not_installed_is_said_with_what_is(name: str, version: int):
-    with pytest.raises(InputError, match=rf"^assignor: '{name}' version {version} is not installed; here are .*high_availability version 1"):
+    with pytest.raises(InputError, match=rf"^assignor: '{name}' version {version} is not installed; here are .*high_availability version 1 and 2"):
         registry.load(name, version)
     with pytest.raises(InputError, match="not installed"):
         registry.latest("nobody")
@@ -74,7 +81,7 @@ def test_third_parties_add_theirs(install: Install):
 @pytest.mark.parametrize(
     ("target", "complaint"),
     [
-        ("Usurper", "high_availability version 1 is taken; raise its version or rename it"),
+        ("Usurper", "high_availability version 2 is taken; raise its version or rename it"),
         ("broken", "no licence; mend or uninstall the package that declares it"),
         ("Missing", "mend or uninstall the package that declares it"),
     ],

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from assignors import standby_search
 from assignors.high_availability import HighAvailability
 from assignors.problem import AssignmentProblem
-from assignors.situation import Share, Situation
+from assignors.shares import Share
+from assignors.situation import Situation
 from assignors.standby_search import NOTHING, StandbySearch, Wish
 from assignors.validation import plan_faults
 from equipoise.testing import problems

@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, TASK, read, with_settings
 from equipoise.cli.screen import Screen
+from equipoise.cli.simulate import overridden
 from events.errors import InputError
 from events.facts import LogOpened, ProbingTick
 from events.knobs import Knobs
@@ -31,6 +32,14 @@ def counts(screen: Screen, log: Log, task: TaskId | None) -> None:
 
 def run(*args: str) -> Result:
     return CliRunner().invoke(counts, [*args, "--json"])
+
+
+@pytest.mark.parametrize(("interval_ms", "said"), [(59_999, True), (60_000, False)])
+def test_an_interval_below_the_least_of_the_kip_is_taken_and_warned_of(interval_ms: int, said: bool, capsys: pytest.CaptureFixture[str]) -> None:
+    assert overridden(Screen(), Knobs(), [f"probing_interval_ms={interval_ms}"]) == {"probing_interval_ms": interval_ms}
+    assert ("--set probing_interval_ms: 59999 is below 60000, the least of KIP-441" in capsys.readouterr().err) is said
+    assert overridden(Screen(), Knobs(probing_interval_ms=5), []) == {}  # as recorded: nobody sets it here
+    assert capsys.readouterr().err == ""
 
 
 @pytest.fixture(params=["group.db", "group.jsonl"])

@@ -81,7 +81,7 @@ class GivesUp(HighAvailability):
 
 
 def test_one_that_cannot_lead_is_told_and_the_others_go_on(recorded: Path, monkeypatch: pytest.MonkeyPatch):
-    there = {**registry.available(), ("gives_up", 1): GivesUp()}
+    there = {**registry.available(), ("gives_up", GivesUp.version): GivesUp()}
     monkeypatch.setattr(registry, "available", lambda: there)
     rows = run("compare", recorded, "--assignor", "gives_up", "--assignor", "high_availability")["rows"]
     assert "more than I can do" in rows[1]["runs"][0]["error"]

@@ -12,7 +12,8 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors.situation import Shares, Situation
+from assignors.shares import Shares
+from assignors.situation import Situation
 from events.decisions import AssignmentIssued, MemberExpired
 from events.facts import AssignmentObserved, MemberJoined, MemberLeft
 from events.log import open_log
