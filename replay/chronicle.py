@@ -6,13 +6,14 @@ Watches a `Refold` step by step; keeps what changed, never what stayed, so its s
 
     running   the owner was granted it, and nothing says that it does not run it
     starting  granted, but it first waits for a hold, or restores state it did not have
-    silent    its owner was not heard of any more, and the leader had not noticed yet
+    silent    its owner was not heard of for longer than its lease, or until the leader noticed that it had gone (`silence`)
     nobody    no owner
 """
 
 from __future__ import annotations
 
 import enum
+from collections.abc import Mapping
 
 import attrs
 
@@ -20,11 +21,12 @@ from assignors.load import weights
 from assignors.problem import AssignmentProblem, Movement, MovementState
 from assignors.racks import rack_of, traffic_cost
 from assignors.ranking import acceptable_lag, is_ready
-from events.decisions import AssignmentIssued, MemberExpired, Move
+from events.decisions import AssignmentIssued, Move
 from events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, Subtopology, TaskReady, TopologyDeclared
 from events.records import DecisionRecord, Record
 from events.tasks import Lag, LagSentinel, TaskId
 from replay.refold import Step
+from replay.silence import Silence, Silences
 from statemachine.state import GroupPhase, GroupState
 
 
@@ -171,7 +173,7 @@ class Chronicle:
         """Movements that go on while the task's owner gives it up and takes it again."""
         self._open: dict[TaskId, _Open] = {}
         self._last_owner: dict[TaskId, str] = {}
-        self._heard_ms: dict[str, int] = {}
+        self._silences = Silences()
         self._starting: dict[str, set[TaskId]] = {}
 
     def observe(self, step: Step, state: GroupState) -> None:
@@ -185,16 +187,17 @@ class Chronicle:
                 for move in decision.decision.moves:
                     if self._only in (None, move.task):
                         self._note_move(step, state, decision, decision.decision, move)
+        silences = self._silences.note(record, step.decisions, state)
+        self._cut({silence.member_id: silence for silence in silences if not silence.ended})
         # What is current in a group that something else leads, its leader says; between two of its rounds nothing is known to change.
         shadowing = state.phase is GroupPhase.SHADOWING
         if isinstance(event, AssignmentObserved) if shadowing else step.decisions or isinstance(event, MemberLeft | MemberJoined | TopologyDeclared):
-            self._note_owners(step, state)
+            self._note_owners(step, state, {silence.member_id: silence.from_ms for silence in silences if silence.ended})
         member_id = getattr(event, "member_id", None)
         member = None if member_id is None else state.members.get(member_id)
-        if member is not None and member.incarnation == getattr(event, "incarnation", None):
-            self._heard_ms[member.member_id] = record.append_ms
-            if isinstance(event, LagReported) and self._starting.get(member.member_id):
-                self._note_started(record, state, member.member_id)
+        is_current = member is not None and member.incarnation == getattr(event, "incarnation", None)
+        if is_current and isinstance(event, LagReported) and self._starting.get(event.member_id):
+            self._note_started(record, state, event.member_id)
 
     # Movements
 
@@ -291,8 +294,16 @@ class Chronicle:
 
     # Owners
 
-    def _note_owners(self, step: Step, state: GroupState) -> None:
-        fell_silent_ms = self._fell_silent(step)
+    def _cut(self, silences: Mapping[str, Silence]) -> None:
+        """What these members own was not run while they were silent, and goes on afterwards."""
+        for task, now in self._open.items() if silences else ():
+            silence = silences.get(now.member_id or "")
+            if silence is not None:
+                self._close(task, silence.to_ms, silence.from_ms)
+                self._open[task] = attrs.evolve(now, from_ms=max(now.from_ms, silence.to_ms))
+
+    def _note_owners(self, step: Step, state: GroupState, fell_silent_ms: Mapping[str, int]) -> None:
+        """`fell_silent_ms`: wall time of the last word of members whose end this step tells."""
         tasks = state.tasks() if self._only is None else dict.fromkeys([self._only] if state.has_task(self._only) else [])
         for task in tasks:
             owner = state.owner.get(task)
@@ -306,19 +317,7 @@ class Chronicle:
             self._close(task, step.record.append_ms)
             del self._open[task]
 
-    def _fell_silent(self, step: Step) -> dict[str, int]:
-        """Member -> wall time of its last word, for those whose end this step tells."""
-        found: dict[str, int] = {}
-        for decision in step.decisions:
-            if isinstance(decision.decision, MemberExpired) and decision.decision.cause != "revocation_timeout":
-                member_id = decision.decision.member_id
-                found[member_id] = self._heard_ms.pop(member_id, step.record.append_ms)
-        if isinstance(step.record.event, AssignmentObserved):
-            for ended in step.record.event.ended:
-                found[ended.member_id] = min(ended.ended_ms, step.record.append_ms)
-        return found
-
-    def _change_owner(self, step: Step, state: GroupState, task: TaskId, owner: str | None, fell_silent_ms: dict[str, int]) -> None:
+    def _change_owner(self, step: Step, state: GroupState, task: TaskId, owner: str | None, fell_silent_ms: Mapping[str, int]) -> None:
         record = step.record
         before = self._open.get(task)
         if before is not None:

@@ -7,7 +7,8 @@ that went to another worker is no longer told here.
 from __future__ import annotations
 
 import logging
-from collections.abc import Callable, Iterable, Iterator
+from collections import Counter as Tasks
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from prometheus_client import CollectorRegistry, Counter, Histogram, generate_latest
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
@@ -16,6 +17,7 @@ from prometheus_client.registry import Collector
 from equipoise.group_settings import setting_text, settings_of
 from events.records import DecisionRecord, Record
 from replay.show import task_rows
+from replay.silence import Silences
 from statemachine.machine import GroupMachine
 from statemachine.partition import GroupLead
 from statemachine.state import GroupState
@@ -39,23 +41,45 @@ class Counts:
         self.checkpoints = Counter("equipoise_checkpoints", "Checkpoints stored.", registry=registry)
         self.rejected = Counter("equipoise_rejected_records", "Records that belong to no group, put into the rejected topic.", registry=registry)
         self.unavailable = Counter(
-            "equipoise_unavailable_task_seconds", "Task-seconds in which nobody owned a task, by the broker's clock.", ["group"], registry=registry
+            "equipoise_unavailable_task_seconds",
+            "Task-seconds in which nobody owned a task, or its owner was silent, by the broker's clock.",
+            ["group"],
+            registry=registry,
         )
         self._unowned: dict[str, tuple[int, int]] = {}
         """Group -> when its last live fact was appended, and how many tasks nobody owned then."""
+        self._silences: dict[str, Silences] = {}
+        self._owned: dict[str, Tasks[str]] = {}
+        """Group -> member -> tasks that it owned behind the last fact that caused decisions."""
 
     def folded(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState, *, live: bool) -> None:
         """One fact, what it caused, and the group's state behind it."""
         self.facts.labels(record.event.__class__.__name__, "false" if live else "true").inc()
+        decisions = list(decisions)
+        silent_ms = self._silent_task_ms(record, decisions, state)
         if live:
             for decision in decisions:
                 self.decisions.labels(decision.decision.__class__.__name__).inc()
+            self.unavailable.labels(record.group).inc(silent_ms / 1_000)
             self._count_unavailable(record, state)
 
     def forget(self, groups: Iterable[str]) -> None:
         """They are led elsewhere from now on: the time until they come back is not counted here."""
         for group in groups:
             self._unowned.pop(group, None)
+            self._silences.pop(group, None)
+            self._owned.pop(group, None)
+
+    def _silent_task_ms(self, record: Record, decisions: Sequence[DecisionRecord], state: GroupState) -> int:
+        """Of silences that end here: their lengths, each as often as its member owned tasks. Known only afterwards, so counted all at once."""
+        owned = self._owned.get(record.group)
+        if owned is None:
+            owned = self._owned[record.group] = Tasks(state.owner.values())
+        found = self._silences.setdefault(record.group, Silences()).note(record, decisions, state)
+        task_ms = sum((each.to_ms - each.from_ms) * owned[each.member_id] for each in found)
+        if decisions:
+            self._owned[record.group] = Tasks(state.owner.values())
+        return task_ms
 
     def _count_unavailable(self, record: Record, state: GroupState) -> None:
         since_ms, unowned = self._unowned.get(record.group, (record.append_ms, 0))

@@ -4,19 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
 
 from equipoise.member import TaskContext
 from equipoise.member.origin import Origin
 from events.decisions import MemberExpired
+from events.log import open_log
+from events.log.kafka.connection import Connection
+from events.log.kafka.opening import reader
 from events.tasks import TaskId
+from replay.timeline import build_timeline
 from tests.live.brokers import Brokers
 from tests.live.leader import leading
 from tests.live.test_member import PARTITIONS, SHORT, Application
 from tests.live.test_restorer import producing, until
+
+AROUND_MS = 4_000
 
 
 async def test_a_fenced_task_begins_anew_while_it_is_granted(bootstrap: str, prefix: str, tmp_path: Path) -> None:
@@ -130,6 +139,7 @@ async def test_a_broker_that_is_away_costs_the_lease_and_nothing_else(tmp_path: 
             await application.until_counted(exactly=True)
             incarnation = member.incarnation
             brokers.kill(0)
+            killed_ms = time.time() * 1_000
             await until(lambda: member.running == {})
             await until(lambda: len(revoked) == PARTITIONS)
             await asyncio.sleep((SHORT["session_timeout_ms"] - SHORT["lease_margin_ms"]) / 1_000)
@@ -139,6 +149,29 @@ async def test_a_broker_that_is_away_costs_the_lease_and_nothing_else(tmp_path: 
             await application.order(60)
             await application.until_counted(exactly=True)
             assert {each.cause for each in leader.decided(MemberExpired)} <= {"proven_dead", "session_timeout"}
+        await check_silence(application, killed_ms)
+
+
+async def check_silence(application: Application, killed_ms: float) -> None:
+    """What the timeline says that each task stood still is the gap between its outputs, to within two heartbeats and the time to process an order."""
+    outputs: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
+    for partition in outputs:
+        async with reader(Connection(bootstrap=application.bootstrap), isolation_level="read_committed") as consumer:
+            place = TopicPartition(application.counts, partition)
+            consumer.assign([place])
+            await consumer.seek_to_beginning(place)
+            end = (await consumer.end_offsets([place]))[place]
+            while await consumer.position(place) < end:
+                outputs[partition] += [each.timestamp for each in (await consumer.getmany(timeout_ms=500)).get(place, ())]
+    with open_log(f"kafka://{application.bootstrap}/{application.prefix}") as log:
+        timeline = await asyncio.to_thread(lambda: build_timeline(log.read(group=application.prefix)))
+    stopped = timeline.stopped(int(killed_ms) - 5_000, timeline.to_ms + 1)
+    gaps = {partition: max(later - earlier for earlier, later in pairwise(sorted(times))) for partition, times in outputs.items()}
+    assert {task.partition for task in stopped} == set(gaps)
+    for task, stretches in stopped.items():
+        told_ms = sum(to_ms - from_ms for from_ms, to_ms in stretches)
+        assert told_ms == pytest.approx(gaps[task.partition], abs=AROUND_MS), (task, stretches, gaps)
+        assert told_ms > SHORT["session_timeout_ms"]
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])

@@ -1,0 +1,63 @@
+"""When members were silent: what the log says of time in which a member could not run the tasks that it owned.
+
+A member runs a task only while its lease is fresh, and its lease is dated from the sending of its last fact that the broker appended
+(docs/protocol.md#m4). So two things in a log show silence:
+
+- An incarnation expires. It was silent from its last fact on. (It may have run a little longer: nobody can know.)
+- Two facts of one incarnation are further apart than its lease. Its lease had ended in between, whatever it said later: facts that waited in a
+  producer while the brokers were away are appended when they are back. It was silent from the first to the second.
+
+Time is the log's own append time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import attrs
+
+from events.decisions import MemberExpired
+from events.facts import AssignmentObserved
+from events.records import DecisionRecord, Record
+from statemachine.state import GroupPhase, GroupState
+
+
+@attrs.frozen
+class Silence:
+    """`member_id` was silent over [`from_ms`, `to_ms`). `ended`: with the second, its incarnation is over."""
+
+    member_id: str
+    from_ms: int
+    to_ms: int
+    ended: bool
+
+
+class Silences:
+    """Finds the silences of one group, step by step. Costs no time in the group's size."""
+
+    def __init__(self) -> None:
+        self._heard: dict[str, tuple[int, int]] = {}
+        """Member -> (incarnation, append time of its last fact in ms)."""
+
+    def note(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState) -> list[Silence]:
+        """The silences that this step shows to be over. `state`: behind the step."""
+        event = record.event
+        found = []
+        for decision in decisions:
+            ended = decision.decision
+            if isinstance(ended, MemberExpired):
+                incarnation, heard_ms = self._heard.pop(ended.member_id, (ended.incarnation, record.append_ms))
+                if ended.cause != "revocation_timeout" and incarnation == ended.incarnation:
+                    found.append(Silence(ended.member_id, heard_ms, record.append_ms, ended=True))
+        if isinstance(event, AssignmentObserved):
+            found += [Silence(each.member_id, min(each.ended_ms, record.append_ms), record.append_ms, ended=True) for each in event.ended]
+        member_id = getattr(event, "member_id", None)
+        member = None if member_id is None else state.members.get(member_id)
+        if member is not None and member.incarnation == getattr(event, "incarnation", None):
+            incarnation, heard_ms = self._heard.get(member.member_id, (member.incarnation, record.append_ms))
+            lease_ms = member.session_timeout_ms - member.lease_margin_ms
+            leads = state.phase is not GroupPhase.SHADOWING  # members of something else hold no lease
+            if leads and incarnation == member.incarnation and record.append_ms - heard_ms > lease_ms:
+                found.append(Silence(member.member_id, heard_ms, record.append_ms, ended=False))
+            self._heard[member.member_id] = member.incarnation, record.append_ms
+        return found

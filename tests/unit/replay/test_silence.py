@@ -1,0 +1,90 @@
+"""Time in which leases had ended counts as silence, in the timeline, the metric and `explain` alike."""
+
+from __future__ import annotations
+
+import pytest
+
+from equipoise.worker.metrics import Counts
+from events.tasks import TaskId
+from replay.chronicle import Condition
+from replay.explain import explain
+from replay.timeline import build_timeline
+from statemachine.machine import GroupMachine
+from tests.groups import HEARTBEAT_MS, MARGIN_MS, SESSION_MS, Group, joined
+
+TASKS = 6
+AWAY_MS = 42_000
+LEASE_MS = SESSION_MS - MARGIN_MS
+
+
+def running_group() -> Group:
+    group = Group().starts("m1", stateless=TASKS)
+    group.cycle()
+    group.cycle()
+    return group
+
+
+def measured_s(group: Group) -> float:
+    """What the metric of a worker that folded it all live says."""
+    counts, machine = Counts(), GroupMachine()
+    for record in group.records:
+        decisions = machine.step(record)
+        if record.group:
+            counts.folded(record, decisions, machine.state, live=True)
+    return counts.registry.get_sample_value("equipoise_unavailable_task_seconds_total", {"group": "orders"}) or 0.0
+
+
+def silences(group: Group) -> list[tuple[TaskId, int, int]]:
+    found = [each for each in build_timeline(group.records).intervals if each.condition is Condition.SILENT]
+    return [(each.task, each.from_ms, each.to_ms) for each in found]
+
+
+def test_brokers_that_were_away_for_longer_than_the_lease_are_silence() -> None:
+    """The report that waited in its producer comes first when they are back, and then the member joins again, as its lease had ended."""
+    group = running_group()
+    heard_ms = group.append_ms
+    group.members["m1"].reports(after_ms=AWAY_MS)
+    back_ms = group.append_ms
+    group.fact(joined("m1", 2, ended_incarnation=1), after_ms=300)
+    rejoined_ms = group.append_ms
+    expected = [(TaskId(1, partition), heard_ms, rejoined_ms) for partition in range(TASKS)]
+    joined_up = {task: (min(a for each, a, _ in silences(group) if each == task), back_ms + 300) for task, _, _ in silences(group)}
+    assert [(task, *span) for task, span in sorted(joined_up.items())] == expected
+    spent_ms = sum(to_ms - from_ms for _, from_ms, to_ms in silences(group))
+    assert spent_ms == TASKS * (AWAY_MS + 300)
+    assert measured_s(group) == pytest.approx(spent_ms / 1_000)
+    (interval,) = [each for each in explain(group.records, TaskId(1, 0)).stopped if each.to_ms == back_ms]
+    assert (interval.condition, interval.from_ms) == (Condition.SILENT, heard_ms)
+
+
+def test_member_that_died_is_silent_from_its_last_fact_until_it_is_out() -> None:
+    group = running_group()
+    heard_ms = group.append_ms
+    del group.members["m1"]
+    while "m1" in group.state.members:
+        group.tick()
+    assert {(from_ms, to_ms) for _, from_ms, to_ms in silences(group)} == {(heard_ms, group.append_ms)}
+    out_s = measured_s(group)
+    assert out_s == pytest.approx(TASKS * (group.append_ms - heard_ms) / 1_000)
+    group.tick()
+    assert measured_s(group) == pytest.approx(out_s + TASKS * 1.0), "and then nobody owns its tasks"
+
+
+@pytest.mark.parametrize("away_ms", [HEARTBEAT_MS, LEASE_MS])
+def test_member_within_its_lease_is_not_silent(away_ms: int) -> None:
+    group = running_group()
+    group.members["m1"].reports(after_ms=away_ms)
+    assert silences(group) == []
+    assert measured_s(group) == 0.0
+
+
+def test_silence_that_ends_under_another_worker_is_counted_by_that_one() -> None:
+    group = running_group()
+    heard_ms = group.append_ms
+    group.members["m1"].reports(after_ms=AWAY_MS)
+    counts, machine = Counts(), GroupMachine()
+    for record in group.records:
+        decisions = machine.step(record)
+        if record.group:
+            counts.folded(record, decisions, machine.state, live=record.append_ms > heard_ms)
+    assert counts.registry.get_sample_value("equipoise_unavailable_task_seconds_total", {"group": "orders"}) == pytest.approx(TASKS * AWAY_MS / 1_000)
