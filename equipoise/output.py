@@ -14,19 +14,17 @@ import json
 import os
 import secrets
 import shutil
-import signal
 import stat
 import tempfile
-import threading
 from collections.abc import Iterator
 from pathlib import Path
-from types import FrameType
 from urllib.parse import quote
 
 from events.errors import EquipoiseError, InputError, StorageError
 from events.log import Log, is_archive_location, open_log
 from events.log.parquet.files import MARK, foreign_files
 from events.log.storage import cannot_write
+from replay.interrupts import undisturbed
 
 _SQLITE_SIDES = ("-wal", "-shm", "-journal")
 _LOOKED_AT_BYTES = 4_096
@@ -321,26 +319,3 @@ def _exchange(part: Path, place: Path, before: Path) -> None:
     except OSError:
         os.rename(before, place)
         raise
-
-
-@contextlib.contextmanager
-def undisturbed() -> Iterator[None]:
-    """SIGINT and SIGTERM wait until the block is done. In other threads than the main one, which signals do not interrupt: nothing."""
-    if threading.current_thread() is not threading.main_thread():
-        yield
-        return
-    came: list[tuple[int, FrameType | None]] = []
-    before = {each: signal.getsignal(each) for each in (signal.SIGINT, signal.SIGTERM)}
-    for each, handler in before.items():
-        if callable(handler):
-            signal.signal(each, lambda number, frame: came.append((number, frame)))
-    try:
-        yield
-    finally:
-        for each, handler in before.items():
-            if callable(handler):
-                signal.signal(each, handler)
-        for number, frame in came[:1]:
-            handler = before[signal.Signals(number)]
-            assert callable(handler), "only signals with a handler of Python's are caught"
-            handler(number, frame)

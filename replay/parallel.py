@@ -15,6 +15,7 @@ from types import FrameType
 from typing import Any, TypeVar
 
 from events.errors import EquipoiseError
+from replay.interrupts import undisturbed
 
 T = TypeVar("T")
 R = TypeVar("R")
@@ -73,11 +74,13 @@ def _first(waiting: Iterator[T], count: int) -> Iterator[T]:
 def _started(function: Callable[[T], R]) -> tuple[Connection, BaseProcess]:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=_serve, args=(function, theirs), daemon=True)
-    before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)  # until the process has handlers of its own
-    try:
-        process.start()
-    finally:
-        signal.pthread_sigmask(signal.SIG_SETMASK, before)
+    # The handlers wait, because Python drops what is raised in its hooks around a fork. The mask is for the process: until it has its own handlers.
+    with undisturbed():
+        before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
+        try:
+            process.start()
+        finally:
+            signal.pthread_sigmask(signal.SIG_SETMASK, before)
     theirs.close()
     return ours, process
 

@@ -14,10 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from equipoise.cli import main
-from equipoise.output import Kind, check_files, file_name, new_log, new_tables, rewrite_file, same_place, undisturbed, write_file
+from equipoise.output import Kind, check_files, file_name, new_log, new_tables, rewrite_file, same_place, write_file
 from events.errors import InputError, StorageError
 from events.facts import LogOpened
 from events.log import open_log
+from replay.interrupts import undisturbed
 from tests.unit.replay.lived import lived, write
 
 PAGE = '<!doctype html>\n<meta name="generator" content="equipoise">\n'
