@@ -9,10 +9,10 @@ The option `cross_topic` deals all topics together, so that counts and lags are 
 itself, as the KIP says: ten topics of one partition each go to one member.
 
 What differs from the KIP, because a group that runs must not be dealt anew at every question: what is even stays as it is, whatever lags do in the
-meantime. A topic is dealt anew when a partition has no owner that may keep it, or when counts differ by two; with `cross_topic` all topics are, and
-also when that is so of the whole of members that subscribe to the same. While partitions of it are being handed over, only those that need an owner
-are dealt, beside the others; the rest waits until that is done. And a partition that changes its owner is revoked first and granted when its owner
-has let go; the KIP's consumers all stop.
+meantime. A topic is dealt anew when a partition has no owner that may keep it, when counts differ by two, or when an operator asks for a new deal
+(`AssignmentProblem.anew`); with `cross_topic` all topics are, and also when counts differ by two in the whole of members that subscribe to the same.
+While partitions of it are being handed over, only those that need an owner are dealt, beside the others; the rest waits until that is done. And a
+partition that changes its owner is revoked first and granted when its owner has let go; the KIP's consumers all stop.
 
 Racks, which the KIP does not know, come last: with `rack_aware_strategy` the same hands are given so that the least is read across racks
 (`near_hands`). Counts are what they would be without; so are lags, but for partitions that stand for each other, of equal lag or within
@@ -39,7 +39,8 @@ from events.knobs import Knobs
 from events.tasks import TaskId
 
 CROSS_TOPIC = "cross_topic"
-DEAL_ANEW = "deal_anew"
+AUTO_OFFSET_RESET = "auto_offset_reset"
+OFFSET_RESETS = ("earliest", "latest")
 RACK_LAG_TOLERANCE = "rack_lag_tolerance"
 
 
@@ -60,22 +61,23 @@ def partition_lag(*, beginning: int | None, end: int | None, committed: int | No
 class Ways:
     """The options of `lag_aware`.
 
-    `cross_topic`, `deal_anew`: see above. `rack_lag_tolerance`: partitions of a topic whose lags differ by no more records may stand for each other
-    where racks make a difference.
+    `cross_topic`: see above. `rack_lag_tolerance`: partitions of a topic whose lags differ by no more records may stand for each other where racks
+    make a difference. `auto_offset_reset`: where the members begin to read a partition of which the group has committed nothing; for whoever observes
+    the lags.
     """
 
     cross_topic: bool = False
-    deal_anew: bool = False
     rack_lag_tolerance: int = 0
+    auto_offset_reset: str = OFFSET_RESETS[0]
 
     @classmethod
     def of(cls, knobs: Knobs) -> Ways:
         """Raises FieldError for one that is unsound, and for an option that is none of these."""
-        options.known_only(knobs, LagAware.name, (CROSS_TOPIC, DEAL_ANEW, RACK_LAG_TOLERANCE))
+        options.known_only(knobs, LagAware.name, (AUTO_OFFSET_RESET, CROSS_TOPIC, RACK_LAG_TOLERANCE))
         return cls(
             cross_topic=options.flag(knobs, CROSS_TOPIC),
-            deal_anew=options.flag(knobs, DEAL_ANEW),
             rack_lag_tolerance=options.whole(knobs, RACK_LAG_TOLERANCE, 0),
+            auto_offset_reset=auto_offset_reset(knobs),
         )
 
 
@@ -89,6 +91,7 @@ class LagAware:
     name = "lag_aware"
     version = 1
     solver = SOLVER
+    deals_by_lag = True
     guarantees = frozenset({Guarantee.ALWAYS_OWNED, Guarantee.COPIES_CAPPED, Guarantee.CONVERGES})
 
     def assign(self, problem: AssignmentProblem) -> Plan:
@@ -102,6 +105,11 @@ class LagAware:
         return _plan(situation, topics, {**heading, **dealt.owner}, dealt)
 
 
+def auto_offset_reset(knobs: Knobs) -> str:
+    """Where the members of a group begin that has committed nothing, as its option says; whichever assignor it has."""
+    return options.one_of(knobs, AUTO_OFFSET_RESET, OFFSET_RESETS)
+
+
 def task_lags(situation: Situation) -> dict[TaskId, int]:
     """Task -> records of its source that are still to be read; what is not known counts 0."""
     return {task.id: task.lag or 0 for task in situation.tasks.values()}
@@ -113,7 +121,7 @@ def task_lags(situation: Situation) -> dict[TaskId, int]:
 def _deal_each(situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], ways: Ways) -> Dealt:
     dealt: list[Dealt] = []
     for topic in topics:
-        even = topic.is_even(heading) and not ways.deal_anew
+        even = topic.is_even(heading) and not situation.anew
         if any(task in settled for task in topic.lags):
             staying = _staying([topic], heading)
             dealt.append(_left(situation, [topic]) if even else Dealt(hand_out(topic, staying, loads_of([topic], staying))))
@@ -130,7 +138,7 @@ def _deal_each(situation: Situation, topics: Sequence[Topic], heading: Mapping[T
 
 
 def _deal_all(situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], ways: Ways) -> Dealt:
-    even = not ways.deal_anew and all(topic.is_even(heading) for topic in topics) and _is_even_in_the_whole(topics, heading)
+    even = not situation.anew and all(topic.is_even(heading) for topic in topics) and _is_even_in_the_whole(topics, heading)
     if settled:
         return _left(situation, topics) if even else Dealt(fill_all(topics, _staying(topics, heading)))
     return _nearer(situation, topics, ways) if even else deal_all(situation, topics, ways.rack_lag_tolerance)

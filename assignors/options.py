@@ -23,6 +23,14 @@ def flag(knobs: Knobs, name: str) -> bool:
     return value
 
 
+def one_of(knobs: Knobs, name: str, values: tuple[str, ...]) -> str:
+    """One of `values`, the first if it is not there. Raises FieldError for anything else."""
+    value = knobs.options.get(name, values[0])
+    if value not in values:
+        raise FieldError(f"config.options.{name}", f"{value!r} is not one of {', '.join(values)}")
+    return str(value)
+
+
 def whole(knobs: Knobs, name: str, default: int) -> int:
     """A whole number >= 0. Raises FieldError for anything else."""
     value = knobs.options.get(name, default)

@@ -170,6 +170,8 @@ class AssignmentProblem:
     follow_up: bool = False
     """It is asked again because of what was decided (a hand-over is done, a slot came free, time is up), and nothing new has come from outside."""
     memory: Memory = attrs.field(factory=dict)
+    anew: bool = False
+    """An operator asks for a new deal: what is even need not stay as it is. For assignors that deal (`deals_by_lag`)."""
 
 
 @attrs.frozen(kw_only=True)
@@ -348,6 +350,12 @@ class Assignor(Protocol):
         """Raises InputError on a problem it cannot take, never anything else but for a defect."""
 
 
+def deals_by_lag(assignor: Assignor) -> bool:
+    """Whether it deals tasks by the lags of their sources (`Task.lag`), as it says by an attribute of this name. Then the leader has the lags
+    observed, waits for them before the first round (PROTOCOL D2), and takes requests for a new deal (PROTOCOL D11)."""
+    return bool(getattr(assignor, "deals_by_lag", False))
+
+
 def check_knobs(assignor: Assignor, knobs: Knobs) -> None:
     """Asks the assignor about an empty group. Raises InputError when it cannot take these knobs, whatever the group."""
     assignor.assign(AssignmentProblem(tasks=(), members=(), knobs=knobs))
@@ -374,6 +382,10 @@ class WrappedAssignor:
     @property
     def guarantees(self) -> frozenset[Guarantee]:
         return self.wrapped.guarantees
+
+    @property
+    def deals_by_lag(self) -> bool:
+        return deals_by_lag(self.wrapped)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         return self.wrapped.assign(problem)

@@ -78,6 +78,7 @@ class Situation:
         self._announced = announced
         self.behaviour = behaviour
         self.knobs = problem.knobs
+        self.anew = problem.anew
         self.tasks: dict[TaskId, Task] = {task.id: task for task in sorted(problem.tasks, key=attrgetter("id"))}
         self.members: dict[str, Member] = {member.id: member for member in sorted(problem.members, key=attrgetter("id"))}
         _check(problem, self.tasks, self.members)

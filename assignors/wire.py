@@ -12,10 +12,11 @@ Only `tasks` and `members` are required, in each task `id` and `stateful`, in ea
 may also have `warmup`, `ready`, `readiness` (what `ready` is worth; left out: "word_or_lag"), `ready_lag_records` (a limit of its own), `home`,
 `subtopologies` (those of its topology with their number of partitions, ``{"0": 6}``; left out: it can run every task), `drained`, `reported` and
 `restore_records_per_s`, the problem `in_flight` (objects like the plan's movements), `blocked` (pairs [task, member]), `now_ms`, `revocations` and
-`memory` (what the last plan said there) and `follow_up`, a task `written_records_per_s`, `lost_since_ms` and `guest`.
+`memory` (what the last plan said there), `follow_up` and `anew`, a task `written_records_per_s`, `lost_since_ms` and `guest`.
 
 A group of plain consumers has partitions of topics for tasks: then each task has a name, `topic` and `partition`, and the `lag` of the group on it (a
-number of records; "unknown", or left out, counts as 0), and a member may say to which `topics` it subscribes (left out: to all); see `topics`::
+number of records; "unknown", or left out, counts as 0) or the offsets that say it: `end`, and `committed` or, where the group has committed nothing,
+`beginning` and the option `auto_offset_reset`. A member may say to which `topics` it subscribes (left out: to all); see `topics`::
 
     {"assignor": "lag_aware", "config": {"options": {"cross_topic": true}},
      "tasks": [{"id": "t0-0", "topic": "t0", "partition": 0, "lag": 753}], "members": [{"id": "c1", "topics": ["t0"]}]}
@@ -33,6 +34,7 @@ import attrs
 
 from assignors import json_fields as read
 from assignors import registry
+from assignors.lag_aware import auto_offset_reset, partition_lag
 from assignors.plan_json import plan_json
 from assignors.problem import AssignmentProblem, Member, Memory, Movement, MovementState, Partition, Revocations, Task, TaskLoad
 from assignors.topics import PLAIN, Naming, TopicTask, naming_of
@@ -73,8 +75,8 @@ def problem_of(line: str | bytes) -> tuple[str, int | None, AssignmentProblem]:
 
 def _question(line: str | bytes) -> tuple[str, int | None, AssignmentProblem, Naming]:
     """The same, and what its tasks are called."""
-    optional = ("assignor", "version", "config", "in_flight", "blocked", "now_ms", "revocations", "memory", "follow_up")
-    fields = read.JsonObject("$", read.parsed(line), required=("tasks", "members"), optional=optional)
+    allowed = ("assignor", "version", "config", "in_flight", "blocked", "now_ms", "revocations", "memory", "follow_up", "anew")
+    fields = read.JsonObject("$", read.parsed(line), required=("tasks", "members"), optional=allowed)
     name = fields.get("assignor", read.text, DEFAULT_ASSIGNOR)
     version = fields.get("version", read.whole, None)
     if version is None and name not in {known for known, _ in registry.available()}:
@@ -82,7 +84,7 @@ def _question(line: str | bytes) -> tuple[str, int | None, AssignmentProblem, Na
     if version is not None and (name, version) not in registry.available():
         fields.refuse("version", f"{name} has no version {version} here; leave it out for the highest")
     knobs = _knobs("$.config", fields.content.get("config", {}))
-    tasks, naming = _topic_tasks(fields) if _names_topics(fields) else _plain_tasks(fields)
+    tasks, naming = _topic_tasks(fields, knobs) if _names_topics(fields) else _plain_tasks(fields)
     known = _Known(tasks, naming)
     members = fields.each("members", lambda path, value: _member(path, value, known))
     read.unique("$.members", [member.id for member in members])
@@ -101,6 +103,7 @@ def _question(line: str | bytes) -> tuple[str, int | None, AssignmentProblem, Na
         revocations=fields.get("revocations", _revocations, Revocations()),
         follow_up=fields.get("follow_up", read.flag, False),
         memory=fields.get("memory", lambda path, value: _memory(path, value, known), {}),
+        anew=fields.get("anew", read.flag, False),
     )
     return name, version, problem, naming
 
@@ -233,9 +236,10 @@ def _names_topics(fields: read.JsonObject) -> bool:
     return says("tasks", "topic") or says("members", "topics")
 
 
-def _topic_tasks(fields: read.JsonObject) -> tuple[tuple[Task, ...], Naming]:
+def _topic_tasks(fields: read.JsonObject, knobs: Knobs) -> tuple[tuple[Task, ...], Naming]:
     """Partitions of topics as tasks without state, and how they are called."""
-    found = fields.each("tasks", _topic_task)
+    reset = auto_offset_reset(knobs)
+    found = fields.each("tasks", lambda path, value: _topic_task(path, value, reset))
     read.unique("$.tasks", [task.id for task in found])
     place: dict[tuple[str, int], int] = {}
     for index, task in enumerate(found):
@@ -257,8 +261,11 @@ def _topic_tasks(fields: read.JsonObject) -> tuple[tuple[Task, ...], Naming]:
     )
 
 
-def _topic_task(path: str, value: object) -> TopicTask:
-    fields = read.JsonObject(path, value, required=("id", "topic", "partition"), optional=("lag", "racks", "weight"))
+_OFFSETS = ("beginning", "end", "committed")
+
+
+def _topic_task(path: str, value: object, auto_offset_reset: str) -> TopicTask:
+    fields = read.JsonObject(path, value, required=("id", "topic", "partition"), optional=("lag", *_OFFSETS, "racks", "weight"))
     partition = fields.get("partition", read.whole, 0)
     if partition > MOST_TASK_NUMBER:
         fields.refuse("partition", f"{partition} is more than {MOST_TASK_NUMBER}")
@@ -267,10 +274,22 @@ def _topic_task(path: str, value: object) -> TopicTask:
         id=fields.get("id", read.text, ""),
         topic=topic,
         partition=partition,
-        lag=fields.get("lag", _source_lag, None),
+        lag=_lag_of_offsets(fields, auto_offset_reset) if fields.content.keys() & set(_OFFSETS) else fields.get("lag", _source_lag, None),
         racks=_racks(fields),
         weight=fields.get("weight", _weight, 1),
     )
+
+
+def _lag_of_offsets(fields: read.JsonObject, auto_offset_reset: str) -> int:
+    """KIP-169 "Lag", from what brokers say."""
+    if "lag" in fields.content:
+        fields.refuse("lag", f"is said by {', '.join(_OFFSETS)} too; leave one of the two out")
+    if "end" not in fields.content:
+        fields.refuse("end", "is missing; the lag is the records up to it")
+    beginning, end, committed = (None if fields.content.get(name) is None else fields.get(name, read.whole, 0) for name in _OFFSETS)
+    if committed is None and auto_offset_reset != "latest" and beginning is None:
+        fields.refuse("beginning", 'is missing; nothing is committed, and config.options.auto_offset_reset does not say "latest"')
+    return partition_lag(beginning=beginning, end=end, committed=committed, auto_offset_reset=auto_offset_reset)
 
 
 def _source_lag(path: str, value: object) -> int | None:

@@ -12,7 +12,7 @@ from assignors import registry
 from assignors.problem import check_knobs
 from events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, Move
 from events.errors import InputError
-from events.facts import GroupConfigured
+from events.facts import DealRequested, GroupConfigured
 from events.knobs import Knobs
 from events.records import Record
 from statemachine.machine import GroupMachine
@@ -33,7 +33,7 @@ class Change:
 
 @attrs.frozen(kw_only=True)
 class Preview:
-    """What the group would decide at once if the configuration were appended now.
+    """What the group would decide at once if a fact were appended now.
 
     `rejection`: why it would be rejected; None: it would not. `moves`: what the first round would begin. `planned_movements`: movements until the new
     target is reached, in tasks; None: the evaluation would not change.
@@ -116,15 +116,15 @@ def setting_text(value: Any) -> str:
     return str(value).lower() if isinstance(value, bool) else str(value)
 
 
-def preview(machine: GroupMachine, config: GroupConfigured) -> Preview:
-    """What the machine would decide if `config` were the next fact, at once. The machine itself stays as it is."""
+def preview(machine: GroupMachine, fact: GroupConfigured | DealRequested) -> Preview:
+    """What the machine would decide if `fact` were the next one, at once. The machine itself stays as it is."""
     state = machine.state
     copy = GroupMachine.restore(machine.snapshot())
-    decisions = [each.decision for each in copy.step(Record(state.group, state.last_offset + 1, state.last_append_ms or 0, config))]
+    decisions = [each.decision for each in copy.step(Record(state.group, state.last_offset + 1, state.last_append_ms or 0, fact))]
     rejected = next((each for each in decisions if isinstance(each, EventRejected)), None)
     evaluated = next((each for each in decisions if isinstance(each, BalanceEvaluated)), None)
     return Preview(
-        rejection=None if rejected is None else rejection_text(rejected, config),
+        rejection=None if rejected is None else rejection_text(rejected, fact),
         moves=tuple(move for each in decisions if isinstance(each, AssignmentIssued) for move in each.moves),
         planned_movements=None if evaluated is None else evaluated.planned_movements,
     )

@@ -3,19 +3,24 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from types import TracebackType
 from typing import Self
 
 from equipoise.live import LiveSettings
 from equipoise.worker.follower import Follower
+from events import codec
+from events.decisions import EventRejected
 from events.errors import InputError
-from events.facts import Fact
+from events.facts import Fact, ProbingTick
 from events.log.kafka.clients import start_client, stop_client
 from events.log.kafka.envelope import group_key, pack_fact, partition_of
 from events.log.kafka.opening import reaching
+from events.records import DecisionRecord, Record
 from replay.wording import groups_text
 from statemachine.machine import GroupMachine
 from statemachine.partition import Folded
+from statemachine.rejections import rejection_text
 from statemachine.state import GroupState
 
 LOOK_S = 0.5
@@ -70,3 +75,50 @@ class LiveGroup:
     async def is_answered(self) -> bool:
         """Whether a worker has published every decision that the group's facts cause; False: no worker is running, or it is behind."""
         return await self._follower.is_published()
+
+
+class AnsweredFact(LiveGroup):
+    """Appends one fact of an operator's, and finds the answer of a worker to it."""
+
+    def __init__(self, settings: LiveSettings, group: str) -> None:
+        super().__init__(settings, group, folded=self._note)
+        self.offset: int | None = None
+        """Of the fact that was appended; None: none was."""
+        self._said: Fact | None = None
+        self._is_folded = self._is_led = False
+        self._rejected: EventRejected | None = None
+
+    def _note(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+        if self.offset is None or record.group != self.group or record.offset < self.offset:
+            return
+        if record.offset == self.offset:
+            self._is_folded = True
+            self._rejected = next((each.decision for each in decisions if isinstance(each.decision, EventRejected)), None)
+        self._is_led = self._is_led or isinstance(record.event, ProbingTick) or (bool(decisions) and record.offset == self.offset)
+
+    async def say(self, fact: Fact) -> None:
+        """Appends the fact. Raises InputError for one that is too large."""
+        codec.encode(fact)
+        self.offset = await self.append(fact)
+        self._said = fact
+
+    async def look(self) -> bool:
+        """Whether a worker has answered. A group without members needs none: whoever leads it next finds the fact."""
+        state = await self.state()
+        if not self._is_folded or not await self.is_answered():
+            return False
+        state = await self.state()  # once more: the answer was read, and it may be another than this build gives
+        return self._is_led or not state.members
+
+    async def is_answered_within(self, timeout_s: float) -> bool:
+        """Looks until a worker has answered; False: none has for `timeout_s`."""
+        end_s = time.monotonic() + timeout_s
+        while not await self.look():
+            if time.monotonic() >= end_s:
+                return False
+            await self.until_next_look()
+        return True
+
+    def rejection(self) -> str | None:
+        """Why the fact was rejected, when `look` has found an answer; None: it was not."""
+        return None if self._rejected is None else rejection_text(self._rejected, self._said)

@@ -21,7 +21,7 @@ LAG_BYTES = 30
 _JOIN_BYTES = 30_000
 """A join without its lags: names and tags of the greatest length."""
 _NUMBER_BYTES = 15
-"""A partition and an offset or a weight, with headers."""
+"""A partition and an offset, a weight or a lag, with headers."""
 
 LagOrder = Callable[[tuple[TaskId, Lag]], Any]
 """Sorting key: which copies are told of first when not all fit."""
@@ -91,7 +91,7 @@ def observed_in_parts(observed: PartitionsObserved, most_bytes: int = MOST_EVENT
         yield PartitionsObserved(**piece)
 
 
-_OBSERVED = ("end_offsets", "racks", "weights")
+_OBSERVED = ("end_offsets", "racks", "weights", "source_lags")
 
 
 def _observed_bytes(name: str, topic: str, partition: int, value: Any) -> int:

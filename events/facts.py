@@ -88,7 +88,7 @@ class TopologyDeclared:
 
 @attrs.frozen(kw_only=True)
 class PartitionsObserved:
-    """End offsets, replica racks and weights of some partitions; what is not named stays as it was (PROTOCOL D6)."""
+    """End offsets, replica racks, weights and source lags of some partitions; what is not named stays as it was (PROTOCOL D6)."""
 
     end_offsets: dict[str, dict[int, int]] = attrs.field(
         factory=dict,
@@ -109,6 +109,12 @@ class PartitionsObserved:
     )
     """topic -> partition -> its traffic, in any unit that is the same for all partitions of the group; 1 where nobody said. A change is worth a
     round where racks count, so it is told when it has become another, not whenever it was measured."""
+    source_lags: dict[str, dict[int, int]] = attrs.field(
+        factory=dict,
+        converter=fields.sorted_mapping,
+        validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.integer())),
+    )
+    """topic -> partition -> records that the group has still to read (KIP-169 "Lag"), for groups whose assignor reads them."""
 
 
 @attrs.frozen(kw_only=True)
@@ -268,6 +274,11 @@ class LeaveRequested:
 
 
 @attrs.frozen(kw_only=True)
+class DealRequested:
+    """Somebody who is no member, an operator, asks for a new deal: partitions that are even by count need not stay where they are (PROTOCOL D11)."""
+
+
+@attrs.frozen(kw_only=True)
 class MemberLeft:
     """The member's own word that it has stopped everything; nobody else may say it."""
 
@@ -338,6 +349,7 @@ Fact = (
     | LeaveIntended
     | LeaveCancelled
     | LeaveRequested
+    | DealRequested
     | MemberLeft
     | ProbingTick
     | AssignmentObserved

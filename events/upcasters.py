@@ -38,6 +38,27 @@ class PartitionsObservedV1:
 
 
 @attrs.frozen(kw_only=True)
+class PartitionsObservedV2:
+    """PartitionsObserved before it told how far the group has read its sources (KIP-169)."""
+
+    end_offsets: dict[str, dict[int, int]] = attrs.field(
+        factory=dict,
+        converter=fields.sorted_mapping,
+        validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.integer())),
+    )
+    racks: dict[str, dict[int, tuple[str, ...]]] = attrs.field(
+        factory=dict,
+        converter=fields.sorted_mapping,
+        validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.tuple_of(fields.text()))),
+    )
+    weights: dict[str, dict[int, int]] = attrs.field(
+        factory=dict,
+        converter=fields.sorted_mapping,
+        validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.integer(0, 1_000_000))),
+    )
+
+
+@attrs.frozen(kw_only=True)
 class MemberJoinedV1:
     """MemberJoined before members told their tags (KIP-708) and the copies found on their disks."""
 
@@ -140,6 +161,11 @@ def _partitions_observed_2(wire: list[Any]) -> list[Any]:
     return [*wire, {}]
 
 
+def _partitions_observed_3(wire: list[Any]) -> list[Any]:
+    """No source lags, at the end."""
+    return [*wire, {}]
+
+
 def _member_joined_2(wire: list[Any]) -> list[Any]:
     """No tags, between `rack` and `session_timeout_ms`; no copies, at the end."""
     return [*wire[:4], {}, *wire[4:], {}]
@@ -162,6 +188,7 @@ def _checkpointed_2(wire: list[Any]) -> list[Any]:
 
 PAST_SHAPES: Mapping[tuple[int, int], type] = {
     (PARTITIONS_OBSERVED, 1): PartitionsObservedV1,
+    (PARTITIONS_OBSERVED, 2): PartitionsObservedV2,
     (MEMBER_JOINED, 1): MemberJoinedV1,
     (MEMBER_JOINED, 2): MemberJoinedV2,
     (MEMBER_JOINED, 3): MemberJoinedV3,
@@ -172,6 +199,7 @@ PAST_SHAPES: Mapping[tuple[int, int], type] = {
 
 STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (PARTITIONS_OBSERVED, 1): _partitions_observed_2,
+    (PARTITIONS_OBSERVED, 2): _partitions_observed_3,
     (MEMBER_JOINED, 1): _member_joined_2,
     (MEMBER_JOINED, 2): _member_joined_3,
     (MEMBER_JOINED, 3): _member_joined_4,

@@ -170,7 +170,8 @@ class TopologyChanged:
 
 @attrs.frozen(kw_only=True)
 class PartitionsPlaced:
-    """Racks and weights of some partitions were told; without end offsets, which are curves."""
+    """Racks, weights and source lags of some partitions were told; without end offsets, which are curves. How far sources are read is the leader's
+    doing, too, but nothing else tells of it."""
 
     at_ms: int
     observed: PartitionsObserved
@@ -307,7 +308,7 @@ class _Reading:
                     samples[-1] = (self.now_ms, end)
                 else:
                     samples.append((self.now_ms, end))
-        if event.racks or event.weights:
+        if event.racks or event.weights or event.source_lags:
             self.changes.append(PartitionsPlaced(at_ms=self.now_ms, observed=attrs.evolve(event, end_offsets={})))
 
     def _joined(self, event: MemberJoined) -> None:

@@ -263,6 +263,8 @@ class _Explaining:
             return "the group has no configuration yet"
         if state.phase is GroupPhase.GATHERING and state.gathering_until_ms is not None:
             left_ms = max(0, state.gathering_until_ms - state.now_ms)
+            if state.awaiting_lags:
+                return f"the group is new and waits another {span_text(left_ms)}, at most, until it is known how far behind its sources are"
             return f"the group is new and waits another {span_text(left_ms)} for more members (initial_delay_ms = {state.knobs.initial_delay_ms:,})"
         if not state.members:
             return "the group has no members"

@@ -107,6 +107,13 @@ class Books:
         self.now_ms = 0
         self.last_append_ms: int | None = None
         self.gathering_until_ms: int | None = None
+        self.awaiting_lags = False
+        """The initial delay is over, and the first round waits for lags (PROTOCOL D2)."""
+        self.told_lags: set[TaskId] = set()
+        self.observed_lags: set[tuple[str, int]] = set()
+        """Tasks and source partitions whose lags were said since the group began, whichever came last."""
+        self.deals_by_lag: Callable[[GroupConfigured], bool] = lambda config: False
+        """Asked about a configuration's assignor."""
         self.number = 0
         self.generation = 0
         self.accounts: dict[str, Account] = {}
@@ -224,6 +231,13 @@ class Books:
                     self.written_per_s[key] = min(((end - known[partition]) * 1_000 + took_ms - 1) // took_ms, INT64_MAX)
                     self.observed_ms[key] = self.now_ms
                 known[partition] = end
+        for topic, lags in event.source_lags.items():
+            self.observed_lags.update((topic, partition) for partition in lags)
+            self.told_lags = {task for task in self.told_lags if topic not in self._sources(task) or task.partition not in lags}
+
+    def _sources(self, task: TaskId) -> tuple[str, ...]:
+        part = self.part(task)
+        return () if part is None else part.source_topics
 
     def gathers(self, member_id: str) -> bool:
         """It is eager, and is still to give something up, or somebody else is for it: until then it is to get nothing."""
@@ -244,7 +258,7 @@ class Books:
         self._check_numbers(record, decisions)
         self._lay_silent_ghosts()
         if self.gathering_until_ms is not None and self.now_ms >= self.gathering_until_ms:
-            self.gathering_until_ms = None
+            self._initial_delay_over()
         answers = [record.decision for record in decisions]
         for answer in answers:
             if isinstance(answer, MemberExpired) and answer.cause in ("session_timeout", "revocation_timeout"):
@@ -253,8 +267,10 @@ class Books:
             self._renew(event)
         else:
             self._accepted(event, answers)
+        if self.awaiting_lags and not self._lacks_lags():
+            self.gathering_until_ms, self.awaiting_lags = None, False
         if not self.accounts:
-            self.gathering_until_ms = None
+            self.gathering_until_ms, self.awaiting_lags = None, False
             self.lost.clear()
         if not self.shadowing:
             self._answered(answers)
@@ -269,6 +285,28 @@ class Books:
         limits = (knobs.acceptable_recovery_lag, knobs.acceptable_recovery_ms) if follows else (None, None)
         if account.epoch and account.limits != limits:
             raise InvariantBroken(0, f"{account.member_id} (readiness {account.readiness}) was told the limits {account.limits}, not {limits}")
+
+    def _initial_delay_over(self) -> None:
+        """PROTOCOL D2: once more, and for three times as long, where lags are to be known and are not."""
+        assert self.config is not None, "somebody has joined"
+        assert self.gathering_until_ms is not None, "it was due"
+        if self.awaiting_lags or not self._lacks_lags():
+            self.gathering_until_ms, self.awaiting_lags = None, False
+        else:
+            self.gathering_until_ms += 3 * self.config.knobs.initial_delay_ms
+            self.awaiting_lags = True
+
+    def _lacks_lags(self) -> bool:
+        if self.config is None or not self.deals_by_lag(self.config):
+            return False
+        parts = () if self.topology_epoch is None else self.topologies[self.topology_epoch].values()
+        return not parts or any(
+            part.source_topics
+            and TaskId(part.subtopology, partition) not in self.told_lags
+            and any((topic, partition) not in self.observed_lags for topic in part.source_topics)
+            for part in parts
+            for partition in range(part.partitions)
+        )
 
     def _advance(self, append_ms: int) -> None:
         if self.last_append_ms is not None:
@@ -419,6 +457,7 @@ class Books:
         tasks = {TaskId(part.subtopology, partition) for part in event.subtopologies for partition in range(part.partitions)}
         self.idle = tasks.difference(*(account.active for account in self.accounts.values()))
         self.lost &= tasks
+        self.told_lags &= tasks
 
     def _joined(self, event: MemberJoined, answers: list[Any]) -> None:
         old = self.accounts.get(event.member_id)
@@ -440,6 +479,7 @@ class Books:
             self._out(old, hold_ms=0 if proven else old.session_timeout_ms, told_hold_ms=told[0].hold_ms if told else old.session_timeout_ms)
         elif not self.accounts and self.config is not None and self.config.knobs.initial_delay_ms:
             self.gathering_until_ms = self.now_ms + self.config.knobs.initial_delay_ms
+            self.told_lags, self.observed_lags = set(), set()
         self.accounts[event.member_id] = Account(
             member_id=event.member_id,
             incarnation=event.incarnation,
@@ -517,6 +557,7 @@ class Books:
                 account.lags.pop(task, None)
         account.ready = set(event.ready)
         if event.load is not None:
+            self.told_lags.update(task for task in event.load.behind if self.part(task) is not None)
             account.restore_records_per_s = min(int(event.load.restored_records_per_s), INT64_MAX) or account.restore_records_per_s
         if self.shadowing:
             return

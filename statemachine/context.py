@@ -13,6 +13,7 @@ from events.tasks import TaskId
 from statemachine.deadlines import NO_TASK, Deadlines, Timer
 from statemachine.state import (
     ASKED_MEMORY_MS,
+    MOST_INITIAL_DELAYS,
     Crashes,
     Ghost,
     GroupState,
@@ -31,6 +32,7 @@ CAUSES = (
     "expelled",
     "leave_intended",
     "leave_requested",
+    "deal_requested",
     "leave_cancelled",
     "leave_withdrawn",
     "overdue",
@@ -69,6 +71,8 @@ class Context:
         """A decision with a larger payload is emitted in parts (PROTOCOL L8)."""
         self.refusal_of = refusal_of
         """Code of what speaks against the assignor and the settings of a configuration; None: nothing."""
+        self.deals_by_lag = False
+        """The assignor that decides in this step does (`assignors.problem.deals_by_lag`)."""
         self.emitted: list[Decision] = []
         self.causes: set[str] = set()
         self.moves: dict[tuple[TaskId, int], Move] = {}
@@ -261,11 +265,33 @@ class Context:
         if not member.leaving:
             self.begin_drain(member, "leave_requested")
 
+    def initial_delay_over(self) -> None:
+        """The first round is due, but for lags that are to be known and are not: it is put off once (PROTOCOL D2)."""
+        state = self.state
+        if self.deals_by_lag and not state.awaiting_lags and not state.knows_source_lags():
+            assert state.gathering_until_ms is not None, "its timer was due"
+            state.awaiting_lags = True
+            state.gathering_until_ms += (MOST_INITIAL_DELAYS - 1) * state.knobs.initial_delay_ms
+            self.deadlines.watch(Timer.GATHERING)
+            return
+        self._begin_first_round()
+
+    def begin_if_lags_known(self) -> None:
+        """After each fact: what the first round waits for may be known now."""
+        if self.state.awaiting_lags and (not self.deals_by_lag or self.state.knows_source_lags()):
+            self._begin_first_round()
+
+    def _begin_first_round(self) -> None:
+        self.state.gathering_until_ms = None
+        self.state.awaiting_lags = False
+        self.causes.add("start")
+
     def rest_if_empty(self) -> None:
         """Nobody is left: nothing is under way, and no timer of a round runs (PROTOCOL L3: no ticks while a group is empty)."""
         state = self.state
         if not state.members:
             state.gathering_until_ms = None
+            state.awaiting_lags = False
             state.probing_deadline_ms = None
             state.scheduled_ms = None
             state.revocations = Revocations()

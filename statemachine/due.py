@@ -12,8 +12,7 @@ def deadline_passed(context: Context, timer: Timer, key: Key) -> None:
     state = context.state
     member_id, task = key
     if timer is Timer.GATHERING:
-        state.gathering_until_ms = None
-        context.causes.add("start")
+        context.initial_delay_over()
         return
     if timer is Timer.SCHEDULED:
         state.scheduled_ms = None

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from assignors import registry
-from assignors.problem import Guarantee, MovementState
+from assignors.problem import Guarantee, MovementState, deals_by_lag
 from events.decisions import MemberAssigned, Move
 from events.errors import GroupHalted, InvariantBroken
 from events.facts import GroupConfigured
@@ -21,7 +21,7 @@ from events.records import DecisionRecord, Record
 from events.tasks import TaskId, tasks_text
 from statemachine.books import Account, Books
 from statemachine.machine import GroupMachine, Load
-from statemachine.state import GroupState, MemberState, stall_ms
+from statemachine.state import MOST_INITIAL_DELAYS, GroupState, MemberState, stall_ms
 
 
 class Validator:
@@ -34,6 +34,7 @@ class Validator:
     def __init__(self, *, load: Load = registry.load, whole_every: int = 100) -> None:
         self.books = Books()
         self.books.judged = self._judge
+        self.books.deals_by_lag = lambda config: deals_by_lag(load(config.assignor, config.behaviour_version))
         self.steps = 0
         self._load = load
         self._whole_every = whole_every
@@ -301,7 +302,7 @@ def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms
             back_offs.append(stall_ms(knobs, 1 if stalled is None else stalled.times + 1))
     return (
         max((member.session_timeout_ms for member in members), default=0)
-        + knobs.initial_delay_ms
+        + MOST_INITIAL_DELAYS * knobs.initial_delay_ms
         + max(back_offs, default=0)
         + max(crash_backoffs, default=0)
         + knobs.probing_interval_ms

@@ -22,8 +22,9 @@ from statemachine.deadlines import NO_TASK, Timer
 from statemachine.state import GroupState, MemberState, Warmup, known_lag
 
 
-def build_problem(state: GroupState, *, follow_up: bool = False) -> AssignmentProblem:
-    """The frozen view of the state that an assignor decides on. Everything in rising order. `follow_up`: nothing new has begun the round."""
+def build_problem(state: GroupState, *, follow_up: bool = False, anew: bool = False) -> AssignmentProblem:
+    """The frozen view of the state that an assignor decides on. Everything in rising order. `follow_up`: nothing new has begun the round. `anew`: an
+    operator asks for a new deal."""
     tasks = state.tasks()
     homes: dict[str, set[TaskId]] = {}
     for task, home in state.homes.items():
@@ -38,6 +39,7 @@ def build_problem(state: GroupState, *, follow_up: bool = False) -> AssignmentPr
         revocations=state.revocations,
         follow_up=follow_up,
         memory=state.memory,
+        anew=anew,
     )
 
 
@@ -68,7 +70,7 @@ def _task(state: GroupState, task: TaskId, part: Subtopology) -> Task:
         changelog=_partitions(state, part.changelog_topics, task.partition),
         written_records_per_s=state.written_records_per_s(task, part),
         lost_since_ms=lost.since_ms if lost is not None else None,
-        lag=state.behind.get(task),
+        lag=state.source_lag(task, part),
         guest=task in state.homes and state.homes[task] not in state.members,
         load=None if load is None else TaskLoad(cpu=load.cpu, memory=load.memory, disk=load.disk, records_per_s=load.records_per_s),
     )
@@ -114,7 +116,7 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
     Raises GroupHalted when the plan does not hold: the last one stays in force (PROTOCOL L6).
     """
     state = context.state
-    problem = build_problem(state, follow_up=context.causes.isdisjoint(NEWS))
+    problem = build_problem(state, follow_up=context.causes.isdisjoint(NEWS), anew="deal_requested" in context.causes)
     plan = context.plan = _ask(state, assignor, problem, offset)
     passed_on = _apply(context, plan)
     _schedule(context, plan)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import attrs
 
 from assignors import registry
-from assignors.problem import Assignor, LoadBalance, PlanCost, check_knobs
+from assignors.problem import Assignor, LoadBalance, PlanCost, check_knobs, deals_by_lag
 from events.codec import MOST_EVENT_BYTES, kind_of
 from events.decisions import Checkpointed, Decision, EventRejected
 from events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
@@ -88,14 +88,17 @@ class GroupMachine:
         event = record.event
         self._advance(record)
         context = Context(state, self._deadlines, lambda config: self._refusal_of(config, record), self._most_event_bytes)
+        context.deals_by_lag = self.deals_by_lag
         for timer, key in self._deadlines.take_due():
             deadline_passed(context, timer, key)
         try:
             TRANSITIONS[state.phase][event.__class__](context, event)
             if event.__class__ is GroupConfigured:
                 self._assignor = self._find_assignor(event, record.offset)
+                context.deals_by_lag = self.deals_by_lag
         except Rejected as rejected:
             context.emitted.append(_rejection(record, rejected))
+        context.begin_if_lags_known()
         if context.observed is not None:
             self._decide(leader.propose, context, record)
             make_current(context, context.observed)
@@ -189,6 +192,16 @@ class GroupMachine:
         checkpoint = self.snapshot()
         self.state.number -= emitted
         return Checkpointed(state_sha256=hashlib.sha256(checkpoint).hexdigest(), seq=self.state.seq, form=snapshots.FORM)
+
+    @property
+    def deals_by_lag(self) -> bool:
+        """Whether its assignor does, so that source lags are to be observed (PROTOCOL D6)."""
+        return self._assignor is not None and deals_by_lag(self._assignor)
+
+    @property
+    def awaits_lags(self) -> bool:
+        """Whether the first round is still to come and needs lags that are not known: they are to be observed soon."""
+        return self.deals_by_lag and self.state.phase is GroupPhase.GATHERING and not self.state.knows_source_lags()
 
     @property
     def next_deadline_ms(self) -> int | None:

@@ -59,7 +59,7 @@ Folded = Callable[[Record, list[DecisionRecord], GroupMachine], None]
 """Called after each fact that was folded, with all it caused, and the machine that has just folded it."""
 
 Ends = Mapping[str, Mapping[int, int]]
-"""Topic -> partition -> end offset."""
+"""Topic -> partition -> end offset, or records that are still to be read."""
 Racks = Mapping[str, Mapping[int, tuple[str, ...]]]
 """Topic -> partition -> racks of its replicas."""
 
@@ -352,14 +352,16 @@ class PartitionLead:
             group.tick_under_way = True
         return sorted(group.name for group in due)
 
-    def observe(self, group_name: str, ends: Ends, racks: Racks | None = None) -> PartitionsObserved | None:
-        """What has changed since the last call, as a fact; None: nothing has (PROTOCOL D6)."""
+    def observe(self, group_name: str, ends: Ends, racks: Racks | None = None, source_lags: Ends | None = None) -> PartitionsObserved | None:
+        """What has changed since the last call, as a fact; None: nothing has (PROTOCOL D6). Source lags: what the group does not know."""
         group = self.groups[group_name]
         changed_ends = _changed(group.observed_ends, ends)
         changed_racks = _changed(group.observed_racks, racks or {})
-        if not changed_ends and not changed_racks:
+        known_lags = {topic: dict(lags) for topic, lags in group.machine.state.source_lags.items()}  # a group forgets them when it begins
+        changed_lags = _changed(known_lags, source_lags or {})
+        if not changed_ends and not changed_racks and not changed_lags:
             return None
-        return PartitionsObserved(end_offsets=changed_ends, racks=changed_racks)
+        return PartitionsObserved(end_offsets=changed_ends, racks=changed_racks, source_lags=changed_lags)
 
 
 

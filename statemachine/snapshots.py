@@ -23,7 +23,7 @@ from statemachine.state import Backoff, Crashes, Ghost, GroupState, Growth, Lost
 T = TypeVar("T")
 
 FORMAT = "equipoise-state"
-FORM = 2
+FORM = 3
 """Of the content. To be raised whenever the same state gives other bytes, those of the configuration and topologies in it included: `Checkpointed`
 names it beside its hash, and hashes of another form are not compared (PROTOCOL L7). ``tests/data/logs`` has a log that shows a change."""
 
@@ -100,7 +100,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         {topic: dict(sorted(weights.items())) for topic, weights in sorted(state.weights.items())},
         {topic: {number: [g.observed_ms, g.records_per_s] for number, g in sorted(of.items())} for topic, of in sorted(state.growth.items())},
         {str(task): list(attrs.astuple(state.loads[task])) for task in sorted(state.loads)},
-        _task_map(state.behind),
+        [_task_map(state.behind), {topic: dict(sorted(lags.items())) for topic, lags in sorted(state.source_lags.items())}],
         [state.now_ms, state.last_append_ms, state.last_offset, state.seq, state.number, state.generation],
         [_member_to_wire(state.members[member_id]) for member_id in sorted(state.members)],
         _task_map(state.owner),
@@ -118,7 +118,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         dict(sorted(state.nonces.items())),
         {name: list(attrs.astuple(state.crashes[name])) for name in sorted(state.crashes)},
         dict(sorted(state.asked.items())),
-        [state.gathering_until_ms, state.probing_deadline_ms, state.scheduled_ms],
+        [state.gathering_until_ms, state.probing_deadline_ms, state.scheduled_ms, state.awaiting_lags],
         [state.revocations.times, state.revocations.since_ms, state.revocations.until_ms],
         {key: value if isinstance(value, int) else [str(item) for item in value] for key, value in sorted(state.memory.items())},
         None if state.verdict is None else list(state.verdict),
@@ -138,7 +138,8 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         weights=weights,
         growth={topic: {number: Growth(*values) for number, values in of_topic.items()} for topic, of_topic in growth.items()},
         loads={parse_task(text): MeasuredLoad(*values) for text, values in loads.items()},
-        behind=_from_task_map(behind),
+        behind=_from_task_map(behind[0]),
+        source_lags=behind[1],
         now_ms=now_ms,
         last_append_ms=last_append_ms,
         last_offset=last_offset,
@@ -158,6 +159,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         gathering_until_ms=timers[0],
         probing_deadline_ms=timers[1],
         scheduled_ms=timers[2],
+        awaiting_lags=timers[3],
         revocations=Revocations(times=revocations[0], since_ms=revocations[1], until_ms=revocations[2]),
         memory={key: _memory_from_wire(key, value) for key, value in memory.items()},
         verdict=None if verdict is None else tuple(verdict),

@@ -27,6 +27,10 @@ ASKED_MEMORY_MS = 600_000
 before it starts a process anew (5 min). Who comes later was started because somebody wants it there."""
 
 
+MOST_INITIAL_DELAYS = 4
+"""An empty group whose assignor deals by lag waits for lags until the initial delay has passed so often at most (PROTOCOL D2): with the default 12 s,
+longer than brokers take to say them when one of them is away."""
+
 CRASH_BACKOFF_MS = 10_000
 """Back-off of a member after its second crash; it doubles with each further one. This and the two below are the numbers of Kubernetes, which starts
 a container that keeps crashing again after 10 s, 20 s, 40 s, ... (CrashLoopBackOff)."""
@@ -253,7 +257,9 @@ class GroupState:
     """Topic -> partition -> how fast it grows, from its last two end offsets."""
     loads: dict[TaskId, MeasuredLoad] = attrs.field(factory=dict)
     behind: dict[TaskId, int] = attrs.field(factory=dict)
-    """Records of a task's sources that were still to be processed, as was last said."""
+    """Records of a task's sources that were still to be processed, as its member said, where nobody has observed them since."""
+    source_lags: dict[str, dict[int, int]] = attrs.field(factory=dict)
+    """Topic -> partition -> records that the group has still to read, as observed since it began."""
 
     now_ms: int = 0
     """Group time (PROTOCOL L2)."""
@@ -300,6 +306,8 @@ class GroupState:
     """What the last plan wants to be told again."""
 
     gathering_until_ms: int | None = None
+    awaiting_lags: bool = False
+    """The initial delay is over, and the group gathers on only because lags are not known (PROTOCOL D2)."""
     probing_deadline_ms: int | None = None
     scheduled_ms: int | None = None
     """When lost work is given away, or a back-off is over (KIP-415, "scheduled rebalance")."""
@@ -386,6 +394,20 @@ class GroupState:
         """`written_records_per_s` of a task by its name; 0 for what is no task."""
         part = self._part(task)
         return 0 if part is None else self.written_records_per_s(task, part)
+
+    def source_lag(self, task: TaskId, part: Subtopology) -> int | None:
+        """Records of the task's sources that are still to be processed, by what was said last; None: not known."""
+        told = self.behind.get(task)
+        if told is not None or not part.source_topics:
+            return told
+        observed = [self.source_lags.get(topic, {}).get(task.partition) for topic in part.source_topics]
+        known = [lag for lag in observed if lag is not None]
+        return sum(known) if len(known) == len(observed) else None
+
+    def knows_source_lags(self) -> bool:
+        """Whether tasks are declared, and the lag is known of each that has sources. Costs time in their number."""
+        tasks = self.tasks()
+        return bool(tasks) and all(self.source_lag(task, part) is not None for task, part in tasks.items() if part.source_topics)
 
     def written_records_per_s(self, task: TaskId, part: Subtopology) -> int:
         """Speed at which the task's changelogs grow; 0: not at all, or it was observed less than twice."""

@@ -6,12 +6,13 @@ Decision rounds are not begun here: a transition only notes a cause, and the mac
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
 from events.decisions import MemberAsked
 from events.facts import (
     AssignmentObserved,
+    DealRequested,
     Fact,
     GroupConfigured,
     LagReported,
@@ -128,9 +129,20 @@ def partitions_observed(context: Context, fact: PartitionsObserved) -> None:
         known = context.state.end_offsets.setdefault(topic, {})
         _note_growth(context.state.growth.setdefault(topic, {}), known, ends, context.state.now_ms)
         known.update(ends)
+    _learned(context.state.source_lags, fact.source_lags)
+    _forget_told_lags(context.state, fact.source_lags)
     changed = _learned(context.state.racks, fact.racks)
     if (_learned(context.state.weights, fact.weights) or changed) and context.state.knobs.rack_aware_strategy != "none":
         context.causes.add("racks")
+
+
+def _forget_told_lags(state: GroupState, observed: Mapping[str, Iterable[int]]) -> None:
+    """What members said of these partitions' tasks is older."""
+    topology = state.topology
+    for part in () if topology is None or not observed else topology.subtopologies:
+        for topic in part.source_topics:
+            for partition in observed.get(topic, ()):
+                state.behind.pop(TaskId(part.subtopology, partition), None)
 
 
 def _learned(known: dict[str, dict[int, V]], said: Mapping[str, Mapping[int, V]]) -> bool:
@@ -203,6 +215,7 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
     context.deadlines.watch(Timer.SESSION, (fact.member_id, NO_TASK))
     if first and state.knobs.initial_delay_ms and state.phase is not GroupPhase.SHADOWING:
         state.gathering_until_ms = state.now_ms + state.knobs.initial_delay_ms
+        state.behind, state.source_lags = {}, {}  # from the group's life before
         context.deadlines.watch(Timer.GATHERING)
     context.causes.add("join")
 
@@ -304,6 +317,19 @@ def leave_requested(context: Context, fact: LeaveRequested) -> None:
     for member_id in fact.members:
         if not state.is_asked(member_id):
             context.ask(state.members[member_id])
+
+
+def deal_requested(context: Context, fact: DealRequested) -> None:
+    """An operator's word (PROTOCOL D11). What is being handed over would not be dealt, so the request is not taken by half."""
+    state = context.state
+    if not context.deals_by_lag:
+        raise Rejected("deals_nothing")
+    if state.phase is not GroupPhase.LEADING:
+        raise Rejected("not_dealt_yet")
+    moving = set(state.in_flight).union(*(member.revoking for member in state.members.values()))
+    if moving:
+        raise Rejected("handing_over", len(moving))
+    context.causes.add("deal_requested")
 
 
 def _withdraw(context: Context, members: tuple[str, ...]) -> None:
@@ -528,6 +554,7 @@ _LED: dict[type, Transition] = {
     **_ALWAYS,
     MemberJoined: member_joined,
     LeaveRequested: leave_requested,
+    DealRequested: deal_requested,
     AssignmentObserved: _reject("not_external"),
 }
 
@@ -540,6 +567,7 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
         **_ALWAYS,
         **dict.fromkeys((TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled), _external),
         LeaveRequested: _reject("external"),
+        DealRequested: _reject("external"),
         MemberJoined: member_joined,
         LagReported: lag_reported,
         MemberLeft: member_left,

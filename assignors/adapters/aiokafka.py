@@ -23,14 +23,15 @@ import threading
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError
 
-from assignors.lag_aware import CROSS_TOPIC, DEAL_ANEW, LagAware, partition_lag
+from assignors.adapters.lags import source_lags
+from assignors.lag_aware import CROSS_TOPIC, RACK_LAG_TOLERANCE, LagAware
 from assignors.problem import AssignmentProblem, Member, Partition, Task
 from assignors.topics import TopicTask, naming_of
 from events.knobs import Knobs
@@ -61,28 +62,15 @@ class LagFetcher:
             return await self._fetch(partitions)
 
     async def _fetch(self, partitions: Iterable[tuple[str, int]]) -> Lags:
-        wanted = [TopicPartition(topic, partition) for topic, partition in sorted(set(partitions))]
-        if not wanted:
-            return {}
         admin = AIOKafkaAdminClient(**self._options)
         consumer = AIOKafkaConsumer(**self._options)
+        wanted = set(partitions)
         try:
             await start_client(admin)
             await start_client(consumer)
-            said, ends = await asyncio.gather(
-                _patiently(lambda: admin.list_consumer_group_offsets(self.group_id)), _patiently(lambda: consumer.end_offsets(wanted))
-            )
-            committed = {at: said[at].offset if at in said and said[at].offset >= 0 else None for at in wanted}
-            new = [at for at in wanted if committed[at] is None]
-            beginnings = await consumer.beginning_offsets(new) if new and self.auto_offset_reset.lower() != "latest" else {}
+            return await _patiently(lambda: source_lags(admin, consumer, self.group_id, wanted, self.auto_offset_reset))
         finally:
             await asyncio.gather(stop_client(admin), stop_client(consumer))
-        return {
-            (at.topic, at.partition): partition_lag(
-                beginning=beginnings.get(at), end=ends.get(at), committed=committed[at], auto_offset_reset=self.auto_offset_reset
-            )
-            for at in wanted
-        }
 
     def fetch_now(self, partitions: Iterable[tuple[str, int]]) -> Lags | None:
         """The same for a caller that cannot wait for it in its event loop. None: not to be had within `timeout_s`; the log says why."""
@@ -103,7 +91,7 @@ class LagFetcher:
         return found[0] if found else None
 
 
-async def _patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
+async def _patiently(ask: Callable[[], Awaitable[Lags]]) -> Lags:
     """Again while the cluster is not ready yet: a coordinator that is not there, a leader that moves. The caller's timeout ends it."""
     while True:
         try:
@@ -117,8 +105,9 @@ async def _patiently(ask: Callable[[], Awaitable[Any]]) -> Any:
 class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka ships no complete types
     """A strategy for `partition_assignment_strategy` of AIOKafkaConsumer; each consumer needs one of its own.
 
-    `cross_topic`: all topics are dealt together (see `assignors.lag_aware`). `connection`: ``host:port`` of a broker, with TLS and SASL as the
-    environment says, or an `events.log.kafka.connection.Connection`. `fetcher`: who is asked for the lags instead.
+    `cross_topic`: all topics are dealt together (see `assignors.lag_aware`). `rack`: where this consumer is, the same as its `client_rack`; with it
+    partitions of equal or nearly equal lag (`rack_lag_tolerance`) go where their replicas are. `connection`: ``host:port`` of a broker, with TLS and
+    SASL as the environment says, or an `events.log.kafka.connection.Connection`. `fetcher`: who is asked for the lags instead.
     """
 
     name = "equipoise-lag-aware"
@@ -132,16 +121,19 @@ class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiok
         connection: Connection | str,
         auto_offset_reset: str = "latest",
         cross_topic: bool = False,
+        rack: str | None = None,
+        rack_lag_tolerance: int = 0,
         timeout_s: float = 3.0,
         fetcher: LagFetcher | None = None,
     ) -> None:
         self.fetcher = fetcher or LagFetcher(group_id=group_id, connection=connection, auto_offset_reset=auto_offset_reset, timeout_s=timeout_s)
-        self._knobs = Knobs(options={CROSS_TOPIC: cross_topic, DEAL_ANEW: True})
+        self._rack = rack
+        self._knobs = Knobs(rack_aware_strategy="min_cost", options={CROSS_TOPIC: cross_topic, RACK_LAG_TOLERANCE: rack_lag_tolerance})
         self._owned: dict[str, list[int]] = {}
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """What a member tells the leader when it joins: its topics, and what it had until now."""
-        said = json.dumps({"owned": self._owned}, separators=(",", ":"), sort_keys=True).encode()
+        """What a member tells the leader when it joins: its topics, what it had until now, and its rack."""
+        said = json.dumps({"owned": self._owned, "rack": self._rack}, separators=(",", ":"), sort_keys=True).encode()
         return ConsumerProtocolMemberMetadata(self.version, sorted(topics), said)
 
     def on_assignment(self, assignment: ConsumerProtocolMemberAssignment) -> None:
@@ -153,7 +145,8 @@ class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiok
         subscriptions = {name: tuple(metadata.subscription) for name, metadata in members.items()}
         partitions = _partitions(cluster, {topic for topics in subscriptions.values() for topic in topics})
         lags = self.fetcher.fetch_now(partitions) or {}
-        target = deal(subscriptions, partitions, lags, _owners(members), self._knobs)
+        racks = {name: _rack(metadata.user_data) for name, metadata in members.items()}
+        target = deal(subscriptions, partitions, lags, _owners(members), self._knobs, racks=racks, replicas=_replica_racks(cluster, partitions))
         return {
             name: ConsumerProtocolMemberAssignment(self.version, [(topic, target[name][topic]) for topic in sorted(target[name])], b"")
             for name in members
@@ -188,14 +181,38 @@ def _owned(user_data: bytes | None) -> set[tuple[str, int]]:
         return set()  # another version of us, or of something else
 
 
+def _rack(user_data: bytes | None) -> str | None:
+    """Where a member says it is; None: it does not say, or is of a version that does not."""
+    try:
+        rack: Any = json.loads(user_data or b"{}").get("rack")
+    except (ValueError, AttributeError):
+        return None
+    return rack if isinstance(rack, str) and rack else None
+
+
+def _replica_racks(cluster: ClusterMetadata, partitions: Iterable[tuple[str, int]]) -> dict[tuple[str, int], tuple[str, ...]]:
+    """The racks of each partition's replicas, where brokers name one."""
+    rack_of = {broker.nodeId: broker.rack for broker in cluster.brokers()}
+    racks: dict[tuple[str, int], tuple[str, ...]] = {}
+    for topic, number in partitions:
+        described = cluster._partitions.get(topic, {}).get(number)  # aiokafka gives replicas no other way
+        named = {rack_of.get(node) for node in (described.replicas if described is not None else ())}
+        racks[topic, number] = tuple(sorted(rack for rack in named if rack))
+    return racks
+
+
 def deal(
     subscriptions: Mapping[str, Iterable[str]],
     partitions: Iterable[tuple[str, int]],
     lags: Lags,
     owners: Mapping[tuple[str, int], str],
     knobs: Knobs,
+    *,
+    racks: Mapping[str, str | None],
+    replicas: Mapping[tuple[str, int], tuple[str, ...]],
 ) -> dict[str, dict[str, list[int]]]:
-    """Member -> topic -> its partitions, as `lag_aware` decides for a group of which everybody has stopped."""
+    """Member -> topic -> its partitions, as `lag_aware` decides for a group of which everybody has stopped. `racks`: of members. `replicas`: racks of
+    each partition's."""
     tasks = [TopicTask(id=f"{topic}-{number}", topic=topic, partition=number, lag=lags.get((topic, number), 0)) for topic, number in partitions]
     naming = naming_of(tasks, subscriptions)
     known = {(task.topic, task.partition): TaskId(naming.topics[task.topic], task.partition) for task in tasks}
@@ -205,19 +222,21 @@ def deal(
                 id=known[task.topic, task.partition],
                 stateful=False,
                 lag=task.lag,
-                source=(Partition(topic=task.topic, partition=task.partition),),
+                source=(Partition(topic=task.topic, partition=task.partition, racks=replicas.get((task.topic, task.partition), ())),),
             )
             for task in tasks
         ),
         members=tuple(
             Member(
                 id=name,
+                rack=racks.get(name),
                 subtopologies=naming.subscription(topics),
                 active=tuple(known[at] for at, owner in owners.items() if owner == name and at in known),
             )
             for name, topics in subscriptions.items()
         ),
         knobs=knobs,
+        anew=True,
     )
     plan = LagAware().assign(problem)
     topic_of = {number: topic for topic, number in naming.topics.items()}

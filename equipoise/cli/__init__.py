@@ -29,6 +29,7 @@ COMMANDS = {
     "groups": "equipoise.cli.groups:groups",
     "status": "equipoise.cli.groups:status",
     "configure": "equipoise.cli.configure:configure",
+    "deal": "equipoise.cli.deal:deal",
     "tail": "equipoise.cli.tail:tail",
     "shadow": "equipoise.cli.shadow:shadow",
     "archive": "equipoise.cli.archive:archive",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import time
 from typing import TYPE_CHECKING, Any
 
 import attrs
@@ -20,7 +19,6 @@ from events.knobs import Knobs
 from replay.wording import counted
 
 if TYPE_CHECKING:
-    from equipoise.configuring import Configuring
     from equipoise.group_settings import Change, Preview
 
 EXIT_NOT_IN_FORCE = 1
@@ -192,18 +190,18 @@ class _Run:
             if not changes:
                 self._screen.answer(self._document("unchanged", before, []), f"{self._group}: these are its settings already; nothing was appended")
                 return 0
-            await live.configure(after)
+            await live.say(after)
             if not self._screen.json:
                 self._screen.answer(None, Line(bold(self._group)), *_change_parts(changes))
             self._screen.remark(f"appended at offset {live.offset}; waiting for the answer of a worker")
-            answered = await _answered(live, timeout_s)
+            answered = await live.is_answered_within(timeout_s)
             if not answered:
                 self._screen.answer(
                     self._document("no answer", before, changes, offset=live.offset),
                     f"{self._group}: no worker has answered within {timeout_s:g} s; the change stands in the log, and the next worker reads it",
                 )
                 return EXIT_NOT_IN_FORCE
-            rejection = live.rejection(after)
+            rejection = live.rejection()
         if rejection is not None:
             self._screen.answer(
                 self._document("rejected", before, changes, offset=live.offset, rejection=rejection),
@@ -215,15 +213,6 @@ class _Run:
             self._document("in force", after, changes, offset=live.offset, way_back=back), f"{self._group}: in force", f"the way back: {back}"
         )
         return 0
-
-
-async def _answered(live: Configuring, timeout_s: float) -> bool:
-    end_s = time.monotonic() + timeout_s
-    while not await live.look():
-        if time.monotonic() >= end_s:
-            return False
-        await live.until_next_look()
-    return True
 
 
 def _shown(value: Any) -> str:

@@ -22,10 +22,11 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
+from assignors.lag_aware import auto_offset_reset
 from equipoise.worker.host import PartitionHost
 from equipoise.worker.http import Server
 from equipoise.worker.metrics import Counts, GroupCollector
-from equipoise.worker.observer import Observer, topics_of
+from equipoise.worker.observer import Observer, sources_of, topics_of
 from equipoise.worker.settings import WorkerSettings
 from events.errors import EquipoiseError, InputError
 from events.fact_parts import observed_in_parts
@@ -42,6 +43,8 @@ _PARTING_S = 2.0
 _STOP_FAUST_S = 2.0
 _WATCH_S = 0.5
 _AGAIN_S = 2.0
+_LAGS_S = 5.0
+"""How long brokers may take to say how far one group is behind."""
 _BROKERS_MAY_TAKE_S = 60.0
 """How long a worker that starts waits for brokers that answer, but cannot do what it asks yet."""
 _LOOK_AT_LOG_S = 2.0
@@ -316,33 +319,55 @@ class Worker:
     # End offsets
 
     async def _observe_on(self) -> None:
+        """Every `observe_interval_ms`, and soon where a first round waits for lags."""
+        interval_s = self.settings.observe_interval_ms / 1000
+        looked_s = time.monotonic()
         while True:
-            await asyncio.sleep(self.settings.observe_interval_ms / 1000)
+            await asyncio.sleep(min(_WATCH_S, interval_s))
+            due = time.monotonic() - looked_s >= interval_s
+            wanted = [(host, lead) for host, lead in self._observed() if due or lead.machine.awaits_lags]
+            if due:
+                looked_s = time.monotonic()
             try:
-                await self._observe()
+                await self._observe(wanted)
             except Exception as error:  # noqa: BLE001 the brokers are away: the next look asks again, over new connections
                 _LOG.warning("end offsets cannot be read: %s", error)
                 with contextlib.suppress(Exception):
                     await self._observer.close()
 
-    async def _observe(self) -> None:
-        """What has changed, for each group with members (PROTOCOL D6)."""
-        hosts = [host for host in self._hosts.values() if host.leading]
-        wanted = [(host, lead) for host in hosts for lead in host.lead.groups.values() if lead.halted is None and lead.machine.state.members]
+    def _observed(self) -> Iterator[tuple[PartitionHost, GroupLead]]:
+        """Every group that is led here and has members."""
+        for host in self._hosts.values():
+            if host.leading:
+                yield from ((host, lead) for lead in host.lead.groups.values() if lead.halted is None and lead.machine.state.members)
+
+    async def _observe(self, wanted: list[tuple[PartitionHost, GroupLead]]) -> None:
+        """What has changed, for each of these groups (PROTOCOL D6)."""
         topics = {lead.name: topics_of(lead.machine.state.topologies.values()) for _, lead in wanted}
         ends, racks = await self._observer.look(set().union(*topics.values()))
         for host, lead in wanted:
             mine = topics[lead.name]
+            lags = await self._source_lags(lead) if lead.machine.deals_by_lag else {}
             if not host.leading or host.lead.groups.get(lead.name) is not lead:
                 continue
             try:
                 observed = host.lead.observe(
-                    lead.name, {topic: ends[topic] for topic in mine & set(ends)}, {topic: racks[topic] for topic in mine & set(racks)}
+                    lead.name, {topic: ends[topic] for topic in mine & set(ends)}, {topic: racks[topic] for topic in mine & set(racks)}, lags
                 )
                 for part in observed_in_parts(observed) if observed is not None else ():
                     await host.append(lead.name, part)
             except EquipoiseError as error:  # its topics have names that no event can hold, or the like
                 _LOG.warning("group %s: end offsets cannot be told: %s", lead.name, error)
+
+    async def _source_lags(self, lead: GroupLead) -> dict[str, dict[int, int]]:
+        """How far the group is behind its sources; none where that cannot be read now: the others are not to wait for it."""
+        state = lead.machine.state
+        try:
+            async with asyncio.timeout(_LAGS_S):
+                return await self._observer.source_lags(lead.name, sources_of(state), auto_offset_reset(state.knobs))
+        except Exception as error:  # noqa: BLE001 whatever the brokers say: the next look asks again
+            _LOG.warning("group %s: lags of its sources cannot be read: %r", lead.name, error)
+            return {}
 
 
 async def _part(host: PartitionHost) -> None:

@@ -1,4 +1,4 @@
-"""End offsets and racks of the groups' topics, as facts (PROTOCOL D6)."""
+"""End offsets and racks of the groups' topics, and how far groups have read their sources, as facts (PROTOCOL D6)."""
 
 from __future__ import annotations
 
@@ -6,16 +6,23 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
+from assignors.adapters.lags import source_lags
 from events.facts import TopologyDeclared
 from events.log.kafka.connection import Connection
 from events.log.kafka.identity import log_topic_ids
 from events.log.kafka.opening import admin_client, reader
 from events.log.kafka.topics import Topics
+from statemachine.state import GroupState
 
 
 def topics_of(topologies: Iterable[TopologyDeclared]) -> set[str]:
     """Every topic that the tasks read or log to."""
     return {topic for topology in topologies for part in topology.subtopologies for topic in (*part.source_topics, *part.changelog_topics)}
+
+
+def sources_of(state: GroupState) -> set[tuple[str, int]]:
+    """Topic and partition of everything that the tasks of the newest topology read."""
+    return {(topic, task.partition) for task, part in state.tasks().items() for topic in part.source_topics}
 
 
 class Observer:
@@ -63,3 +70,13 @@ class Observer:
                 if named:
                     racks.setdefault(each["topic"], {})[part["partition"]] = named
         return ends, racks
+
+    async def source_lags(self, group: str, sources: set[tuple[str, int]], auto_offset_reset: str) -> dict[str, dict[int, int]]:
+        """Records that the group has still to read, by topic and partition; what is not there is left out. Raises what the client raises."""
+        await self._connect()
+        described = [each for each in await self._admin.describe_topics(sorted({topic for topic, _ in sources})) if not each["error_code"]]
+        there = {(each["topic"], part["partition"]) for each in described for part in each["partitions"] if part["leader"] >= 0}
+        lags: dict[str, dict[int, int]] = {}
+        for (topic, partition), lag in (await source_lags(self._admin, self._consumer, group, sources & there, auto_offset_reset)).items():
+            lags.setdefault(topic, {})[partition] = lag
+        return lags

@@ -178,17 +178,29 @@ class Worker(Endpoint):
         """End offsets that have changed, at most every `observe_ms`, while the group has members (PROTOCOL D6)."""
         assert self._lead is not None, "end offsets are observed once the group was taken over"
         group = self._group(self._lead)
-        if self._observing or not (group.machine.state.members or first):
+        if (self._observing and not group.machine.awaits_lags) or not (group.machine.state.members or first):
             return
-        self._observing = True
-        self.after(self.settings.observe_ms, self._observed_long_ago)
+        if not self._observing:
+            self._observing = True
+            self.after(self.settings.observe_ms, self._observed_long_ago)
         ends: dict[str, dict[int, int]] = {}
         for (topic, partition), growth in self._world.growth.items():
             ends.setdefault(topic, {})[partition] = growth.at(self.engine.now_ms)
-        observed = self._lead.observe(group.name, ends)
+        observed = self._lead.observe(group.name, ends, source_lags=_source_lags(group.machine) if group.machine.deals_by_lag else {})
         for part in observed_in_parts(observed) if observed is not None else ():
             self._facts.send(part)
 
     def _observed_long_ago(self) -> None:
         self._observing = False
         self._observe()
+
+
+def _source_lags(machine: GroupMachine) -> dict[str, dict[int, int]]:
+    """Sources are not simulated: where nobody has said anything else they are read to their ends."""
+    state = machine.state
+    lags: dict[str, dict[int, int]] = {}
+    for task, part in state.tasks().items():
+        for topic in part.source_topics:
+            if task.partition not in state.source_lags.get(topic, {}):
+                lags.setdefault(topic, {})[task.partition] = 0
+    return lags

@@ -14,6 +14,7 @@ from events.errors import FieldError, InputError, UnknownEventError
 from events.facts import (
     READINESS,
     AssignmentObserved,
+    DealRequested,
     GroupConfigured,
     LeaveCancelled,
     LeaveIntended,
@@ -186,12 +187,13 @@ def topology(play: Play, said: Said) -> None:
 @directive(
     "partitions",
     "",
-    "PartitionsObserved (PROTOCOL D6): end offsets by task, or end offsets, racks and weights of one topic's partitions.",
+    "PartitionsObserved (PROTOCOL D6): end offsets by task, or end offsets, racks, weights and source lags of one topic's partitions.",
     ends=Argument(ENDS, "end offset of each task's changelog partition"),
-    topic=Argument(TEXT, "the topic that `end_offsets=`, `racks=` and `weights=` are of"),
+    topic=Argument(TEXT, "the topic that `end_offsets=`, `racks=`, `weights=` and `source_lags=` are of"),
     end_offsets=Argument(PARTITIONS, "partition: end offset"),
     racks=Argument(RACKS, "partition: racks of its replicas"),
     weights=Argument(PARTITIONS, "partition: its traffic; 1 where nothing is said"),
+    source_lags=Argument(PARTITIONS, "partition: records that the group has still to read"),
     **TIME,
 )
 def partitions(play: Play, said: Said) -> None:
@@ -202,7 +204,7 @@ def partitions(play: Play, said: Said) -> None:
     if not said.has("topic"):
         raise said.error("name a topic=, or ends= by task")
     topic = said.get("topic", "")
-    told: dict[str, object] = {name: {topic: said.get(name, {})} for name in ("end_offsets", "racks", "weights") if said.has(name)}
+    told: dict[str, object] = {name: {topic: said.get(name, {})} for name in ("end_offsets", "racks", "weights", "source_lags") if said.has(name)}
     play.append(play.make(said, PartitionsObserved, **told))
 
 
@@ -354,6 +356,12 @@ def leave_cancel(play: Play, said: Said) -> None:
 def leave_request(play: Play, said: Said) -> None:
     play.move_clock(said)
     play.append(LeaveRequested(members=tuple(sorted(said.members())), withdrawn=said.get("withdrawn", False)))
+
+
+@directive("deal", "", "DealRequested: an operator asks for a new deal (PROTOCOL D11).", **TIME)
+def deal(play: Play, said: Said) -> None:
+    play.move_clock(said)
+    play.append(DealRequested())
 
 
 @directive("left", "MEMBER...", "MemberLeft: its own word that it has stopped everything.", incarnation=INCARNATION, **TIME)

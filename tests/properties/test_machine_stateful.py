@@ -19,6 +19,7 @@ from events.decisions import AssignmentIssued, Checkpointed, EventRejected
 from events.facts import (
     READINESS,
     AssignmentObserved,
+    DealRequested,
     Fact,
     LagReported,
     LeaveCancelled,
@@ -55,7 +56,7 @@ some_tasks = st.builds(TaskId, st.integers(0, 2), st.integers(0, 5))
 task_sets = st.frozensets(some_tasks, max_size=4).map(sorted).map(tuple)
 some_lags = st.dictionaries(some_tasks, st.one_of(st.integers(0, 60_000), st.sampled_from(LagSentinel)), max_size=4)
 small = st.integers(0, 8)
-assignors = st.sampled_from(("high_availability", "cooperative"))
+assignors = st.sampled_from(("high_availability", "cooperative", "lag_aware"))
 
 
 @st.composite
@@ -309,6 +310,14 @@ class Storm(RuleBasedStateMachine):
     @rule(partition=st.integers(0, 5), end_offset=st.integers(0, 200_000))
     def grows(self, partition: int, end_offset: int) -> None:
         self.group.fact(PartitionsObserved(end_offsets={"log": {partition: end_offset}}))
+
+    @rule(lags=st.dictionaries(st.integers(0, 5), st.integers(0, 200_000), max_size=6))
+    def falls_behind(self, lags: dict[int, int]) -> None:
+        self.group.fact(PartitionsObserved(source_lags={"in": lags}))
+
+    @rule()
+    def is_to_be_dealt_anew(self) -> None:
+        self.group.fact(DealRequested())
 
     @rule(lie=lies(), after_ms=steps_ms)
     def hears_lies(self, lie: Fact, after_ms: int) -> None:

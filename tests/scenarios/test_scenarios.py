@@ -115,7 +115,7 @@ def test_the_reference_lists_every_directive() -> None:
     assert EXAMPLE in page
 
 
-RULES = [*(f"l{number}" for number in range(1, 8)), *(f"m{number}" for number in range(1, 9)), *(f"d{number}" for number in range(1, 10))]
+RULES = [*(f"l{number}" for number in range(1, 8)), *(f"m{number}" for number in range(1, 9)), *(f"d{number}" for number in range(1, 12))]
 
 
 @pytest.mark.parametrize("rule", RULES)

@@ -6,17 +6,15 @@ On a real broker: tests/live/test_aiokafka_assignor.py.
 from __future__ import annotations
 
 import json
+from typing import Any
 
 from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
-from aiokafka.protocol.metadata import MetadataResponse_v0
+from aiokafka.protocol.metadata import MetadataResponse_v0, MetadataResponse_v1
 
 from assignors.adapters.aiokafka import LagAwareAssignor, LagFetcher, Lags, deal
-from assignors.lag_aware import DEAL_ANEW
 from events.knobs import Knobs
 from tests import vectors
-
-KNOBS = Knobs(options={DEAL_ANEW: True})
 
 
 class Known(LagFetcher):
@@ -30,8 +28,18 @@ class Known(LagFetcher):
         return self.lags
 
 
-def strategy(lags: Lags | None = None) -> LagAwareAssignor:
-    return LagAwareAssignor(group_id="g", connection="nowhere:9092", fetcher=Known(lags or {}))
+def strategy(lags: Lags | None = None, **settings: Any) -> LagAwareAssignor:
+    return LagAwareAssignor(group_id="g", connection="nowhere:9092", fetcher=Known(lags or {}), **settings)
+
+
+def racked(topic: str, *racks: str) -> ClusterMetadata:
+    """A topic with one replica of each partition, in this rack."""
+    brokers = [(number, "127.0.0.1", 9092 + number, rack) for number, rack in enumerate(sorted(set(racks)))]
+    node = {rack: number for number, _, _, rack in brokers}
+    known = ClusterMetadata()
+    listed = [(0, topic, False, [(0, number, node[rack], [node[rack]], [node[rack]]) for number, rack in enumerate(racks)])]
+    known.update_metadata(MetadataResponse_v1(brokers, 0, listed))
+    return known
 
 
 def cluster(**topics: int) -> ClusterMetadata:
@@ -42,8 +50,8 @@ def cluster(**topics: int) -> ClusterMetadata:
     return known
 
 
-def said(*topics: str, user_data: bytes = b"", **owned: list[int]) -> ConsumerProtocolMemberMetadata:
-    return ConsumerProtocolMemberMetadata(1, list(topics), user_data or json.dumps({"owned": owned}).encode())
+def said(*topics: str, user_data: bytes = b"", rack: str | None = None, **owned: list[int]) -> ConsumerProtocolMemberMetadata:
+    return ConsumerProtocolMemberMetadata(1, list(topics), user_data or json.dumps({"owned": owned, "rack": rack}).encode())
 
 
 def assigned(answer: dict[str, ConsumerProtocolMemberAssignment]) -> dict[str, list[str]]:
@@ -55,18 +63,18 @@ def assigned(answer: dict[str, ConsumerProtocolMemberAssignment]) -> dict[str, l
 def test_recorded_answers_come_out_the_same():
     for vector in vectors.vectors(vectors.FOLDER / "lag.jsonl.gz"):
         lags = {(topic, number): lag for topic, of_topic in vector["in"]["lags"].items() for number, lag in enumerate(of_topic)}
-        dealt = deal(vector["in"]["subs"], lags, lags, {}, KNOBS)
+        dealt = deal(vector["in"]["subs"], lags, lags, {}, Knobs(), racks={}, replicas={})
         answer = {name: sorted(f"{topic}-{number}" for topic, numbers in of.items() for number in numbers) for name, of in dealt.items()}
         assert answer == {name: sorted(of) for name, of in vector["out"].items()}
 
 
 def test_a_member_says_what_it_had():
     mine = strategy()
-    assert json.loads(mine.metadata(["b", "a"]).user_data) == {"owned": {}}
+    assert json.loads(mine.metadata(["b", "a"]).user_data) == {"owned": {}, "rack": None}
     mine.on_assignment(ConsumerProtocolMemberAssignment(1, [("b", [2, 0]), ("a", [1])], b""))
     again = ConsumerProtocolMemberMetadata.decode(mine.metadata({"b", "a"}).encode())
     assert again.subscription == ["a", "b"]
-    assert json.loads(again.user_data) == {"owned": {"a": [1], "b": [0, 2]}}
+    assert json.loads(again.user_data) == {"owned": {"a": [1], "b": [0, 2]}, "rack": None}
 
 
 def test_every_round_deals_by_lag_and_members_keep_what_they_can():
@@ -91,3 +99,31 @@ def test_what_two_claim_or_nobody_can_read_is_nobodys():
 def test_topics_that_the_cluster_does_not_know_are_left_out():
     members = {"c1": said("t", "gone"), "c2": said("gone")}
     assert assigned(strategy().assign(cluster(t=2), members)) == {"c1": ["t-0", "t-1"], "c2": []}
+
+
+def test_of_equal_lag_partitions_go_where_their_replicas_are():
+    there = racked("t", "b", "a", "b", "a")
+    members = {"c1": said("t", rack="a"), "c2": said("t", rack="b")}
+    assert assigned(strategy().assign(there, members)) == {"c1": ["t-1", "t-3"], "c2": ["t-0", "t-2"]}
+    lags = {("t", 0): 105, ("t", 1): 100, ("t", 2): 50, ("t", 3): 55}
+    assert assigned(strategy(lags, rack_lag_tolerance=10).assign(there, members)) == {"c1": ["t-1", "t-3"], "c2": ["t-0", "t-2"]}
+    by_lag = assigned(strategy(lags).assign(there, members))
+    assert by_lag in ({"c1": ["t-0", "t-2"], "c2": ["t-1", "t-3"]}, {"c1": ["t-1", "t-3"], "c2": ["t-0", "t-2"]})
+
+
+def test_lag_counts_before_racks():
+    lags = {("t", 0): 100, ("t", 1): 60, ("t", 2): 50}
+    members = {"c1": said("t", rack="a"), "c2": said("t", rack="b")}
+    dealt = assigned(strategy(lags).assign(racked("t", "a", "a", "b"), members))
+    assert sorted(dealt.values()) == [["t-0"], ["t-1", "t-2"]]
+
+
+def test_members_without_a_rack_and_of_a_version_that_says_none_are_dealt_to_as_before():
+    old = ConsumerProtocolMemberMetadata(1, ["t"], json.dumps({"owned": {"t": [0]}}).encode())
+    for other in (old, said("t", user_data=b'{"owned":{"t":[0]},"rack":5}')):
+        members = {"c1": other, "c2": said("t", rack="b"), "c3": said("t", rack="a")}
+        assert assigned(strategy().assign(racked("t", "c", "a", "b"), members)) == {"c1": ["t-0"], "c2": ["t-2"], "c3": ["t-1"]}
+
+
+def test_a_member_says_where_it_is():
+    assert json.loads(strategy(rack="a").metadata(["t"]).user_data) == {"owned": {}, "rack": "a"}

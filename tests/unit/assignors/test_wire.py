@@ -183,7 +183,7 @@ def broken(path: str, value: Any) -> dict[str, Any]:
     [
         (
             broken("moves", 1),
-            "$.moves: unknown field; known are assignor, blocked, config, follow_up, in_flight, members, memory, now_ms, revocations, tasks, version",
+            "$.moves: unknown field; known are anew, assignor, blocked, config, follow_up, in_flight, members, memory, now_ms, revocations, tasks",
         ),
         (broken("tasks", {}), "$.tasks: {} is not an array"),
         (broken("assignor", "nobody"), f"$.assignor: 'nobody' is not installed; here are {INSTALLED}"),
@@ -274,3 +274,46 @@ def test_subtopologies_of_a_member_are_numbers_with_numbers_of_partitions(subtop
     with pytest.raises(FieldError, match=re.escape(problem)) as caught:
         problem_of(json.dumps(question))
     assert caught.value.field.startswith("$.members[0].subtopologies")
+
+
+def lag_question(**config: Any) -> dict[str, Any]:
+    """KIP-169's example, by offsets: 100,000 committed up to the beginning, 60,000 after what is committed, 50,000 with nothing committed."""
+    offsets: list[dict[str, int | None]] = [
+        {"committed": 0, "end": 100_000},
+        {"committed": 40_000, "end": 100_000},
+        {"committed": None, "end": 51_000, "beginning": 1_000},
+    ]
+    tasks = [{"id": f"t0-{number}", "topic": "t0", "partition": number, **each} for number, each in enumerate(offsets)]
+    return {"assignor": "lag_aware", "config": {"options": config}, "tasks": tasks, "members": [{"id": "C0"}, {"id": "C1"}]}
+
+
+def test_a_lag_may_be_said_by_the_offsets_that_brokers_give():
+    assert [task.lag for task in problem_of(json.dumps(lag_question()))[2].tasks] == [100_000, 60_000, 50_000]
+    latest = problem_of(json.dumps(lag_question(auto_offset_reset="latest")))[2]
+    assert [task.lag for task in latest.tasks] == [100_000, 60_000, 0], "a reader of the latest has nothing to read where nothing is committed"
+    plan = json.loads(assign_line(json.dumps(lag_question())))
+    assert {name: member["active"] for name, member in plan["members"].items()} == {"C0": ["t0-0"], "C1": ["t0-1", "t0-2"]}
+
+
+@pytest.mark.parametrize(
+    ("offsets", "complaint"),
+    [
+        ({"committed": 5}, "$.tasks[0].end: is missing; the lag is the records up to it"),
+        ({"committed": 5, "end": 9, "lag": 4}, "$.tasks[0].lag: is said by beginning, end, committed too; leave one of the two out"),
+        ({"end": 9}, "$.tasks[0].beginning: is missing; nothing is committed, and config.options.auto_offset_reset"),
+        ({"end": -9, "committed": 0}, "$.tasks[0].end: -9 is not a whole number"),
+    ],
+)
+def test_offsets_that_say_no_lag_are_named(offsets: dict[str, Any], complaint: str):
+    question = lag_question()
+    question["tasks"][0] = {"id": "t0-0", "topic": "t0", "partition": 0, **offsets}
+    with pytest.raises(InputError) as caught:
+        assign_line(json.dumps(question))
+    assert str(caught.value).startswith(complaint)
+
+
+def test_a_new_deal_may_be_asked_for():
+    even: dict[str, Any] = {"members": [{"id": "C0", "active": ["t0-0", "t0-1"]}, {"id": "C1", "active": ["t0-2"]}]}
+    assert json.loads(assign_line(json.dumps({**lag_question(), **even})))["movements"] == []
+    (moved,) = json.loads(assign_line(json.dumps({**lag_question(), **even, "anew": True})))["movements"]
+    assert (moved["task"], moved["source"], moved["destination"]) == ("t0-1", "C0", "C1")

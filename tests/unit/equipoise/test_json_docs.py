@@ -184,8 +184,8 @@ def write_log(path: Path, entries: Any = None) -> None:
 
 ON_SPARK = {f"spark-{name}" for name in SPARK_COMMANDS}
 """Held to their sections in tests/spark, where there is a session."""
-LIVE = {"configure", "groups", "shadow", "status", "tail"}
-"""Held to their sections in tests/live (test_kafka_log.py, test_streams_import.py, test_configure.py), where there is a broker."""
+LIVE = {"configure", "deal", "groups", "shadow", "status", "tail"}
+"""Held to their sections in tests/live (test_kafka_log.py, test_streams_import.py, test_configure.py, test_lag_aware.py), where there is a broker."""
 
 NOT_MET: dict[str, set[tuple[str, str]]] = {
     "show": {("member", "crash_backoff_ms"), ("member", "rack"), ("member", "ready_lag_records")},

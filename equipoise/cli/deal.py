@@ -1,0 +1,104 @@
+"""`equipoise deal`: shows what a new deal of a live group's partitions would move, and asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TYPE_CHECKING, Any
+
+import attrs
+import click
+
+from equipoise.cli.command import command
+from equipoise.cli.screen import Line, Part, Screen, Table, bold
+from equipoise.cli.settings import settings_options
+from equipoise.live import LiveSettings
+from events.facts import DealRequested
+from events.tasks import TaskId
+from replay.wording import counted
+
+if TYPE_CHECKING:
+    from equipoise.group_settings import Preview
+    from statemachine.state import GroupState
+
+EXIT_NOT_DEALT = 1
+
+
+@attrs.frozen
+class Behind:
+    """Records that a member's tasks have still to read: now, and once all that would move has moved."""
+
+    member: str
+    now: int
+    after: int
+
+
+@command("deal", short_help="Deal the partitions of a live group anew, by lag, and show first what moves.")
+@click.option("--group", required=True, metavar="GROUP", help="Which group.")
+@click.option("--dry-run", is_flag=True, help="Only show what would move.")
+@click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=60, show_default=True, metavar="SECONDS", help="Wait for the answer.")
+@settings_options(LiveSettings)
+def deal(screen: Screen, settings: LiveSettings, group: str, dry_run: bool, timeout_s: float) -> int:
+    """A group of `lag_aware` stays as it was dealt while it is even by count, whatever becomes of its lags. This deals it anew, by the lags of now:
+    it shows what moves, asks for it in one fact, and waits until a worker has answered. Exit code 1: the request was rejected, or nobody answered.
+
+    \b
+    Examples:
+      equipoise deal --group orders --dry-run
+      equipoise deal --group orders
+    """
+    return asyncio.run(_deal(screen, settings, group, dry_run, timeout_s))
+
+
+async def _deal(screen: Screen, settings: LiveSettings, group: str, dry_run: bool, timeout_s: float) -> int:
+    from equipoise.group_settings import preview
+    from equipoise.live_group import AnsweredFact
+
+    async with AnsweredFact(settings, group) as live:
+        machine = await live.machine()
+        found = preview(machine, DealRequested())
+        shown = _shown(machine.state, found)
+        if dry_run or found.rejection is not None or not found.moves:
+            outcome = "rejected" if found.rejection is not None else "dry run" if dry_run else "unchanged"
+            parts = _parts(group, found, shown, "would move" if dry_run else "move")
+            screen.answer(_document(group, outcome, found, shown, found.rejection), *parts)
+            return 0 if found.rejection is None else EXIT_NOT_DEALT
+        if not screen.json:
+            screen.answer(None, *_parts(group, found, shown, "move"))
+        await live.say(DealRequested())
+        if not await live.is_answered_within(timeout_s):
+            late = f"{group}: no worker has answered within {timeout_s:g} s; the request stands in the log, and the next worker reads it"
+            screen.answer(_document(group, "no answer", found, shown, None), late)
+            return EXIT_NOT_DEALT
+        rejection = live.rejection()
+    outcome, said = ("dealt", "dealt anew") if rejection is None else ("rejected", f"rejected, and nothing moves: {rejection}")
+    screen.answer(_document(group, outcome, found, shown, rejection), f"{group}: {said}")
+    return 0 if rejection is None else EXIT_NOT_DEALT
+
+
+def _shown(state: GroupState, found: Preview) -> list[Behind]:
+    """By member, in rising order."""
+    after = {**state.owner, **{move.task: move.destination for move in found.moves if move.destination is not None}}
+    lags = {task: state.source_lag(task, part) or 0 for task, part in state.tasks().items()}
+
+    def behind(owner: dict[TaskId, str], member: str) -> int:
+        return sum(lags.get(task, 0) for task, name in owner.items() if name == member)
+
+    return [Behind(member, behind(state.owner, member), behind(after, member)) for member in sorted(state.members)]
+
+
+def _parts(group: str, found: Preview, shown: list[Behind], verb: str) -> list[Part]:
+    if found.rejection is not None:
+        return [f"{group}: rejected, and nothing moves: {found.rejection}"]
+    rows = [(str(move.task), move.source, move.destination, move.lag_records) for move in found.moves]
+    title = f"{counted(len(rows), 'task')} {verb if len(rows) != 1 or verb.startswith('would') else 'moves'}"
+    table: list[Part] = [Table(columns=("task", "from", "to", "records behind"), rows=rows, title=title)] if rows else []
+    columns = ("member", "records behind", "after the deal")
+    head = Line(bold(group)) if rows else Line(bold(group), "  dealt anew it stays as it is: nothing moves")
+    return [head, *table, Table(columns=columns, rows=[(each.member, each.now, each.after) for each in shown])]
+
+
+def _document(group: str, outcome: str, found: Preview, shown: list[Behind], rejection: str | None) -> dict[str, Any]:
+    moves = [
+        {"task": str(move.task), "source": move.source, "destination": move.destination, "lag_records": move.lag_records} for move in found.moves
+    ]
+    return {"group": group, "outcome": outcome, "rejection": rejection, "moves": moves, "members": [attrs.asdict(each) for each in shown]}

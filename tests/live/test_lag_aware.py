@@ -1,0 +1,159 @@
+"""`lag_aware` in a led group, on a real broker: the worker reads the lags, the first round waits for them, an operator asks for a new deal."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from typing import Any
+
+from assignors import registry
+from equipoise.member import Member, TaskContext
+from equipoise.worker.app import Worker
+from equipoise.worker.settings import WorkerSettings
+from events.facts import GroupConfigured, PartitionsObserved, Subtopology, TopologyDeclared
+from events.knobs import Knobs
+from events.log import open_log
+from events.log.kafka.clients import start_client, stop_client
+from events.log.kafka.connection import Connection
+from events.records import Record
+from replay.verify import Verdict, verify
+from tests.live.test_restorer import make_topic, producing, until
+from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
+
+
+class Group:
+    """A topic, and members that read it so slowly that its lags stay what they are."""
+
+    def __init__(self, bootstrap: str, prefix: str, *, records: list[int], **knobs: Any) -> None:
+        self.bootstrap, self.prefix, self.records = bootstrap, prefix, records
+        self.topic = f"{prefix}-t0"
+        assignor = registry.latest("lag_aware")
+        self.config = GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=Knobs(**knobs))
+        part = Subtopology(subtopology=0, partitions=len(records), stateful=False, source_topics=(self.topic,))
+        self.topology = TopologyDeclared(epoch=0, subtopologies=(part,))
+        self.settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0, worker_session_timeout_ms=6_000)
+        self.members: dict[str, Member] = {}
+
+    async def fill(self, records: list[int] | None = None) -> None:
+        async with producing(self.bootstrap) as producer:
+            for partition, count in enumerate(records or self.records):
+                while count:
+                    batch = producer.create_batch()
+                    while count and batch.append(key=None, value=b"", timestamp=None):
+                        count -= 1
+                    await producer.send_batch(batch, self.topic, partition=partition)
+
+    async def commit(self, offsets: list[int]) -> None:
+        """As the group's members would have, before any is there."""
+        from aiokafka import AIOKafkaConsumer, TopicPartition
+
+        consumer = AIOKafkaConsumer(bootstrap_servers=self.bootstrap, group_id=self.prefix, enable_auto_commit=False)
+        await start_client(consumer)
+        consumer.assign([TopicPartition(self.topic, partition) for partition in range(len(offsets))])
+        await consumer.commit({TopicPartition(self.topic, partition): offset for partition, offset in enumerate(offsets)})
+        await stop_client(consumer)
+
+    @contextlib.asynccontextmanager
+    async def running(self, *names: str) -> AsyncIterator[None]:
+        async def slowly(record: Any, context: TaskContext) -> None:
+            await asyncio.sleep(0.5)
+
+        async with contextlib.AsyncExitStack() as stack:
+            for name in names:
+                member = Member(
+                    self.prefix, name, slowly, self.topology, connection=Connection(bootstrap=self.bootstrap), prefix=self.prefix,
+                    group_config=self.config, session_timeout_ms=12_000, lease_margin_ms=2_000, heartbeat_interval_ms=500,
+                )  # fmt: skip
+                self.members[name] = await stack.enter_async_context(member)
+            yield
+
+    def shares(self) -> dict[str, list[int]]:
+        """Member -> its partitions."""
+        return {name: sorted(task.partition for task in member.running) for name, member in self.members.items()}
+
+    async def are_shared(self, counts: list[int]) -> dict[str, list[int]]:
+        await until(lambda: sorted(map(len, self.shares().values())) == counts)
+        return self.shares()
+
+    def facts(self) -> list[Record]:
+        with open_log(f"kafka://{self.bootstrap}/{self.prefix}") as log:
+            found = list(log.read())
+        assert verify(found).verdict is Verdict.IDENTICAL
+        return [entry for entry in found if isinstance(entry, Record) and entry.group == self.prefix]
+
+    def said_lags(self) -> list[dict[int, int]]:
+        events = [record.event for record in self.facts()]
+        return [event.source_lags[self.topic] for event in events if isinstance(event, PartitionsObserved) and event.source_lags]
+
+    async def deal(self, *words: str) -> tuple[int, dict[str, Any]]:
+        where = ["--group", self.prefix, "--json", "--bootstrap", self.bootstrap, "--prefix", self.prefix]
+        command = [sys.executable, "-m", "equipoise", "deal", *where]
+        done = await asyncio.to_thread(subprocess.run, [*command, *words], capture_output=True, text=True, timeout=120, check=False)
+        assert done.returncode in (0, 1), done.stderr
+        document = json.loads(done.stdout)
+        Reader(shapes_of(SECTIONS["deal"])).read(document)
+        return done.returncode, document
+
+
+async def test_the_example_of_kip_169_is_dealt_right_at_the_first_round(bootstrap: str, prefix: str) -> None:
+    group = Group(bootstrap, prefix, records=[100_000, 60_000, 50_000])
+    await make_topic(bootstrap, group.topic, 3)
+    await group.fill()
+    async with Worker(group.settings), group.running("C0", "C1"):
+        shares = await group.are_shared([1, 2])
+        assert sorted(shares.values()) == [[0], [1, 2]], "100,000 and 110,000 records"
+    assert group.said_lags()[0] == {0: 100_000, 1: 60_000, 2: 50_000}
+
+
+async def test_a_cold_start_knows_190000_records_beside_15(bootstrap: str, prefix: str) -> None:
+    """Of what is committed already nothing counts, so the topic's size misleads nobody."""
+    group = Group(bootstrap, prefix, records=[40_015, 190_000, 15, 15])
+    await make_topic(bootstrap, group.topic, 4)
+    await group.fill()
+    await group.commit([40_000, 0, 0, 0])
+    async with Worker(group.settings), group.running("m1", "m2", "m3"):
+        shares = await group.are_shared([1, 1, 2])
+        assert [1] in shares.values(), "whoever has 190,000 has nothing else"
+    assert group.said_lags()[0] == {0: 15, 1: 190_000, 2: 15, 3: 15}
+
+
+async def test_where_nothing_is_committed_auto_offset_reset_says_how_much_there_is_to_read(bootstrap: str, prefix: str) -> None:
+    group = Group(bootstrap, prefix, records=[500, 40], options={"auto_offset_reset": "latest"})
+    await make_topic(bootstrap, group.topic, 2)
+    await group.fill()
+    await group.commit([450])
+    async with Worker(group.settings), group.running("m1"):
+        await group.are_shared([2])
+    assert group.said_lags()[0] == {0: 50, 1: 0}
+
+
+async def test_an_operator_sees_what_would_move_and_has_it_dealt_anew(bootstrap: str, prefix: str) -> None:
+    group = Group(bootstrap, prefix, records=[0, 0, 0])
+    group.settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0, worker_session_timeout_ms=6_000, observe_interval_ms=500)
+    await make_topic(bootstrap, group.topic, 3)
+    async with Worker(group.settings), group.running("C0", "C1"):
+        shares = await group.are_shared([1, 2])
+        pair = next(partitions for partitions in shares.values() if len(partitions) == 2)
+        most, less = pair
+        rest = ({0, 1, 2} - set(pair)).pop()
+        amounts = {most: 100_000, less: 60_000, rest: 50_000}
+        await group.fill([amounts[partition] for partition in range(3)])
+        await until(lambda: any(lags.get(most, 0) > 99_000 for lags in group.said_lags()))
+        assert group.shares() == shares, "what is even by count stays, whatever its lags"
+
+        code, shown = await group.deal("--dry-run")
+        assert (code, shown["outcome"]) == (0, "dry run")
+        assert len(shown["moves"]) == 1
+        assert sorted(round(each["now"], -4) for each in shown["members"]) == [50_000, 160_000]
+        assert sorted(round(each["after"], -4) for each in shown["members"]) == [100_000, 110_000]
+        assert group.shares() == shares, "nothing was asked"
+
+        code, dealt = await group.deal()
+        assert (code, dealt["outcome"], len(dealt["moves"])) == (0, "dealt", 1)
+        await until(lambda: sorted(group.shares().values()) == sorted([[most], sorted([less, rest])]))
+        code, again = await group.deal()
+        assert (code, again["outcome"], again["moves"]) == (0, "unchanged", [])
