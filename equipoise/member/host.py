@@ -22,7 +22,7 @@ from equipoise.member.threads import LoopThread
 from equipoise.member.throttle import Throttle
 from equipoise.member.work import AskedCallback, RunnerFactory, Shared, StandbyCallback, Work
 from events.errors import DamagedError, EquipoiseError, FieldError, InputError
-from events.facts import Fact, GroupConfigured, LagReported, TopologyDeclared
+from events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TopologyDeclared
 from events.log.kafka.connection import Connection
 from events.records import DecisionRecord, UnreadDecision
 from events.tasks import TaskId, tasks_text
@@ -461,6 +461,8 @@ class Host:
             if getattr(fact, "incarnation", None) == self.session.incarnation:
                 number = fact.number if isinstance(fact, LagReported) else None
                 self.session.heartbeat_acknowledged(sent_ms=said_ms, now_ms=boot_ms(), report_number=number)
+        if isinstance(fact, MemberJoined):
+            _LOG.info("group %s: member %s joined, incarnation %d", self._group, fact.member_id, fact.incarnation)
         self._wake.set()
 
 

@@ -53,7 +53,8 @@ MOST_TRIES, ARRIVES_S, RUNS_S = 20, 0.1, 0.04
 
 
 _WORKER_BEGUN = "\nleading log "
-_HAS_JOINED = re.compile(r"^m\d+ (runs|keeps a copy of) ", re.MULTILINE)
+_HAS_JOINED = re.compile(r": member m\d+ joined, incarnation \d+$", re.MULTILINE)
+"""It need not get anything: one that was killed again and again is in back-off (docs/protocol.md#d10)."""
 
 
 @attrs.define
@@ -288,7 +289,7 @@ class Deployment:
                 while not _HAS_JOINED.search(self.orders.said(seat.process)):  # noqa: ASYNC110  # another process
                     await asyncio.sleep(LOOK_S)
                 return
-        self._incident(f"{seat.process} has got nothing {JOINED_S:.0f} s after its start")
+        self._incident(f"{seat.process} has not joined {JOINED_S:.0f} s after its start")
 
     async def _leave(self, seat: Seat) -> None:
         process = seat.process
