@@ -74,6 +74,7 @@ class TaskClients:
             self.consumer = AIOKafkaConsumer(
                 **connection, group_id=self._group, enable_auto_commit=False, auto_offset_reset=options.auto_offset_reset,
                 isolation_level="read_committed" if options.transactional else "read_uncommitted", request_timeout_ms=timeout_ms,
+                client_rack=options.rack,
             )  # fmt: skip
             self._connecting = asyncio.ensure_future(self._connect())
 

@@ -101,6 +101,7 @@ class Host:
             self._directory,
             throttle=Throttle(options.restore_records_per_s, options.restore_bytes_per_s),
             ends_every_s=options.heartbeat_interval_ms / 1_000,
+            rack=options.rack,
             progressed=self.wake,
             failed=self.fail,
         )  # fmt: skip

@@ -31,6 +31,7 @@ class MemberOptions:
     """exactly_once: output, changelog and source offset of a task in one transaction. at_least_once: see docs/protocol.md, M6."""
     capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
     rack: str | None = attrs.field(default=None, validator=fields.optional(fields.name))
+    """Where it is, for the assignor and, as `client.rack`, for brokers that let sources and changelogs be read from a near replica (KIP-392)."""
     tags: Mapping[str, str] = attrs.field(factory=dict)
     session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
     """Above the brokers' own failover time: below it, each failover fences the whole group."""

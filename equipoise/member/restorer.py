@@ -65,6 +65,7 @@ class Restorer:
 
     `changelogs`: task -> its changelog topics, for every stateful task. Records of transactions that were not committed are not read, with either
     guarantee: a task may change its guarantee. Records of a former owner do not count (`fencing`).
+    `rack`: where it is, so that brokers can let it read from a near replica; what it has to reach is asked of leaders all the same.
     `progressed` is called from this loop when lags have changed: at most every TELL_EVERY_S, but at once when a copy comes within
     `ready_lag_records`. `failed` is called when it cannot go on.
     """
@@ -78,6 +79,7 @@ class Restorer:
         *,
         throttle: Throttle,
         ends_every_s: float,
+        rack: str | None = None,
         progressed: Callable[[], None],
         failed: Callable[[BaseException], None],
     ) -> None:
@@ -89,6 +91,7 @@ class Restorer:
         self.ready_lag_records = 0
         """Its member says so, from any thread, whenever that changes."""
         self._ends_every_s = ends_every_s
+        self._rack = rack
         self._progressed = progressed
         self._failed = failed
         self._consumer: Any = None
@@ -124,7 +127,8 @@ class Restorer:
 
             reading = {"enable_auto_commit": False, "auto_offset_reset": "none", "isolation_level": "read_committed"}
             options = {**self._connection.options(), **reading}
-            self._consumer = AIOKafkaConsumer(**options, max_partition_fetch_bytes=FETCH_BYTES, fetch_max_wait_ms=FETCH_WAIT_MS)
+            fetching = {"max_partition_fetch_bytes": FETCH_BYTES, "fetch_max_wait_ms": FETCH_WAIT_MS, "client_rack": self._rack}
+            self._consumer = AIOKafkaConsumer(**options, **fetching)
             self._asker = AIOKafkaConsumer(**options)
             await start_client(self._consumer)
             await start_client(self._asker)
