@@ -172,6 +172,9 @@ class Chronicle:
         self._learned: dict[TaskId, MoveStory] = {}
         """Movements that go on while the task's owner gives it up and takes it again."""
         self._open: dict[TaskId, _Open] = {}
+        self._topology: TopologyDeclared | None = None
+        self._tasks: dict[TaskId, None] = {}
+        """Those that are followed, of this topology."""
         self._last_owner: dict[TaskId, str] = {}
         self._silences = Silences()
         self._starting: dict[str, set[TaskId]] = {}
@@ -304,16 +307,20 @@ class Chronicle:
 
     def _note_owners(self, step: Step, state: GroupState, fell_silent_ms: Mapping[str, int]) -> None:
         """`fell_silent_ms`: wall time of the last word of members whose end this step tells."""
-        tasks = state.tasks() if self._only is None else dict.fromkeys([self._only] if state.has_task(self._only) else [])
-        for task in tasks:
+        gone: list[TaskId] = []
+        if state.topology is not self._topology:
+            self._topology = state.topology
+            tasks = state.tasks() if self._only is None else [self._only] if state.has_task(self._only) else []
+            self._tasks = dict.fromkeys(tasks)
+            gone = sorted(self._open.keys() - self._tasks.keys())
+        for task in self._tasks:
             owner = state.owner.get(task)
             now = self._open.get(task)
             if now is None and owner is None and state.phase is not GroupPhase.LEADING and state.phase is not GroupPhase.SHADOWING:
                 continue  # before the group's first round there is nothing to tell
             if now is None or now.member_id != owner or owner in fell_silent_ms:  # the same member may be back, as another incarnation
                 self._change_owner(step, state, task, owner, fell_silent_ms)
-        gone = self._open.keys() - tasks.keys() if self._only is None else [task for task in self._open if not state.has_task(task)]
-        for task in sorted(gone):
+        for task in gone:
             self._close(task, step.record.append_ms)
             del self._open[task]
 

@@ -50,9 +50,11 @@ def timeline(
 
     check_files(("--html", html_path, Kind.PAGE), ("--svg", svg_path, Kind.PICTURE))
     built = build_timeline(read(screen, log, "folding", group), group=group, until_offset=until_offset)
-    for option, path, kind, render in (("--html", html_path, Kind.PAGE, render_page), ("--svg", svg_path, Kind.PICTURE, render_picture)):
+    wanted = (("--html", html_path, Kind.PAGE, render_page), ("--svg", svg_path, Kind.PICTURE, render_picture))
+    for option, path, kind, render in wanted:
         if path is not None:
-            write_file(option, path, kind, render(built))
+            with screen.progress(f"drawing {path.name}"):
+                write_file(option, path, kind, render(built))
             screen.remark(f"wrote {path}")
     screen.answer(timeline_document(built), *timeline_parts(built, None if everything else _MOST_ROWS))
 

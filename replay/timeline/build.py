@@ -202,6 +202,8 @@ class _Builder:
         """(member, incarnation) -> a life whose end has not been told."""
         self._lifelines: list[Lifeline] = []
         self._open_copies: dict[tuple[TaskId, str], _Copy] = {}
+        self._kept: dict[str, dict[TaskId, str]] = {}
+        """Member -> task -> kind of the open copies."""
         self._copies: list[Copy] = []
         self._rounds: list[Round] = []
         self._lags: dict[tuple[TaskId, str], list[tuple[int, int]]] = {}
@@ -300,19 +302,8 @@ class _Builder:
     def _note_change(self, at_ms: int) -> None:
         """After a round: copies, tasks and the balance may be others."""
         state = self._state
-        now: dict[tuple[TaskId, str], tuple[str, bool]] = {}
-        for member_id in sorted(state.members):
-            member = state.members[member_id]
-            for task in sorted(member.standby):
-                now[task, member_id] = ("standby", False)
-            for task, warmup in sorted(member.warmup.items()):
-                now[task, member_id] = ("warmup", warmup.caught_up)
-        for key in [key for key, copy in self._open_copies.items() if now.get(key, ("",))[0] != copy.kind]:
-            self._close_copy(key, at_ms)
-        for key, (kind, caught_up) in now.items():
-            if key not in self._open_copies:
-                self._open_copies[key] = _Copy(kind, at_ms, at_ms if caught_up else None)
-                self._begin_curve(key, at_ms)
+        for member_id in self._kept.keys() | state.members.keys():
+            self._note_copies(member_id, at_ms)
         if state.topology is not self._topology:
             self._topology = state.topology
             self._tasks.update({task: part.stateful for task, part in state.tasks().items()})
@@ -321,12 +312,29 @@ class _Builder:
             if not self._imbalance or self._imbalance[-1][1] != imbalance:
                 self._imbalance.append((at_ms, imbalance))
 
+    def _note_copies(self, member_id: str, at_ms: int) -> None:
+        """Closes the copies that the member is not told to keep any more, and opens those that it is told to keep now. Most members keep theirs."""
+        member = self._state.members.get(member_id)
+        now = {} if member is None else {**dict.fromkeys(member.standby, "standby"), **dict.fromkeys(member.warmup, "warmup")}
+        before = self._kept.get(member_id, {})
+        if now == before:
+            return
+        for task, kind in before.items():
+            if now.get(task) != kind:
+                self._close_copy((task, member_id), at_ms)
+        for task, kind in now.items():
+            if before.get(task) != kind:
+                caught_up = member is not None and task in member.warmup and member.warmup[task].caught_up
+                self._open_copies[task, member_id] = _Copy(kind, at_ms, at_ms if caught_up else None)
+                self._begin_curve((task, member_id), at_ms)
+        self._kept[member_id] = now
+
     def _begin_curve(self, key: tuple[TaskId, str], at_ms: int) -> None:
         """A copy that begins is as far behind as its member said, or by the whole changelog."""
         state, (task, member_id) = self._state, key
         lag = state.members[member_id].lags.get(task)
         if lag is None:
-            lag = state.end_offset(task, state.tasks()[task])
+            lag = state.records(task)
         if isinstance(lag, int):
             _add_point(self._lags.setdefault(key, []), at_ms, lag)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import os
 import pty
 import re
 import subprocess
 import sys
+from collections.abc import Sequence
 from importlib import metadata
 from pathlib import Path
 
@@ -17,7 +19,9 @@ from click.testing import CliRunner, Result
 
 from equipoise.cli import COMMANDS, main
 from equipoise.cli.screen import Screen, Table, plain
+from events.log import open_log
 from tests.unit.equipoise.front_under_test import front
+from tests.unit.replay.lived import lived, write
 
 ROOT = Path(__file__).parents[3]
 SCRIPT = [sys.executable, str(Path(__file__).with_name("front_under_test.py"))]
@@ -32,11 +36,11 @@ def script(*args: str) -> subprocess.CompletedProcess[str]:
     return subprocess.run([*SCRIPT, *args], capture_output=True, text=True, env=ENVIRONMENT, check=False, timeout=60)
 
 
-def on_a_terminal(*args: str, stdout_too: bool, columns: int = 100) -> tuple[str, str]:
-    """Runs the script with stderr (and stdout) on a terminal; returns what came on stdout, if a pipe, and on the terminal."""
+def on_a_terminal(*args: str, stdout_too: bool, columns: int = 100, command: Sequence[str] = SCRIPT) -> tuple[str, str]:
+    """Runs the command with stderr (and stdout) on a terminal; returns what came on stdout, if a pipe, and on the terminal."""
     leader, follower = pty.openpty()
     environment = {**ENVIRONMENT, "COLUMNS": str(columns)}
-    process = subprocess.Popen([*SCRIPT, *args], stdout=follower if stdout_too else subprocess.PIPE, stderr=follower, env=environment, text=True)
+    process = subprocess.Popen([*command, *args], stdout=follower if stdout_too else subprocess.PIPE, stderr=follower, env=environment, text=True)
     os.close(follower)
     drawn = b""
     while True:
@@ -235,3 +239,14 @@ def test_every_command_helps_with_an_example(name: str) -> None:
     assert command is not None
     assert command.name == name
     assert {"quiet", "debug"} <= {str(param.name) for param in command.params}
+
+
+def test_timeline_on_a_terminal_shows_progress_while_it_folds_and_while_it_draws(tmp_path: Path) -> None:
+    with open_log(tmp_path / "group.db", "w") as log:
+        write(log, lived())
+    arguments = ["timeline", str(tmp_path / "group.db"), "--html", str(tmp_path / "x.html"), "--svg", str(tmp_path / "x.svg")]
+    told, drawn = on_a_terminal(*arguments, stdout_too=False, command=[sys.executable, "-m", "equipoise"])
+    assert told.startswith("orders")
+    seen = re.findall(r"folding|drawing x\.\w+|wrote", drawn)
+    assert [label for label, _ in itertools.groupby(seen)] == ["folding", "drawing x.html", "wrote", "drawing x.svg", "wrote"]
+    assert f"/{len(lived()):,}" in drawn

@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 import re
+from collections.abc import Callable, Sequence
 from html.parser import HTMLParser
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from assignors.situation import Situation
 from events.decisions import AssignmentIssued, MemberExpired
 from events.facts import AssignmentObserved, MemberJoined, MemberLeft
 from events.log import open_log
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record
 from replay.chronicle import Condition
 from replay.kafka_streams.importer import import_history
 from replay.refold import Refold
@@ -113,6 +114,34 @@ def test_a_history_is_told_without_another_problem_for_each_round(monkeypatch: p
     built.clear()
     build_timeline(lived())
     assert len(built) == asked
+
+
+def with_standbys() -> Sequence[Entry]:
+    """Two members, and a copy of each task beside it that nobody has reported a lag of."""
+    joins = [MemberJoined(member_id=name, incarnation=1, join_nonce=name) for name in ("m1", "m2")]
+    return decided((1_000, configured(initial_delay_ms=0, num_standbys=1)), (1_001, TOPOLOGY), (1_002, joins[0]), (1_003, joins[1]))
+
+
+@pytest.mark.parametrize("log", [lived, with_standbys])
+def test_build_timeline_lists_tasks_once_per_topology_not_per_round_or_copy(
+    monkeypatch: pytest.MonkeyPatch, log: Callable[[], Sequence[Entry]]
+) -> None:
+    listed: list[int] = []
+    real = GroupState.tasks
+
+    def counted(self: GroupState) -> Any:
+        listed.append(self.generation)
+        return real(self)
+
+    entries = log()
+    monkeypatch.setattr(GroupState, "tasks", counted)
+    for _ in Refold().follow(entries):
+        pass
+    folding = len(listed)
+    listed.clear()
+    built = build_timeline(entries)
+    assert len(built.rounds) + len(built.copies) > 10
+    assert len(listed) <= folding + 3, "one topology: for the intervals, for the rows, and at the end"
 
 
 def test_moves_and_rounds_are_those_of_the_log(timeline: Timeline) -> None:

@@ -1,0 +1,90 @@
+"""What `equipoise timeline` adds to folding a log: the history of 1,000 tasks on 50 members, its page, its picture and its document.
+
+The peer in the same run reads and folds the same log and looks at nothing. The group lives in the simulated cluster; members join and die.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from assignors import registry
+from events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from events.knobs import Knobs
+from events.log import open_log
+from replay.cluster import ClusterConfig, ProcessSettings, SimulatedCluster
+from replay.cluster.world import steady
+from replay.refold import Refold
+from replay.timeline import build_timeline, render_page, render_picture, timeline_document
+
+MEMBERS = 50
+TASKS = 1_000
+CHANGES = 4
+"""Of who is there."""
+EVERY_MS = 180_000
+ROUNDS = 3
+START_MS = 1_795_149_187_000
+
+
+def write_log(path: Path) -> None:
+    """A group that began with MEMBERS members; by turns one joins and one dies."""
+    assignor = registry.latest("high_availability")
+    topology = Subtopology(subtopology=0, partitions=TASKS, stateful=True, source_topics=("orders",), changelog_topics=("store",))
+    config = ClusterConfig(
+        group="bench",
+        log_id="bench",
+        configured=GroupConfigured(behaviour_version=assignor.version, solver=assignor.solver, knobs=Knobs(num_standbys=1)),
+        topology=TopologyDeclared(epoch=0, subtopologies=(topology,)),
+        growth={("store", partition): steady(records=100_000, records_per_s=20, start_ms=START_MS) for partition in range(TASKS)},
+        start_ms=START_MS,
+    )
+    with open_log(str(path), "w") as log, log.transaction():
+        cluster = SimulatedCluster(config, seed=1, sink=log)
+        cluster.start_worker()
+        for number in range(MEMBERS):
+            cluster.start_process(ProcessSettings(member_id=f"m{number}", capacity=4))
+        for happened in range(1, CHANGES + 1):
+            cluster.run_for(EVERY_MS)
+            if happened % 2:
+                cluster.start_process(ProcessSettings(member_id=f"m{MEMBERS + happened}", capacity=4))
+            else:
+                cluster.last_process(f"m{happened}").kill()
+        cluster.run_for(EVERY_MS)
+
+
+def _best_s(run: Callable[[], object]) -> float:
+    """CPU seconds of the best of ROUNDS rounds: noise only ever adds."""
+    best = float("inf")
+    for _ in range(ROUNDS):
+        begin = time.process_time()
+        run()
+        best = min(best, time.process_time() - begin)
+    return best
+
+
+def run() -> list[tuple[str, float, str]]:
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "group.db"
+        write_log(path)
+
+        refolds = []
+
+        def fold() -> None:
+            refolds.append(Refold())
+            with open_log(str(path)) as log:
+                for _ in refolds[-1].follow(log.read()):
+                    pass
+
+        def told() -> None:
+            with open_log(str(path)) as log:
+                built = build_timeline(log.read())
+            for made in (render_page, render_picture, timeline_document):
+                made(built)
+
+        fold_s, told_s = _best_s(fold), _best_s(told)
+    measure = f"timeline of {TASKS:,} tasks, {MEMBERS} members, page and picture / folding the log"
+    refold = refolds[0]
+    note = f"{told_s:.1f} s over {fold_s:.1f} s of CPU, {refold.facts:,} facts, {refold.machine.state.generation:,} rounds; goal: at most 1.25"
+    return [(measure, told_s / fold_s, note)]
