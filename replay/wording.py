@@ -35,6 +35,7 @@ CAUSES: Mapping[str, str] = {
     "expelled": "a member did not give up a task in time and was expelled",
     "leave_intended": "a member said that it wants to leave",
     "leave_requested": "members were asked to leave",
+    "deal_requested": "an operator asked for a new deal",
     "leave_cancelled": "a member said that it stays",
     "leave_withdrawn": "members were asked to stay after all",
     "overdue": "a leaving member's drain timeout passed",
@@ -49,6 +50,7 @@ CAUSES: Mapping[str, str] = {
     "unblocked": "the back-off of a warm-up was over",
     "recovered": "a member that had kept crashing ran for its back-off",
     "probing": "the probing interval was over",
+    "hold_over": "a former owner was proven to have stopped, so nobody has to wait for it",
     "follow-up": "revoked tasks were to be handed out",
     "unknown": "the log does not say",
 }

@@ -17,11 +17,13 @@ from typing import Any
 import pytest
 
 from assignors import registry
+from assignors.adapters.aiokafka import LagAwareAssignor
 from equipoise.member import Member, TaskContext
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from events.knobs import Knobs
+from events.log.kafka.clients import start_client, stop_client
 from events.log.kafka.connection import Connection
 from events.log.kafka.opening import admin_client
 from tests.live import brokers as kafka
@@ -187,3 +189,31 @@ async def test_racks_are_introduced_one_member_after_the_other(brokers: Brokers)
         assert {topic: f"rack-{near}" for topic, near in enumerate(NEAR)} == readers
         crossing, total = across(sent, readers)
         assert crossing < 0.02 * total
+
+
+async def test_an_ordinary_consumer_group_is_dealt_by_lag_and_reads_beside_itself(brokers: Brokers) -> None:
+    """`LagAwareAssignor`: of equal lag, partitions go where the consumer says it is; what a real broker says of racks is what it deals by."""
+    from aiokafka import AIOKafkaConsumer
+    from aiokafka.admin import NewTopic
+
+    topic, near = "ordinary", {0: 1, 1: 0, 2: 1, 3: 0}
+    async with admin_client(Connection(bootstrap=brokers.bootstrap)) as admin:
+        made = NewTopic(topic, -1, -1, replica_assignments={partition: [LEADER, at] for partition, at in near.items()})
+        assert [code for _, code, *_ in (await admin.create_topics([made])).topic_errors] == [0]
+
+    def consumer(rack: str) -> AIOKafkaConsumer:
+        strategy = LagAwareAssignor(group_id=topic, connection=brokers.bootstrap, auto_offset_reset="earliest", rack=rack, timeout_s=10.0)
+        return AIOKafkaConsumer(
+            topic, group_id=topic, bootstrap_servers=brokers.bootstrap, auto_offset_reset="earliest", client_rack=rack,
+            heartbeat_interval_ms=200, partition_assignment_strategy=[strategy],
+        )  # fmt: skip
+
+    both = [consumer(f"rack-{number}") for number in range(2)]
+    try:
+        for each in both:
+            await start_client(each)
+        wanted = [{partition for partition, at in near.items() if at == number} for number in range(2)]
+        await until(lambda: [{place.partition for place in each.assignment()} for each in both] == wanted)
+    finally:
+        for each in both:
+            await stop_client(each)
