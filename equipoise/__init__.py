@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from assignors.problem import AssignmentProblem, Assignor, Plan
     from assignors.scale_down import ScaleDown, scale_down
     from equipoise.demo import run_demo
-    from equipoise.member import Member, MemoryStore, RocksStore, StateStore, SupersededError, TaskContext
+    from equipoise.member import Member, MemoryStore, PrepareContext, RocksStore, StateStore, SupersededError, TaskContext
     from events.errors import EquipoiseError
     from events.log import Log, open_log
     from events.records import DecisionRecord, Record
@@ -52,6 +52,7 @@ _PLACES = {
     "Member": "equipoise.member",
     "MemoryStore": "equipoise.member",
     "Plan": "assignors.problem",
+    "PrepareContext": "equipoise.member",
     "Record": "events.records",
     "RocksStore": "equipoise.member",
     "ScaleDown": "assignors.scale_down",
@@ -99,6 +100,7 @@ __all__ = [
     "Member",
     "MemoryStore",
     "Plan",
+    "PrepareContext",
     "Record",
     "RocksStore",
     "ScaleDown",

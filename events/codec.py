@@ -51,7 +51,7 @@ KINDS: Mapping[int, tuple[int, type]] = {
     3: (1, facts.TopologyDeclared),
     4: (3, facts.PartitionsObserved),
     5: (4, facts.MemberJoined),
-    6: (2, facts.LagReported),
+    6: (3, facts.LagReported),
     7: (1, facts.TaskReady),
     8: (1, facts.TasksRevoked),
     9: (1, facts.LeaveIntended),

@@ -44,12 +44,13 @@ def shortened_join(joined: MemberJoined, most_bytes: int = MOST_EVENT_BYTES) -> 
 def shortened_report(report: LagReported, order: LagOrder = nearest_first, most_bytes: int = MOST_EVENT_BYTES) -> LagReported:
     """The report with as much of its load, of the copies that are gone, and of its lags as fits; what is left out is for the reports that follow.
 
-    A load loses what it says of single tasks, all of it. `held` and `ready` are never cut: what a member does not name there it does not run.
+    A load loses what it says of single tasks, all of it, and so does what is being prepared. `held` and `ready` are never cut: what a member does not
+    name there it does not run.
     """
     if _fits(_report_bytes(report), report, most_bytes):
         return report
     load = None if report.load is None else attrs.evolve(report.load, tasks={}, behind={}, busy={})
-    report = attrs.evolve(report, load=load)
+    report = attrs.evolve(report, load=load, preparing={}, failed=())
     if _fits(_report_bytes(report), report, most_bytes):
         return report
     room = most_bytes - codec.size_bytes(attrs.evolve(report, lags={}, forgotten=()))
@@ -106,8 +107,8 @@ def _first(lags: Mapping[TaskId, Lag], room: int, order: LagOrder) -> dict[TaskI
 def _report_bytes(report: LagReported) -> int:
     """At most."""
     load = 0 if report.load is None else _load_bytes(report.load)
-    tasks = len(report.held) + len(report.ready) + len(report.forgotten)
-    return HEAD_BYTES + text_bytes(report.member_id) + TASK_BYTES * tasks + LAG_BYTES * len(report.lags) + load
+    tasks = len(report.held) + len(report.ready) + len(report.forgotten) + len(report.failed)
+    return HEAD_BYTES + text_bytes(report.member_id) + TASK_BYTES * tasks + HOLD_BYTES * len(report.preparing) + LAG_BYTES * len(report.lags) + load
 
 
 def _load_bytes(load: Load) -> int:

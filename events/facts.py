@@ -29,6 +29,9 @@ word_or_lag: the member's word, whatever the lag, or a lag within the limit; suc
 lag: a lag within the limit. word_and_lag: that, and the word of its application, which prepares the task.
 """
 
+PREPARED = 1_000
+"""Thousandths of a preparation that is done."""
+
 _member = attrs.field(validator=fields.text())
 _incarnation = attrs.field(validator=fields.integer())
 _NONE: tuple[TaskId, ...] = ()
@@ -198,6 +201,10 @@ class LagReported:
     forgotten: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
     leaving: bool = attrs.field(default=False, validator=fields.boolean)
     load: Load | None = attrs.field(default=None, validator=fields.optional(fields.instance_of(Load)))
+    preparing: dict[TaskId, int] = attrs.field(factory=dict, validator=fields.mapping_of(fields.task, fields.integer(0, PREPARED)))
+    """Tasks that its application prepares now -> how far that is, in thousandths. Of very many, some."""
+    failed: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    """Tasks whose last preparation failed, and is tried again later."""
 
     def __attrs_post_init__(self) -> None:
         incarnation, number, epoch, base = self.incarnation, self.number, self.assignment_epoch, self.base
@@ -216,6 +223,9 @@ class LagReported:
             and (self.forgotten is _NONE or are_tasks(self.forgotten))
             and (self.leaving is False or self.leaving is True)
             and (self.load is None or self.load.__class__ is Load)
+            and self.preparing.__class__ is dict
+            and not self.preparing
+            and self.failed is _NONE
         ):
             fields.ask_each(self)
 

@@ -143,6 +143,43 @@ class LagReportedV1:
 
 
 @attrs.frozen(kw_only=True)
+class LoadV2:
+    """Load as in LagReportedV2."""
+
+    cpu: float = attrs.field(default=0.0, validator=fields.number())
+    memory: float = attrs.field(default=0.0, validator=fields.number())
+    disk: float = attrs.field(default=0.0, validator=fields.number())
+    records_per_s: float = attrs.field(default=0.0, validator=fields.number())
+    restored_records_per_s: float = attrs.field(default=0.0, validator=fields.number())
+    tasks: dict[TaskId, int] = attrs.field(
+        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
+    )
+    behind: dict[TaskId, int] = attrs.field(
+        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
+    )
+    busy: dict[TaskId, int] = attrs.field(
+        factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
+    )
+
+
+@attrs.frozen(kw_only=True)
+class LagReportedV2:
+    """LagReported before members said what their applications prepare."""
+
+    member_id: str = attrs.field(validator=fields.text())
+    incarnation: int = attrs.field(validator=fields.integer())
+    number: int = attrs.field(validator=fields.integer())
+    assignment_epoch: int = attrs.field(validator=fields.integer())
+    held: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    ready: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
+    base: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
+    forgotten: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
+    leaving: bool = attrs.field(default=False, validator=fields.boolean)
+    load: LoadV2 | None = attrs.field(default=None, validator=fields.optional(fields.instance_of(LoadV2)))
+
+
+@attrs.frozen(kw_only=True)
 class CheckpointedV1:
     """Checkpointed before it said in which form the state was hashed."""
 
@@ -154,6 +191,11 @@ def _lag_reported_2(wire: list[Any]) -> list[Any]:
     """Nothing is said of how busy it is with tasks, at the end of its load."""
     *rest, load = wire
     return [*rest, [*load, []] if load.__class__ is list else load]
+
+
+def _lag_reported_3(wire: list[Any]) -> list[Any]:
+    """Nothing is prepared, and no preparation failed; at the end."""
+    return [*wire, [], []]
 
 
 def _partitions_observed_2(wire: list[Any]) -> list[Any]:
@@ -193,6 +235,7 @@ PAST_SHAPES: Mapping[tuple[int, int], type] = {
     (MEMBER_JOINED, 2): MemberJoinedV2,
     (MEMBER_JOINED, 3): MemberJoinedV3,
     (LAG_REPORTED, 1): LagReportedV1,
+    (LAG_REPORTED, 2): LagReportedV2,
     (CHECKPOINTED, 1): CheckpointedV1,
 }
 """(kind, version) -> the class that version had. JSON Lines of that version are read with it."""
@@ -204,6 +247,7 @@ STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
     (MEMBER_JOINED, 2): _member_joined_3,
     (MEMBER_JOINED, 3): _member_joined_4,
     (LAG_REPORTED, 1): _lag_reported_2,
+    (LAG_REPORTED, 2): _lag_reported_3,
     (CHECKPOINTED, 1): _checkpointed_2,
 }
 """(kind, version n) -> the step from wire form n to wire form n + 1."""

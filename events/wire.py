@@ -307,7 +307,7 @@ _read_load = _converter.get_structure_hook(dict(columns(LagReported))["load"])
 def _read_report(wire: Any, _: Any = None) -> LagReported:
     """Nearly every record of a log is one of these: no loop over fields, positional arguments, and the reason sought only when there is one."""
     try:
-        member_id, incarnation, number, assignment_epoch, held, ready, lags, base, forgotten, leaving, load = wire
+        member_id, incarnation, number, assignment_epoch, held, ready, lags, base, forgotten, leaving, load, preparing, failed = wire
         of_tasks = zip(RISING[tuple(lags)], lags.values())  # noqa: B905  as many of both
         return LagReported(
             member_id,
@@ -321,6 +321,8 @@ def _read_report(wire: Any, _: Any = None) -> LagReported:
             () if forgotten == _NOTHING else _read_tasks(forgotten),
             leaving,
             None if load is None else _read_load(load, None),
+            {} if preparing == _NOTHING else _read_holds(preparing),
+            () if failed == _NOTHING else _read_tasks(failed),
         )
     except (MisshapenError, TypeError, ValueError, AttributeError):
         return typing.cast(LagReported, _read_any_report(wire, LagReported))

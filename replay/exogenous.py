@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import bisect
 import json
+import statistics
 from collections.abc import Iterable, Mapping
 from typing import Any
 
@@ -32,7 +33,7 @@ from events.facts import (
     TopologyDeclared,
 )
 from events.records import DecisionRecord, Entry, Record, UnreadRecord
-from events.tasks import Lag, TaskId
+from events.tasks import Lag, LagSentinel, TaskId
 from replay.answers import ConfigurationAnswers
 from replay.wording import groups_text
 
@@ -122,6 +123,8 @@ class ProcessStarted:
     eager: bool
     ready_lag_records: int | None
     """A limit of its own by which it judged its copies; None: the group's."""
+    prepare_ms: int | None
+    """How long its application prepared a task before it moved: the median of this process, else of the group, else 0; None: it did not prepare."""
     session_timeout_ms: int
     lease_margin_ms: int
     state_kept: bool
@@ -230,6 +233,20 @@ class _Life:
     asked_ms: int | None = None
     removed_ms: int | None = None
     end: ProcessEnded | None = None
+    preparing: dict[TaskId, int] = attrs.field(factory=dict)
+    """Task that its application was first said to prepare -> when."""
+    prepared_ms: list[int] = attrs.field(factory=list)
+    """How long it prepared each task until it was ready or ran."""
+
+    def prepares(self, event: LagReported | TaskReady, now_ms: int) -> None:
+        if isinstance(event, TaskReady):
+            done: set[TaskId] = set(event.tasks)
+        else:
+            done = {*event.ready, *(task for task, lag in event.lags.items() if lag is LagSentinel.ACTIVE)}
+            for task in event.preparing:
+                self.preparing.setdefault(task, now_ms)
+        for task in sorted(done & self.preparing.keys()):
+            self.prepared_ms.append(now_ms - self.preparing.pop(task))
 
     def ends(self, at_ms: int, how: str, *, inferred: bool, removed_ms: int, better: bool = False) -> None:
         """The first word on its end counts, unless a later one is `better` founded."""
@@ -238,6 +255,10 @@ class _Life:
             self.end = ProcessEnded(
                 at_ms=at_ms, member_id=self.join.member_id, incarnation=self.join.incarnation, how=how, inferred=inferred, done_ms=None
             )
+
+
+def _median(lengths_ms: list[int]) -> int:
+    return int(statistics.median(lengths_ms)) if lengths_ms else 0
 
 
 _OBSERVED_ENDS = {"left": "closed", "expired": "killed", "replaced": "killed"}
@@ -299,6 +320,8 @@ class _Reading:
             life = self._life(event.member_id, event.incarnation)
             if life is not None:
                 self._heard(life, event)
+                if isinstance(event, LagReported | TaskReady):
+                    life.prepares(event, self.now_ms)
 
     def _partitions(self, event: PartitionsObserved) -> None:
         for topic, ends in event.end_offsets.items():
@@ -461,6 +484,7 @@ def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: 
     for life in lives:
         by_member.setdefault(life.join.member_id, []).append(life)
     found: list[Happening] = []
+    of_group = [length_ms for life in lives for length_ms in life.prepared_ms]
     for member_id, theirs in sorted(by_member.items()):
         told = [each for each in supplied if each["instance"] == member_id]
         starts = [_told_start(told, life, theirs[index - 1] if index else None) for index, life in enumerate(theirs)]
@@ -483,6 +507,7 @@ def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: 
                     tags=life.join.tags,
                     eager=life.join.eager,
                     ready_lag_records=life.join.ready_lag_records,
+                    prepare_ms=None if life.join.readiness != "word_and_lag" else _median(life.prepared_ms or of_group),
                     session_timeout_ms=life.join.session_timeout_ms,
                     lease_margin_ms=life.join.lease_margin_ms,
                     state_kept=_state_kept(life, theirs[index - 1] if index else None, start, imported=imported),

@@ -18,8 +18,8 @@ from events.records import Entry
 from events.tasks import TaskId
 from replay.chronicle import Candidate, Chronicle, Interval, MoveStory, candidates
 from replay.refold import Refold
-from replay.show import TaskRow, task_rows
-from replay.wording import cause_text, clock_text, counted, lag_form, lag_text, reason_text, share_text, span_text
+from replay.show import TaskRow, preparing_row, task_rows
+from replay.wording import cause_text, clock_text, counted, lag_form, lag_text, preparing_text, reason_text, share_text, span_text
 from statemachine import leader
 from statemachine.machine import Load
 from statemachine.state import GroupPhase, GroupState, MemberState, known_lag
@@ -361,6 +361,10 @@ class _Explaining:
         if self.row.stateful and lag and self.task in owner.active and lag > state.acceptable_lag(owner):
             expected = _expected(owner, lag)
             said.append(f"{owner.member_id} still restores it: {counted(lag, 'record')} to go{expected}.")
+        row = preparing_row(state, owner, self.task)
+        if row is not None and self.task in owner.active:
+            does = preparing_text(row.thousandths, row.since_ms, has_failed=row.has_failed)
+            said.append(f"It was granted before anybody had prepared it; the application of {owner.member_id} does that first: {does}.")
         if owner.leaving and owner.drain_deadline_ms is not None:
             left_ms = max(0, owner.drain_deadline_ms - state.now_ms)
             said.append(f"{owner.member_id} is leaving: its tasks go elsewhere by {span_text(left_ms)} from now, caught-up destination or not.")
@@ -468,6 +472,8 @@ class _Explaining:
         acceptable, limit = self._limit(member)
         if lag is None:
             said.append(f"{movement.destination} has not reported its lag yet; {counted(self.row.end_offset, 'record')} are in the changelog.")
+        elif member.awaits_word(self.task, state.acceptable_lag(member)):
+            said += self._is_prepared(member, lag)
         elif lag <= acceptable:
             said.append(f"It is {counted(lag, 'record')} behind, within {limit}: the next round hands it over.")
         elif lag <= state.acceptable_lag(member):
@@ -482,7 +488,10 @@ class _Explaining:
             own = "" if member.ready_lag_records is None else f" ({limit})"
             said.append(f"It is {counted(lag, 'record')} behind and counts as caught up at {acceptable:,}{own}{or_time}{expected}.")
         warmup = member.warmup.get(self.task)
-        if warmup is not None and not warmup.caught_up:
+        if warmup is not None and not warmup.caught_up and member.awaits_word(self.task, state.acceptable_lag(member)):
+            left_ms = max(0, warmup.improved_ms + state.knobs.warmup_stall_ms - state.now_ms)
+            said.append(f"If that comes no further for another {span_text(left_ms)}, the slot goes to another task.")
+        elif warmup is not None and not warmup.caught_up:
             left_ms = max(0, warmup.improved_ms + state.knobs.warmup_stall_ms - state.now_ms)
             best = "nothing yet" if warmup.best_lag is None else f"{warmup.best_lag:,}"
             said.append(f"Its best lag so far: {best}. If that does not fall for another {span_text(left_ms)}, the slot goes to another task.")
@@ -493,6 +502,12 @@ class _Explaining:
                     "could be ready in half of its time gets the slot."
                 )
         return said
+
+    def _is_prepared(self, member: MemberState, lag: int) -> list[str]:
+        """Its lag is near enough; what is awaited is the word of its member's application."""
+        row = preparing_row(self.state, member, self.task)
+        does = "has not begun to prepare it" if row is None else f"is {preparing_text(row.thousandths, row.since_ms, has_failed=row.has_failed)}"
+        return [f"It is {counted(lag, 'record')} behind, which is near enough; the application of {member.member_id} {does}."]
 
     def _is_handed_over(self, movement: Movement) -> list[str]:
         state = self.state

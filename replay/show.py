@@ -17,6 +17,17 @@ from statemachine.state import GroupState, MemberState
 
 
 @attrs.frozen(kw_only=True)
+class PreparingRow:
+    """A task that a member's application prepares. `thousandths` and `since_ms` (how long it has done so by group time): None while it waits to try
+    again."""
+
+    thousandths: int | None
+    since_ms: int | None
+    has_failed: bool
+    """Its last preparation failed."""
+
+
+@attrs.frozen(kw_only=True)
 class CopyRow:
     """One copy of a task that is not the running one. `best_lag_records`: the smallest seen since the warm-up began."""
 
@@ -29,6 +40,8 @@ class CopyRow:
     """It is there to take the task over."""
     is_ready: bool
     """Its member has said that it could."""
+    preparing: PreparingRow | None
+    """What its application does to make it ready; None: nothing."""
 
     def document(self) -> dict[str, Any]:
         return {**attrs.asdict(self), "lag": lag_form(self.lag)}
@@ -49,6 +62,8 @@ class TaskRow:
     movement: str | None
     is_learned: bool
     """Somebody restores a copy, or keeps one, in order to take it over."""
+    preparing: PreparingRow | None
+    """What its owner's application does before its first record; None: nothing."""
     warmups: tuple[CopyRow, ...]
     standbys: tuple[CopyRow, ...]
     token: int
@@ -65,6 +80,7 @@ class TaskRow:
             "destination": self.destination,
             "movement": self.movement,
             "is_learned": self.is_learned,
+            "preparing": None if self.preparing is None else attrs.asdict(self.preparing),
             "warmups": [copy.document() for copy in self.warmups],
             "standbys": [copy.document() for copy in self.standbys],
             "token": self.token,
@@ -245,14 +261,24 @@ def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow
             destination=None if movement is None else movement.destination,
             movement=None if movement is None else movement.state.value,
             is_learned=bool(learners),
-            warmups=tuple(_copy_row(state.members[name], task, acceptable[name], name in learners) for name in warmups.get(task, ())),
-            standbys=tuple(_copy_row(state.members[name], task, acceptable[name], name in learners) for name in standbys.get(task, ())),
+            preparing=None if holder is None else preparing_row(state, holder, task),
+            warmups=tuple(_copy_row(state, name, task, acceptable[name], name in learners) for name in warmups.get(task, ())),
+            standbys=tuple(_copy_row(state, name, task, acceptable[name], name in learners) for name in standbys.get(task, ())),
             token=state.tokens.get(task, 0),
             hold_ms=state.holds.get(task, 0),
         )
 
 
-def _copy_row(member: MemberState, task: TaskId, acceptable: int, is_learner: bool) -> CopyRow:
+def preparing_row(state: GroupState, member: MemberState, task: TaskId) -> PreparingRow | None:
+    """What the member's application does with the task; None: nothing."""
+    now, has_failed = member.preparing.get(task), task in member.failed
+    if now is not None:
+        return PreparingRow(thousandths=now.thousandths, since_ms=state.now_ms - now.since_ms, has_failed=has_failed)
+    return PreparingRow(thousandths=None, since_ms=None, has_failed=True) if has_failed else None
+
+
+def _copy_row(state: GroupState, member_id: str, task: TaskId, acceptable: int, is_learner: bool) -> CopyRow:
+    member = state.members[member_id]
     lag = member.lags.get(task)
     warmup = member.warmup.get(task)
     return CopyRow(
@@ -262,4 +288,5 @@ def _copy_row(member: MemberState, task: TaskId, acceptable: int, is_learner: bo
         caught_up=member.is_caught_up(task, acceptable),
         is_learner=is_learner,
         is_ready=task in member.ready,
+        preparing=preparing_row(state, member, task),
     )

@@ -210,6 +210,7 @@ class _Run:
             tags=dict(happening.tags),
             eager=happening.eager,
             ready_lag_records=happening.ready_lag_records,
+            prepare_ms=happening.prepare_ms,
             session_timeout_ms=happening.session_timeout_ms,
             lease_margin_ms=happening.lease_margin_ms,
             heartbeat_interval_ms=min(simulation.heartbeat_interval_ms, max(1, happening.session_timeout_ms // 3)),

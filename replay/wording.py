@@ -22,6 +22,7 @@ MACHINE_REASONS: Mapping[str, str] = {
     "source_gone": "{source} is gone, so who gets it is decided anew",
     "task_gone": "the new topology no longer has the task",
     "stalled": "the copy on {destination} got no nearer for too long; its slot goes to another",
+    "not_prepared": "the application of {destination} has not prepared it in time; its slot goes to another",
     "outpaced": "{destination} restores it too slowly: the slot goes to a copy that will be ready far sooner",
     "reconfigured": "the new configuration has fewer warm-up slots",
 }
@@ -57,6 +58,13 @@ CAUSES: Mapping[str, str] = {
 """What begins a round, of ours (`statemachine.context.CAUSES`) or of a recorded group (`AssignmentObserved.cause`)."""
 
 NOBODY = "nobody"
+
+
+def preparing_text(thousandths: int | None, since_ms: int | None, *, has_failed: bool) -> str:
+    """``preparing 40 % (since 12.0 s)``, and that it has failed before."""
+    if thousandths is None or since_ms is None:
+        return "preparing failed, to be tried again"
+    return f"preparing {thousandths // 10} % (since {span_text(since_ms)}{', failed before' if has_failed else ''})"
 
 
 def reason_text(

@@ -18,7 +18,7 @@ Rules of PROTOCOL that a search wants to break one at a time are the small metho
 from __future__ import annotations
 
 import enum
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from assignors.ranking import lag_within
@@ -65,6 +65,10 @@ _OUSTED = frozenset({"superseded", "proven_dead"})
 
 LOOK_AGAIN_MS = 1_000
 """Between two looks that find the log shorter than it was, for that to be taken for the truth."""
+
+
+MOST_PREPARING = 100
+"""Tasks that a report names as being prepared, those first that somebody waits for, and as failed."""
 
 
 class MemberSession(SessionState):
@@ -149,7 +153,7 @@ class MemberSession(SessionState):
             ended_incarnation=given.ended_incarnation,
             lags=dict(sorted(self._lags.items())),
             eager=given.eager,
-            readiness="lag",
+            readiness="word_and_lag" if given.prepares else "lag",
             ready_lag_records=given.ready_lag_records,
         )
         return shortened_join(joined, self.most_event_bytes)
@@ -249,8 +253,37 @@ class MemberSession(SessionState):
         self._ready = ready
 
     def _is_ready(self, task: TaskId, acceptable: int | None) -> bool:
+        return self._is_within(task, acceptable) and (not self.settings.prepares or task in self._prepared)
+
+    def _is_within(self, task: TaskId, acceptable: int | None) -> bool:
         lag = self._lags.get(task)
         return acceptable is not None and isinstance(lag, int) and lag <= acceptable
+
+    def to_prepare(self) -> frozenset[TaskId]:
+        """Copies that it is to keep, that are within the limit, and that only its application's word keeps from being ready."""
+        if not self.settings.prepares:
+            return frozenset()
+        acceptable = self.acceptable_lag
+        return frozenset(task for task in self.standby | self.warmup if task not in self._prepared and self._is_within(task, acceptable))
+
+    def is_prepared(self, task: TaskId) -> bool:
+        """Whether the application has declared the task ready, so far as something of it is here."""
+        return task in self._prepared
+
+    def declare_ready(self, task: TaskId) -> bool:
+        """The application's word that it could process the task at once. It holds until nothing of the task is here any more, or the task has run
+        here and stopped. False, and nothing is noted: there is no copy of the task here that it is to keep, nor is it granted."""
+        if task not in self._keeps():
+            return False
+        self._prepared.add(task)
+        return True
+
+    def note_preparing(self, preparing: Mapping[TaskId, int], failed: Iterable[TaskId]) -> None:
+        """What the next reports say: tasks that are being prepared now -> thousandths, and those whose last preparation failed."""
+        self._preparing, self._failed = dict(preparing), frozenset(failed)
+
+    def _keeps(self) -> frozenset[TaskId]:
+        return self.standby | self.warmup | self.grants.keys()
 
     def copy_dropped(self, task: TaskId) -> None:
         """There is no copy of `task` on this member any more."""
@@ -260,6 +293,8 @@ class MemberSession(SessionState):
         """A task of `closing` has stopped and written its last. It is given up, or opened again when it was granted again meanwhile."""
         self._look_at_lease(now_ms)
         self.closing.discard(task)
+        if task not in self.grants:
+            self._prepared.discard(task)  # it has run here, and its application has let go of it
         if self.ended is not None:
             self._say_that_it_left()
             return
@@ -467,6 +502,7 @@ class MemberSession(SessionState):
                     start_ms = self._hold_ends_ms(now_ms, assigned.hold_ms.get(task, 0))
                     stateless = task.subtopology not in self.settings.stateful_subtopologies
                     self.grants[task] = Grant(token=token, start_ms=start_ms, restored=stateless)
+        self._prepared &= self._keeps() | self.closing
 
     def _word(self, what: type[Word]) -> Word:
         return what(member_id=self.member_id, incarnation=self.incarnation)
@@ -497,7 +533,8 @@ class MemberSession(SessionState):
         when this one is acknowledged: of the copies it is to keep it speaks first, so that none of them seems to be lost."""
         lags: dict[TaskId, Lag] = dict(self._lags)
         for task, grant in self.grants.items():
-            if grant.restored and grant.start_ms <= now_ms and task.subtopology in self.settings.stateful_subtopologies:
+            runs = grant.restored and grant.start_ms <= now_ms and (task in self._prepared or not self.settings.prepares)
+            if runs and task.subtopology in self.settings.stateful_subtopologies:
                 lags[task] = LagSentinel.ACTIVE
         base: int | None = None
         before: dict[TaskId, Lag] = {}
@@ -516,6 +553,8 @@ class MemberSession(SessionState):
             forgotten=tuple(sorted(task for task in before if task not in lags)),
             leaving=self.leaving,
             load=self._load,
+            preparing=dict(sorted(self._preparing.items(), key=lambda item: (item[0] not in self.warmup, item[0]))[:MOST_PREPARING]),
+            failed=tuple(sorted(self._failed)[:MOST_PREPARING]),
         )
         report = shortened_report(whole, self._first_told, self.most_event_bytes)
         if report is not whole:

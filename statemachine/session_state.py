@@ -19,7 +19,7 @@ from events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
 
 @attrs.frozen(kw_only=True)
 class MemberSettings:
-    """What one incarnation is; the fields up to `ready_lag_records` stand in its MemberJoined."""
+    """What one incarnation is; the fields up to `prepares` stand in its MemberJoined."""
 
     member_id: str = attrs.field(validator=fields.text())
     incarnation: int = attrs.field(validator=fields.integer())
@@ -34,6 +34,8 @@ class MemberSettings:
     eager: bool = False
     ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
     """A limit of its own; None: it judges its copies by the group's."""
+    prepares: bool = False
+    """Its application prepares tasks: no copy is ready before it has declared it."""
 
     former_log_id: str | None = None
     """The log of this member's incarnation before, as its host remembers it; None: unknown, or there was none."""
@@ -136,6 +138,11 @@ class SessionState:
         self._fetch_ms = 0
         self._lags: dict[TaskId, Lag] = {}
         self._ready: set[TaskId] = set()
+        self._prepared: set[TaskId] = set()
+        """Tasks that the application has declared ready, as long as something of them is here."""
+        self._preparing: dict[TaskId, int] = {}
+        """Tasks that are being prepared -> thousandths; as the next reports say it."""
+        self._failed: frozenset[TaskId] = frozenset()
         self._load: Load | None = None
         self._urgent: list[type[Word]] = []
         self._newly_ready: list[TaskId] = []
@@ -177,6 +184,9 @@ class SessionState:
         session._heartbeat_ms, session._fetch_ms = state["heartbeat_ms"], state["fetch_ms"]
         session._lags = _lags(state["lags"])
         session._ready = set(_tasks(state["ready"]))
+        session._prepared = set(_tasks(state["prepared"]))
+        session._preparing = {PARSED_TASKS[task]: done for task, done in state["preparing"]}
+        session._failed = frozenset(_tasks(state["failed"]))
         session._load = None if state["load"] is None else Load(*state["load"])
         session._urgent = [_WORDS[word] for word in state["urgent"]]
         session._newly_ready, session._given_up = _tasks(state["newly_ready"]), _tasks(state["given_up"])
@@ -212,6 +222,9 @@ class SessionState:
             "fetch_ms": self._fetch_ms,
             "lags": _lag_texts(self._lags),
             "ready": _texts(self._ready),
+            "prepared": _texts(self._prepared),
+            "preparing": [[str(task), done] for task, done in sorted(self._preparing.items())],
+            "failed": _texts(self._failed),
             "load": None if self._load is None else list(attrs.astuple(self._load)),
             "urgent": [word.__name__ for word in self._urgent],
             "newly_ready": _texts(self._newly_ready),

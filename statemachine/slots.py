@@ -1,6 +1,7 @@
 """Who keeps a warm-up slot (PROTOCOL M7): every copy that holds one is looked at each `warmup_stall_ms`, and judged by how fast it comes nearer.
 
-A copy that came no nearer for so long has stalled and loses its slot. One that did has a speed, and with it an expected time to ready. If something
+A copy that came no nearer for so long has stalled and loses its slot. One that its application prepares comes nearer with every step of that, and is
+not judged by its speed. One that did has a speed, and with it an expected time to ready. If something
 that waits for a slot would be ready far sooner, the slot goes there. Nothing is lost by that: the copy stays on disk, and goes on from where it was.
 
 Copies that are about equal never give way to each other, so of several slow ones each is restored in its turn. How fast a member is of which no speed
@@ -53,15 +54,17 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
         return
     nearer = 0 if lag is None or warmup.looked_lag is None else warmup.looked_lag - lag
     progress = Progress(nearer, state.now_ms - warmup.looked_ms)
+    prepares = member.awaits_word(task, state.acceptable_lag(member))
     if state.now_ms - warmup.improved_ms >= state.knobs.warmup_stall_ms:
-        member.measured_records_per_s = 1
+        if not prepares:
+            member.measured_records_per_s = 1
         _give_way(context, member, None, Progress(0, 1))
-        _stalled(context, member, task)
+        _stalled(context, member, task, "not_prepared" if prepares else "stalled")
         return
     warmup.looked_lag, warmup.looked_ms = lag, state.now_ms
     context.deadlines.watch(Timer.STALL, (member.member_id, task))
-    if warmup.caught_up:
-        return  # it is awaited: its member has not said yet that it is ready
+    if warmup.caught_up or prepares:
+        return  # it is awaited: its member has not said yet that it is ready, and no lag tells when it will
     member.measured_records_per_s = progress.records_per_s(len(member.warmup))
     expected_ms = progress.expected_ms(_missing(state, member, task))
     if (expected_ms is None or expected_ms > state.knobs.warmup_stall_ms) and _give_way(context, member, expected_ms, progress):
@@ -69,10 +72,10 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
         context.causes.add("outpaced")
 
 
-def _stalled(context: Context, member: MemberState, task: TaskId) -> None:
+def _stalled(context: Context, member: MemberState, task: TaskId, reason: str) -> None:
     """It may try again later, each time twice as late."""
     state = context.state
-    _end(context, member, task, "stalled")
+    _end(context, member, task, reason)
     backoff = state.backoffs.get((task, member.member_id))
     times = 1 if backoff is None else backoff.times + 1
     state.backoffs[task, member.member_id] = Backoff(until_ms=state.now_ms + stall_ms(state.knobs, times), times=times)

@@ -18,7 +18,20 @@ from events.decisions import Checkpointed
 from events.errors import EquipoiseError, InputError
 from events.facts import GroupConfigured, TopologyDeclared
 from events.tasks import Lag, LagSentinel, TaskId, parse_task
-from statemachine.state import Backoff, Crashes, Ghost, GroupState, Growth, Lost, MeasuredLoad, MemberState, SlotBackoff, Warmup, ghost_key
+from statemachine.state import (
+    Backoff,
+    Crashes,
+    Ghost,
+    GroupState,
+    Growth,
+    Lost,
+    MeasuredLoad,
+    MemberState,
+    Preparation,
+    SlotBackoff,
+    Warmup,
+    ghost_key,
+)
 
 T = TypeVar("T")
 
@@ -200,6 +213,7 @@ def _member_to_wire(member: MemberState) -> list[Any]:
         [member.issued_epoch, member.applied_epoch, member.report_number],
         _tasks(member.held),
         _tasks(member.ready),
+        [{str(task): list(attrs.astuple(member.preparing[task])) for task in sorted(member.preparing)}, _tasks(member.failed)],
         [member.restore_records_per_s, member.measured_records_per_s, _slot_backoff_to_wire(member.slot_backoff)],
         [member.leaving, member.drain_deadline_ms, member.drained, member.released, member.intends],
         _task_map(member.active),
@@ -211,7 +225,7 @@ def _member_to_wire(member: MemberState) -> list[Any]:
 
 
 def _member_from_wire(wire: list[Any]) -> MemberState:
-    who, readiness, session, lags, epochs, held, ready, speed, leave, active, revoking, regains, standby, warmup = wire
+    who, readiness, session, lags, epochs, held, ready, preparing, speed, leave, active, revoking, regains, standby, warmup = wire
     return MemberState(
         member_id=who[0],
         incarnation=who[1],
@@ -231,6 +245,8 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         report_number=epochs[2],
         held=tuple(map(parse_task, held)),
         ready=frozenset(map(parse_task, ready)),
+        preparing={parse_task(text): Preparation(*values) for text, values in preparing[0].items()},
+        failed=frozenset(map(parse_task, preparing[1])),
         restore_records_per_s=speed[0],
         measured_records_per_s=speed[1],
         slot_backoff=_slot_backoff_from_wire(speed[2]),

@@ -80,6 +80,8 @@ class Warmup:
     """Its lag when its speed was last measured, or as first reported; None: not reported yet."""
     looked_ms: int
     """When that was, or, until then, when it began. Every `warmup_stall_ms` its speed is measured (PROTOCOL M7)."""
+    best_prepared: int = -1
+    """How far its preparation has come at best, in thousandths, so that one that fails again and again comes no nearer; -1: it has not begun."""
 
 
 @attrs.define
@@ -92,6 +94,14 @@ class SlotBackoff:
     over: bool = False
     exempt: set[TaskId] = attrs.field(factory=set)
     """Tasks that wait for a slot on this very member, and for which one was given up."""
+
+
+@attrs.define
+class Preparation:
+    """A task that a member's application prepares: how far that is, in thousandths, and since when it does, group time."""
+
+    thousandths: int
+    since_ms: int
 
 
 @attrs.define
@@ -122,6 +132,9 @@ class MemberState:
     """Number of its last accepted report; -1: none."""
     held: tuple[TaskId, ...] = ()
     ready: frozenset[TaskId] = frozenset()
+    preparing: dict[TaskId, Preparation] = attrs.field(factory=dict)
+    failed: frozenset[TaskId] = frozenset()
+    """Tasks whose last preparation failed."""
     restore_records_per_s: int = 0
     """Restore speed it measured last. Until it has measured one: that of its last incarnation, if that was still there, or the slowest that anybody
     had measured when it joined; 0: nobody had."""
@@ -153,6 +166,11 @@ class MemberState:
     def is_caught_up(self, task: TaskId, acceptable_lag: int) -> bool:
         """Whether its copy may become active at once (PROTOCOL M2). See `GroupState.acceptable_lag`."""
         return is_ready(self.lags.get(task), word=task in self.ready, readiness=self.readiness, acceptable=acceptable_lag)
+
+    def awaits_word(self, task: TaskId, acceptable_lag: int) -> bool:
+        """Whether its copy is near enough, and its application has not declared it ready yet."""
+        lag = self.lags.get(task)
+        return self.readiness == "word_and_lag" and task not in self.ready and lag.__class__ is int and lag <= acceptable_lag
 
     @property
     def follows(self) -> bool:

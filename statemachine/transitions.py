@@ -36,7 +36,7 @@ from statemachine.deadlines import NO_TASK, Timer
 from statemachine.doubts import warn_of_racks
 from statemachine.loads import note_behind, note_load
 from statemachine.rejections import Rejected
-from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, ghost_key, known_lag
+from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, Preparation, ghost_key, known_lag
 
 V = TypeVar("V")
 
@@ -246,6 +246,11 @@ def lag_reported(context: Context, fact: LagReported) -> None:
             member.lags.pop(task, None)
     before, member.ready = member.ready, frozenset(fact.ready)
     member.held = fact.held
+    member.preparing = {
+        task: Preparation(done, member.preparing[task].since_ms if task in member.preparing else context.state.now_ms)
+        for task, done in fact.preparing.items()
+    }
+    member.failed = frozenset(fact.failed)
     if fact.load is not None:
         note_load(context.state, member, fact.load)
         note_behind(context.state, fact.load)
@@ -476,6 +481,10 @@ def _note_progress(context: Context, member: MemberState, *, declared: frozenset
             warmup.improved_ms = warmup.looked_ms = state.now_ms  # it fell behind again: its time to stall begins anew
             warmup.looked_lag = lag
             context.deadlines.watch(Timer.STALL, (member.member_id, task))
+        prepared = member.preparing[task].thousandths if task in member.preparing else -1
+        if prepared > warmup.best_prepared:
+            warmup.best_prepared = prepared
+            warmup.improved_ms = state.now_ms
         if warmup.looked_lag is None and lag is not None:
             warmup.looked_lag, warmup.looked_ms = lag, state.now_ms
         if lag is not None and (warmup.best_lag is None or lag < warmup.best_lag):

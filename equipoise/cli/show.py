@@ -12,10 +12,10 @@ from equipoise.cli.params import LOG, OFFSET, read
 from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
 from events.log import Log
 from events.tasks import TaskId
-from replay.wording import counted, day_text, lag_text, span_text
+from replay.wording import counted, day_text, lag_text, preparing_text, span_text
 
 if TYPE_CHECKING:
-    from replay.show import CopyRow, GroupView, MemberRow, TaskRow
+    from replay.show import CopyRow, GroupView, MemberRow, PreparingRow, TaskRow
 
 _MOST_NAMED = 12
 """Tasks named in one cell; the rest is a number. `--json` has all."""
@@ -110,7 +110,7 @@ def tasks_table(tasks: Iterable[TaskRow]) -> Table:
     rows = [
         (
             str(task.task),
-            f"{task.owner or 'nobody'}{', being learned' if task.is_learned else ''}",
+            f"{task.owner or 'nobody'}{', being learned' if task.is_learned else ''}{_preparing(task.preparing)}",
             _owner_lag(task),
             "" if task.destination is None else f"{task.movement} -> {task.destination}",
             _copies(task.warmups),
@@ -130,13 +130,17 @@ def _owner_lag(task: TaskRow) -> str:
     return "" if task.owner is None else lag_text(task.owner_lag)
 
 
+def _preparing(row: PreparingRow | None) -> str:
+    return "" if row is None else f", {preparing_text(row.thousandths, row.since_ms, has_failed=row.has_failed)}"
+
+
 def _copies(copies: Iterable[CopyRow]) -> str:
     texts = []
     for copy in copies:
         lag = "not reported" if copy.lag is None else lag_text(copy.lag)
         best = "" if copy.best_lag_records is None else f", {copy.best_lag_records:,}"
         words = (("learner", copy.is_learner), ("caught up", copy.caught_up), ("ready", copy.is_ready))
-        marks = "".join(f", {word}" for word, holds in words if holds)
+        marks = "".join(f", {word}" for word, holds in words if holds) + _preparing(copy.preparing)
         texts.append(f"{copy.member_id} ({lag}{best}{marks})")
     return " ".join(texts)
 

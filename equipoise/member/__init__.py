@@ -10,6 +10,7 @@
 `rates`       what is done a second for each task
 `hostload`    what the process takes of its host
 `context`     what a handler works with
+`preparing`   the application's own preparation of tasks
 `restorer`    copies brought up to date from their changelogs
 `lead`        a worker in the same process
 `stores`      where state is kept
@@ -23,6 +24,18 @@ from equipoise.member.client import Member
 from equipoise.member.context import State, TaskContext
 from equipoise.member.host import SupersededError
 from equipoise.member.options import MemberOptions
+from equipoise.member.preparing import PrepareContext
 from equipoise.member.stores import Change, MemoryStore, RocksStore, StateStore
 
-__all__ = ["Change", "Member", "MemberOptions", "MemoryStore", "RocksStore", "State", "StateStore", "SupersededError", "TaskContext"]
+__all__ = [
+    "Change",
+    "Member",
+    "MemberOptions",
+    "MemoryStore",
+    "PrepareContext",
+    "RocksStore",
+    "State",
+    "StateStore",
+    "SupersededError",
+    "TaskContext",
+]

@@ -15,11 +15,13 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
 from equipoise.member.host import Host
 from equipoise.member.options import MemberOptions
+from equipoise.member.preparing import PrepareCallback, Progress
 from equipoise.member.runner import Callback, Handler
 from equipoise.member.work import AskedCallback, StandbyCallback
 from events import codec, fields
@@ -48,6 +50,13 @@ class Member:
     an operator asks this member to leave (`equipoise scale-down`), or takes that back: nothing needs to be done. It goes on until its tasks run
     elsewhere; then it is released, and `wait` returns as after `leave`.
 
+    `prepare(context)` makes a task ready to run here: caches to warm, indexes to open, models to load. It is called for each copy that is near
+    enough, and the task moves here when it has returned, and not before; so its first record finds everything there. It may take minutes, and say
+    how far it is: `context.progress(0.4)`. A coroutine runs in the application's loop, a function on a thread of its own. What it raises is logged,
+    and it is tried again later. A task that must be granted before anybody has prepared it waits for that before its first record. `prepare` is
+    called once for each copy and incarnation, and again for a task that has run here and stopped. A sub-topology without changelogs is prepared
+    too if it is declared with ``stateful=True``: its tasks are to be made ready before they move, with no state to restore.
+
     `lead`: also run a worker in this process; True, or its settings. When several members do, each log partition is led by one of them.
 
     `options`: the fields of `MemberOptions`. The connection is to the brokers that have the log's topics and the application's alike.
@@ -67,6 +76,7 @@ class Member:
         on_standby: StandbyCallback | None = None,
         on_revoked: Callback | None = None,
         on_asked: AskedCallback | None = None,
+        prepare: PrepareCallback | None = None,
         lead: bool | WorkerSettings = False,
         **options: Any,
     ) -> None:
@@ -78,6 +88,7 @@ class Member:
         self._topology = topology
         self._connection = Connection() if connection is None else connection
         self._callbacks = {"on_assigned": on_assigned, "on_standby": on_standby, "on_revoked": on_revoked, "on_asked": on_asked}
+        self._prepare = prepare
         known = MemberOptions.__annotations__
         for name in options:
             if name not in known:
@@ -111,6 +122,7 @@ class Member:
             topology=self._topology,
             handler=self._handler,
             options=self._options,
+            prepare=self._prepare,
             **self._callbacks,  # type: ignore[arg-type]  # each under its own name
         )
         await host.begin()
@@ -153,6 +165,13 @@ class Member:
         """Stops everything at once, in order, and says so: `wait` returns when that is done. Leaving the context does it too."""
         self._running_host().close()
 
+    def ready(self, task: TaskId) -> None:
+        """Declares that the application could process `task` here at once, for one that prepares tasks by itself (``declares_ready=True``).
+        `on_standby` tells when a copy begins. The word holds until the copy is gone, or the task has run here and stopped. Any thread may call it.
+
+        Raises InputError when no copy of `task` is to be kept here."""
+        self._running_host().declare_ready(task)
+
     # For people and metrics
 
     @property
@@ -174,6 +193,11 @@ class Member:
     def lags(self) -> dict[TaskId, Lag]:
         """Copies it has, but of what runs -> records behind."""
         return dict(self._running_host().work.lags)
+
+    @property
+    def preparing(self) -> Mapping[TaskId, Progress]:
+        """What `prepare` is at work on, and how far it is."""
+        return self._running_host().work.preparing
 
     @property
     def acceptable_lag(self) -> int | None:
@@ -208,8 +232,9 @@ class Member:
             place = f"topology, sub-topology {part.subtopology}"
             if not part.source_topics:
                 raise InputError(f"{place}: name the topics it reads in source_topics")
-            if part.stateful and not part.changelog_topics:
-                raise InputError(f"{place}: it is stateful; name the topics of its state in changelog_topics")
+            if part.stateful and not part.changelog_topics and self._prepare is None and not self._options.declares_ready:
+                how = "name the topics of its state in changelog_topics; or, where there is none and it must be prepared, say how: prepare=..."
+                raise InputError(f"{place}: it is stateful; {how}")
             for topic in (*part.source_topics, *(part.changelog_topics if part.stateful else ())):
                 count = await partition_count(self._connection, topic)
                 if count < part.partitions:

@@ -16,6 +16,7 @@ from collections.abc import Awaitable, Callable
 from equipoise.member.directory import StateDirectory
 from equipoise.member.link import RETRY_S, Link
 from equipoise.member.options import MemberOptions, boot_ms
+from equipoise.member.preparing import PrepareCallback
 from equipoise.member.restorer import Restorer
 from equipoise.member.runner import Callback, Handler
 from equipoise.member.threads import LoopThread
@@ -59,7 +60,9 @@ class Host:
         on_standby: StandbyCallback | None,
         on_revoked: Callback | None,
         on_asked: AskedCallback | None,
+        prepare: PrepareCallback | None,
     ) -> None:
+        self._prepares = options.declares_ready or prepare is not None
         self._directory = None if options.state_directory is None else StateDirectory(options.state_directory, group, member_id)
         self._last_incarnation = None if self._directory is None else self._directory.last_incarnation
         self._proven_dead = None if self._directory is None else self._directory.ended_incarnation
@@ -96,7 +99,7 @@ class Host:
         self._restorer = Restorer(
             connection,
             {TaskId(part.subtopology, partition): part.changelog_topics
-             for part in topology.subtopologies if part.stateful for partition in range(part.partitions)},
+             for part in topology.subtopologies if part.stateful and part.changelog_topics for partition in range(part.partitions)},
             options.stores,
             self._directory,
             throttle=Throttle(options.restore_records_per_s, options.restore_bytes_per_s),
@@ -108,7 +111,7 @@ class Host:
         self.shared = Shared(self._new_session())
         runners = RunnerFactory(connection, group, topology, options, handler, on_assigned, on_revoked, lambda: self._link.log_id)
         self.work = Work(
-            self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked,
+            self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked, prepare,
             None if self._directory is None else self._directory.folder, wake=self.wake, fail=self.fail, call=self._call,
         )  # fmt: skip
 
@@ -171,6 +174,16 @@ class Host:
             self._closing = True
             if self.session.joined:
                 self.session.close(boot_ms())
+        self.wake()
+
+    def declare_ready(self, task: TaskId) -> None:
+        """The application's word. Raises InputError when no copy of the task is to be kept here."""
+        if not self._prepares:
+            raise InputError(f"ready({task}): this member's copies are ready by their lag; give Member declares_ready=True, or prepare")
+        with self.shared.lock:
+            known = self.session.declare_ready(task)
+        if not known:
+            raise InputError(f"ready({task}): no copy of it is to be kept here; `on_standby` tells when one begins")
         self.wake()
 
     def fail(self, error: BaseException) -> None:
@@ -300,6 +313,7 @@ class Host:
                 former_log_id=self._log_id,
                 heartbeat_interval_ms=given.heartbeat_interval_ms,
                 ready_lag_records=given.ready_lag_records,
+                prepares=self._prepares,
                 stateful_subtopologies=frozenset(part.subtopology for part in self._topology.subtopologies if part.stateful),
                 partitions={part.subtopology: part.partitions for part in self._topology.subtopologies},
             )

@@ -40,6 +40,9 @@ class MemberOptions:
     ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
     """A limit of this member's own: a copy with at most this lag is ready to take its task over. None: the group's acceptable_recovery_lag and
     acceptable_recovery_ms, as they are at any moment."""
+    declares_ready: bool = attrs.field(default=False, validator=fields.boolean)
+    """The application declares by itself which copies are ready, with `Member.ready(task)`: no lag makes one ready without that. Implied by
+    `Member(prepare=...)`, which declares a task ready when it returns."""
 
     state_directory: str | PathLike[str] | None = None
     """Where stores and the proof of death are. None: stores in memory, and who takes over an id waits for the old one's session."""

@@ -51,6 +51,9 @@ class Permit(Protocol):
     async def put_stores_back(self, task: TaskId) -> None:
         """It has stopped, or was never to have them."""
 
+    async def prepare(self, task: TaskId) -> None:
+        """Returns when the application has prepared it, if it does that."""
+
     def restored(self, task: TaskId) -> None:
         """It has its stores, and may process."""
 
@@ -233,6 +236,7 @@ class TaskRunner:
                 position = (await place([tp]))[tp]
             self._consumer.seek(tp, position)
             self._positions[tp] = position
+        await self._prepare()
         self._consumer.resume(*partitions)
         self._permit.restored(self.task)
         self._may_go_on()
@@ -244,6 +248,20 @@ class TaskRunner:
             self._uncommitted += len(stale)
         if begun and self._on_assigned is not None:
             await _call(self._on_assigned, self._context)
+
+    async def _prepare(self) -> None:
+        """What nobody prepared before the grant. It may take minutes, and ends when the task is to stop. Raises _Refused."""
+        preparing = asyncio.ensure_future(self._permit.prepare(self.task))
+        stopping = asyncio.ensure_future(self._stopping.wait())
+        try:
+            await asyncio.wait((preparing, stopping), return_when=asyncio.FIRST_COMPLETED)
+            if not preparing.done():
+                raise _Refused("closed before it was prepared")
+            await preparing
+        finally:
+            for each in (preparing, stopping):
+                each.cancel()
+            await asyncio.gather(preparing, stopping, return_exceptions=True)
 
     async def _take_stores(self, clients: TaskClients) -> Mapping[str, FencedStore]:
         """Restores the changelogs and makes this grant their owner, so that nothing that a former owner still sends counts."""

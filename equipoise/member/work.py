@@ -17,6 +17,7 @@ from equipoise.member.fencing import FencedStore, Ownership
 from equipoise.member.hostload import HostLoad
 from equipoise.member.link import RETRY_S
 from equipoise.member.options import MemberOptions, boot_ms
+from equipoise.member.preparing import PrepareCallback, Preparer, Progress
 from equipoise.member.rates import Rates
 from equipoise.member.restorer import Restorer
 from equipoise.member.runner import Callback, Handler, Permit, TaskRunner
@@ -59,12 +60,17 @@ class RunnerFactory:
         part = self._part(task)
         return TaskRunner(
             permit, self.log_id(), self.group, task, token, new_clients=partial(self.clients, task), connected=connected, sources=part.source_topics,
-            stateful=part.stateful, options=self.options, handler=self.handler, on_assigned=self.on_assigned, on_revoked=self.on_revoked,
+            stateful=part.stateful and self.has_changelogs(task), options=self.options, handler=self.handler,
+            on_assigned=self.on_assigned, on_revoked=self.on_revoked,
         )  # fmt: skip
 
     def clients(self, task: TaskId) -> TaskClients:
         part = self._part(task)
         return TaskClients(self.connection, self.group, task, self.options, sources=part.source_topics, changelogs=part.changelog_topics)
+
+    def has_changelogs(self, task: TaskId) -> bool:
+        """Whether a copy of it is something to restore."""
+        return bool(self._part(task).changelog_topics)
 
     def _part(self, task: TaskId) -> Subtopology:
         return next(part for part in self.topology.subtopologies if part.subtopology == task.subtopology)
@@ -84,6 +90,7 @@ class Work:
         runners: RunnerFactory,
         on_standby: StandbyCallback | None,
         on_asked: AskedCallback | None,
+        prepare: PrepareCallback | None,
         state_folder: Path | None,
         *,
         wake: Callable[[], None],
@@ -98,6 +105,9 @@ class Work:
         self._on_asked = on_asked
         self._wake, self._fail, self._call = wake, fail, call
         self._app = asyncio.get_running_loop()
+        self._preparer = None if prepare is None else Preparer(prepare, self._declare_ready, wake)
+        self._to_prepare: tuple[frozenset[TaskId], frozenset[TaskId]] = (frozenset(), frozenset())
+        """What the preparer was told last."""
         self._runners: dict[TaskId, TaskRunner] = {}
         self._connected: dict[TaskId, TaskClients] = {}
         """Of warm-ups: a hand-over is not to wait for connections."""
@@ -131,13 +141,15 @@ class Work:
 
     def tell_progress(self, now_ms: int) -> None:
         """How far each copy is, but of what runs. With the lock."""
-        session, lags = self._shared.session, self._restorer.lags
+        session, lags = self._shared.session, self.lags
         for task, lag in sorted(lags.items()):
             # A granted task is restored when its runner says so, not because the copy it comes from had nothing left to read.
             session.copy_progress(task, 1 if lag == 0 and task in session.grants else lag, now_ms)
         for task in sorted(self._told.difference(lags, self._runners)):
             session.copy_dropped(task)
         self._told = {*lags, *self._told.intersection(self._runners)}
+        if self._preparer is not None:
+            session.note_preparing(self._preparer.thousandths(), self._preparer.failed)
         speed = self._restorer.restored_records_per_s
         behind = {task: records for task, runner in sorted(self._runners.items()) if (records := runner.behind) is not None}
         self._rates.look({task: runner.processed for task, runner in sorted(self._runners.items())}, now_ms)
@@ -156,6 +168,7 @@ class Work:
             self._restorer.ready_lag_records = session.acceptable_lag or 0
             closing, copies, warmups = sorted(session.closing), session.standby | session.warmup, session.warmup
             grants = {task: (grant.token, grant.start_ms) for task, grant in sorted(session.grants.items()) if task not in session.closing}
+            to_prepare = session.to_prepare(), frozenset(copies).union(grants)
             over = session.ended is not None and session.ended not in (End.LEFT, End.RELEASED)
             looks = [session.lease_ends_ms, *(start_ms for _, start_ms in grants.values() if start_ms > now_ms)]
             if session.next_poll_ms is not None:
@@ -168,6 +181,9 @@ class Work:
             if start_ms <= now_ms and task not in self._runners:
                 runner = self._runners[task] = self._factory.make(self, task, token, self._connected.pop(task, None))
                 self._app.call_soon_threadsafe(runner.start)
+        if self._preparer is not None and to_prepare != self._to_prepare:
+            self._to_prepare = to_prepare
+            self._app.call_soon_threadsafe(self._preparer.update, *to_prepare)
         self._connect(warmups.difference(self._runners))
         self._follow(frozenset(task for task in copies if task not in self._runners))
         self._restore_thread.loop.call_soon_threadsafe(self._restorer.forget_kept, [*copies, *grants, *self._runners])
@@ -192,11 +208,12 @@ class Work:
     def _follow(self, copies: frozenset[TaskId]) -> None:
         for task in sorted(self._following - copies):
             self._following.discard(task)
-            if task not in self._runners:
+            if task not in self._runners and self._factory.has_changelogs(task):
                 self._restore_thread.loop.call_soon_threadsafe(self._restorer.leave, task)
         for task in sorted(copies - self._following):
             self._following.add(task)
-            self._restore_thread.loop.call_soon_threadsafe(self._restorer.follow, task)
+            if self._factory.has_changelogs(task):
+                self._restore_thread.loop.call_soon_threadsafe(self._restorer.follow, task)
             if self._on_standby is not None:
                 self._app.call_soon_threadsafe(self._tell, self._on_standby, task)
 
@@ -226,6 +243,8 @@ class Work:
 
     async def let_go(self) -> None:
         """Everything has ended: the last connections are closed."""
+        if self._preparer is not None:
+            await self._preparer.let_go()
         for clients in self._connected.values():
             self._part_with(clients)
         self._connected.clear()
@@ -248,6 +267,24 @@ class Work:
     def _told_of(self, told: asyncio.Future[None]) -> None:
         if not told.cancelled() and (error := told.exception()) is not None:
             self._fail(error)
+
+    async def prepare(self, task: TaskId) -> None:
+        with self._shared.lock:
+            is_prepared = self._shared.session.is_prepared(task)
+        if not is_prepared and self._preparer is not None:
+            await self._preparer.prepared(task)
+        elif not is_prepared:
+            self._declare_ready(task)  # who declares by itself prepares a task that was granted cold in `on_assigned`
+
+    def _declare_ready(self, task: TaskId) -> None:
+        with self._shared.lock:
+            self._shared.session.declare_ready(task)
+        self._wake()
+
+    @property
+    def preparing(self) -> Mapping[TaskId, Progress]:
+        """What is being prepared, and how far that is."""
+        return {} if self._preparer is None else self._preparer.progress()
 
     def refusal(self, task: TaskId) -> str | None:
         with self._shared.lock:
@@ -297,5 +334,5 @@ class Work:
 
     @property
     def lags(self) -> Mapping[TaskId, Lag]:
-        """Copies that are here, but of what runs -> records behind."""
-        return self._restorer.lags
+        """Copies that are here, but of what runs -> records behind; 0 for what has no changelog, and is only to be prepared."""
+        return {**self._restorer.lags, **{task: 0 for task in sorted(self._following) if not self._factory.has_changelogs(task)}}

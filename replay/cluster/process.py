@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 
 import attrs
 
@@ -35,6 +35,8 @@ class ProcessSettings:
     topology_epoch: int = 0
     ready_lag_records: int | None = None
     """A limit of its own (`MemberSettings.ready_lag_records`)."""
+    prepare_ms: int | None = None
+    """How long its application prepares a task, once its copy is near enough or it was granted; None: it does not."""
     restore: RestoreModel = attrs.field(factory=RestoreModel)
     start_ms: int = attrs.field(default=1_000, validator=fields.integer())
     """From its start to its join."""
@@ -215,6 +217,8 @@ class Process(Endpoint):
         """Task it processes -> token."""
         self._closing: set[TaskId] = set()
         self._woken: dict[TaskId, int] = {}
+        self._preparing: dict[TaskId, int] = {}
+        """Task that its application prepares -> since when."""
         self._seen: tuple[int, End | None, bool] = (0, None, False)
         self._next_number_position = 0
         self._lapsed_ms: int | None = None
@@ -238,6 +242,7 @@ class Process(Endpoint):
                 ended_incarnation=self._proven_dead,
                 heartbeat_interval_ms=given.heartbeat_interval_ms,
                 ready_lag_records=given.ready_lag_records,
+                prepares=given.prepare_ms is not None,
                 stateful_subtopologies=self._stateful,
             )
         )
@@ -339,6 +344,7 @@ class Process(Endpoint):
         for task in sorted(copies):
             self._restorer.follow(task, now_ms)
         self._restorer.ready_lag_records = session.acceptable_lag or 0
+        self._prepare(session.to_prepare())
         self._plan_look()
         self._speak()
         if session.ended is not None and not session.closing:
@@ -354,10 +360,25 @@ class Process(Endpoint):
         if task.subtopology in self._stateful:
             self._restorer.open(task, now_ms)
             session.copy_progress(task, self._restorer.lag(task, now_ms), now_ms)
+            if self.settings.prepare_ms is not None and session.may_process(task, now_ms) and not session.is_prepared(task):
+                self._prepare((task,))
+                return
         if session.may_process(task, now_ms):
             self._restorer.leave(task, now_ms)
             self._world.started(task, self, token, now_ms)
             self._running[task] = token
+
+    def _prepare(self, tasks: Iterable[TaskId]) -> None:
+        for task in sorted(tasks):
+            if task not in self._preparing:
+                self._preparing[task] = self.engine.now_ms
+                self.after(self.settings.prepare_ms or 0, self._prepared, self.session, task)
+
+    def _prepared(self, session: MemberSession, task: TaskId) -> None:
+        if session is self.session:
+            del self._preparing[task]
+            session.declare_ready(task)
+            self._reconcile()
 
     def _closed(self, session: MemberSession, tasks: list[TaskId]) -> None:
         if session is not self.session:
@@ -387,6 +408,8 @@ class Process(Endpoint):
         for task in sorted(self.disk.positions):
             if task not in self._running:
                 self.session.copy_progress(task, self._restorer.lag(task, now_ms), now_ms)
+        done = {task: min(999, (now_ms - since_ms) * 1_000 // max(1, self.settings.prepare_ms or 0)) for task, since_ms in self._preparing.items()}
+        self.session.note_preparing(done, ())
         speed = float(self.settings.restore.records_per_s) if self._restorer.restored_anything else 0.0
         tasks: dict[TaskId, int] = {}
         if self.settings.tells_load:

@@ -265,6 +265,8 @@ EPOCH = Argument(WHOLE, "the assignment epoch it has applied; default: the one i
     base=Argument(WHOLE, "a delta on that report"),
     forgotten=Argument(TASKS, "copies that are gone, in a delta"),
     leaving=Argument(YES_NO, "it wants to leave"),
+    preparing=Argument(ENDS, "tasks its application prepares, in thousandths; default: none"),
+    failed=Argument(TASKS, "tasks whose last preparation failed; default: none"),
     restores_per_s=Argument(WHOLE, "restore speed it measured, in records per second"),
     cpu_percent=Argument(WHOLE, "how busy its processors are; with this or `processes=` all that it says of its load is said anew"),
     processes=Argument(ENDS, "records it processes a second, by task"),
@@ -289,7 +291,7 @@ def report(play: Play, said: Said) -> None:
         if said.has("behind"):
             actor.load = play.make(said, functools.partial(attrs.evolve, actor.load or Load()), behind=dict(said.get("behind", {})))
         lags = said.get("lags", actor.lags)
-        rest: dict[str, object] = said.given("number")
+        rest: dict[str, object] = said.given("number", "preparing", "failed")
         if said.has("base"):
             rest |= {"base": said.get("base", 0), "lags": said.get("lags", {}), "forgotten": said.get("forgotten", ())}
             lags = {task: lag for task, lag in {**actor.lags, **said.get("lags", {})}.items() if task not in said.get("forgotten", ())}

@@ -15,7 +15,7 @@ from replay.scenarios.render import by_task_text, fact_text
 from replay.scenarios.said import Argument, Said
 from replay.scenarios.text import ScenarioError
 from replay.scenarios.theatre import SIMPLER, Fetch, Host, Theatre
-from replay.scenarios.words import LAGS, NAMES, TASKS, TEXT, WHOLE, YES_NO, one_of, tasks_text
+from replay.scenarios.words import ENDS, LAGS, NAMES, TASKS, TEXT, WHOLE, YES_NO, one_of, tasks_text
 from statemachine.member import MemberSession, MemberSettings
 
 
@@ -75,6 +75,7 @@ def _line(theatre: Theatre, host: Host) -> str:
     lease_margin_ms=Argument(WHOLE, "see `group`"),
     ended=Argument(WHOLE, "the incarnation it proves dead (PROTOCOL M5)"),
     ready_lag=Argument(WHOLE, "a limit of its own: a copy with at most this lag is ready; default: the group's"),
+    prepares=Argument(YES_NO, "yes: its application prepares tasks; no copy is ready before `prepared` says so"),
     epoch=Argument(WHOLE, "the topology epoch it runs; default: the newest"),
     nonce=Argument(TEXT, "join nonce; default: a new one"),
     copies=Argument(LAGS, "copies found on disk"),
@@ -104,6 +105,7 @@ def session(play: Play, said: Said) -> None:
             former_log_id=theatre.log_ids.get(said.member) if said.get("remembers", True) else None,
             heartbeat_interval_ms=1,
             ready_lag_records=said.find("ready_lag"),
+            prepares=said.get("prepares", False),
             stateful_subtopologies=frozenset(part.subtopology for part in topology.subtopologies if part.stateful) if topology else frozenset(),
         )
     except FieldError as error:
@@ -324,6 +326,26 @@ def copies(play: Play, said: Said) -> None:
         host.session.copy_progress(task, lag, theatre.now_ms)
     theatre.look()
     play.say(_line(theatre, host))
+
+
+@directive(
+    "preparing",
+    "SESSION",
+    "What its application prepares now.",
+    tasks=Argument(ENDS, "how far that is, in thousandths, by task"),
+    failed=Argument(TASKS, "tasks whose last preparation failed"),
+)
+def preparing(play: Play, said: Said) -> None:
+    _host(_theatre(play), said).session.note_preparing(dict(said.get("tasks", {})), said.get("failed", ()))
+
+
+@directive("prepared", "SESSION [TASKS]", "Its application has prepared tasks (default: all that wait for that).")
+def prepared(play: Play, said: Said) -> None:
+    theatre = _theatre(play)
+    session = _host(theatre, said).session
+    for task in _tasks(said) or tuple(sorted(session.to_prepare())):
+        if not session.declare_ready(task):
+            raise said.error(f"nothing of {task} is to be kept there")
 
 
 @directive("wants-out", "SESSION", "The session intends to leave.")

@@ -1,16 +1,20 @@
-"""When a copy is ready to take its task over, on a real broker: by the group's limit as it is now."""
+"""When a copy is ready to take its task over, on a real broker: by the group's limit as it is now, and when its application has prepared it."""
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
+import time
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 
-from equipoise.member import Member
+from equipoise.member import Member, PrepareContext, TaskContext
 from events.decisions import AssignmentIssued
+from events.errors import InputError
 from events.facts import GroupConfigured, LagReported, MemberJoined
 from events.tasks import TaskId
 from tests.live.leader import Leader, leading
@@ -98,3 +102,128 @@ async def test_a_limit_of_its_own_is_said_and_kept_to(bootstrap: str, prefix: st
         assert lag is not None
         assert 100 < lag <= 4_000
         await until(lambda: len(second.running) == 1)
+
+
+class Cache:
+    """An application that warms a cache for each task before it may process it."""
+
+    def __init__(self, seconds: float, *, fails: int = 0) -> None:
+        self.seconds = seconds
+        self.fails = fails
+        self.warm: dict[TaskId, float] = {}
+        """Task -> when it was done, by time.monotonic."""
+        self.begun: list[tuple[TaskId, int, bool]] = []
+        self.cold: list[TaskId] = []
+        """Tasks of which a record was processed before they were warm."""
+
+    async def prepare(self, context: PrepareContext) -> None:
+        self.begun.append((context.task, context.attempt, context.runs_next))
+        for step in range(10):
+            context.progress(step / 10, f"{step} of 10")
+            await asyncio.sleep(self.seconds / 10)
+            if step == 4 and context.attempt <= self.fails:
+                raise RuntimeError("no room for this cache")
+        self.warm[context.task] = time.monotonic()
+
+    def prepare_in_a_thread(self, context: PrepareContext) -> None:
+        self.begun.append((context.task, context.attempt, context.runs_next))
+        time.sleep(self.seconds)  # would stop every task here, were it in their loop
+        self.warm[context.task] = time.monotonic()
+
+    def look(self, _: Any, context: TaskContext) -> None:
+        if context.task not in self.warm:
+            self.cold.append(context.task)
+
+
+def reports(leader: Leader, member_id: str) -> list[LagReported]:
+    return [each.event for each in leader.facts if isinstance(each.event, LagReported) and each.event.member_id == member_id]
+
+
+def revoked_at(leader: Leader, task: TaskId) -> int:
+    """Append time of the first round that takes `task` from somebody."""
+    caused = [each.caused_by for each in leader.decisions if isinstance(each.decision, AssignmentIssued) and task in _revoking(each.decision)]
+    return next(record.append_ms for record in leader.facts if record.offset == caused[0])
+
+
+def _revoking(issued: AssignmentIssued) -> set[TaskId]:
+    return {move.task for move in issued.moves if move.state == "revoking"}
+
+
+@pytest.mark.parametrize("kind", ["stateful", "stateless"])
+async def test_a_task_moves_when_it_is_prepared_and_not_before(bootstrap: str, prefix: str, tmp_path: Path, kind: str) -> None:
+    """With a changelog or without one: m2 has no lag long before its cache is warm."""
+    application = Application(bootstrap, prefix)
+    if kind == "stateless":
+        part = attrs.evolve(application.topology.subtopologies[0], changelog_topics=())
+        application.topology = attrs.evolve(application.topology, subtopologies=(part,))
+    await application.make_topics()
+    first_cache, cache = Cache(0.2), Cache(4.0, fails=1)
+    state = tmp_path if kind == "stateful" else None
+    async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
+        first = application.member("m1", state, "at_least_once", handler=first_cache.look, prepare=first_cache.prepare)
+        second = application.member("m2", state, "at_least_once", handler=cache.look, prepare=cache.prepare, heartbeat_interval_ms=200)
+        await application.order(60)
+        async with first:
+            await until(lambda: len(first.running) == PARTITIONS)
+            assert sorted(first_cache.begun) == [(TaskId(0, number), 1, True) for number in range(PARTITIONS)]
+            async with second:
+                await until(lambda: second.preparing)
+                (task,) = second.preparing
+                await until(lambda: len(second.running) == 1)
+                assert second.running.keys() == {task} == cache.warm.keys()
+                assert [(attempt, runs_next) for _, attempt, runs_next in cache.begun] == [(1, False), (2, False)]
+                said = [report.preparing[task] for report in reports(leader, "m2") if task in report.preparing]
+                assert len(set(said)) > 3, "how far it is was seen on the way"
+                assert any(task in report.failed and task not in report.preparing for report in reports(leader, "m2"))
+                assert any(report.lags.get(task) == 0 for report in reports(leader, "m2"))
+                prepared_ms = next(
+                    record.append_ms for record in leader.facts
+                    if isinstance(record.event, LagReported) and record.event.member_id == "m2" and task in record.event.ready
+                )  # fmt: skip
+                assert revoked_at(leader, task) >= prepared_ms
+                began_ms = next(record.append_ms for record in leader.facts if isinstance(record.event, LagReported) and record.event.preparing)
+                assert prepared_ms - began_ms > 3_000
+                await application.order(60)
+                await until(lambda: len(second.running) == 1)
+        assert first_cache.cold == cache.cold == []
+
+
+async def test_a_function_prepares_on_a_thread_of_its_own(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    """Nobody's records wait for it: m1 runs in the same loop."""
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    cache = Cache(2.0)
+    async with (
+        leading(bootstrap, prefix, prefix, application.config, application.topology),
+        application.member("m1", tmp_path, "at_least_once") as first,
+    ):
+        await until(lambda: len(first.running) == PARTITIONS)
+        longest_s, last_s = 0.0, time.monotonic()
+        async with application.member("m2", tmp_path, "at_least_once", handler=cache.look, prepare=cache.prepare_in_a_thread) as second:
+            last_s = time.monotonic()
+            while len(second.running) < 1:
+                await asyncio.sleep(0.01)
+                longest_s, last_s = max(longest_s, time.monotonic() - last_s), time.monotonic()
+            assert cache.begun
+            assert longest_s < 1.5
+
+
+async def test_an_application_declares_by_itself(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    kept: list[TaskId] = []
+    async with (
+        leading(bootstrap, prefix, prefix, application.config, application.topology) as leader,
+        application.member("m1", tmp_path, "at_least_once") as first,
+    ):
+        await until(lambda: len(first.running) == PARTITIONS)
+        with pytest.raises(InputError, match="declares_ready=True"):
+            first.ready(TaskId(0, 0))
+        async with application.member("m2", tmp_path, "at_least_once", declares_ready=True, on_standby=kept.append) as second:
+            await until(lambda: any(0 in report.lags.values() for report in reports(leader, "m2")))
+            await asyncio.sleep(1.5)
+            assert second.running == {}
+            with pytest.raises(InputError, match="no copy of it"):
+                second.ready(TaskId(7, 0))
+            second.ready(kept[0])
+            await until(lambda: second.running.keys() == {kept[0]})

@@ -188,14 +188,15 @@ LIVE = {"configure", "deal", "groups", "shadow", "status", "tail"}
 """Held to their sections in tests/live (test_kafka_log.py, test_streams_import.py, test_configure.py, test_lag_aware.py), where there is a broker."""
 
 NOT_MET: dict[str, set[tuple[str, str]]] = {
-    "show": {("member", "crash_backoff_ms"), ("member", "rack"), ("member", "ready_lag_records")},
+    "show": {("member", "crash_backoff_ms"), ("member", "rack"), ("member", "ready_lag_records"), ("task", "preparing"), ("copy", "preparing"),
+             *(("preparing", each) for each in ("thousandths", "since_ms", "has_failed"))},
     "explain": {("candidate", "rack"), ("candidate", "traffic_cost"), ("candidate", "load_share"), ("candidate", "task_share")},
     "timeline": {("lifeline", "rack")},
     "archive": {("", "unread"), *(("unread", each) for each in ("group", "partition", "offset", "number", "kind", "version", "problem"))},
     "scenario": {("file", "disagreements")},
 }
-"""Keys that these logs have no value for: no member names a rack or a limit of its own, or keeps crashing, no scenario disagrees with itself, nothing
-is of a newer build (test_newer_events.py has that)."""
+"""Keys that these logs have no value for: no member names a rack or a limit of its own, prepares, or keeps crashing, no scenario disagrees with
+itself, nothing is of a newer build (test_newer_events.py has that)."""
 
 
 def test_every_command_with_a_document_has_a_section() -> None:

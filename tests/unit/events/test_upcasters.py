@@ -14,7 +14,7 @@ from hypothesis import given
 from events import codec, readable, upcasters
 from events.decisions import Checkpointed
 from events.errors import UnsoundError
-from events.facts import MemberJoined, PartitionsObserved
+from events.facts import LagReported, Load, MemberJoined, PartitionsObserved
 from tests.strategies import instances
 
 DATA = Path(__file__).parents[2] / "data" / "events"
@@ -65,6 +65,14 @@ def test_a_join_from_before_the_groups_limit_is_judged_by_its_word_too(past: upc
     form = codec.payload_from_json("MemberJoined", 3, readable.write(past))
     event = codec.decode(code, 3, form[1])
     assert event == MemberJoined(**attrs.asdict(past, recurse=False), readiness="word_or_lag", ready_lag_records=None)
+
+
+@given(instances(upcasters.LagReportedV2))
+def test_a_report_from_before_preparation_speaks_of_none(past: upcasters.LagReportedV2) -> None:
+    form = codec.payload_from_json("LagReported", 2, readable.write(past))
+    event = codec.decode(codec.kind_of(LagReported), 2, form[1])
+    load = None if past.load is None else Load(**attrs.asdict(past.load, recurse=False))
+    assert event == LagReported(**{**attrs.asdict(past, recurse=False), "load": load}, preparing={}, failed=())
 
 
 @given(instances(upcasters.PartitionsObservedV1))

@@ -14,6 +14,7 @@ from events.tasks import TaskId
 from replay.cluster import NetworkSettings, SimulatedCluster
 from replay.cluster.process import Exit
 from replay.cluster.restore import RestoreModel
+from replay.exogenous import ProcessStarted, read_exogenous
 from statemachine.machine import GroupMachine
 from statemachine.member import MemberSession
 from tests.unit.replay.clusters_under_test import (
@@ -78,6 +79,29 @@ def test_a_changed_limit_is_what_everybody_judges_by_in_flight():
         lags = [move.lag_records for each in issued for move in each.moves if move.state == "revoking"]
         assert lags
         assert all(lag is not None and limit // 4 < lag <= limit for lag in lags), "handed over as soon as the copy is ready, and no sooner"
+
+
+def test_a_simulated_application_prepares_as_long_as_it_takes_and_what_if_knows():
+    """From the join to the hand-over; of what is decided anew from that log the preparation takes as long."""
+    kept = Kept()
+    config = small_config(stateful=4, stateless=0, acceptable_recovery_lag=1_000)
+    cluster = SimulatedCluster(config, seed=1, watcher=kept)
+    cluster.start_worker()
+    cluster.start_process(member("m1", prepare_ms=2_000))
+    cluster.run_for(60_000)
+    since_ms = cluster.now_ms
+    assert all(6_000 <= silence <= 12_000 for silence in silences_ms(cluster, START_MS).values()), "granted cold, and prepared before it runs"
+    cluster.start_process(member("m2", prepare_ms=40_000))
+    cluster.run_for(35_000)
+    assert set(cluster.world.owners(cluster.now_ms).values()) == {"m1"}
+    assert cluster.last_process("m2").session.to_prepare(), "they are near enough since long"
+    cluster.run_for(120_000)
+    assert_settled(cluster)
+    assert len(owned_by(cluster, "m2")) == 2
+    assert max(silences_ms(cluster, since_ms).values()) < 500
+    started = [each for each in read_exogenous([*kept.facts, *kept.decisions]).happenings if isinstance(each, ProcessStarted)]
+    assert [each.member_id for each in started] == ["m1", "m2"]
+    assert all(abs((each.prepare_ms or 0) - wanted) <= 3_100 for each, wanted in zip(started, (2_000, 40_000), strict=True))
 
 
 def test_no_ticks_while_the_group_is_empty():

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from events.facts import TaskReady
+from equipoise.cli.show import members_table, tasks_table
+from events.facts import LagReported, TaskReady
 from events.tasks import TaskId
 from replay.explain import explain, move_document
-from replay.show import CopyRow, TaskRow, show
+from replay.show import CopyRow, PreparingRow, TaskRow, show
 from replay.timeline import build_timeline, timeline_document
-from tests.groups import Group
+from tests.groups import Group, joined
 
 T0, T1 = TaskId(0, 0), TaskId(0, 1)
 
@@ -27,7 +28,7 @@ def row(group: Group, task: TaskId) -> TaskRow:
 
 def test_show_has_the_marks():
     group = learning()
-    copy = CopyRow(member_id="m2", lag=25_000, best_lag_records=25_000, caught_up=False, is_learner=True, is_ready=False)
+    copy = CopyRow(member_id="m2", lag=25_000, best_lag_records=25_000, caught_up=False, is_learner=True, is_ready=False, preparing=None)
     assert (row(group, T1).is_learned, row(group, T1).owner, row(group, T1).warmups) == (True, "m1", (copy,))
     assert (row(group, T0).is_learned, row(group, T0).warmups) == (False, ())
     group.fact(TaskReady(member_id="m2", incarnation=1, assignment_epoch=1, tasks=(T1,)), 500)
@@ -38,6 +39,36 @@ def test_show_has_the_marks():
     assert (document["warmups"][0]["is_learner"], document["warmups"][0]["is_ready"]) == (True, True)
     group.members["m1"].reports(500)
     assert (row(group, T1).is_learned, row(group, T1).owner) == (False, "m2")
+
+
+def test_what_an_application_prepares_is_shown_and_explained():
+    group = Group().starts("m1", stateful=2)
+    group.members["m1"].reports()
+    group.fact(joined("m2", readiness="word_and_lag", ready_lag_records=500))
+    group.fact(LagReported("m2", 1, 0, 1, lags={T1: 300}, preparing={T1: 400}), 1_000)
+    group.tick(1_000)
+    copy = row(group, T1).warmups[0]
+    assert copy.preparing == PreparingRow(thousandths=400, since_ms=1_000, has_failed=False)
+    assert not copy.caught_up
+    table = tasks_table(show(group.records).tasks)
+    assert "m2 (300, 300, learner, preparing 40 % (since 1.0 s))" in table.rows[1]
+    text = "\n".join(explain(group.records, T1).what_next)
+    assert "300 records behind, which is near enough; the application of m2 is preparing 40 % (since 1.0 s)." in text
+    assert "If that comes no further for another" in text
+    (_, m2) = show(group.records).members
+    assert (m2.ready_lag_records, m2.acceptable_lag_records) == (500, 500)
+    assert "500, its own" in members_table(show(group.records)).rows[1]
+    group.fact(LagReported("m2", 1, 1, 1, lags={T1: 300}, failed=(T1,)), 1_000)
+    assert "m2 (300, 300, learner, preparing failed, to be tried again)" in tasks_table(show(group.records).tasks).rows[1]
+
+
+def test_a_task_that_was_granted_before_it_was_prepared_says_so():
+    group = Group().starts(stateful=1)
+    group.join("m1", readiness="word_and_lag")
+    group.fact(LagReported("m1", 1, 0, 1, held=(T0,), lags={T0: 1}, preparing={T0: 70}, failed=(T0,)), 1_000)
+    assert row(group, T0).preparing == PreparingRow(thousandths=70, since_ms=0, has_failed=True)
+    said = "It was granted before anybody had prepared it; the application of m1 does that first: preparing 7 % (since 0, failed before)."
+    assert said in "\n".join(explain(group.records, T0).what_next)
 
 
 def test_the_timeline_says_when_the_learner_was_ready():

@@ -538,6 +538,63 @@ def test_copies_are_not_ready_before_a_limit_is_known():
     assert (session.acceptable_lag, session.poll(0)) == (None, [])
 
 
+LIMITS = {"acceptable_recovery_lag": 100, "acceptable_recovery_ms": 0}
+
+
+def test_what_an_application_prepares_is_ready_by_its_word_and_lag():
+    session = joined(ready_lag_records=None, prepares=True)
+    session.receive(record(1, assigned(1, (), warmup=(OTHER,), **LIMITS)), 0)
+    session.copy_progress(OTHER, 101, 0)
+    assert (session.to_prepare(), session.poll(0)) == (frozenset(), [])
+    session.copy_progress(OTHER, 100, 1)
+    assert (session.to_prepare(), session.poll(1)) == (frozenset({OTHER}), [])
+    session.note_preparing({OTHER: 400}, ())
+    assert reports(session, 3_000)[0].preparing == {OTHER: 400}
+    assert session.declare_ready(OTHER)
+    assert [type(fact) for fact in session.poll(3_001)] == [LagReported, TaskReady]
+    assert session.to_prepare() == frozenset()
+    session.copy_progress(OTHER, 101, 3_002)
+    assert reports(session, 6_001)[0].ready == ()
+    session.copy_progress(OTHER, 99, 6_002)
+    assert [type(fact) for fact in session.poll(6_003)] == [LagReported, TaskReady], "its word still holds"
+
+
+def test_a_word_holds_while_something_of_the_task_is_here():
+    session = joined(ready_lag_records=None, prepares=True)
+    assert not session.declare_ready(OTHER)
+    session.receive(record(1, assigned(1, (), standby=(OTHER,), **LIMITS)), 0)
+    assert session.declare_ready(OTHER)
+    session.receive(record(2, assigned(2, (OTHER,), **LIMITS)), 1)
+    assert session.is_prepared(OTHER)
+    session.receive(record(3, assigned(3, (), warmup=(OTHER,), **LIMITS)), 2)
+    assert session.is_prepared(OTHER), "it is still closing"
+    session.task_closed(OTHER, 3)
+    assert not session.is_prepared(OTHER), "it has run here and stopped"
+    assert session.declare_ready(OTHER)
+    session.receive(record(4, assigned(4, (), **LIMITS)), 4)
+    assert not session.is_prepared(OTHER)
+
+
+def test_a_task_that_is_prepared_before_its_first_record_is_not_said_to_run():
+    session = joined(ready_lag_records=None, prepares=True)
+    session.receive(record(1, assigned(1, (STATEFUL,), **LIMITS)), 0)
+    session.copy_progress(STATEFUL, 0, 1)
+    assert reports(session, 3_000)[0].lags == {STATEFUL: 0}
+    assert session.declare_ready(STATEFUL)
+    assert reports(session, 6_000)[0].lags == {STATEFUL: LagSentinel.ACTIVE}
+
+
+def test_a_report_names_some_of_very_many_preparations_those_first_that_are_waited_for():
+    last = TaskId(0, 5_000)
+    session = joined(prepares=True)
+    many = tuple(TaskId(0, number) for number in range(4_000))
+    session.receive(record(1, assigned(1, (), standby=many, warmup=(last,), **LIMITS)), 0)
+    session.note_preparing(dict.fromkeys((*many, last), 5), many)
+    (report,) = reports(session, 3_000)
+    assert last in report.preparing
+    assert (len(report.preparing), len(report.failed)) == (100, 100)
+
+
 def test_member_leaves_tasks_alone_that_its_topology_does_not_have():
     session = joined(partitions={0: 3, 1: 1})
     known, unknown = (STATELESS, TaskId(0, 1)), (TaskId(0, 3), TaskId(2, 0))

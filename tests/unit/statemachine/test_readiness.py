@@ -95,3 +95,67 @@ def test_the_validator_sees_a_member_that_was_not_told():
             return
         validator.check(record, decided, machine.state)
     raise AssertionError("m1 was assigned nothing")
+
+
+# Prepared by the application
+
+
+def prepares(group: Group, task: TaskId, number: int, done: int | None, *, after_ms: int = 0, failed: bool = False) -> list[Decision]:
+    """m2, which has no lag, reports how far the preparation of the task is."""
+    preparing = {} if done is None else {task: done}
+    report = LagReported("m2", 1, number, 1, lags={task: 0}, preparing=preparing, failed=(task,) if failed else ())
+    return group.fact(report, after_ms)
+
+
+def held_slot_until(group: Group, task: TaskId, steps: list[tuple[int | None, int]]) -> int | None:
+    """Reports each (thousandths, ms later). Group time at which the warm-up of the task lost its slot; None: it has it still."""
+    group.members.clear()
+    for number, (done, after_ms) in enumerate(steps):
+        for _ in range(after_ms // 1_000):
+            group.fact(LagReported("m1", 1, 1_000 + len(group.records), group.state.members["m1"].applied_epoch), 1_000)
+            if task not in group.state.members["m2"].warmup:
+                return group.state.now_ms
+        prepares(group, task, number, done, failed=done is None)
+        if task not in group.state.members["m2"].warmup:
+            return group.state.now_ms
+    return None
+
+
+def preparing_group() -> tuple[Group, TaskId, int]:
+    group, task = warming(readiness="word_and_lag", session_timeout_ms=3_600_000)
+    group.fact(configured(acceptable_recovery_lag=LIMIT, warmup_stall_ms=20_000, initial_delay_ms=0))
+    return group, task, group.state.now_ms
+
+
+def test_a_preparation_that_comes_further_keeps_its_slot_however_long_it_takes():
+    group, task, _ = preparing_group()
+    assert held_slot_until(group, task, [(done, 15_000) for done in range(0, 1_000, 50)]) is None
+    assert group.state.members["m2"].measured_records_per_s == 0, "no lag says how fast it is"
+
+
+@pytest.mark.parametrize(
+    "steps",
+    [
+        [(None, 1_000)] * 40,  # it never begins: fails at once, again and again
+        [(0, 1_000)] * 40,
+        [(done, 1_000) for _ in range(10) for done in (0, 300, None, None)],  # as far as before is no progress
+    ],
+)
+def test_a_preparation_that_comes_no_further_stalls_with_its_reason(steps: list[tuple[int | None, int]]):
+    group, task, began_ms = preparing_group()
+    lost_ms = held_slot_until(group, task, steps)
+    assert lost_ms is not None
+    assert 20_000 <= lost_ms - began_ms <= 24_000
+    assert [move.reason for move in group.moves("cancelled")] == ["not_prepared"]
+    assert (task, "m2") in group.state.backoffs
+
+
+def test_a_task_without_changelogs_moves_when_it_is_prepared():
+    """Sub-topology 0 is declared stateful and logs to nothing: it has to be made ready, and there is no state to restore."""
+    group = Group().starts(stateful=2, end_offset=0)
+    group.join("m1", readiness="word_and_lag")
+    group.settles()
+    group.fact(joined("m2", readiness="word_and_lag"))
+    (task,) = group.state.members["m2"].warmup
+    assert not says(group, task, 0)
+    assert says(group, task, 0, ready=True, number=1)
