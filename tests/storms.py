@@ -140,7 +140,8 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
     members = tuple(attrs.evolve(each, eager=random.random() < 0.15) for each in members)
     ready = Random(f"limits {seed}")
     members = tuple(
-        attrs.evolve(each, ready_lag_records=ready.choice((None, None, None, 5_000)), prepare_ms=ready.choice((None, None, 0, 4_000))) for each in members
+        attrs.evolve(each, ready_lag_records=ready.choice((None, None, None, 5_000)), prepare_ms=ready.choice((None, None, 0, 4_000)))
+        for each in members
     )
     changes = tuple(_changes(seed, config.configured)) if switching else ()
     return Setting(seed=seed, config=config, members=members, faults=tuple(faults), changes=changes)

@@ -187,10 +187,11 @@ ON_SPARK = {f"spark-{name}" for name in SPARK_COMMANDS}
 LIVE = {"configure", "deal", "groups", "shadow", "status", "tail"}
 """Held to their sections in tests/live (test_kafka_log.py, test_streams_import.py, test_configure.py, test_lag_aware.py), where there is a broker."""
 
+_NOT_PREPARED = {("task", "preparing"), ("copy", "preparing"), *(("preparing", each) for each in ("thousandths", "since_ms", "has_failed"))}
 NOT_MET: dict[str, set[tuple[str, str]]] = {
-    "show": {("member", "crash_backoff_ms"), ("member", "rack"), ("member", "ready_lag_records"), ("task", "preparing"), ("copy", "preparing"),
-             *(("preparing", each) for each in ("thousandths", "since_ms", "has_failed"))},
-    "explain": {("candidate", "rack"), ("candidate", "traffic_cost"), ("candidate", "load_share"), ("candidate", "task_share")},
+    "show": {("member", "crash_backoff_ms"), ("member", "rack"), ("member", "ready_lag_records"), *_NOT_PREPARED},
+    "explain": {("candidate", "rack"), ("candidate", "traffic_cost"), ("candidate", "load_share"), ("candidate", "task_share"),
+                *_NOT_PREPARED},
     "timeline": {("lifeline", "rack")},
     "archive": {("", "unread"), *(("unread", each) for each in ("group", "partition", "offset", "number", "kind", "version", "problem"))},
     "scenario": {("file", "disagreements")},
