@@ -370,6 +370,8 @@ def test_the_readable_form_reads_like_the_event() -> None:
         "forgotten": [],
         "leaving": False,
         "load": None,
+        "preparing": {},
+        "failed": [],
     }
 
 
