@@ -12,7 +12,6 @@ import attrs
 import pytest
 
 from events.facts import MemberJoined
-from replay import wording
 from replay.chronicle import Condition
 from replay.timeline import Timeline, build_timeline, render_page, render_picture
 from replay.timeline.colours import CAUSE_COLOURS, member_colour
@@ -128,10 +127,6 @@ def test_page_and_picture_have_one_set_of_colours() -> None:
     assert page_data(built)["colours"] == [member_colour(number) for number in range(4)]
     assert len({member_colour(number) for number in range(100)}) == 100
     assert set(CAUSE_COLOURS) <= set(CAUSES)
-
-
-def test_every_cause_of_a_round_has_its_words() -> None:
-    assert set(CAUSES) <= set(wording.CAUSES)
     style = elements(render_picture(built), "style")[0].text or ""
     page = render_page(built)
     rules = (Path(__file__).parents[3] / "replay" / "timeline" / "colours.css").read_text()

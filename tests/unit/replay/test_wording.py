@@ -7,7 +7,9 @@ import re
 import pytest
 
 from assignors.problem import REASONS
+from replay import wording
 from replay.wording import MACHINE_REASONS, counted, reason_text
+from statemachine import context
 
 CODES = sorted({*REASONS, *MACHINE_REASONS})
 
@@ -37,3 +39,7 @@ def test_a_code_of_an_assignor_we_do_not_know_stands_as_it_is() -> None:
 def test_counts() -> None:
     assert [counted(number, "task") for number in (0, 1, 1_204)] == ["0 tasks", "1 task", "1,204 tasks"]
     assert counted(2, "stretch", "stretches") == "2 stretches"
+
+
+def test_every_cause_of_a_round_has_its_words() -> None:
+    assert set(context.CAUSES) <= set(wording.CAUSES)
