@@ -145,7 +145,7 @@ def test_a_hold_is_explained() -> None:
 
 
 def test_under_kafkas_assignor_a_task_waits_for_the_probing_round_and_moves_because_of_its_turn() -> None:
-    kafka = attrs.evolve(configured(initial_delay_ms=0), assignor="kafka_streams", solver="")
+    kafka = attrs.evolve(configured(initial_delay_ms=0), assignor="kafka_streams", behaviour_version=1, solver="")
     ends = PartitionsObserved(end_offsets={"store": dict.fromkeys(range(12), 50_000)})
     joins = [MemberJoined(member_id=name, incarnation=1, join_nonce=name, session_timeout_ms=90_000) for name in ("m1", "m2")]
     topology = attrs.evolve(TOPOLOGY, subtopologies=TOPOLOGY.subtopologies[:1])
