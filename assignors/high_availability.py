@@ -34,6 +34,9 @@ from assignors.target import Candidates, Target, adopted_target, constrained_bal
 from assignors.transport import SOLVER
 from events.tasks import TaskId
 
+GUARANTEES_1 = frozenset(Guarantee) - {Guarantee.LEAVING_APART}
+"""Those of version 1."""
+
 
 class HighAvailability:
     """KIP-441. Pure and without memory: what is under way stands in the problem."""
@@ -60,6 +63,7 @@ class HighAvailability1(HighAvailability):
 
     version = 1
     behaviour = VERSION_1
+    guarantees = GUARANTEES_1
 
 
 class Balance(Protocol):

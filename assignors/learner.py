@@ -24,7 +24,7 @@ from collections.abc import Iterator
 import attrs
 
 from assignors import options
-from assignors.high_availability import HighAvailability
+from assignors.high_availability import GUARANTEES_1, HighAvailability
 from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Reason
 from assignors.situation import VERSION_1
 from events.tasks import LagSentinel, TaskId
@@ -63,6 +63,7 @@ class Learner1(Learner):
 
     version = 1
     behaviour = VERSION_1
+    guarantees = GUARANTEES_1
 
 
 def _learning_goes_on(problem: AssignmentProblem, movement: Movement) -> Movement:

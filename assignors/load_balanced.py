@@ -32,7 +32,7 @@ from collections.abc import Mapping
 import attrs
 
 from assignors import options
-from assignors.high_availability import hand_over
+from assignors.high_availability import GUARANTEES_1, hand_over
 from assignors.levels import Levels, Move, fewest_moves
 from assignors.load import DEFAULT_WEIGHTS, FAIR_SHARE, weights
 from assignors.near_levels import bring_near
@@ -78,6 +78,7 @@ class LoadBalanced1(LoadBalanced):
 
     version = 1
     behaviour = VERSION_1
+    guarantees = GUARANTEES_1
 
 
 @attrs.frozen(kw_only=True)

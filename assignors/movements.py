@@ -4,11 +4,13 @@ A movement of a stateful task lives WAITING -> WARMING -> REVOKING -> granted:
 
 * REVOKING at once when the task has no state, when its destination is caught up, or when its owner is leaving and its drain timeout has passed;
 * WARMING without a slot when the destination is a standby of the task: it goes on as such;
+* WARMING without a slot when its owner is leaving, and the destination will have restored it, with all that it restores already, by the drain
+  timeout (PROTOCOL M7): what leaves is learned together, and waits for nothing that moves for balance;
 * otherwise it needs a warm-up slot, of the group and of the destination. What is in flight keeps its slot, until the task is granted; then slots go
   to what is soonest ready. Without a slot it is WAITING.
 
-So copies beside the standbys never exceed the caps. A destination that is caught up by a copy nobody asked for needs no slot; it is told to keep
-that copy as a warm-up if slots are left over.
+So other copies beside the standbys never exceed the caps. A destination that is caught up by a copy nobody asked for needs no slot; it is told to
+keep that copy as a warm-up if slots are left over.
 """
 
 from __future__ import annotations
@@ -28,6 +30,34 @@ class Slots:
     def __init__(self, situation: Situation) -> None:
         self._group = situation.knobs.max_warmups
         self._member = dict.fromkeys(situation.members, situation.knobs.max_warmups_per_member)
+        self._situation = situation
+        self._restoring: dict[str, int] = {}
+        """Member -> records that it has to restore before it gets to what is begun now."""
+
+    def take_apart(self, task: TaskId, member: str) -> bool:
+        """Begin a copy outside the caps, if the member will have restored it by the time that the task's owner has to be gone.
+
+        All of a member's copies are restored at the speed of the member, so they are ready as soon together as one after the other.
+        """
+        situation = self._situation
+        if not situation.is_apart(task):
+            return False
+        queue = self._queue(member) + (0 if task in situation.members[member].warmup else situation.records(member, task))
+        deadline_ms = situation.members[situation.owner[task]].drain_deadline_ms
+        most = None if deadline_ms is None else situation.pace.within(member, deadline_ms - situation.now_ms)
+        if most is not None and queue > most:
+            return False
+        self._restoring[member] = queue
+        return True
+
+    def _queue(self, name: str) -> int:
+        """What it restores already."""
+        if name not in self._restoring:
+            situation = self._situation
+            member = situation.members[name]
+            tasks = {task for task in (*member.active, *member.standby, *member.warmup) if task in situation.tasks}
+            self._restoring[name] = sum(situation.records(name, task) for task in tasks if not situation.is_ready(name, task))
+        return self._restoring[name]
 
     def take(self, member: str) -> bool:
         """Take one on this member, if both the group and the member have one left."""
@@ -124,11 +154,13 @@ class _Planner:
                 ready = self._readiness(task) if self.situation.is_ready(destination, task) else self._wanted(task)  # what must go is no readier
                 self._set(task, MovementState.REVOKING, "carried" if stands else ready)
                 if task in self.situation.members[destination].warmup and self._needs_slot(task):
-                    self.slots.hold(destination)
-                    self.warmups.add((task, destination))
+                    self._keep(task, destination)
                 elif self._needs_slot(task):
                     self.by_chance.append((task, destination))
             elif not self._needs_slot(task):
+                self._set(task, MovementState.WARMING, "warming")
+            elif task in self.situation.members[destination].warmup and not self.situation.behaviour.leaving_within_caps:
+                self._keep(task, destination)  # also above a cap: it began outside of it, for an owner that has gone meanwhile
                 self._set(task, MovementState.WARMING, "warming")
             else:
                 self._warm_up(task, "warming")
@@ -180,8 +212,14 @@ class _Planner:
         self.states[task] = state
         self.codes[task] = code
 
+    def _keep(self, task: TaskId, destination: str) -> None:
+        """A copy that was begun earlier."""
+        if not self.situation.is_apart(task):
+            self.slots.hold(destination)
+        self.warmups.add((task, destination))
+
     def _warm_up(self, task: TaskId, code: str) -> None:
-        if self.slots.take(self.target[task]):
+        if self.slots.take_apart(task, self.target[task]) or self.slots.take(self.target[task]):
             self.warmups.add((task, self.target[task]))
             self._set(task, MovementState.WARMING, code)
         else:
@@ -214,7 +252,7 @@ class _Planner:
 
 def keep_ready(movements: Movements, slots: Slots) -> frozenset[tuple[TaskId, str]]:
     """Destinations that are ready by chance and may keep their copy fresh until the task is theirs, as far as slots are left over."""
-    return frozenset(pair for pair in movements.ready_by_chance if slots.left and slots.take(pair[1]))
+    return frozenset(pair for pair in movements.ready_by_chance if slots.take_apart(*pair) or (slots.left and slots.take(pair[1])))
 
 
 def _is_standby(situation: Situation, task: TaskId, source: str, destination: str) -> bool:

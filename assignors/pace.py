@@ -6,18 +6,27 @@ records, and where all members are alike, or nobody measured, a span is the numb
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
-from assignors.problem import Member
+from collections.abc import Mapping
 
 
 class Pace:
-    """Speeds of a group's members, in records/s. One that measured none is taken for the slowest that did."""
+    """Speeds of a group's members, in records/s; 0: not measured. One that measured none is taken for the slowest that did."""
 
-    def __init__(self, members: Iterable[Member]) -> None:
-        speeds = {member.id: member.restore_records_per_s for member in members}
+    def __init__(self, speeds: Mapping[str, int]) -> None:
+        self.is_known = any(speeds.values())
+        """Somebody measured a speed."""
         self.slowest = min((speed for speed in speeds.values() if speed > 0), default=1)
         self.speed = {member: speed or self.slowest for member, speed in speeds.items()}
+
+    def longest_ms(self, work: Mapping[str, int]) -> int | None:
+        """Until every member has restored its part of the work, in records; None: there is some, and nobody measured a speed."""
+        if not any(work.values()):
+            return 0
+        return max(-(-records * 1_000 // self.speed[member]) for member, records in work.items()) if self.is_known else None
+
+    def within(self, member: str, left_ms: int) -> int | None:
+        """Records that the member restores in that time; None: nobody measured a speed."""
+        return self.speed[member] * max(0, left_ms) // 1_000 if self.is_known else None
 
     def span(self, member: str, records: int) -> int:
         """What the member needs to restore so many records, rounded up.

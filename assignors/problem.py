@@ -26,6 +26,8 @@ class Guarantee(enum.Enum):
     """Warm-ups never exceed their caps, standbys never the number asked for."""
     CONVERGES = 7
     """With truthful reports the balanced target is reached within a stated bound and kept."""
+    LEAVING_APART = 9
+    """Beside COPIES_CAPPED: copies that take over from leaving members are outside the caps, as many as are restored before the drain timeout."""
 
 
 @attrs.frozen(kw_only=True)
@@ -89,6 +91,8 @@ class Member:
     leaving: bool = False
     drained: bool = False
     """It is leaving and its drain timeout has passed: what it still runs goes now, caught-up destination or not (PROTOCOL M7)."""
+    drain_deadline_ms: int | None = None
+    """Group time at which that will be; None: it is not leaving, or nobody said."""
     subtopologies: Mapping[int, int] | None = None
     """Sub-topologies of its topology epoch -> their number of partitions there. Others, and further partitions, it cannot run (PROTOCOL D1).
     None: it can run every task."""

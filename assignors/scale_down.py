@@ -7,11 +7,11 @@ which. Here that is a pure function of what the group has; who is asked then say
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
-from assignors.problem import AssignmentProblem
+from assignors.problem import AssignmentProblem, Assignor, MovementState
 from assignors.ranking import whole
 from assignors.situation import Situation
 from events.errors import InputError
@@ -73,6 +73,24 @@ def scale_down(problem: AssignmentProblem, percent: int) -> ScaleDown:
         restore_records=sum(each.records for each in asked),
         racks={rack: (size, size - picker.quotas.gone[rack]) for rack, size in sorted(picker.quotas.size.items())},
     )
+
+
+def drain_ms(problem: AssignmentProblem, asked: Collection[str], assignor: Assignor) -> int | None:
+    """How long until what `asked` run, and those who are leaving already, is restored elsewhere, if all are asked now: by the plan that the assignor
+    makes for it, at the speeds that the receivers measured. None: nobody measured one. What is written meanwhile is not counted.
+
+    Raises what `Assignor.assign` raises.
+    """
+    deadline_ms = problem.now_ms + problem.knobs.drain_timeout_ms
+    members = tuple(attrs.evolve(each, leaving=True, drain_deadline_ms=deadline_ms) if each.id in asked else each for each in problem.members)
+    leaving = {each.id for each in members if each.leaving}
+    plan = assignor.assign(attrs.evolve(problem, members=members))
+    situation = Situation(problem, crash_loops=False)
+    work: dict[str, int] = dict.fromkeys(situation.members, 0)
+    for movement in plan.movements:
+        if movement.source in leaving and movement.state is not MovementState.REVOKING:
+            work[movement.destination] += situation.records(movement.destination, movement.task)
+    return situation.pace.longest_ms(work)
 
 
 class _Quotas:

@@ -57,10 +57,12 @@ class Behaviour:
 
     slack_on_both_sides: bool = False
     """`balance_factor` - 1 is allowed below the fair share and above it, so members differ by up to twice as much."""
+    leaving_within_caps: bool = False
+    """Copies that take over from leaving members take the slots of `max_warmups`, like all others."""
 
 
 NEWEST = Behaviour()
-VERSION_1 = Behaviour(slack_on_both_sides=True)
+VERSION_1 = Behaviour(slack_on_both_sides=True, leaving_within_caps=True)
 
 
 class Situation:
@@ -76,6 +78,7 @@ class Situation:
 
     def __init__(self, problem: AssignmentProblem, *, announced: bool = False, crash_loops: bool = True, behaviour: Behaviour = NEWEST) -> None:
         self._announced = announced
+        self.now_ms = problem.now_ms
         self.behaviour = behaviour
         self.knobs = problem.knobs
         self.anew = problem.anew
@@ -98,7 +101,7 @@ class Situation:
         self.stateful = [task.id for task in self.tasks.values() if task.stateful]
         self.owner: dict[TaskId, str] = {task: member.id for member in self.members.values() for task in member.active if task in self.tasks}
         self.copies: Mapping[TaskId, Mapping[str, Copy]] = copies(self.tasks, self.members.values(), self.knobs)
-        self.pace = Pace(self.members.values())
+        self.pace = Pace({name: member.restore_records_per_s for name, member in self.members.items()})
         self._of_subtopology, self._of_task = self._pools()
         self.pools = (*self._of_subtopology.values(), *self._of_task.values())
         """Those of all sub-topologies, and of tasks whose pool is another than their sub-topology's; a pool may stand there more than once."""
@@ -203,6 +206,10 @@ class Situation:
             return "crash_loop"
         leaving = self.members[member]
         return ("overdue" if leaving.drained else "leaving") if leaving.leaving else ""
+
+    def is_apart(self, task: TaskId) -> bool:
+        """A copy that takes it over is outside the caps: its owner is leaving (PROTOCOL M7)."""
+        return not self.behaviour.leaving_within_caps and task in self.owner and self.parting(self.owner[task]) in ("leaving", "overdue")
 
     def is_kept_from_home(self, task: TaskId) -> bool:
         """The member that had it is there and keeps crashing."""

@@ -17,7 +17,7 @@ from events.tasks import LagSentinel, TaskId, tasks_text
 
 def plan_faults(problem: AssignmentProblem, plan: Plan, guarantees: Set[Guarantee]) -> list[str]:
     """What is wrong with the plan, each as one line that names members and tasks; empty: it holds."""
-    judge = _Judge(problem, plan)
+    judge = _Judge(problem, plan, apart=Guarantee.LEAVING_APART in guarantees)
     faults = list(judge.form())
     if faults:
         return faults  # the rest reads members and tasks by name
@@ -36,8 +36,9 @@ def plan_faults(problem: AssignmentProblem, plan: Plan, guarantees: Set[Guarante
 
 
 class _Judge:
-    def __init__(self, problem: AssignmentProblem, plan: Plan) -> None:
+    def __init__(self, problem: AssignmentProblem, plan: Plan, *, apart: bool) -> None:
         self.problem = problem
+        self._apart = apart
         self.plan = plan
         self.tasks: dict[TaskId, Task] = {task.id: task for task in problem.tasks}
         self.members: dict[str, Member] = {member.id: member for member in problem.members}
@@ -255,19 +256,23 @@ class _Judge:
     def copies_capped(self) -> Iterator[str]:
         """5: warm-ups within the caps of group and member, standbys within the number asked for.
 
-        Above a cap that was lowered, a number may only fall.
+        Above a cap that was lowered, a number may only fall. With LEAVING_APART those of tasks whose owner is leaving do not count.
         """
         knobs = self.problem.knobs
-        warmups = sum(len(part.warmup) for part in self.plan.members.values())
+        counted = {name: [task for task in part.warmup if not self._is_apart(task)] for name, part in self.plan.members.items()}
+        warmups = sum(map(len, counted.values()))
         before = sum(len(member.warmup) for member in self.members.values())
         if warmups > max(knobs.max_warmups, before):
             yield f"{warmups} warm-ups, the group may have {knobs.max_warmups}"
-        for name, part in self.plan.members.items():
-            if len(part.warmup) > max(knobs.max_warmups_per_member, len(self.members[name].warmup)):
-                yield f"{name} has {len(part.warmup)} warm-ups, a member may have {knobs.max_warmups_per_member}"
+        for name, copies in counted.items():
+            if len(copies) > max(knobs.max_warmups_per_member, len(self.members[name].warmup)):
+                yield f"{name} has {len(copies)} warm-ups, a member may have {knobs.max_warmups_per_member}"
         standbys = Counter(itertools.chain.from_iterable(part.standby for part in self.plan.members.values()))
         most = knobs.num_standbys
         yield from _named(f"more than {most} standbys of", [task for task, copies in standbys.items() if copies > most])
+
+    def _is_apart(self, task: TaskId) -> bool:
+        return self._apart and task in self.owner and self.members[self.owner[task]].leaving
 
 
 def _in_several(lists: Mapping[str, Collection[TaskId]]) -> list[tuple[TaskId, list[str]]]:

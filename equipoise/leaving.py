@@ -15,6 +15,7 @@ from equipoise.live import LiveSettings
 from equipoise.live_group import LiveGroup
 from events.errors import InputError
 from events.facts import LeaveRequested
+from replay.draining import Drain, drains
 from statemachine.state import GroupState, MemberState, known_lag
 
 if TYPE_CHECKING:
@@ -50,13 +51,31 @@ class Going:
     tasks: int = 0
     warming: int = 0
     lag_records: int = 0
+    drain: Drain | None = None
+    """How long it still takes."""
 
     def line(self) -> str:
         """For people."""
         if self.stage is not Stage.DRAINING:
             return f"{self.member} {'was released' if self.stage is Stage.RELEASED else self.stage.value}"
         copies = f", {self.warming} of them being copied elsewhere ({self.lag_records:,} records to go)" if self.warming else ""
-        return f"{self.member} still has {self.tasks} task{'' if self.tasks == 1 else 's'}{copies}"
+        time = "" if self.drain is None else f"; {self.drain.text()}"
+        return f"{self.member} still has {self.tasks} task{'' if self.tasks == 1 else 's'}{copies}{time}"
+
+
+def picked(state: GroupState, percent: int) -> tuple[ScaleDown, Drain]:
+    """Whom to ask, and how long it will take until they can go."""
+    from assignors import registry  # loads the solver
+    from assignors.scale_down import drain_ms, scale_down
+    from statemachine.leader import build_problem
+
+    problem = build_problem(state)
+    found = scale_down(problem, percent)
+    config = state.config
+    assert config is not None, "a group with members is configured"
+    assignor = registry.load(config.assignor, config.behaviour_version)
+    expected_ms = drain_ms(problem, [each.member for each in found.asked], assignor)
+    return found, Drain(expected_ms=expected_ms, left_ms=state.knobs.drain_timeout_ms)
 
 
 class Leaving(LiveGroup):
@@ -68,28 +87,25 @@ class Leaving(LiveGroup):
         """Whom to follow, by id."""
         self._stages: dict[str, Stage] = {}
 
-    async def pick(self, percent: int) -> ScaleDown:
-        """Whom to ask, as the group is now. Nobody is asked yet."""
-        from assignors.scale_down import scale_down
-        from statemachine.leader import build_problem
-
+    async def pick(self, percent: int) -> tuple[ScaleDown, Drain]:
+        """Whom to ask, as the group is now, and how long it will take. Nobody is asked yet."""
         state = await self.state()
         if state.config is not None and state.config.led_by != "equipoise":
             raise InputError(f"--group: {self.group!r} is led by something else; equipoise cannot ask its members")
-        return scale_down(build_problem(state), percent)
+        return picked(state, percent)
 
-    async def ask(self, percent: int) -> ScaleDown:
+    async def ask(self, percent: int) -> tuple[ScaleDown, Drain]:
         """Picks members and asks them, all in one fact. When the group has changed meanwhile, so that somebody is not there, it picks anew."""
         for _ in range(MOST_PICKS):
-            found = await self.pick(percent)
+            found, drain = await self.pick(percent)
             asked = tuple(sorted(each.member for each in found.asked))
             self.follow((*asked, *found.leaving))
             if not asked:
-                return found
+                return found, drain
             await self.append(LeaveRequested(members=asked))
             state = await self.state()
             if all(state.is_asked(member) or member not in state.members for member in asked):
-                return found
+                return found, drain
         raise InputError(f"--group: members of {self.group!r} come and go too fast to be asked; try again")
 
     async def asked(self) -> tuple[str, ...]:
@@ -114,7 +130,8 @@ class Leaving(LiveGroup):
     async def look(self) -> list[Going]:
         """How far each is, by id."""
         state = await self.state()
-        return [self._going(state, member) for member in self.members]
+        draining = drains(state)
+        return [attrs.evolve(going, drain=draining.get(going.member)) for going in (self._going(state, member) for member in self.members)]
 
     def _going(self, state: GroupState, name: str) -> Going:
         member = state.members.get(name)

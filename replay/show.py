@@ -10,6 +10,7 @@ import attrs
 from assignors import registry
 from events.records import Entry
 from events.tasks import Lag, TaskId
+from replay.draining import Drain, drains
 from replay.refold import Refold
 from replay.wording import lag_form
 from statemachine.machine import GroupMachine, Load
@@ -115,6 +116,8 @@ class MemberRow:
     """A limit of its own for that; None: the group's."""
     acceptable_lag_records: int = 0
     """How far behind a copy of it may be now."""
+    drain: Drain | None = None
+    """While it is leaving and still runs something: how long that takes."""
     crashes: int = 0
     """How often it crashed, not long ago."""
     crash_backoff_ms: int | None = None
@@ -124,6 +127,8 @@ class MemberRow:
         document = attrs.asdict(self, recurse=False)
         for name in ("active", "standby", "warmup", "revoking"):
             document[name] = [str(task) for task in getattr(self, name)]
+        drain = document.pop("drain")
+        document["drain"] = None if drain is None else attrs.asdict(drain)
         return document
 
 
@@ -181,6 +186,7 @@ def view_of(machine: GroupMachine, *, differs_at: int | None = None) -> GroupVie
     """What a machine knows, live or refolded."""
     state = machine.state
     config = state.config
+    draining = drains(state)
     verdict, available, planned, before, after = state.verdict or (None, 0, 0, 0, 0)
     return GroupView(
         group=state.group,
@@ -200,13 +206,13 @@ def view_of(machine: GroupMachine, *, differs_at: int | None = None) -> GroupVie
         imbalance_before=before,
         imbalance_after=after,
         waiting_movements=state.waiting,
-        members=tuple(_member_row(state, state.members[member_id]) for member_id in sorted(state.members)),
+        members=tuple(_member_row(state, state.members[member_id], draining.get(member_id)) for member_id in sorted(state.members)),
         tasks=tuple(task_rows(state)),
         differs_at=differs_at,
     )
 
 
-def _member_row(state: GroupState, member: MemberState) -> MemberRow:
+def _member_row(state: GroupState, member: MemberState, drain: Drain | None) -> MemberRow:
     crashes = state.recent_crashes(member.member_id)
     return MemberRow(
         member_id=member.member_id,
@@ -228,6 +234,7 @@ def _member_row(state: GroupState, member: MemberState) -> MemberRow:
         readiness=member.readiness,
         ready_lag_records=member.ready_lag_records,
         acceptable_lag_records=state.acceptable_lag(member),
+        drain=drain,
         crashes=0 if crashes is None else crashes.times,
         crash_backoff_ms=None if crashes is None or crashes.until_ms is None else crashes.until_ms - state.now_ms,
     )

@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import attrs
 
-from assignors.problem import Plan, Revocations
+from assignors.problem import Guarantee, Plan, Revocations
 from events.decisions import Decision, MemberAsked, MemberExpired, Move
 from events.facts import AssignmentObserved, GroupConfigured
 from events.tasks import TaskId
@@ -64,7 +64,14 @@ _REGAINED = 3
 class Context:
     """Collects the effects of one step on `state`."""
 
-    def __init__(self, state: GroupState, deadlines: Deadlines, refusal_of: Callable[[GroupConfigured], str | None], most_event_bytes: int) -> None:
+    def __init__(
+        self,
+        state: GroupState,
+        deadlines: Deadlines,
+        refusal_of: Callable[[GroupConfigured], str | None],
+        guarantees_of: Callable[[GroupConfigured], frozenset[Guarantee]],
+        most_event_bytes: int,
+    ) -> None:
         self.state = state
         self.deadlines = deadlines
         self.most_event_bytes = most_event_bytes
@@ -73,6 +80,8 @@ class Context:
         """Code of what speaks against the assignor and the settings of a configuration; None: nothing."""
         self.deals_by_lag = False
         """The assignor that decides in this step does (`assignors.problem.deals_by_lag`)."""
+        self.guarantees_of = guarantees_of
+        """What the assignor of a configuration promises."""
         self.emitted: list[Decision] = []
         self.causes: set[str] = set()
         self.moves: dict[tuple[TaskId, int], Move] = {}
@@ -171,9 +180,7 @@ class Context:
         destination.incoming.discard(task)
         self.grant(destination, task)
         lag = known_lag(destination.lags.get(task))
-        self.note(
-            Move(task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried", lag_records=lag)
-        )
+        self.note(Move(task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried", lag_records=lag))
 
     def pass_on(self, task: TaskId) -> None:
         """The task was granted and taken back in one step: nobody was told, so its next owner, if the round names one, has it at once.
@@ -388,6 +395,11 @@ class Context:
         self.arrive(task)
         if task in self.state.in_flight:
             self.state.in_flight[task] = attrs.evolve(movement, source=None)
+
+    def is_apart(self, task: TaskId) -> bool:
+        """Whether a copy that is to take the task over is outside the caps of warm-ups: its owner is leaving (PROTOCOL M7)."""
+        config = self.state.config
+        return config is not None and self.state.is_leaving_owner(task) and Guarantee.LEAVING_APART in self.guarantees_of(config)
 
     def begin_drain(self, member: MemberState, cause: str) -> None:
         """The member is to leave: it gets nothing new, and its tasks go elsewhere by drain_timeout_ms (PROTOCOL M7)."""

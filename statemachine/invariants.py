@@ -146,15 +146,25 @@ class Validator:
         """Lower caps end no movement that is being handed over (PROTOCOL D8, D9): above its cap a number of copies may only fall."""
         books = self.books
         knobs: Knobs = books.config.knobs  # type: ignore[union-attr]  # somebody was assigned to
-        if books.warmups > max(knobs.max_warmups, self._warmups_before):
-            raise InvariantBroken(5, f"{books.warmups} warm-ups, {self._warmups_before} before; the cap is {knobs.max_warmups}")
+        warmups = books.warmups
+        if warmups > max(knobs.max_warmups, self._warmups_before):
+            warmups = sum(self._counted(account.warmup) for account in books.accounts.values())
+        if warmups > max(knobs.max_warmups, self._warmups_before):
+            raise InvariantBroken(5, f"{warmups} warm-ups, {self._warmups_before} before; the cap is {knobs.max_warmups}")
         for member_id, (_, warmup_before) in self._before.items():
             account = books.accounts[member_id]
-            if len(account.warmup) > max(knobs.max_warmups_per_member, len(warmup_before)):
-                raise InvariantBroken(5, f"{member_id} has {len(account.warmup)} warm-ups; the cap for one member is {knobs.max_warmups_per_member}")
+            copies = self._counted(account.warmup)
+            if copies > max(knobs.max_warmups_per_member, len(warmup_before)):
+                raise InvariantBroken(5, f"{member_id} has {copies} warm-ups; the cap for one member is {knobs.max_warmups_per_member}")
             for task in sorted(account.standby):
                 if books.standbys[task] > knobs.num_standbys:
                     raise InvariantBroken(5, f"{task} has {books.standbys[task]} standbys; asked for were {knobs.num_standbys}")
+
+    def _counted(self, warmups: Iterable[TaskId]) -> int:
+        """Those within the caps: copies for members that are leaving may be outside."""
+        owner, accounts = self.books.owner, self.books.accounts
+        apart = self._is_promised(Guarantee.LEAVING_APART)
+        return sum(not (apart and task in owner and accounts[owner[task]].leaving) for task in warmups)
 
     # 6
 

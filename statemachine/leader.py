@@ -96,6 +96,7 @@ def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopol
         tags=member.tags,
         leaving=member.leaving,
         drained=member.drained,
+        drain_deadline_ms=member.drain_deadline_ms,
         subtopologies=state.runnable(member),
         active=tuple(sorted(task for task in (*member.active, *member.revoking) if task in tasks)),
         standby=tuple(sorted(task for task in member.standby if task in tasks)),

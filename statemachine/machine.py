@@ -87,7 +87,13 @@ class GroupMachine:
         state = self.state
         event = record.event
         self._advance(record)
-        context = Context(state, self._deadlines, lambda config: self._refusal_of(config, record), self._most_event_bytes)
+        context = Context(
+            state,
+            self._deadlines,
+            lambda config: self._refusal_of(config, record),
+            lambda config: self._find_assignor(config, record.offset).guarantees,
+            self._most_event_bytes,
+        )
         context.deals_by_lag = self.deals_by_lag
         for timer, key in self._deadlines.take_due():
             deadline_passed(context, timer, key)

@@ -58,7 +58,8 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
     if state.now_ms - warmup.improved_ms >= state.knobs.warmup_stall_ms:
         if not prepares:
             member.measured_records_per_s = 1
-        _give_way(context, member, None, Progress(0, 1))
+        if not context.is_apart(task):
+            _give_way(context, member, None, Progress(0, 1))
         _stalled(context, member, task, "not_prepared" if prepares else "stalled")
         return
     warmup.looked_lag, warmup.looked_ms = lag, state.now_ms
@@ -67,7 +68,8 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
         return  # it is awaited: its member has not said yet that it is ready, and no lag tells when it will
     member.measured_records_per_s = progress.records_per_s(len(member.warmup))
     expected_ms = progress.expected_ms(_missing(state, member, task))
-    if (expected_ms is None or expected_ms > state.knobs.warmup_stall_ms) and _give_way(context, member, expected_ms, progress):
+    is_slow = expected_ms is None or expected_ms > state.knobs.warmup_stall_ms
+    if is_slow and not context.is_apart(task) and _give_way(context, member, expected_ms, progress):
         _end(context, member, task, "outpaced")
         context.causes.add("outpaced")
 
@@ -144,7 +146,7 @@ def _has_room(context: Context, member: MemberState) -> bool:
     if member.slot_backoff is not None and not member.slot_backoff.over:
         return False
     promised = sum(name == member.member_id for name in context.promised.values())
-    return len(member.warmup) + promised < context.state.knobs.max_warmups_per_member
+    return sum(not context.is_apart(task) for task in member.warmup) + promised < context.state.knobs.max_warmups_per_member
 
 
 def _missing(state: GroupState, member: MemberState, task: TaskId) -> int:

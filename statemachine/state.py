@@ -475,6 +475,11 @@ class GroupState:
         destination = self.members[movement.destination]
         return (movement.destination,) if task in destination.warmup or task in destination.standby else ()
 
+    def is_leaving_owner(self, task: TaskId) -> bool:
+        """Whether who runs the task is leaving."""
+        owner = self.owner.get(task)
+        return owner is not None and self.members[owner].leaving
+
     def is_handed_over(self, member: MemberState, task: TaskId) -> bool:
         """Whether the member gets the task as soon as whoever runs it has let go: that is decided (PROTOCOL D3, D9)."""
         movement = self.in_flight.get(task)

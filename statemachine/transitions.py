@@ -88,6 +88,8 @@ def _give_back_slots(context: Context) -> None:
     for member_id, member in state.members.items():
         for task in member.warmup:
             lag = known_lag(member.lags.get(task))
+            if context.is_apart(task):
+                continue
             warmups.append((not state.is_handed_over(member, task), FURTHEST if lag is None else lag, task, member_id))
     used: dict[str, int] = {}
     kept = 0

@@ -42,9 +42,9 @@ MARGIN_MS = 3_000
 HEARTBEAT_MS = 3_000
 
 
-def configured(assignor: str = "high_availability", led_by: str = "equipoise", **knobs: Any) -> GroupConfigured:
-    """The newest version of a built-in assignor."""
-    found = registry.latest(assignor)
+def configured(assignor: str = "high_availability", led_by: str = "equipoise", version: int | None = None, **knobs: Any) -> GroupConfigured:
+    """A built-in assignor; None: the newest version."""
+    found = registry.latest(assignor) if version is None else registry.load(assignor, version)
     return GroupConfigured(assignor=found.name, behaviour_version=found.version, solver=found.solver, led_by=led_by, knobs=Knobs(**knobs))
 
 

@@ -25,6 +25,7 @@ from replay.wording import counted
 if TYPE_CHECKING:
     from assignors.scale_down import ScaleDown
     from equipoise.leaving import Going, Leaving
+    from replay.draining import Drain
 
 EXIT_NOT_DONE = 1
 PATIENCE_S = 10.0
@@ -109,19 +110,18 @@ def scale_down(
 
 def _picked(screen: Screen, log: Log, percent: int, at_offset: int | None, group: str | None) -> tuple[dict[str, Any], *tuple[Part, ...]]:
     """Who would be asked, from a log."""
-    from assignors.scale_down import scale_down  # loads the solver
+    from equipoise.leaving import picked  # loads the solver
     from replay.refold import Refold
-    from statemachine.leader import build_problem
 
     refold = Refold(group)
     for _ in refold.follow(read(screen, log, "folding", group), until_offset=at_offset):
         pass
     state = refold.machine.state
-    found = scale_down(build_problem(state), percent)
-    return _document(found, refold.group, state.last_offset, percent), *scale_down_parts(found, refold.group)
+    found, drain = picked(state, percent)
+    return _document(found, drain, refold.group, state.last_offset, percent), *scale_down_parts(found, drain, refold.group)
 
 
-def _document(found: ScaleDown, group: str, offset: int, percent: int) -> dict[str, Any]:
+def _document(found: ScaleDown, drain: Drain, group: str, offset: int, percent: int) -> dict[str, Any]:
     return {
         "group": group,
         "offset": offset,
@@ -130,11 +130,12 @@ def _document(found: ScaleDown, group: str, offset: int, percent: int) -> dict[s
         "leaving": list(found.leaving),
         "asked": [attrs.asdict(each) for each in found.asked],
         "restore_records": found.restore_records,
+        "drain": attrs.asdict(drain),
         "racks": {rack: {"members": size, "stay": stay} for rack, (size, stay) in found.racks.items()},
     }
 
 
-def scale_down_parts(found: ScaleDown, group: str) -> list[Part]:
+def scale_down_parts(found: ScaleDown, drain: Drain, group: str) -> list[Part]:
     """Whom to ask, and what it costs."""
     racked = found.racks.keys() != {""}
     rows: list[list[str | int]] = [[each.member, *([each.rack] if racked else []), each.active, each.records] for each in found.asked]
@@ -144,7 +145,8 @@ def scale_down_parts(found: ScaleDown, group: str) -> list[Part]:
     head = Line(bold(group), f"  {staying}, {counted(found.restore_records, 'record')} to restore in all{already}")
     if not rows:
         return [head, "nobody is to be asked"]
-    parts: list[Part] = [head, "", Table(columns=columns, rows=rows, title=f"{counted(len(rows), 'member')} to ask")]
+    parts: list[Part] = [head, f"to drain them: {drain.text()}", ""]
+    parts += [Table(columns=columns, rows=rows, title=f"{counted(len(rows), 'member')} to ask")]
     if racked:
         parts.append(f"racks: {', '.join(f'{rack or chr(45)} {stay} of {size} stay' for rack, (size, stay) in found.racks.items())}")
     return parts
@@ -168,13 +170,15 @@ class _Run:
                 leaving.follow(await leaving.asked())
                 picked = None
             else:
-                found = await (leaving.pick(percent) if dry_run else leaving.ask(percent))
-                picked = _document(found, self._group, (await leaving.state()).last_offset, percent)
+                found, drain = await leaving.pick(percent)
+                picked = _document(found, drain, self._group, (await leaving.state()).last_offset, percent)
                 if dry_run:
-                    self._screen.answer(picked, *scale_down_parts(found, self._group))
+                    self._screen.answer(picked, *scale_down_parts(found, drain, self._group))
                     return 0
                 if not self._screen.json:
-                    self._screen.answer(None, *scale_down_parts(found, self._group))
+                    self._screen.answer(None, *scale_down_parts(found, drain, self._group))
+                found, drain = await leaving.ask(percent)
+                picked = _document(found, drain, self._group, (await leaving.state()).last_offset, percent)
             return await self._follow(leaving, picked, timeout_s)
 
     def _live_document(self, outcome: str, members: dict[str, str], picked: dict[str, Any] | None, began_s: float) -> dict[str, Any]:
@@ -268,9 +272,10 @@ def _drawn(going: list[Going]) -> Any:
     import rich.table
     import rich.text
 
-    columns = ("member", "", "tasks left", "copied elsewhere now", "records to restore for that")
+    columns = ("member", "", "tasks left", "copied elsewhere now", "records to restore for that", "time")
     table = rich.table.Table(*columns, box=rich.box.SIMPLE_HEAD, pad_edge=False)
     for each in going:
         numbers = (each.tasks, each.warming, each.lag_records) if each.stage.value == "draining" else ()
-        table.add_row(rich.text.Text(shortened(visible(each.member))), each.stage.value, *(f"{number:,}" for number in numbers))
+        time = () if each.drain is None else (each.drain.text(),)
+        table.add_row(rich.text.Text(shortened(visible(each.member))), each.stage.value, *(f"{number:,}" for number in numbers), *time)
     return table

@@ -95,7 +95,7 @@ def _state(member: MemberRow) -> str:
     if member.released:
         return "RELEASED"
     if member.leaving:
-        return "LEAVING"
+        return "LEAVING" if member.drain is None else f"LEAVING, {member.drain.text()}"
     if member.crash_backoff_ms is not None:
         return f"{member.phase}, crashed {member.crashes} times, back-off {span_text(member.crash_backoff_ms)}"
     return member.phase

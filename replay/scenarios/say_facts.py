@@ -76,7 +76,11 @@ def _config(said: Said, before: GroupConfigured) -> GroupConfigured:
     changes = said.given(*CONFIG)
     base = before.knobs if changes.get("assignor", before.assignor) == before.assignor else attrs.evolve(before.knobs, options={})
     config = attrs.evolve(before, knobs=_knobs(said, base), **changes)
-    if "solver" not in changes and ("assignor" in changes or not before.solver):
+    another = "assignor" in changes or not before.solver
+    if "behaviour_version" not in changes and another:
+        newest = [version for name, version in registry.available() if name == config.assignor]
+        config = attrs.evolve(config, behaviour_version=max(newest, default=1))
+    if "solver" not in changes and (another or "behaviour_version" in changes):
         try:
             config = attrs.evolve(config, solver=registry.load(config.assignor, config.behaviour_version).solver)
         except InputError:

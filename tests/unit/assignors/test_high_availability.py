@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import itertools
+from collections import Counter
 
 import attrs
 import pytest
 
 from assignors import registry
 from assignors.high_availability import HighAvailability
-from assignors.problem import Guarantee, MovementState, Reason
+from assignors.problem import AssignmentProblem, Guarantee, MovementState, Reason
 from assignors.situation import Situation
 from equipoise.testing import Group, stateful
 from events.errors import FieldError
@@ -197,6 +198,51 @@ def test_a_destination_that_has_the_standby_warms_up_as_that():
     assert [str(each.task) for each in answer.movements] == ["0_1"]
     assert [str(task) for task in answer.members["m2"].standby] == ["0_0", "0_1"]
     assert answer.members["m2"].warmup == ()
+
+
+def of_leaving(speed: int, deadline_ms: int | None) -> AssignmentProblem:
+    """m1 leaves with six tasks of 4,000 records, which m2 has to take over."""
+    six = numbered(6)
+    leaver = attrs.evolve(member("m1", six, leaving=True), drain_deadline_ms=deadline_ms)
+    question = problem(tasks(six, end_offset=4_000), leaver, member("m2", speed=speed), max_warmups=1, max_warmups_per_member=1)
+    return attrs.evolve(question, now_ms=50_000)
+
+
+@pytest.mark.parametrize(
+    ("speed", "deadline_ms", "warming"),
+    [
+        (1_000, 74_000, 6),
+        (1_000, 73_999, 6),  # the last one has a slot, like any other movement
+        (1_000, 65_999, 4),  # 15.999 s: three in time, and one has a slot
+        (1_000, 50_000, 1),
+        (0, 50_001, 6),  # nobody measured a speed, so nothing speaks against it
+        (1, None, 6),
+    ],
+)
+def test_what_leaves_is_learned_together_as_far_as_there_is_time(speed: int, deadline_ms: int | None, warming: int):
+    question = of_leaving(speed, deadline_ms)
+    answer = plan(question)
+    states = [movement.state for movement in answer.movements]
+    assert states == [MovementState.WARMING] * warming + [MovementState.WAITING] * (6 - warming)
+    former = registry.load("high_availability", 1)
+    assert [movement.state for movement in former.assign(question).movements].count(MovementState.WARMING) == 1
+
+
+def test_what_leaves_takes_no_slot_from_what_moves_for_balance():
+    """m3 joined when m1 began to leave: what comes to it from m2 goes on beside that."""
+    question = problem(tasks(numbered(8)), member("m1", "0_0 0_1", leaving=True), member("m2", numbered(6, start=2)), member("m3"), max_warmups=2)
+    answer = plan(question)
+    begun = Counter(movement.source for movement in answer.movements if movement.state is MovementState.WARMING)
+    assert begun == {"m1": 2, "m2": 2}
+
+
+def test_a_copy_goes_on_when_the_member_that_was_leaving_dies():
+    """Then it counts like any other, also above the caps: nothing that was restored is thrown away, and nothing new begins."""
+    six = numbered(6)
+    begun = [in_flight(f"0_{each}", "m3", "m2", "warming") for each in range(6)]
+    now_m3 = member("m3", six)
+    question = problem(tasks(six), now_m3, member("m2", warmup=six, every=3_000, of=six), in_flight=begun, max_warmups=1, max_warmups_per_member=1)
+    assert text(plan(question).members["m2"].warmup) == six
 
 
 def test_a_balanced_group_is_left_alone_bit_for_bit():

@@ -57,6 +57,7 @@ def test_forty_to_eighty_percent_asks_eight_two_from_each_rack(forty: Path):
     assert told["keep"] == 32
     assert told["racks"] == {f"r{index}": {"members": 10, "stay": 8} for index in range(4)}
     assert told["restore_records"] == 0
+    assert told["drain"] == {"expected_ms": 0, "left_ms": 600_000}
     assert "m00" not in {each["member"] for each in told["asked"]}
     assert json.loads(run("scale-down", forty, "--to", "80%", "--json")) == told
 
@@ -65,6 +66,7 @@ def test_it_is_said_in_words_too(forty: Path):
     text = run("scale-down", forty, "--percent", "80")
     assert "32 members stay, 0 records to restore in all" in text
     assert "8 members to ask" in text
+    assert "to drain them: about 0 to go, 10 min 00 s at most" in text
     assert "racks: r0 8 of 10 stay, r1 8 of 10 stay, r2 8 of 10 stay, r3 8 of 10 stay" in text
     assert "nobody is to be asked" in run("scale-down", forty, "--percent", "100")
     assert "1 member stays" in run("scale-down", forty, "--percent", "1")
