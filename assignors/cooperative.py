@@ -6,8 +6,9 @@ Design II
     A task whose owner left or died is *lost*. Nobody is given it for `scheduled_delay_ms`: its owner, which has its state, is likely to come back,
     and then has it again at once. After that it is placed like a new one. While lost work waits, nothing else moves for balance.
 Design III
-    The balance is reached in steps: rounds in succession that revoke for balance are spaced by a back-off, `revocation_backoff_ms` and 40 times as
-    much each time, so that a fleet that starts does not shuffle once for each member.
+    The balance is reached in steps. A round revokes no more than `revocations_per_round` tasks for balance, and the next such part goes when their
+    new owners have them. Rounds in succession that revoke for balance are spaced by a back-off, `revocation_backoff_ms` and 40 times as much each
+    time, so that a fleet that starts does not shuffle once for each member; the parts of one step wait for each other and for no back-off.
 
 The target is that of the shared solver: balanced by the fewest changes of owner, and of all these one that spreads each sub-topology best.
 
@@ -19,7 +20,7 @@ work is idle until the next rebalance. None of that is so here: scenarios in ``t
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 
 import attrs
 
@@ -28,7 +29,7 @@ from assignors.bounds import moves_lower_bound
 from assignors.costs import plan_cost
 from assignors.movements import Merits, Movements, Slots
 from assignors.plans import by_member, member_plans
-from assignors.problem import AssignmentProblem, Guarantee, Movement, MovementState, Plan, Reason, Revocations
+from assignors.problem import AssignmentProblem, Guarantee, Memory, Movement, MovementState, Plan, Reason, Revocations
 from assignors.shares import Shares
 from assignors.situation import NEWEST, VERSION_1, Situation
 from assignors.standbys import Standbys, assign_standbys
@@ -39,6 +40,8 @@ from events.tasks import TaskId
 
 BACKOFF_FACTOR = 40
 """How much longer each back-off in succession is; the factor of Kafka Connect, whose first one is 40 ms too."""
+IN_PARTS = "in_parts"
+"""In its memory: there while a step goes on of which a part was begun."""
 MOST_IN_SUCCESSION = 8
 """After so many in succession a back-off grows no more: whatever it began with, it is at its cap of `scheduled_delay_ms` long before."""
 
@@ -49,15 +52,17 @@ class Delays:
 
     `scheduled_delay_ms`: how long a lost task waits for its owner; Connect's scheduled.rebalance.max.delay.ms. 0: not at all.
     `revocation_backoff_ms`: the first back-off. None is longer than `scheduled_delay_ms`. 0: none.
+    `revocations_per_round`: tasks that may be on their way for balance at a time. 0: all of them.
     """
 
     scheduled_delay_ms: int = 300_000
     revocation_backoff_ms: int = 40
+    revocations_per_round: int = 0
 
     @classmethod
-    def of(cls, knobs: Knobs) -> Delays:
-        """Raises FieldError for one of these that is no whole number >= 0, and for an option that is none of these."""
-        fields = {field.name: field.default for field in attrs.fields(cls)}
+    def of(cls, knobs: Knobs, known: Collection[str]) -> Delays:
+        """Raises FieldError for one of these that is no whole number >= 0, and for an option that is none of `known`."""
+        fields = {field.name: field.default for field in attrs.fields(cls) if field.name in known}
         options.known_only(knobs, Cooperative.name, fields)
         return cls(**{name: options.whole(knobs, name, default) for name, default in fields.items()})
 
@@ -75,10 +80,11 @@ class Cooperative:
     behaviour = NEWEST
     solver = SOLVER
     guarantees = frozenset((Guarantee.ALWAYS_OWNED, Guarantee.COPIES_CAPPED, Guarantee.CONVERGES))
+    options: tuple[str, ...] = ("scheduled_delay_ms", "revocation_backoff_ms", "revocations_per_round")
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound."""
-        delays = Delays.of(problem.knobs)
+        delays = Delays.of(problem.knobs, self.options)
         situation = Situation(problem, behaviour=self.behaviour)
         shares = Shares(situation)
         homes = _returned(situation)
@@ -88,7 +94,7 @@ class Cooperative:
         target = adopted_target(situation, shares, candidates, settled, even_parts=True)  # lost work included: its place if nobody comes back for it
         now = {**situation.owner, **{task: member for task, member in target.owner.items() if task not in situation.owner and task not in lost}}
         now = dict(sorted(now.items()))
-        movements, revocations = _movements(problem, situation, delays, target.owner, lost)
+        movements, revocations, memory = _movements(problem, situation, delays, target.owner, lost)
         standbys = assign_standbys(situation, now, target.owner, movements, Slots(situation))
         imbalance = shares.imbalance(target.owner)
         moves = len(movements.planned)
@@ -104,6 +110,7 @@ class Cooperative:
             imbalance_now=shares.imbalance(now),
             lost_until_ms=lost,
             revocations=revocations,
+            memory=memory,
         )
 
 
@@ -112,6 +119,7 @@ class Cooperative1(Cooperative):
 
     version = 1
     behaviour = VERSION_1
+    options = ("scheduled_delay_ms", "revocation_backoff_ms")
 
 
 def _returned(situation: Situation) -> dict[TaskId, str]:
@@ -131,10 +139,7 @@ def _still_lost(problem: AssignmentProblem, situation: Situation, homes: Mapping
     waits = {
         task.id: task.lost_since_ms + delays.scheduled_delay_ms
         for task in situation.tasks.values()
-        if task.lost_since_ms is not None
-        and task.id not in homes
-        and task.id not in situation.in_flight
-        and not situation.is_kept_from_home(task.id)
+        if task.lost_since_ms is not None and task.id not in homes and task.id not in situation.in_flight and not situation.is_kept_from_home(task.id)
     }
     return {task: until_ms for task, until_ms in waits.items() if until_ms > problem.now_ms}
 
@@ -152,29 +157,39 @@ def _candidates(situation: Situation, homes: Mapping[TaskId, str], settled: Mapp
 
 def _movements(
     problem: AssignmentProblem, situation: Situation, delays: Delays, target: Mapping[TaskId, str], lost: Mapping[TaskId, int]
-) -> tuple[Movements, Revocations]:
-    """What is to move is revoked at once, but for what moves for balance alone: that waits while lost work waits, and for the back-off."""
+) -> tuple[Movements, Revocations, Memory]:
+    """What is to move is revoked at once, but for what moves for balance alone: that waits while lost work waits, and for the back-off, and goes in
+    parts."""
     moving = [task for task, owner in situation.owner.items() if target.get(task, owner) != owner]
     carried = [task for task in moving if task in situation.in_flight]
     forced = [task for task in moving if task not in situation.in_flight and not _may_stay(situation, task)]
-    for_balance = [task for task in moving if task not in situation.in_flight and _may_stay(situation, task)]
-    waits_for, revocations = _back_off(problem, delays, wanted=bool(for_balance), under_way=bool(carried), lost=bool(lost))
+    for_balance = sorted(task for task in moving if task not in situation.in_flight and _may_stay(situation, task))
+    under_way = sum(_may_stay(situation, task) for task in carried)
+    most = delays.revocations_per_round - under_way if delays.revocations_per_round else len(for_balance)
+    if IN_PARTS in problem.memory and for_balance and not lost:
+        waits_for, revocations = "", attrs.evolve(problem.revocations, since_ms=problem.now_ms, until_ms=0)
+        most = 0 if under_way else most
+    else:
+        waits_for, revocations = _back_off(problem, delays, wanted=bool(for_balance), under_way=bool(carried), lost=bool(lost))
+    begins = [] if waits_for else for_balance[: max(0, most)]
+    later = for_balance[len(begins) :]
     merits = Merits(situation, situation.owner, target)
     planned: list[Movement] = []
     reasons: dict[TaskId, Reason] = {}
     for state, tasks in (
-        (MovementState.REVOKING, sorted([*carried, *forced, *(() if waits_for else for_balance)])),
-        (MovementState.WAITING, sorted(for_balance) if waits_for else []),
+        (MovementState.REVOKING, sorted([*carried, *forced, *begins])),
+        (MovementState.WAITING, later),
     ):
         for task in tasks:
             because = _wanted(situation, merits, task, target[task])
-            code = "carried" if task in situation.in_flight else because if state is MovementState.REVOKING else waits_for
+            code = "carried" if task in situation.in_flight else because if state is MovementState.REVOKING else waits_for or "next_step"
             planned.append(Movement(task=task, source=situation.owner[task], destination=target[task], state=state))
             lag_records, rack_costs = situation.lag(target[task], task), merits.rack_costs(task)
             reasons[task] = Reason(code=code, lag_records=lag_records, because=because, rack_costs=rack_costs)
     return (
         Movements(planned=tuple(planned), reasons=reasons, warmups=frozenset(), standby_destinations={}, ready_by_chance=()),
         revocations,
+        {IN_PARTS: 1} if later and not waits_for else {},
     )
 
 

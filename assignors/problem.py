@@ -236,6 +236,7 @@ REASONS: Mapping[str, str] = {
     "lost": "its member is gone and may come back for it; until then nobody runs it",
     "lost_for_good": "its member did not come back for it in time; {destination} has room",
     "lost_work_waits": "lost work waits for its member; until then nothing else moves for balance",
+    "next_step": "so many tasks are moved for balance at a time; it is not yet the turn of this one",
     "back_off": "tasks were moved for balance just now; the next such move waits",
 }
 """Reason code -> template for readers; ``records`` as `records_text` has them, ``traffic`` as `traffic_text`."""

@@ -55,7 +55,12 @@ SUBJECTS: dict[str, Subject] = {
         assignor=registry.latest("cooperative"),
         knobs={
             "options": st.fixed_dictionaries(
-                {}, optional={"scheduled_delay_ms": st.sampled_from([0, 700, 500_000]), "revocation_backoff_ms": st.sampled_from([0, 1, 90_000])}
+                {},
+                optional={
+                    "scheduled_delay_ms": st.sampled_from([0, 700, 500_000]),
+                    "revocation_backoff_ms": st.sampled_from([0, 1, 90_000]),
+                    "revocations_per_round": st.sampled_from([0, 1, 2]),
+                },
             )
         },
     ),

@@ -130,7 +130,7 @@ class Storm(RuleBasedStateMachine):
     def begins(self, stateful: int, stateless: int, delay_ms: int, standbys: int, warmups: int, checkpoints: int, assignor: str) -> None:
         self.assignor = assignor
         self.knobs = {
-            "options": {"scheduled_delay_ms": DELAY_MS, "revocation_backoff_ms": 2_000},
+            "options": {"scheduled_delay_ms": DELAY_MS, "revocation_backoff_ms": 2_000, "revocations_per_round": 2},
             "initial_delay_ms": delay_ms,
             "num_standbys": standbys,
             "max_warmups": warmups,

@@ -13,6 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from assignors import registry
 from assignors.cooperative import Cooperative, Delays
 from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Revocations, Task
 from assignors.validation import plan_faults
@@ -22,7 +23,7 @@ from equipoise.testing.loop import stateless
 from events.errors import FieldError
 from events.knobs import Knobs
 from events.tasks import TaskId, parse_task
-from tests.unit.assignors.build import ids, in_flight, member, problem, tasks
+from tests.unit.assignors.build import ids, in_flight, member, numbered, problem, tasks
 
 COOPERATIVE = Cooperative()
 
@@ -253,7 +254,7 @@ def test_who_stays_away_is_replaced_when_the_delay_is_over():
 # Options
 
 
-@pytest.mark.parametrize("name", ["scheduled_delay_ms", "revocation_backoff_ms"])
+@pytest.mark.parametrize("name", ["scheduled_delay_ms", "revocation_backoff_ms", "revocations_per_round"])
 @pytest.mark.parametrize("wrong", [-1, 1.5, True, "5"])
 def test_an_unsound_option_is_refused_by_its_name(name: str, wrong: Any):
     with pytest.raises(FieldError, match="is not a whole number >= 0") as caught:
@@ -262,10 +263,25 @@ def test_an_unsound_option_is_refused_by_its_name(name: str, wrong: Any):
 
 
 def test_delays_are_those_of_connect_unless_said():
-    assert Delays.of(Knobs()) == Delays(scheduled_delay_ms=300_000, revocation_backoff_ms=40)
+    assert Delays.of(Knobs(), Cooperative.options) == Delays(scheduled_delay_ms=300_000, revocation_backoff_ms=40, revocations_per_round=0)
     assert [Delays().backoff_ms(times) for times in (0, 1, 2, 3, 4, 99)] == [40, 40, 1_600, 64_000, 300_000, 300_000]
     assert Delays(scheduled_delay_ms=1).backoff_ms(1) == 1
     assert Delays(scheduled_delay_ms=0).backoff_ms(3) == 0
+
+
+def test_a_round_revokes_no_more_than_a_part_for_balance():
+    """What must move, because its owner is leaving, is no part of it."""
+    options = {"revocations_per_round": 2}
+    first = COOPERATIVE.assign(asked(NINE, member("w1", numbered(9)), member("w2"), options=options))
+    assert [each.state.value for each in first.movements] == ["revoking"] * 2 + ["waiting"] * 2
+    assert {reason.code for reason in first.reasons.values()} == {"balance", "next_step"}
+    forced = COOPERATIVE.assign(asked(NINE, member("w1", numbered(9), leaving=True), member("w2"), options=options))
+    assert [each.state.value for each in forced.movements] == ["revoking"] * 9
+
+
+def test_version_1_has_no_such_option():
+    with pytest.raises(FieldError, match="has no such option"):
+        registry.load("cooperative", 1).assign(asked(NINE, member("w1"), options={"revocations_per_round": 2}))
 
 
 def test_the_line_on_the_page_of_assignors_is_answered():

@@ -10,7 +10,7 @@ from events.errors import FieldError
 from events.knobs import Knobs
 
 HAS = {
-    "cooperative": "revocation_backoff_ms, scheduled_delay_ms",
+    "cooperative": "revocation_backoff_ms, revocations_per_round, scheduled_delay_ms",
     "high_availability": "none",
     "kafka_connect": "connectors, scheduled_delay_ms",
     "kafka_streams": "none",

@@ -189,15 +189,19 @@ LIVE = {"configure", "deal", "groups", "shadow", "status", "tail"}
 
 _NOT_PREPARED = {("task", "preparing"), ("copy", "preparing"), *(("preparing", each) for each in ("thousandths", "since_ms", "has_failed"))}
 NOT_MET: dict[str, set[tuple[str, str]]] = {
-    "show": {("member", "crash_backoff_ms"), ("member", "rack"), ("member", "ready_lag_records"), *_NOT_PREPARED},
+    "show": {
+        *(("drain", each) for each in ("expected_ms", "left_ms")),
+        *(("member", each) for each in ("drain", "crash_backoff_ms", "rack", "ready_lag_records")),
+        *_NOT_PREPARED,
+    },
     "explain": {("candidate", "rack"), ("candidate", "traffic_cost"), ("candidate", "load_share"), ("candidate", "task_share"),
                 *_NOT_PREPARED},
     "timeline": {("lifeline", "rack")},
     "archive": {("", "unread"), *(("unread", each) for each in ("group", "partition", "offset", "number", "kind", "version", "problem"))},
     "scenario": {("file", "disagreements")},
 }
-"""Keys that these logs have no value for: no member names a rack or a limit of its own, prepares, or keeps crashing, no scenario disagrees with
-itself, nothing is of a newer build (test_newer_events.py has that)."""
+"""Keys that these logs have no value for: no member names a rack or a limit of its own, prepares, is leaving or keeps crashing, no scenario disagrees
+with itself, nothing is of a newer build (test_newer_events.py has that)."""
 
 
 def test_every_command_with_a_document_has_a_section() -> None:
