@@ -314,6 +314,7 @@ class Host:
                 heartbeat_interval_ms=given.heartbeat_interval_ms,
                 ready_lag_records=given.ready_lag_records,
                 prepares=self._prepares,
+                eager=given.eager,
                 stateful_subtopologies=frozenset(part.subtopology for part in self._topology.subtopologies if part.stateful),
                 partitions={part.subtopology: part.partitions for part in self._topology.subtopologies},
             )

@@ -44,6 +44,10 @@ class MemberOptions:
     """The application declares by itself which copies are ready, with `Member.ready(task)`: no lag makes one ready without that. Implied by
     `Member(prepare=...)`, which declares a task ready when it returns."""
 
+    eager: bool = attrs.field(default=False, validator=fields.boolean)
+    """It cannot take up or give up a task beside others: before any change of what it runs it gives up everything, and then gets its complete set at
+    once (PROTOCOL M3). Others of the group need not be."""
+
     state_directory: str | PathLike[str] | None = None
     """Where stores and the proof of death are. None: stores in memory, and who takes over an id waits for the old one's session."""
     open_store: OpenStore | None = None
