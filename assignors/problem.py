@@ -108,6 +108,9 @@ class Member:
     """What it says it runs, in its own order, for an assignor to which that matters: `active`, and what others own; None: `active`, rising."""
     restore_records_per_s: int = 0
     """Restore speed of all its copies together, as measured; 0: not measured."""
+    eager: bool = False
+    """It gives up all it has before any change of what it runs (PROTOCOL M3). The machine sees to that whatever the plan; here for an assignor whose
+    plan depends on it."""
     crash_looping: bool = False
     """It crashed again and again, and its back-off is not over: what others can run as well goes to them. While nobody else is caught up on a task,
     and its copy is the soonest ready, it still runs it (PROTOCOL D10)."""
@@ -227,6 +230,8 @@ REASONS: Mapping[str, str] = {
     "dealt_anew": "tasks without state are dealt anew in every round; this time it falls to {destination}",
     "fewest": "nobody runs it; {destination} has the fewest",
     "given_up": "{source} has more than its share; the next round says who gets it",
+    "all_stop": "who is there has changed: by the eager protocol all stop everything, and the next round deals it anew",
+    "dealt_in_turn": "by the eager protocol all work is dealt in turn; it falls to {destination}",
     "claimed_twice": "several say that they run it; all stop, and the next round says who gets it",
     "dealt": "its topic is dealt by count, then by lag; it falls to {destination}",
     "taken_back": "{destination} had not let go of it yet, and keeps it",

@@ -12,7 +12,7 @@ from importlib import metadata
 
 from assignors.cooperative import Cooperative, Cooperative1
 from assignors.high_availability import HighAvailability, HighAvailability1
-from assignors.kafka_connect import KafkaConnect
+from assignors.kafka_connect import KafkaConnect, KafkaConnect1
 from assignors.kafka_streams import KafkaStreams
 from assignors.lag_aware import LagAware
 from assignors.learner import Learner, Learner1
@@ -23,7 +23,7 @@ from events.errors import InputError
 ENTRY_POINT_GROUP = "equipoise.assignors"
 
 NEWEST: tuple[Assignor, ...] = (Cooperative(), HighAvailability(), KafkaConnect(), KafkaStreams(), LagAware(), Learner(), LoadBalanced())
-FORMER: tuple[Assignor, ...] = (Cooperative1(), HighAvailability1(), Learner1(), LoadBalanced1())
+FORMER: tuple[Assignor, ...] = (Cooperative1(), HighAvailability1(), Learner1(), LoadBalanced1(), KafkaConnect1())
 """Behaviour versions that logs were written with: a group keeps its own until it is configured anew, and its log replays as it was decided."""
 
 

@@ -11,8 +11,8 @@ One object a line in, one a line out, keys in a fixed order. What is wrong with 
 Only `tasks` and `members` are required, in each task `id` and `stateful`, in each member `id`. `version` left out: the highest installed. A member
 may also have `warmup`, `ready`, `readiness` (what `ready` is worth; left out: "word_or_lag"), `ready_lag_records` (a limit of its own), `home`,
 `subtopologies` (those of its topology with their number of partitions, ``{"0": 6}``; left out: it can run every task), `drained`,
-`drain_deadline_ms`, `reported` and `restore_records_per_s`, the problem `in_flight` (objects like the plan's movements), `blocked` (pairs [task,
-member]), `now_ms`, `revocations` and `memory` (what the last plan said there), `follow_up` and `anew`, a task `written_records_per_s`,
+`drain_deadline_ms`, `eager`, `reported` and `restore_records_per_s`, the problem `in_flight` (objects like the plan's movements), `blocked` (pairs
+[task, member]), `now_ms`, `revocations` and `memory` (what the last plan said there), `follow_up` and `anew`, a task `written_records_per_s`,
 `lost_since_ms` and `guest`.
 
 A group of plain consumers has partitions of topics for tasks: then each task has a name, `topic` and `partition`, and the `lag` of the group on it (a
@@ -369,6 +369,7 @@ def _member(path: str, value: object, known: _Known) -> Member:
         leaving=fields.get("leaving", read.flag, False),
         drained=fields.get("drained", read.flag, False),
         drain_deadline_ms=fields.get("drain_deadline_ms", lambda at, content: None if content is None else read.whole(at, content), None),
+        eager=fields.get("eager", read.flag, False),
         crash_looping=fields.get("crash_looping", read.flag, False),
         subtopologies=subtopologies(),
         active=tasks("active"),

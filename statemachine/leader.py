@@ -107,6 +107,7 @@ def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopol
         ready_lag_records=member.ready_lag_records,
         home=frozenset(home),
         restore_records_per_s=member.restore_records_per_s,
+        eager=member.eager,
         crash_looping=state.is_crash_looping(member.member_id),
     )
 

@@ -6,9 +6,10 @@ class of the published jar (`bench/java/ConnectDriver.java`).
 ::
 
     a round of Connect's, and what its leader remembers        rounds
+    its first protocol, in which all stop (``EagerAssignor``)  eager
     a problem of ours in Connect's terms, and back             assignor
 """
 
-from assignors.kafka_connect.assignor import KafkaConnect
+from assignors.kafka_connect.assignor import KafkaConnect, KafkaConnect1
 
-__all__ = ["KafkaConnect"]
+__all__ = ["KafkaConnect", "KafkaConnect1"]

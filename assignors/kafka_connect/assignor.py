@@ -6,6 +6,7 @@ here                                  in Kafka Connect
 member, task                          worker, connector task; capacity, racks, state and lags play no part
 option `connectors`                   the sub-topology whose tasks are connectors, which are balanced apart from tasks; left out: none is
 option `scheduled_delay_ms`           scheduled.rebalance.max.delay.ms
+option `connect_protocol`              connect.protocol: ``compatible``, where one `eager` worker makes all of them so (version 0), or ``eager``
 `reported`                            what the worker says it runs when it joins, in its own order; left out: `active`, rising
 `memory`                              what the leader keeps in its memory; empty: a new leader
 `memory` without `assigned_tasks`     a leader that has not seen the last generation through
@@ -25,6 +26,7 @@ from collections.abc import Iterable, Mapping, Set
 import attrs
 
 from assignors import options
+from assignors.kafka_connect.eager import deal
 from assignors.kafka_connect.rounds import Decided, Remembered, decide
 from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Memory, Plan, PlanCost, Reason
 from assignors.shares import Shares
@@ -34,6 +36,9 @@ from events.tasks import TaskId
 
 CONNECTORS = "connectors"
 SCHEDULED_DELAY_MS = "scheduled_delay_ms"
+CONNECT_PROTOCOL = "connect_protocol"
+EAGER_MEMBERS, EAGER_TASKS = "eager_members", "eager_tasks"
+"""In the memory of the eager protocol: to whom all was dealt last, and what that was."""
 DEFAULT_DELAY_MS = 300_000
 
 
@@ -44,15 +49,17 @@ class KafkaConnect:
     """
 
     name = "kafka_connect"
-    version = 1
+    version = 2
     solver = ""
     guarantees: frozenset[Guarantee] = frozenset()
+    options: tuple[str, ...] = (CONNECTORS, SCHEDULED_DELAY_MS, CONNECT_PROTOCOL)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound or none of its own."""
-        options.known_only(problem.knobs, self.name, (CONNECTORS, SCHEDULED_DELAY_MS))
+        options.known_only(problem.knobs, self.name, self.options)
         connectors = options.whole(problem.knobs, CONNECTORS, 0) if CONNECTORS in problem.knobs.options else None
         max_delay_ms = options.whole(problem.knobs, SCHEDULED_DELAY_MS, DEFAULT_DELAY_MS)
+        protocol = options.one_of(problem.knobs, CONNECT_PROTOCOL, ("compatible", "eager"))
         situation = Situation(problem, crash_loops=False, behaviour=VERSION_1)
         awaited = _awaited(situation, problem.memory)
         if awaited:
@@ -60,15 +67,42 @@ class KafkaConnect:
         reported = _reported(situation)
         if not reported:
             return _unchanged(situation, problem.memory, frozenset())
+        if CONNECT_PROTOCOL in self.options and _is_eager(problem, protocol):
+            return _eager_round(situation, reported, connectors, problem.memory)
         decided = decide(
             configured=situation.tasks,
             reported=reported,
             connectors=connectors,
-            remembered=_remembered(problem.memory),
+            remembered=_remembered({} if EAGER_MEMBERS in problem.memory else problem.memory),
             now_ms=problem.now_ms,
             max_delay_ms=max_delay_ms,
         )
         return _plan(problem, situation, reported, decided)
+
+
+class KafkaConnect1(KafkaConnect):
+    """As it decided before: the eager protocol is unknown."""
+
+    version = 1
+    options = (CONNECTORS, SCHEDULED_DELAY_MS)
+
+
+def _is_eager(problem: AssignmentProblem, protocol: str) -> bool:
+    """A group speaks the newest protocol that all its workers speak."""
+    return protocol == "eager" or any(member.eager and not member.leaving for member in problem.members)
+
+
+def _eager_round(situation: Situation, reported: Mapping[str, tuple[TaskId, ...]], connectors: int | None, memory: Memory) -> Plan:
+    """All stop when who is there or what there is has changed since all was dealt; once all have stopped, it is dealt."""
+    dealt: Memory = {"awaited_tasks": (), EAGER_MEMBERS: tuple(sorted(reported)), EAGER_TASKS: tuple(situation.tasks)}
+    owned = {task for name in reported for task in situation.members[name].active}
+    owner = {task: name for task, name in deal(situation.tasks, reported, connectors).items() if situation.may_run(name, task)}
+    if owned == owner.keys() and memory == dealt:
+        return _unchanged(situation, memory, frozenset())
+    if owned:
+        return _unchanged(situation, {EAGER_TASKS: ()}, frozenset(owned))
+    members = {name: MemberPlan(active=tuple(task for task, at in owner.items() if at == name)) for name in situation.members}
+    return _answer(situation, members, dict.fromkeys(owner, "dealt_in_turn"), dealt, {}, probing=False)
 
 
 def _awaited(situation: Situation, memory: Memory) -> frozenset[TaskId]:
@@ -146,11 +180,12 @@ def _memory(remembered: Remembered, awaited: Iterable[TaskId]) -> Memory:
 
 def _unchanged(situation: Situation, memory: Memory, awaited: Set[TaskId]) -> Plan:
     """Everybody keeps what it is not to give up, and nobody gets anything."""
+    why = "all_stop" if EAGER_TASKS in memory else "given_up"
     members: dict[str, MemberPlan] = {}
     for name, member in situation.members.items():
         revoke = tuple(task for task in sorted(member.active) if task in awaited or task not in situation.tasks)
         members[name] = MemberPlan(active=tuple(task for task in sorted(member.active) if task not in revoke), revoke=revoke)
-    codes = {task: "leaving" if situation.members[situation.owner[task]].leaving else "given_up" for task in awaited}
+    codes = {task: "leaving" if situation.members[situation.owner[task]].leaving else why for task in awaited if task in situation.owner}
     kept = {**memory, "awaited_tasks": tuple(sorted(awaited))} if memory or awaited else memory
     return _answer(situation, members, codes, dict(sorted(kept.items())), {}, probing=bool(awaited))
 

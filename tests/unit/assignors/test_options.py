@@ -12,7 +12,7 @@ from events.knobs import Knobs
 HAS = {
     "cooperative": "revocation_backoff_ms, revocations_per_round, scheduled_delay_ms",
     "high_availability": "none",
-    "kafka_connect": "connectors, scheduled_delay_ms",
+    "kafka_connect": "connect_protocol, connectors, scheduled_delay_ms",
     "kafka_streams": "none",
     "lag_aware": "auto_offset_reset, cross_topic, rack_lag_tolerance",
     "learner": "strict",
