@@ -11,6 +11,7 @@ from pathlib import Path
 import attrs
 import pytest
 
+from assignors import registry
 from events.facts import MemberJoined
 from replay.chronicle import Condition
 from replay.timeline import Timeline, build_timeline, render_page, render_picture
@@ -52,7 +53,7 @@ def test_it_stands_alone_and_says_what_it_shows() -> None:
     assert {"m1", "m2", "m3", "m4", "0_0", "1_2", "not running", "owner silent"} <= set(texts(svg))
     moves = timeline().totals().moves
     assert texts(svg)[:2] == ["Us & them", f"{moves} changes of owner"]
-    assert texts(render_picture(timeline()))[0] == "orders, led by equipoise (high_availability 1)"
+    assert texts(render_picture(timeline()))[0] == f"orders, led by equipoise (high_availability {registry.latest('high_availability').version})"
 
 
 def test_equal_histories_give_equal_pictures() -> None:
