@@ -57,8 +57,9 @@ NEWS = NATURAL | {"ready"}
 """What comes from outside, for which members of a Kafka group would join anew; a round without any only follows up on what was decided."""
 
 _PLACE = {"cancelled": 0, "granted": 1, "waiting": 2, "warming": 2, "revoking": 2}
-_REGAINED = 3
-"""In one step and for one task: what ends comes first, then who has it now, then where it goes next, then that an eager member gets it anew."""
+_REGAINED, _REGAINS_NO_MORE = 3, -1
+"""In one step and for one task: what ends comes first, then who has it now, then where it goes next, then that an eager member gets it anew. Two
+things may end together: that an eager member gets the task again, and its movement to another one."""
 
 
 class Context:
@@ -340,7 +341,9 @@ class Context:
     def regains_no_more(self, member: MemberState, task: TaskId, reason: str) -> None:
         """What an eager member was to get, or to get again, goes elsewhere, or comes to it otherwise."""
         source = member.member_id if member.regains.pop(task) else None
-        self.note(Move(task=task, source=source, destination=member.member_id, state="cancelled", reason=reason))
+        self.moves[task, _REGAINS_NO_MORE] = Move(
+            task=task, source=source, destination=member.member_id, state="cancelled", reason=reason
+        )  # fmt: skip
 
     def _lose(self, member: MemberState, task: TaskId) -> None:
         if not self.state.has_task(task):

@@ -11,6 +11,7 @@ import attrs
 import msgpack
 import pytest
 
+from assignors import registry
 from equipoise.live import LiveSettings, read_settings
 from equipoise.worker import checkpoints
 from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_records
@@ -164,7 +165,8 @@ def test_metrics_show_what_the_assignor_promises_and_the_settings_in_force() -> 
     assert value("equipoise_load_spread_ratio", at="now") is None, "high_availability counts tasks"
     assert (value("equipoise_lost_tasks", state="waiting"), value("equipoise_lost_tasks_wait_seconds")) == (0.0, 0.0)
     assert value("equipoise_setting", setting="max_warmups") == 3.0
-    labels = {"assignor": "high_availability@1", "solver": group.state.config.solver, "led_by": "equipoise"}  # type: ignore[union-attr]
+    newest = registry.latest("high_availability")
+    labels = {"assignor": f"high_availability@{newest.version}", "solver": newest.solver, "led_by": "equipoise"}
     strategies = {"rack_aware_strategy": "none", "rack_standby_strategy": "balance", "rack_aware_tags": ""}
     assert value("equipoise_configuration_info", **labels, **strategies) == 1.0
     group.state.behind[TaskId(0, 1)] = 190_000
