@@ -5,7 +5,7 @@ SHELL := /bin/sh
 
 BIN := .venv/bin
 READY := .venv/.ready
-WORKERS ?= 3
+WORKERS ?= 2
 
 help: ## what can be made
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
