@@ -78,8 +78,8 @@ async def test_members_are_asked_released_and_gone_and_no_order_is_lost(bootstra
 
 
 async def test_an_interrupt_leaves_the_request_standing_until_it_is_taken_back(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """Nothing warms up in time here: what was asked for waits, and that is when people change their minds."""
-    with Orders(bootstrap, prefix, tmp_path, "at_least_once", partitions=2) as orders:
+    """The member that is asked stands still, so it gives nothing up: what was asked for waits, and that is when people change their minds."""
+    with Orders(bootstrap, prefix, tmp_path, "at_least_once", partitions=2, session_ms=90_000, lease_margin_ms=5_000) as orders:
         # A slow machine commits rarely, and each commit holds a record per customer: some seconds of orders are still minutes of restoring.
         orders.restore_records_per_s = 0.3
         orders.config = attrs.evolve(orders.config, knobs=attrs.evolve(orders.config.knobs, num_standbys=0, acceptable_recovery_lag=0))
@@ -95,6 +95,7 @@ async def test_an_interrupt_leaves_the_request_standing_until_it_is_taken_back(b
 
             tool = Tool(orders, tmp_path, "--to", "50%")
             await until(lambda: "asked to leave" in orders.said(first) + orders.said(second))
+            orders.signal(first if "asked to leave" in orders.said(first) else second, signal.SIGSTOP)
             await until(lambda: "still has" in tool.err or "released" in tool.err)
             (asked,) = state.asked
             tool.process.send_signal(signal.SIGINT)
@@ -109,6 +110,7 @@ async def test_an_interrupt_leaves_the_request_standing_until_it_is_taken_back(b
             back = await run(orders, tmp_path, "--cancel", "--json")
             assert json.loads(back.out)["members"] == {asked: "stays"}
             await until(lambda: not state.asked and not state.members[asked].leaving)
+            orders.signal(first if asked == "m1" else second, signal.SIGCONT)
             await orders.until_said(first if asked == "m1" else second, "is asked to stay after all")
             assert "nobody is asked to leave" in (await run(orders, tmp_path, "--cancel")).out
 
