@@ -94,6 +94,8 @@ class PartitionHost:
         self._slots: dict[str, int] = {}
         self._marks: deque[tuple[int, int]] = deque()
         """(fact, offset of the first decision that it or a later one caused), rising."""
+        self._answered_to = -1
+        """The last fact that a decision which stands in the log answers; -1: none was read."""
         self._unmarked = _MARK_EVERY
         self._said_halted: set[str] = set()
         self._rejected_from = 0
@@ -206,6 +208,7 @@ class PartitionHost:
         """Last checkpoints, published decisions, facts to the end; what is missing is published (PROTOCOL L5)."""
         began_s = time.monotonic()
         self._marks.clear()
+        self._answered_to = -1
         self._unmarked = _MARK_EVERY
         self._said_halted.clear()
         begun = await self._reading.begin(answers=True, folded=self._count, mark=self._mark)
@@ -320,8 +323,9 @@ class PartitionHost:
                 _LOG.error("partition %d: %s", self.partition, group.halted, exc_info=group.halted.__cause__)
 
     def _count(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+        is_new = self.leading or record.offset > self._answered_to
         try:
-            self._counts.folded(record, decisions, machine.state, live=self.leading)
+            self._counts.folded(record, decisions, machine.state, live=self.leading, is_new=is_new)
         except Exception:  # noqa: BLE001 a defect of the metrics keeps no group from being led
             _LOG.exception("partition %d: what group %s did at offset %d is not in the metrics", self.partition, record.group, record.offset)
 
@@ -408,6 +412,7 @@ class PartitionHost:
 
     def _mark(self, caused_by: int, offset: int) -> None:
         """Now and then, where a decision stands: all that later facts cause stands behind it."""
+        self._answered_to = max(self._answered_to, caused_by)
         self._unmarked += 1
         if self._unmarked >= _MARK_EVERY and (not self._marks or caused_by > self._marks[-1][0]):
             self._marks.append((caused_by, offset))

@@ -42,31 +42,40 @@ class Counts:
         self.rejected = Counter("equipoise_rejected_records", "Records that belong to no group, put into the rejected topic.", registry=registry)
         self.unavailable = Counter(
             "equipoise_unavailable_task_seconds",
-            "Task-seconds in which nobody owned a task, or its owner was silent, by the broker's clock.",
+            "Task-seconds in which nobody owned a task, its owner waited for a hold, or its owner was silent, by the broker's clock.",
             ["group"],
             registry=registry,
         )
-        self._unowned: dict[str, tuple[int, int]] = {}
-        """Group -> when its last live fact was appended, and how many tasks nobody owned then."""
+        self._idle: dict[str, tuple[int, int]] = {}
+        """Group -> when its last fact was appended, and how many tasks nobody owned or ran for a hold then."""
         self._silences: dict[str, Silences] = {}
         self._owned: dict[str, Tasks[str]] = {}
-        """Group -> member -> tasks that it owned behind the last fact that caused decisions."""
+        """Group -> member -> tasks that it owned, without a hold, behind the last fact that changed any."""
+        self._counted_to: dict[tuple[str, str], int] = {}
+        """(log id, group) -> the last fact up to which unavailability was counted here. It outlasts `forget`: takeovers are retried."""
 
-    def folded(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState, *, live: bool) -> None:
-        """One fact, what it caused, and the group's state behind it."""
+    def folded(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState, *, live: bool, is_new: bool) -> None:
+        """Counts one fact, what it caused, and the group's state behind it.
+
+        `live`: folded as it came, and not on taking the partition over. `is_new`: live, or later than every fact that a published decision answers,
+        so that no worker before has counted it.
+        """
         self.facts.labels(record.event.__class__.__name__, "false" if live else "true").inc()
         decisions = list(decisions)
         silent_ms = self._silent_task_ms(record, decisions, state)
         if live:
             for decision in decisions:
                 self.decisions.labels(decision.decision.__class__.__name__).inc()
-            self.unavailable.labels(record.group).inc(silent_ms / 1_000)
-            self._count_unavailable(record, state)
+        idle_ms = self._idle_task_ms(record, state)
+        key = state.log_id, record.group
+        if is_new and record.offset > self._counted_to.get(key, -1):
+            self._counted_to[key] = record.offset
+            self.unavailable.labels(record.group).inc((silent_ms + idle_ms) / 1_000)
 
     def forget(self, groups: Iterable[str]) -> None:
         """They are led elsewhere from now on: the time until they come back is not counted here."""
         for group in groups:
-            self._unowned.pop(group, None)
+            self._idle.pop(group, None)
             self._silences.pop(group, None)
             self._owned.pop(group, None)
 
@@ -74,24 +83,35 @@ class Counts:
         """Of silences that end here: their lengths, each as often as its member owned tasks. Known only afterwards, so counted all at once."""
         owned = self._owned.get(record.group)
         if owned is None:
-            owned = self._owned[record.group] = Tasks(state.owner.values())
+            owned = self._owned[record.group] = runnable(state)
         found = self._silences.setdefault(record.group, Silences()).note(record, decisions, state)
         task_ms = sum((each.to_ms - each.from_ms) * owned[each.member_id] for each in found)
-        if decisions:
-            self._owned[record.group] = Tasks(state.owner.values())
+        if decisions or owned.total() != len(state.owner) - held(state):
+            self._owned[record.group] = runnable(state)
         return task_ms
 
-    def _count_unavailable(self, record: Record, state: GroupState) -> None:
-        since_ms, unowned = self._unowned.get(record.group, (record.append_ms, 0))
+    def _idle_task_ms(self, record: Record, state: GroupState) -> int:
+        """Since the fact before: how long tasks had no owner, or one that waited for a hold, times the number of such tasks."""
+        since_ms, idle = self._idle.get(record.group, (record.append_ms, 0))
         now_ms = max(since_ms, record.append_ms)
-        self.unavailable.labels(record.group).inc(unowned * (now_ms - since_ms) / 1_000)
         topology = state.topology
         tasks = 0 if topology is None else sum(part.partitions for part in topology.subtopologies)
-        self._unowned[record.group] = (now_ms, max(0, tasks - len(state.owner)))  # an older topology may have had more
+        self._idle[record.group] = (now_ms, max(0, tasks - len(state.owner)) + held(state))  # an older topology may have had more
+        return idle * (now_ms - since_ms)
 
     def text(self) -> bytes:
         """What a scrape is answered with."""
         return generate_latest(self.registry)
+
+
+def held(state: GroupState) -> int:
+    """Tasks that have an owner which is not yet known to run them, as it waits for a hold (PROTOCOL M5)."""
+    return sum(task in state.owner for task in state.holds)
+
+
+def runnable(state: GroupState) -> Tasks[str]:
+    """Member -> tasks that it owns and for which it waits for no hold."""
+    return Tasks(owner for task, owner in state.owner.items() if task not in state.holds)
 
 
 class GroupCollector(Collector):

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import asyncio
 import shutil
 import subprocess
+import time
 from pathlib import Path
 
 import attrs
@@ -12,6 +14,8 @@ import pytest
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from events.errors import InputError
+from events.log import open_log
+from replay.timeline import build_timeline
 from replay.verify import Verdict
 from tests.live.brokers import Brokers
 from tests.live.swarm import Swarm, topology
@@ -36,6 +40,38 @@ async def test_a_broker_that_was_away_is_led_on_as_if_nothing_had_been() -> None
             await until(lambda: not worker.unready(), "it is ready again")
         found = verified(settings)
         assert found.verdict is Verdict.IDENTICAL, found.problems
+
+
+async def test_tasks_that_stood_still_while_the_broker_was_away_are_in_the_metric_and_in_the_timeline_alike() -> None:
+    """The worker's own session ends too: it learns of the silence while it takes the partition over."""
+    with Brokers() as brokers:
+        settings = WorkerSettings(bootstrap=brokers.bootstrap, http_port=0, worker_session_timeout_ms=6_000)
+        async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
+            await swarm.configure("g", CONFIG, topology(4))
+            swarm.add("g", ["m1"], session_timeout_ms=8_000, lease_margin_ms=2_000)
+            swarm.start()
+            await swarm.until_all_run("g", 4, ["m1"], timeout_s=MOST_S)
+            await asyncio.sleep(2)  # heartbeats
+            before_s = unavailable_s(worker)
+            brokers.kill(0)
+            killed_ms = int(time.time() * 1_000)
+            await asyncio.sleep(15)
+            await asyncio.to_thread(brokers.start, 0)
+            await swarm.until_all_run("g", 4, ["m1"], timeout_s=2 * MOST_S)
+            await until(lambda: not worker.unready(), "it is ready again")
+            await asyncio.sleep(2)
+            counted_s = unavailable_s(worker) - before_s
+        with open_log(f"kafka://{settings.bootstrap}/{settings.prefix}") as log:
+            timeline = await asyncio.to_thread(lambda: build_timeline(log.read(group="g")))
+        stopped = timeline.stopped(killed_ms - 5_000, timeline.to_ms + 1)
+        told_s = sum(to_ms - from_ms for stretches in stopped.values() for from_ms, to_ms in stretches) / 1_000
+        assert told_s > 4 * 15
+        # The timeline counts until a report shows that a task runs, the metric until it has an owner.
+        assert counted_s == pytest.approx(told_s, abs=4 * 3)
+
+
+def unavailable_s(worker: Worker) -> float:
+    return worker.counts.registry.get_sample_value("equipoise_unavailable_task_seconds_total", {"group": "g"}) or 0.0
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:

@@ -184,7 +184,7 @@ def test_unavailability_is_counted_between_facts_and_not_across_another_workers(
 
     def fold(append_ms: int, fact: Fact) -> float:
         record = make_record("g", next(offsets), append_ms, fact)
-        counts.folded(record, machine.step(record), machine.state, live=True)
+        counts.folded(record, machine.step(record), machine.state, live=True, is_new=True)
         return counts.registry.get_sample_value("equipoise_unavailable_task_seconds_total", {"group": "g"}) or 0.0
 
     assert fold(0, configured()) == 0.0
