@@ -73,7 +73,9 @@ def _configurations(count: int) -> list[Configuration]:
 def _peak_mb(archive: Path) -> float:
     """Peak memory of a process of its own that verifies the one group of an archive, as a worker does."""
     code = (
-        "from bench.memory import peak_mb\nfrom replay.spark.groups import units_of\nfrom replay.spark.verify import verify_group\n"
+        "from bench.memory import peak_mb\n"
+        "from replay.spark.groups import units_of\n"
+        "from replay.spark.verify import verify_group\n"
         f"row = verify_group(units_of([{str(archive)!r}])[0])\nassert row['verdict'] == 'identical', row\n"
         "print(peak_mb())\n"
     )

@@ -136,7 +136,8 @@ def test_two_imports_write_the_same_and_the_log_reads_back(run: str, form: str, 
 
 
 def test_an_import_is_the_same_under_another_hash_seed(tmp_path: Path) -> None:
-    script = "import sys; from pathlib import Path; from events.log import open_log; from replay.kafka_streams import import_history\n"
+    script = "import sys; from pathlib import Path; from events.log import open_log\n"
+    script += "from replay.kafka_streams import import_history\n"
     script += "with open_log(sys.argv[2], 'w') as log: import_history(Path(sys.argv[1]), log)"
     contents = []
     for seed in ("1", "2"):
