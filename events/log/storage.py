@@ -49,15 +49,22 @@ class FileLock:
                 file = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
             except OSError as error:
                 raise cannot_write(path, error) from None
+            locked = False
             try:
                 fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except OSError:
-                os.close(file)
-                raise InputError(refusal) from None
-            if _is_at(path, file):
-                self._file = file
-            else:  # its holder removed the file between the two calls
-                os.close(file)
+                locked = True
+                if _is_at(path, file):  # else its holder removed the file between the two calls
+                    self._file = file
+            except BaseException as error:
+                if locked and _is_at(path, file):  # interrupted, and nobody is there yet who would release it
+                    path.unlink()
+                self._file = None
+                if isinstance(error, OSError):
+                    raise InputError(refusal) from None
+                raise
+            finally:
+                if self._file is None:
+                    os.close(file)
 
     def release(self) -> None:
         """A second call does nothing."""

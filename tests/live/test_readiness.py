@@ -160,8 +160,9 @@ async def test_a_task_moves_when_it_is_prepared_and_not_before(bootstrap: str, p
     first_cache, cache = Cache(0.2), Cache(4.0, fails=1)
     state = tmp_path if kind == "stateful" else None
     async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
-        first = application.member("m1", state, "at_least_once", handler=first_cache.look, prepare=first_cache.prepare)
-        second = application.member("m2", state, "at_least_once", handler=cache.look, prepare=cache.prepare, heartbeat_interval_ms=200)
+        lasting: dict[str, Any] = {"session_timeout_ms": 30_000}  # who joins again prepares again
+        first = application.member("m1", state, "at_least_once", handler=first_cache.look, prepare=first_cache.prepare, **lasting)
+        second = application.member("m2", state, "at_least_once", handler=cache.look, prepare=cache.prepare, heartbeat_interval_ms=200, **lasting)
         await application.order(60)
         async with first:
             await until(lambda: len(first.running) == PARTITIONS)
