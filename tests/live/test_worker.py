@@ -24,17 +24,17 @@ from equipoise.worker.host import PartitionHost
 from equipoise.worker.metrics import Counts
 from equipoise.worker.reading import FactReader
 from equipoise.worker.settings import WorkerSettings
-from events.decisions import EventRejected
+from events.decisions import AssignmentIssued, EventRejected, MemberExpired
 from events.errors import InputError
-from events.facts import MemberLeft
+from events.facts import Fact, MemberLeft
 from events.log import open_log
-from events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_payload, stored_decision
+from events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_fact, pack_payload, stored_decision
 from events.log.kafka.opening import ensure_topics, open_partitions, writer
-from events.records import DecisionRecord
+from events.records import DecisionRecord, Record
 from replay.show import show as show_log
 from replay.verify import Verdict, verify
 from statemachine.partition import StoredCheckpoint
-from tests.groups import configured
+from tests.groups import configured, joined
 from tests.live.swarm import Swarm, everything, topology
 
 MOST_S = 120.0
@@ -322,6 +322,36 @@ async def test_end_offsets_of_the_groups_topics_become_facts(settings: WorkerSet
             shown = json.loads(await (await http.get("/groups/g")).text())
             assert {task["task"]: task["end_offset"] for task in shown["state"]["tasks"]} == {"0_0": 0, "0_1": 3}
             assert (await http.get("/groups/none")).status == 404
+
+
+async def test_its_ticks_alone_end_the_initial_delay_begin_probing_rounds_and_end_sessions(settings: WorkerSettings) -> None:
+    """Two members join and are never heard of again: from then on the worker's ticks are all that the log has (L3)."""
+    config = configured("load_balanced", initial_delay_ms=1_000, probing_interval_ms=1_000)
+    said: list[Fact] = [config, topology(2), *(joined(name, session_timeout_ms=8_000, lease_margin_ms=2_000) for name in ("m1", "m2"))]
+    async with hosting(settings) as host:
+        async with writer(settings) as producer:
+            for fact in said:
+                await producer.send_and_wait(settings.topics.facts, pack_fact(fact), key=group_key("g"), partition=0)
+        await until(lambda: "g" in host.lead.groups and len(host.lead.groups["g"].machine.state.members) == 2, "they have joined")
+        state = host.lead.groups["g"].machine.state
+        deadlines: set[int | None] = set()
+
+        def is_out() -> bool:
+            deadlines.add(state.probing_deadline_ms)
+            return not state.members
+
+        await until(is_out, "their sessions are over")
+        assert len(deadlines - {None}) >= 3, "one probing round after the other"
+        assert host.lead.groups["g"].machine.next_deadline_ms is None, "an empty group waits for nothing"
+    with open_log(f"kafka://{settings.bootstrap}/{settings.prefix}") as log:
+        records = list(log.read())
+    facts = [type(each.event).__name__ for each in records if isinstance(each, Record)]
+    assert facts[:5] == ["LogOpened", "GroupConfigured", "TopologyDeclared", "MemberJoined", "MemberJoined"]
+    assert set(facts[5:]) == {"ProbingTick"}
+    decided = [each.decision for each in records if isinstance(each, DecisionRecord)]
+    assert next(each.cause for each in decided if isinstance(each, AssignmentIssued)) == "start"
+    expired = {(each.member_id, each.cause) for each in decided if isinstance(each, MemberExpired)}
+    assert expired == {("m1", "session_timeout"), ("m2", "session_timeout")}
 
 
 async def test_a_worker_that_does_not_know_that_it_was_replaced_says_the_same_as_its_successor(settings: WorkerSettings) -> None:

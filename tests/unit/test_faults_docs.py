@@ -2,27 +2,19 @@
 
 from __future__ import annotations
 
-import ast
-import re
-from pathlib import Path
-
 import pytest
 
-ROOT = Path(__file__).parents[2]
-NAMED = re.findall(r"`(tests/[^`]+)`", (ROOT / "docs" / "faults.md").read_text())
+from tests.pages import check_place, places_of, read_page, rows_of
+
+PAGE = read_page("faults.md")
 
 
 def test_every_fault_is_held_by_something() -> None:
-    rows = [line for line in (ROOT / "docs" / "faults.md").read_text().splitlines() if line.startswith("| ") and not line.startswith("| fault")]
+    rows = rows_of(PAGE)
     assert len(rows) == 21
-    assert [row for row in rows if "`tests/" not in row] == []
+    assert [row for row in rows if not any(place.startswith("tests/") for place in places_of(row.cells[-1]))] == []
 
 
-@pytest.mark.parametrize("named", NAMED)
-def test_what_holds_a_fault_exists(named: str) -> None:
-    path, _, name = named.partition("::")
-    text = (ROOT / path).read_text()
-    if path.endswith(".py"):
-        assert name in {each.name for each in ast.walk(ast.parse(text)) if isinstance(each, ast.FunctionDef | ast.AsyncFunctionDef)}
-    else:
-        assert text.strip()
+@pytest.mark.parametrize("place", places_of(PAGE))
+def test_what_holds_a_fault_exists(place: str) -> None:
+    check_place(place)

@@ -38,7 +38,7 @@ def cost_of(graph: Graph, arcs: dict[Ends, int], costs: dict[Ends, int]) -> int:
 
 
 def test_two_tasks_are_exchanged():
-    """testMinCostFlow: tasks 1 and 2, clients 3 and 4; 5 before and 2 after. And the seed's t1, t2 x c1, c2: each client keeps its count."""
+    """testMinCostFlow: tasks 1 and 2, clients 3 and 4; 5 before and 2 after. And the t1, t2 x c1, c2 of KIP-925: each client keeps its count."""
     costs = {(0, 1): 0, (0, 2): 0, (1, 3): 3, (1, 4): 1, (2, 3): 1, (2, 4): 2, (3, 5): 0, (4, 5): 0}
     graph, arcs = flowing(6, costs, {(0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 5)})
     assert cost_of(graph, arcs, costs) == 5

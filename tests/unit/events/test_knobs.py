@@ -1,0 +1,46 @@
+"""Settings have the defaults and the bounds that their design documents give them."""
+
+from __future__ import annotations
+
+import re
+from typing import Any
+
+import pytest
+
+from events.errors import FieldError
+from events.facts import GroupConfigured
+from events.knobs import Knobs
+
+
+@pytest.mark.parametrize(
+    ("name", "default", "least"),
+    [
+        ("balance_factor", 1, 1),  # KIP-441, "Parameters", as the next two
+        ("acceptable_recovery_lag", 10_000, 0),
+        ("num_standbys", 0, 0),
+        ("probing_interval_ms", 600_000, 1),  # Apache Kafka's; KIP-441 asks for a minute at least, and less is a doubt
+        ("max_warmups", 2, 1),  # Apache Kafka's
+        ("rack_traffic_cost", 10, 0),  # KIP-925, 4.B.III, as the next one
+        ("rack_non_overlap_cost", 1, 0),
+    ],
+)
+def test_parameters_have_the_defaults_and_the_least_values_of_their_documents(name: str, default: int, least: int) -> None:
+    def knobs(value: int) -> Knobs:
+        given: dict[str, Any] = {name: value}
+        return Knobs(**given)
+
+    assert getattr(Knobs(), name) == default
+    assert getattr(knobs(least), name) == least
+    with pytest.raises(FieldError, match=re.escape(name)):
+        knobs(least - 1)
+
+
+def test_strategies_have_the_defaults_of_their_documents() -> None:
+    """KIP-925: off unless asked for, as built; standbys by 4.C.II."""
+    knobs = Knobs()
+    assert (knobs.rack_aware_strategy, knobs.rack_standby_strategy, knobs.rack_standbys_apart, knobs.rack_aware_tags) == ("none", "balance", 1, ())
+
+
+def test_the_default_assignor_is_high_availability() -> None:
+    """KIP-169: nothing changes for those who do not ask for another one."""
+    assert GroupConfigured().assignor == "high_availability"
