@@ -425,9 +425,9 @@ class Host:
             return
         self._unused_config_told = True
         if self._configured_in != self._log_id:
-            _LOG.warning(
-                "group %s has a configuration already, and group_config of member %s is not used; "
-                "`equipoise configure --group %s` shows and changes it",
+            _LOG.info(
+                "group %s already has a configuration: group_config of member %s is not used; "
+                "`equipoise configure --group %s` shows and changes the configuration",
                 self._group, self._member_id, self._group,
             )  # fmt: skip
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import shlex
 import subprocess
 import sys
@@ -70,6 +71,7 @@ async def test_settings_are_shown_tried_changed_and_changed_back(settings: Worke
 async def test_a_member_says_that_its_group_config_is_not_used(
     bootstrap: str, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
+    caplog.set_level(logging.INFO, "equipoise.member")
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with leading(bootstrap, prefix, prefix, application.config, application.topology):
