@@ -19,6 +19,7 @@ from equipoise.worker.settings import WorkerSettings
 from events.log import open_log
 from events.log.kafka.connection import Connection
 from events.log.kafka.opening import writer
+from events.records import Entry
 from replay.what_if import Deviation, WhatIf, what_if
 from tests.groups import configured
 
@@ -47,8 +48,8 @@ async def fill(application: Application) -> None:
         await sent
 
 
-async def live(bootstrap: str, prefix: str, name: str, limit: int, standbys: int, folder: Path) -> None:
-    """One group's life."""
+async def live(bootstrap: str, prefix: str, name: str, limit: int, standbys: int, folder: Path) -> list[Entry]:
+    """One group's life, as its log has it while the members that are left still run."""
     config = configured(initial_delay_ms=3_000, acceptable_recovery_lag=limit, num_standbys=standbys, probing_interval_ms=2_000)
     application = Application(connection=Connection(bootstrap=bootstrap), name=name, partitions=TASKS, config=config)
     await application.make_topics()
@@ -70,12 +71,18 @@ async def live(bootstrap: str, prefix: str, name: str, limit: int, standbys: int
         await asyncio.sleep(KILL_S)
         members.pop(0).kill()
         await asyncio.sleep(END_S)
+        return await asyncio.to_thread(entries, f"kafka://{bootstrap}/{prefix}", name)
     finally:
         if feeding is not None:
             feeding.cancel()
             await asyncio.gather(feeding, return_exceptions=True)
         for member in members:
             member.kill()
+
+
+def entries(location: str, group: str) -> list[Entry]:
+    with open_log(location) as log:
+        return list(log.read(group=group))
 
 
 def error_of(deviation: Deviation) -> float:
@@ -98,9 +105,8 @@ def run() -> list[Row]:
             worker.until_said("taken over")
             for number, (name, (limit, standbys)) in enumerate(SETTINGS.items()):
                 group = f"g{number}"
-                asyncio.run(live(bootstrap, "whatif", group, limit, standbys, folder / group))
-                with open_log(f"kafka://{bootstrap}/whatif") as log:
-                    found = what_if(log.read(group=group), seeds=tuple(SEEDS))
+                lived = asyncio.run(live(bootstrap, "whatif", group, limit, standbys, folder / group))
+                found = what_if(lived, group=group, seeds=tuple(SEEDS))
                 worst = max(error_of(each) for each in found.fidelity if each.metric in FLOORS)
                 note = f"recorded -> simulated: {told(found)}; {found.restore_records_per_s:,} records/s fitted; goal: at most 1"
                 rows.append((f"what-if of a live group, {name}: largest error / {GOAL:.0%}", worst / GOAL, note))

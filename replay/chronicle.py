@@ -29,6 +29,9 @@ from replay.refold import Step
 from replay.silence import Silence, Silences
 from statemachine.state import GroupPhase, GroupState
 
+FAR_BEHIND = 10_000
+"""Records. A copy that is further behind takes a while to restore, whatever larger lag the group accepts."""
+
 
 class Condition(enum.Enum):
     """How a task is, over one interval."""
@@ -341,17 +344,23 @@ class Chronicle:
         self._open[task] = _Open(member_id=owner, condition=condition, from_ms=record.append_ms, offset=record.offset, generation=state.generation)
 
     def _first_condition(self, state: GroupState, task: TaskId, owner: str) -> Condition:
-        """A copy that is ready starts at once; how long another one takes is not known of a group that something else leads."""
+        """A copy that is ready and near starts at once, and so does a task whose changelogs are known to be empty. Others start by report.
+
+        How long a copy takes is not known of a group that something else leads.
+        """
         part = _part(state, task)
         if state.phase is GroupPhase.SHADOWING:
             return Condition.RUNNING
         if task in state.holds:
             return Condition.STARTING
-        if part is None or not part.stateful or state.end_offset(task, part) == 0:
+        if part is None or not part.stateful:
+            return Condition.RUNNING
+        ends = [state.end_offsets.get(topic, {}).get(task.partition) for topic in part.changelog_topics]
+        if not any(end is None or end > 0 for end in ends):
             return Condition.RUNNING
         member = state.members[owner]
-        caught_up = member.is_caught_up(task, state.acceptable_lag(member)) or member.lags.get(task) is LagSentinel.ACTIVE
-        return Condition.RUNNING if caught_up else Condition.STARTING
+        near = member.is_caught_up(task, min(FAR_BEHIND, state.acceptable_lag(member)))
+        return Condition.RUNNING if near or member.lags.get(task) is LagSentinel.ACTIVE else Condition.STARTING
 
     def _note_observed(self, step: Step, state: GroupState, task: TaskId, owner: str) -> None:
         source = self._last_owner.get(task)

@@ -25,6 +25,7 @@ from events.facts import AssignmentObserved, GroupConfigured, LagReported, LogOp
 from events.records import DecisionRecord, Entry, Record, UnreadRecord
 from events.tasks import Lag, LagSentinel, TaskId
 from replay.answers import ConfigurationAnswers
+from replay.chronicle import FAR_BEHIND
 from replay.exogenous import read_manifest
 from replay.wording import counted
 
@@ -189,7 +190,7 @@ class Fitting:
         if isinstance(event, LogOpened):
             self._restores(event.manifest)
         elif isinstance(event, GroupConfigured) and not record.refused:
-            self.acceptable = event.knobs.acceptable_recovery_lag
+            self.acceptable = min(event.knobs.acceptable_recovery_lag, FAR_BEHIND)
             self.external = event.led_by == "external"
         elif isinstance(event, TopologyDeclared):
             self.changelogs = {each.subtopology: each.changelog_topics for each in event.subtopologies}
