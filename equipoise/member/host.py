@@ -26,12 +26,15 @@ from events.errors import DamagedError, EquipoiseError, FieldError, InputError
 from events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TopologyDeclared
 from events.log.kafka.connection import Connection
 from events.records import DecisionRecord, UnreadDecision
-from events.tasks import TaskId, tasks_text
+from events.tasks import LagSentinel, TaskId, tasks_text
 from statemachine.member import End, MemberSession, MemberSettings, Reception
 from statemachine.rejections import refusal_text
 
 _LOG = logging.getLogger(__name__)
 LONGEST_REJOIN_WAIT_S = 5.0
+LONGEST_LAG_WAIT_S = 5.0
+"""How long a join waits for lags that are not known: they will be in a moment, or not for long."""
+LAG_LOOK_S = 0.02
 MOST_OUTRUN = 3
 """How often in a row a process whose clock is behind joins above the incarnation that is there, before it takes itself for the older one."""
 LONGEST_WAIT_AFTER_GIVING_UP_S = 60.0
@@ -328,6 +331,7 @@ class Host:
         from aiokafka.errors import KafkaError
 
         self._link.forget()
+        await self._until_lags_are_known()
         wait_s, told = RETRY_S, ""
         while not self._closing:
             try:
@@ -368,6 +372,12 @@ class Host:
             self._link.begin_reading()
             return True
         return False
+
+    async def _until_lags_are_known(self) -> None:
+        """Of what ran here until now it is being asked how far others have written since. Who joins without that looks as if it had no copies."""
+        end_s = time.monotonic() + LONGEST_LAG_WAIT_S
+        while LagSentinel.UNKNOWN in self._restorer.lags.values() and time.monotonic() < end_s and not self._closing:
+            await self._rest(LAG_LOOK_S)
 
     async def _one_life(self) -> None:
         """Until the incarnation has ended and nothing of it runs any more."""

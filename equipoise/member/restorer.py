@@ -9,6 +9,7 @@ One consumer reads all changelogs, each partition assigned by hand. Tasks that a
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Callable, Coroutine, Iterable, Mapping
@@ -18,6 +19,7 @@ from typing import Any
 import attrs
 
 from equipoise.member.directory import StateDirectory
+from equipoise.member.ends import Ends
 from equipoise.member.fencing import FencedStore, Ownership
 from equipoise.member.stores import OpenStore
 from equipoise.member.throttle import Throttle
@@ -45,12 +47,14 @@ SHRUNK_LOOKS = 5
 the leader may take a moment to know how much of it is committed."""
 
 
-@attrs.define
+@attrs.define(eq=False)
 class _Copy:
     stores: dict[str, FencedStore]
     """Changelog topic -> store."""
     placed: bool = False
     """Its stores have been held against what the changelogs still have."""
+    sought: bool = False
+    """The consumer reads on from where its stores are. What the consumer has fetched for a former copy of the task begins elsewhere, and is old."""
     opening: bool = False
     """The task is to run here: it is restored before copies of other tasks."""
     goals: Mapping[str, int] | None = None
@@ -103,7 +107,9 @@ class Restorer:
         self._handed_over: dict[TaskId, dict[str, FencedStore]] = {}
         self._on_disk: dict[TaskId, dict[str, int]] = {}
         """Closed: changelog topic -> position."""
-        self._ends: dict[Any, int] = {}
+        self._ends = Ends()
+        self._unknown = asyncio.Event()
+        """Ends were forgotten: they are asked for at once."""
         self._assigned: frozenset[Any] = frozenset()
         self._woken = asyncio.Event()
         self._told_s = 0.0
@@ -111,7 +117,8 @@ class Restorer:
         self._busy_s = 0.0
         self._bulk_records = 0
         self.lags: dict[TaskId, Lag] = {}
-        """Of every copy that is here; of a task that is to run at least 1, until its stores are handed over. Replaced, never changed."""
+        """Of every copy that is here; of a task that is to run at least 1, until its stores are handed over. Replaced, never changed. A number only
+        where all is known: else somebody might be given the task who has most of it to restore (docs/protocol.md#m2)."""
         self.dropped_records = 0
         """Records that a former owner wrote too late, and that were left out."""
 
@@ -210,13 +217,17 @@ class Restorer:
             self.leave(task)
         else:
             self._put_away(task, stores)
+            self._ends.forget(self._partitions(task))  # it ran here, and whoever took it from here may have written since
+            self._unknown.set()
             self._tell(now=True)
 
     def _take_stores(self, task: TaskId) -> dict[str, FencedStore]:
-        self._on_disk.pop(task, None)
+        closed = self._on_disk.pop(task, None)
         kept = self._kept.pop(task, None)
         if kept is not None:
             return kept
+        if closed is None:
+            self._ends.forget(self._partitions(task))  # nobody has asked for them while nothing of it was here
         return {topic: self._open_one(task, topic) for topic in self._changelogs[task]}
 
     def _open_one(self, task: TaskId, topic: str) -> FencedStore:
@@ -285,15 +296,19 @@ class Restorer:
             if copy.waiting is not None and copy.goals is None:
                 ends = await self._asker.end_offsets(self._partitions(task))
                 copy.goals = {tp.topic: end for tp, end in ends.items()}
-                self._ends.update(ends)
+                self._ends.answered(ends)
             if not copy.placed:
                 await self._hold_against(task, copy)
-        partitions = {tp: store for task, copy in self._copies.items() for tp, store in self._partitions(task, copy).items()}
-        if self._assigned != partitions.keys():
+        # A copy that came while others were placed waits for the next look: where it is may be no place of its changelog.
+        placed = {task: copy for task, copy in self._copies.items() if copy.placed}
+        partitions = {tp: store for task, copy in placed.items() for tp, store in self._partitions(task, copy).items()}
+        if placed and (self._assigned != partitions.keys() or not all(copy.sought for copy in placed.values())):
             self._assigned = frozenset(partitions)
             self._consumer.assign(sorted(partitions))
             for tp, store in partitions.items():
                 self._consumer.seek(tp, store.position)
+            for copy in placed.values():
+                copy.sought = True
 
     async def _hold_against(self, task: TaskId, copy: _Copy) -> None:
         """A store that its changelog can no longer continue begins anew."""
@@ -305,7 +320,9 @@ class Restorer:
             if not shrunk or look == SHRUNK_LOOKS - 1:
                 break
             await asyncio.sleep(RETRY_S)
-        self._ends.update(ends)
+        if self._copies.get(task) is not copy:
+            return  # left meanwhile, and its stores are closed
+        self._ends.answered(ends)
         for tp, store in partitions.items():
             if store.position < begins[tp] or tp in shrunk:
                 if store.position:
@@ -327,32 +344,31 @@ class Restorer:
         stores: Mapping[str, Any] = dict.fromkeys(self._changelogs[task]) if copy is None else copy.stores
         return {TopicPartition(topic, task.partition): store for topic, store in stores.items()}
 
-    def _served(self) -> dict[Any, tuple[TaskId, FencedStore]]:
+    def _served(self) -> dict[Any, tuple[TaskId, _Copy]]:
         opening = [task for task, copy in self._copies.items() if copy.opening]
-        return {
-            tp: (task, store) for task in opening or self._copies for tp, store in self._partitions(task, self._copies[task]).items()
-        }  # fmt: skip
+        served = [(task, self._copies[task]) for task in opening or self._copies]
+        return {tp: (task, copy) for task, copy in served if copy.placed for tp in self._partitions(task)}
 
-    async def _take(self, served: dict[Any, tuple[TaskId, FencedStore]], batches: dict[Any, list[Any]], begun_s: float) -> None:
+    async def _take(self, served: dict[Any, tuple[TaskId, _Copy]], batches: dict[Any, list[Any]], begun_s: float) -> None:
         records = size_bytes = 0
         behind = more = False
-        for tp, (task, store) in served.items():
-            if task not in self._copies:
-                continue  # left while it was read
+        for tp, (task, copy) in served.items():
+            if self._copies.get(task) is not copy:
+                continue  # left while it was read; a new copy is read anew
+            store = copy.stores[tp.topic]
             batch = batches.get(tp, [])
             position = await self._consumer.position(tp)  # behind the markers of transactions, too
-            end = self._consumer.last_stable_offset(tp)
-            if end is not None:
-                self._ends[tp] = max(end, position)
+            self._ends.read(tp, position, self._consumer.last_stable_offset(tp))
+            end = self._ends.known.get(tp, position)
             if not batch and position <= store.position:
                 continue
-            was_behind = self._ends.get(tp, position) - store.position > self.ready_lag_records
-            bulk = self._ends.get(tp, position) - position > BULK_LAG
+            was_behind = end - store.position > self.ready_lag_records
+            bulk = end - position > BULK_LAG
             self._apply(store, batch, position, bulk=bulk)
             records += len(batch)
             size_bytes += sum(map(_size, batch)) if self._throttle.counts_bytes else 0
-            more = more or self._ends.get(tp, position) > position
-            behind = behind or (was_behind and self._ends[tp] - position <= self.ready_lag_records)
+            more = more or end > position
+            behind = behind or (was_behind and end - position <= self.ready_lag_records)
         self._throttle.taken(records, size_bytes, more=more)
         if records >= MOST_RECORDS // 10:  # what trickles in says nothing about speed
             self._bulk_records += records
@@ -395,20 +411,17 @@ class Restorer:
     # Lags
 
     async def _keep_ends(self) -> None:
-        from aiokafka.errors import KafkaError
-
         while True:
-            await asyncio.sleep(self._ends_every_s)
-            try:
-                await self._learn_ends()
-            except KafkaError as error:
-                _LOG.info("the ends of changelogs are not known: %r", error)
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(self._ends_every_s):  # `wait_for` would not heed `stop` right behind `put_back`
+                    await self._unknown.wait()
+            self._unknown.clear()
+            await self._learn_ends()
             self._tell(now=True)
 
     async def _learn_ends(self) -> None:
-        tasks = {*self._copies, *self._kept, *self._on_disk}
-        if tasks:
-            self._ends.update(await self._asker.end_offsets([tp for task in tasks for tp in self._partitions(task)]))
+        here = {*self._copies, *self._kept, *self._on_disk}
+        await self._ends.learn(self._asker.end_offsets, [tp for task in here for tp in self._partitions(task)])
 
     def _tell(self, *, now: bool) -> None:
         if not now and time.monotonic() < self._told_s + TELL_EVERY_S:
@@ -423,9 +436,10 @@ class Restorer:
     def _lag(self, task: TaskId, at: dict[str, int]) -> Lag:
         lag = 0
         for tp in self._partitions(task):
-            if tp not in self._ends:
+            behind = self._ends.behind(tp, at.get(tp.topic, 0))
+            if behind is None:
                 return LagSentinel.UNKNOWN
-            lag += max(0, self._ends[tp] - at.get(tp.topic, 0))
+            lag += behind
         return max(1, lag) if task in self._copies and self._copies[task].opening else lag
 
 

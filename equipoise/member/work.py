@@ -24,7 +24,7 @@ from equipoise.member.runner import Callback, Handler, Permit, TaskRunner
 from equipoise.member.threads import LoopThread
 from events.facts import Load, Subtopology, TopologyDeclared
 from events.log.kafka.connection import Connection
-from events.tasks import Lag, TaskId
+from events.tasks import Lag, LagSentinel, TaskId
 from statemachine.member import End, MemberSession
 
 T = TypeVar("T")
@@ -145,8 +145,12 @@ class Work:
         for task, lag in sorted(lags.items()):
             # A granted task is restored when its runner says so, not because the copy it comes from had nothing left to read.
             session.copy_progress(task, 1 if lag == 0 and task in session.grants else lag, now_ms)
-        for task in sorted(self._told.difference(lags, self._runners)):
-            session.copy_dropped(task)
+        for task in sorted(self._told.difference(lags)):
+            if task not in self._runners:
+                session.copy_dropped(task)
+            elif task not in session.grants and task not in session.closing:
+                # It has stopped and is not put away yet: its next owner may write, and how far behind it is by now nobody here knows.
+                session.copy_progress(task, LagSentinel.UNKNOWN, now_ms)
         self._told = {*lags, *self._told.intersection(self._runners)}
         if self._preparer is not None:
             session.note_preparing(self._preparer.thousandths(), self._preparer.failed)

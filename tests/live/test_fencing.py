@@ -15,13 +15,14 @@ from aiokafka import TopicPartition
 from equipoise.member import TaskContext
 from equipoise.member.origin import Origin
 from events.decisions import MemberExpired
+from events.facts import MemberJoined
 from events.log import open_log
 from events.log.kafka.connection import Connection
 from events.log.kafka.opening import reader
 from events.tasks import TaskId
 from replay.timeline import build_timeline
 from tests.live.brokers import Brokers
-from tests.live.leader import leading
+from tests.live.leader import Leader, leading
 from tests.live.test_member import PARTITIONS, SHORT, Application
 from tests.live.test_restorer import producing, until
 
@@ -101,6 +102,48 @@ async def freeze(host: Any) -> None:
 async def thaw(host: Any) -> None:
     host._link.say, host.work.reconcile = host._frozen
     host.wake()
+
+
+async def test_a_process_that_slept_through_its_lease_joins_with_lags_of_now(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    """Somebody else has run its tasks. What it knew of them when it fell asleep, that they were up to date, is not what it says when it joins."""
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    async with (
+        leading(bootstrap, prefix, prefix, application.config, application.topology) as leader,
+        application.member("m1", tmp_path / "a", "at_least_once", heartbeat_interval_ms=5_000) as sleeper,
+    ):
+        await until(lambda: len(sleeper.running) == PARTITIONS)
+        host: Any = sleeper._host
+        await host._thread.run(freeze(host))
+        put_back, wakes = host.work.put_stores_back, asyncio.Event()
+
+        async def late(task: TaskId) -> None:
+            await wakes.wait()
+            await put_back(task)
+
+        host.work.put_stores_back = late
+        async with application.member("m2", tmp_path / "b", "at_least_once") as heir:
+            await until(lambda: len(heir.running) == PARTITIONS)
+            await application.order(600)
+            await application.until_counted(exactly=True)
+            asker = host._restorer._asker
+            ask = asker.end_offsets
+
+            async def slow(partitions: Any) -> Any:
+                await asyncio.sleep(1.5)  # longer than it waits between two lives
+                return await ask(partitions)
+
+            asker.end_offsets = slow
+            await host._thread.run(thaw(host))
+            wakes.set()
+            await until(lambda: len(joins(leader, "m1")) == 2)
+            lags = joins(leader, "m1")[1].lags
+            assert set(lags) == {TaskId(0, number) for number in range(PARTITIONS)}
+            assert all(isinstance(lag, int) and lag > 0 for lag in lags.values()), lags
+
+
+def joins(leader: Leader, member_id: str) -> list[MemberJoined]:
+    return [each.event for each in leader.facts if isinstance(each.event, MemberJoined) and each.event.member_id == member_id]
 
 
 async def test_records_of_another_writer_are_noticed_and_left_out(bootstrap: str, prefix: str, tmp_path: Path) -> None:

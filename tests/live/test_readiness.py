@@ -16,7 +16,7 @@ from equipoise.member import Member, PrepareContext, TaskContext
 from events.decisions import AssignmentIssued
 from events.errors import InputError
 from events.facts import GroupConfigured, LagReported, MemberJoined
-from events.tasks import TaskId
+from events.tasks import LagSentinel, TaskId
 from tests.live.leader import Leader, leading
 from tests.live.test_member import PARTITIONS, Application
 from tests.live.test_restorer import fill, producing, until
@@ -102,6 +102,35 @@ async def test_a_limit_of_its_own_is_said_and_kept_to(bootstrap: str, prefix: st
         assert lag is not None
         assert 100 < lag <= 4_000
         await until(lambda: len(second.running) == 1)
+
+
+async def test_a_task_that_was_given_up_and_is_not_put_away_yet_is_at_no_known_place(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    """Who gets it writes on. That it was up to date while it ran here says nothing any more, however long its store takes to close."""
+    application = Application(bootstrap, prefix)
+    await application.make_topics()
+    async with (
+        leading(bootstrap, prefix, prefix, application.config, application.topology) as leader,
+        application.member("m1", tmp_path, "at_least_once", heartbeat_interval_ms=200) as first,
+    ):
+        await until(lambda: len(first.running) == PARTITIONS)
+        work: Any = first._running_host().work
+        put_back, closes = work.put_stores_back, asyncio.Event()
+
+        async def slowly(task: TaskId) -> None:
+            await closes.wait()
+            await put_back(task)
+
+        work.put_stores_back = slowly
+        try:
+            async with application.member("m2", tmp_path, "at_least_once") as second:
+                await until(lambda: second.running)
+                task, spoken = next(iter(second.running)), len(reports(leader, "m1"))
+                await until(lambda: len(reports(leader, "m1")) > spoken + 1)
+                assert leader.machine.state.members["m1"].lags[task] is LagSentinel.UNKNOWN
+                closes.set()
+                await until(lambda: isinstance(leader.machine.state.members["m1"].lags[task], int))
+        finally:
+            closes.set()
 
 
 class Cache:

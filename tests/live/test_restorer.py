@@ -56,11 +56,12 @@ async def restoring(
     directory: StateDirectory | None = None,
     *,
     throttle: Throttle | None = None,
+    ends_every_s: float = 0.2,
 ) -> AsyncIterator[Restorer]:
     failures: list[BaseException] = []
     restorer = Restorer(
         Connection(bootstrap=bootstrap), dict.fromkeys(TASKS, (topic,)), open_store, directory,
-        throttle=throttle or Throttle(), ends_every_s=0.2,
+        throttle=throttle or Throttle(), ends_every_s=ends_every_s,
         progressed=lambda: None, failed=failures.append,
     )  # fmt: skip
     await restorer.start()
@@ -116,7 +117,7 @@ async def test_a_copy_follows_and_is_handed_over_whole(bootstrap: str, prefix: s
             assert values[b"%015d" % 30].rstrip(b"\0") == b"530"
             restorer.put_back(TASKS[0])
             restorer.put_back(TASKS[1])
-            assert restorer.lags == {TASKS[0]: 0, TASKS[1]: 0}
+            await until(lambda: restorer.lags == {TASKS[0]: 0, TASKS[1]: 0})
             await fill(producer, topic, 0, 5)
             await until(lambda: restorer.lags.get(TASKS[0]) == 5)
             restorer.forget_kept([TASKS[0]])

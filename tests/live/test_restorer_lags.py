@@ -1,0 +1,215 @@
+"""What a restorer says of how far behind a copy is, on a real broker: a number that is too low would move a task to who has most of it to restore.
+
+Each test makes one moment in which what is at hand is old, or not known, and sees everything that is said.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from equipoise.member import ends
+from equipoise.member.directory import StateDirectory
+from equipoise.member.restorer import Restorer
+from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
+from equipoise.member.throttle import LEAST_RECORDS, Throttle
+from events.tasks import Lag, LagSentinel, TaskId
+from tests.live.test_restorer import TASKS, fill, items, make_topic, producing, records_behind, restored, restoring, until
+
+TASK, OTHER = TASKS
+MANY = 3_000
+NEVER_S = 3_600.0
+
+
+def heard(restorer: Restorer, task: TaskId = TASK) -> list[Lag]:
+    """All that is said of `task` from here on."""
+    said: list[Lag] = []
+    restorer._progressed = lambda: said.extend(restorer.lags[each] for each in [task] if each in restorer.lags)
+    return said
+
+
+def lowest(said: list[Lag]) -> int:
+    return min(lag for lag in said if isinstance(lag, int))
+
+
+async def until_fetched(restorer: Restorer) -> None:
+    """The consumer has something that nobody has taken yet."""
+    await until(lambda: restorer._consumer._fetcher._records)
+
+
+async def test_what_was_fetched_for_a_former_copy_says_nothing_of_the_next(bootstrap: str, prefix: str) -> None:
+    """A task was restored here and ran; then it ran elsewhere, and is followed again. The consumer still had the first record of its next owner, and
+    with it an end of the changelog that was long past."""
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    async with producing(bootstrap) as producer:
+        await fill(producer, topic, 0, 10)
+        async with restoring(bootstrap, topic, MemoryStore, throttle=Throttle(records_per_s=LEAST_RECORDS)) as restorer:
+            await restored(restorer, TASK)
+            await fill(producer, topic, 0, 1)
+            await until_fetched(restorer)
+            restorer.put_back(TASK)
+            await fill(producer, topic, 0, MANY)
+            await until(lambda: records_behind(restorer) == MANY + 1)
+            said = heard(restorer)
+            restorer.follow(TASK)
+            await until(lambda: records_behind(restorer) <= MANY + 1 - 2 * LEAST_RECORDS)
+            assert lowest(said) > MANY // 2
+
+
+async def test_a_copy_that_ran_here_meanwhile_goes_on_where_it_is(bootstrap: str, prefix: str) -> None:
+    """And is not set back to where the consumer was."""
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    async with producing(bootstrap) as producer:
+        await fill(producer, topic, 0, 10)
+        async with restoring(bootstrap, topic, MemoryStore) as restorer:
+            stores = await restored(restorer, TASK)
+            await fill(producer, topic, 0, 10)
+            await until_fetched(restorer)
+            stores[topic].apply([(b"%015d" % 9, b"written last", ())], position=20)
+            restorer.put_back(TASK)
+            await until(lambda: restorer.lags[TASK] == 0)
+            restorer.follow(TASK)
+            await fill(producer, topic, 0, 5)
+            await until(lambda: stores[topic].position == 25)
+            assert dict(items(stores[topic]))[b"%015d" % 9] == b"written last"
+
+
+@pytest.mark.parametrize(("open_store", "pause_s"), [(MemoryStore, 0.1), (RocksStore, 0.0)])
+async def test_a_copy_that_is_left_and_followed_again_loses_no_record(
+    bootstrap: str, prefix: str, tmp_path: Path, open_store: OpenStore, pause_s: float
+) -> None:
+    """It is left just when records for it have been taken from the consumer; they are not for its next copy, which reads them again."""
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    with StateDirectory(tmp_path, "g", "m") as directory:
+        async with producing(bootstrap) as producer:
+            await fill(producer, topic, 0, MANY)
+        async with restoring(bootstrap, topic, open_store, directory, throttle=Throttle(records_per_s=MANY)) as restorer:
+            taken = restorer._consumer.getmany
+
+            async def interrupted(*partitions: Any, **options: Any) -> Any:
+                batches = await taken(*partitions, **options)
+                if batches:
+                    restorer._consumer.getmany = taken
+                    restorer.leave(TASK)
+                    if pause_s:
+                        asyncio.get_running_loop().call_later(pause_s, restorer.follow, TASK)
+                    else:
+                        restorer.follow(TASK)
+                return batches
+
+            restorer._consumer.getmany = interrupted
+            restorer.follow(TASK)
+            await until(lambda: restorer._consumer.getmany == taken and records_behind(restorer) == 0)
+            stores = await restored(restorer, TASK)
+            assert len(items(stores[topic])) == MANY
+            restorer.put_back(TASK)
+
+
+async def test_an_end_of_long_ago_is_no_end(bootstrap: str, prefix: str) -> None:
+    """A throttled copy takes little at a time of what one fetch brought; meanwhile the changelog has grown."""
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    async with producing(bootstrap) as producer:
+        await fill(producer, topic, 0, 2 * LEAST_RECORDS)
+        async with restoring(bootstrap, topic, MemoryStore, throttle=Throttle(records_per_s=LEAST_RECORDS / 4)) as restorer:
+            restorer.follow(TASK)
+            await until(lambda: records_behind(restorer) == LEAST_RECORDS)
+            await fill(producer, topic, 0, MANY)
+            await until(lambda: records_behind(restorer) == LEAST_RECORDS + MANY)
+            said = heard(restorer)
+            await until(lambda: records_behind(restorer) < LEAST_RECORDS + MANY)
+            assert lowest(said) >= MANY
+
+
+async def test_a_task_that_stopped_is_as_far_as_somebody_asks(bootstrap: str, prefix: str) -> None:
+    """A process that was stopped in its sleep lets go of a task that somebody else has run since: what it knows of the end is from before."""
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    async with producing(bootstrap) as producer:
+        await fill(producer, topic, 0, 10)
+        async with restoring(bootstrap, topic, MemoryStore, ends_every_s=NEVER_S) as restorer:
+            await restored(restorer, TASK)
+            await fill(producer, topic, 0, MANY)
+            restorer.put_back(TASK)
+            assert restorer.lags == {TASK: LagSentinel.UNKNOWN}
+            await until(lambda: restorer.lags == {TASK: MANY})  # it asks without being told to
+
+
+async def test_an_end_from_before_a_copy_was_dropped_is_not_known_any_more(bootstrap: str, prefix: str) -> None:
+    """The changelog was empty when a copy of it was here."""
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    async with restoring(bootstrap, topic, MemoryStore) as restorer:
+        restorer.follow(TASK)
+        await until(lambda: records_behind(restorer) == 0)
+        restorer.leave(TASK)
+        restorer.forget_kept([])
+        async with producing(bootstrap) as producer:
+            await fill(producer, topic, 0, MANY)
+        restorer.follow(TASK)
+        restorer._tell(now=True)
+        assert restorer.lags == {TASK: LagSentinel.UNKNOWN}
+        await until(lambda: records_behind(restorer) == 0)
+
+
+async def test_a_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+    """Its changelog was made again: nothing of the copy can be used. Followed beside another one, it is not taken for what it says."""
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic)
+    with StateDirectory(tmp_path, "g", "m") as directory:
+        async with producing(bootstrap) as producer:
+            for partition in (0, 1):
+                await fill(producer, topic, partition, 10)
+        ahead = RocksStore(directory.store(TASK, topic))
+        ahead.apply([(b"of another", b"life")], position=500)
+        ahead.close()
+        async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
+            assert restorer.lags == {TASK: LagSentinel.UNKNOWN}
+            said: list[tuple[Lag, int]] = []
+
+            def note() -> None:
+                if TASK in restorer._copies:
+                    said.append((restorer.lags[TASK], restorer._copies[TASK].stores[topic].position))
+
+            restorer._progressed = note
+            begin = restorer._asker.beginning_offsets
+
+            async def joined(partitions: Any) -> Any:
+                restorer._asker.beginning_offsets = begin
+                restorer.follow(TASK)  # while the other one is placed
+                return await begin(partitions)
+
+            restorer._asker.beginning_offsets = joined
+            restorer.follow(OTHER)
+            await until(lambda: records_behind(restorer) == 0)
+            assert {position for lag, position in said if lag == 0} == {10}
+            assert len(items((await restored(restorer, TASK))[topic])) == 10
+
+
+async def test_a_changelog_that_nobody_leads_is_unknown_and_hides_no_other(
+    bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its last known end would be taken for the end for as long as that lasts, and so would those of all others."""
+    monkeypatch.setattr(ends, "ASK_S", 1.0)
+    topic = f"{prefix}-log"
+    await make_topic(bootstrap, topic, partitions=1)  # there is none for the other task
+    with StateDirectory(tmp_path, "g", "m") as directory:
+        for task in TASKS:
+            store = RocksStore(directory.store(task, topic))
+            store.apply([(b"key", b"value")], position=10)
+            store.close()
+        async with producing(bootstrap) as producer:
+            await fill(producer, topic, 0, 10)
+            async with restoring(bootstrap, topic, RocksStore, directory) as restorer:
+                assert restorer.lags == {TASK: 0, OTHER: LagSentinel.UNKNOWN}
+                restorer._ends.known[next(iter(restorer._partitions(OTHER)))] = 10  # it had a leader until now
+                restorer._tell(now=True)
+                assert restorer.lags == {TASK: 0, OTHER: 0}
+                await fill(producer, topic, 0, MANY)
+                await until(lambda: restorer.lags == {TASK: MANY, OTHER: LagSentinel.UNKNOWN})
