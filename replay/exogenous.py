@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from events.decisions import MemberExpired
+from events.decisions import EventRejected, MemberExpired
 from events.errors import InputError
 from events.facts import (
     AssignmentObserved,
@@ -228,6 +228,10 @@ class _Life:
 
     join: MemberJoined
     joined_ms: int
+    offset: int
+    """Of its join."""
+    before: _Life | None
+    """The life of the same member that its join ended."""
     heard_ms: int
     intended_ms: int | None = None
     asked_ms: int | None = None
@@ -307,7 +311,7 @@ class _Reading:
         elif isinstance(event, PartitionsObserved):
             self._partitions(event)
         elif isinstance(event, MemberJoined):
-            self._joined(event)
+            self._joined(event, record.offset)
         elif isinstance(event, LeaveRequested):
             for asked in (self.live[name] for name in event.members if name in self.live):
                 asked.asked_ms = None if event.withdrawn else self.now_ms if asked.asked_ms is None else asked.asked_ms
@@ -334,13 +338,15 @@ class _Reading:
         if event.racks or event.weights or event.source_lags:
             self.changes.append(PartitionsPlaced(at_ms=self.now_ms, observed=attrs.evolve(event, end_offsets={})))
 
-    def _joined(self, event: MemberJoined) -> None:
+    def _joined(self, event: MemberJoined, offset: int) -> None:
         before = self.live.get(event.member_id)
         if before is not None and before.join.incarnation == event.incarnation:
             return  # a repeat: the machine rejects it too
-        if before is not None:
+        if before is not None and before.end is None:
             before.ends(before.heard_ms, "killed", inferred=True, removed_ms=self.now_ms)
-        self.live[event.member_id] = _Life(join=event, joined_ms=self.now_ms, heard_ms=self.now_ms)
+        else:
+            before = None
+        self.live[event.member_id] = _Life(join=event, joined_ms=self.now_ms, offset=offset, before=before, heard_ms=self.now_ms)
         self.known[event.member_id, event.incarnation] = self.live[event.member_id]
         self.lives.append(self.live[event.member_id])
 
@@ -358,8 +364,21 @@ class _Reading:
             how = "announced" if said_ms else "closed"
             life.ends(min(said_ms, default=self.now_ms), how, inferred=False, removed_ms=self.now_ms)
 
+    def _refused(self, life: _Life) -> None:
+        """Its join was rejected, as that of a member whose group has no configuration yet: it never was one, and joins as another incarnation."""
+        self.lives.remove(life)
+        del self.known[life.join.member_id, life.join.incarnation]
+        del self.live[life.join.member_id]
+        if life.before is not None:
+            life.before.end = None
+            self.live[life.join.member_id] = life.before
+
     def decision(self, record: DecisionRecord) -> None:
-        if isinstance(record.decision, MemberExpired):
+        if isinstance(record.decision, EventRejected):
+            joined = self.live.get(record.decision.member_id or "")
+            if joined is not None and joined.offset == record.caused_by:
+                self._refused(joined)
+        elif isinstance(record.decision, MemberExpired):
             life = self._life(record.decision.member_id, record.decision.incarnation)
             if life is not None:
                 life.ends(life.heard_ms, "killed", inferred=True, removed_ms=self.now_ms)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from events.facts import (
     Subtopology,
     TopologyDeclared,
 )
-from events.records import DecisionRecord, Record
+from events.records import DecisionRecord, Entry, Record
 from events.tasks import TaskId
 from replay.exogenous import (
     ConfigurationChanged,
@@ -37,6 +38,7 @@ from replay.exogenous import (
 )
 from replay.kafka_streams import import_history
 from replay.kafka_streams.check import Gathered
+from tests.groups import Group, joined, rejections
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 
@@ -235,3 +237,28 @@ def test_what_is_no_groups_log_is_refused() -> None:
             read_exogenous([Record("", 0, 0, LogOpened(log_id="l", manifest=manifest))])
     both = [Record("g", 0, 0, CONFIG), Record("h", 1, 7, CONFIG), Record("h", 2, 8, TOPOLOGY), Record("g", 3, 9, TOPOLOGY)]
     assert read_exogenous(both, group="h").start.at_ms == 7
+
+
+def entries_of(group: Group) -> Iterator[Entry]:
+    """Facts and decisions in stored order."""
+    for record in group.records:
+        yield record
+        yield from (decision for decision in group.decisions if decision.caused_by == record.offset)
+
+
+def test_join_that_was_rejected_starts_and_ends_no_process() -> None:
+    """Before the group has a configuration, and later one of an incarnation that is gone."""
+    group = Group()
+    assert rejections(group.fact(joined("m1", 3))) == ["not_configured"]
+    group.starts(stateful=1)
+    group.join("m1", 5)
+    group.cycle()
+    assert rejections(group.fact(joined("m1", 4), after_ms=500)) != []
+    group.cycle()
+    group.members["m1"].leaves()
+    for _ in range(4):
+        group.cycle()
+    happened = [each for each in read_exogenous(entries_of(group)).happenings if isinstance(each, ProcessStarted | ProcessEnded)]
+    assert [(type(each), each.incarnation) for each in happened] == [(ProcessStarted, 5), (ProcessEnded, 5)]
+    (ended,) = (each for each in happened if isinstance(each, ProcessEnded))
+    assert ended.how == "announced"
