@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import json
+import subprocess
+import sys
 import time
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -164,6 +167,15 @@ class Cache:
             self.cold.append(context.task)
 
 
+async def status(bootstrap: str, prefix: str) -> dict[str, Any]:
+    """What `equipoise status` says."""
+    command = [sys.executable, "-m", "equipoise", "status", "--group", prefix, "--bootstrap", bootstrap, "--prefix", prefix, "--json"]
+    done = await asyncio.to_thread(subprocess.run, command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 0, done.stderr
+    document: dict[str, Any] = json.loads(done.stdout)
+    return document
+
+
 def reports(leader: Leader, member_id: str) -> list[LagReported]:
     return [each.event for each in leader.facts if isinstance(each.event, LagReported) and each.event.member_id == member_id]
 
@@ -199,6 +211,9 @@ async def test_a_task_moves_when_it_is_prepared_and_not_before(bootstrap: str, p
             async with second:
                 await until(lambda: second.preparing)
                 (task,) = second.preparing
+                shown = await status(bootstrap, prefix)
+                prepared = [(each["task"], copy["member_id"]) for each in shown["state"]["tasks"] for copy in each["warmups"] if copy["preparing"]]
+                assert prepared == [(str(task), "m2")]
                 await until(lambda: len(second.running) == 1)
                 assert second.running.keys() == {task} == cache.warm.keys()
                 assert [(attempt, runs_next) for _, attempt, runs_next in cache.begun] == [(1, False), (2, False)]
