@@ -34,7 +34,7 @@ broker: java $(READY) ## a Kafka on this machine to try things with, until inter
 bench: $(READY) ## ratios that must not get worse
 	@$(BIN)/python -m bench
 
-bench-live: java $(READY) ## how fast and how large a live group may be, on a real Kafka; ten minutes
+bench-live: java $(READY) ## how fast and how large a live group may be, on a real Kafka; twenty minutes
 	@$(BIN)/python -m bench --live
 
 compare-live: java $(READY) ## equipoise beside Kafka Streams, Faust and a plain consumer group, on a real broker (OPTIONS="--only faust")
