@@ -55,7 +55,11 @@ def killed(args: list[str], checkpoint: Path, folder: Path, is_time: Callable[[i
         while True:
             trigger = under_way(checkpoint)
             if trigger is not None and is_time(trigger):
-                break
+                os.killpg(process.pid, signal.SIGSTOP)  # it may have gone on since that look
+                trigger = under_way(checkpoint)
+                if trigger is not None:
+                    break
+                os.killpg(process.pid, signal.SIGCONT)
             assert process.poll() is None, (folder / "killed.txt").read_text()
             assert time.monotonic() < deadline_s, (folder / "killed.txt").read_text()
             time.sleep(0.001)
