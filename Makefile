@@ -16,11 +16,11 @@ demo: $(READY) ## a recorded Kafka Streams group: imported, decided anew, replay
 test: check java ## check, then every test, those on a real Kafka included
 	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
 
-check: $(READY) ## style, types, doors
+check: $(READY) ## style, types, import contracts
 	@$(BIN)/ruff check --quiet .
 	@$(BIN)/mypy --no-error-summary
-	@$(BIN)/lint-imports --no-cache >.venv/doors.txt 2>&1 || { cat .venv/doors.txt >&2; exit 1; }
-	@echo "check: style, types and doors hold"
+	@$(BIN)/lint-imports --no-cache >.venv/imports.txt 2>&1 || { cat .venv/imports.txt >&2; exit 1; }
+	@echo "check: style, types and import contracts hold"
 
 java: # for the broker that the live tests start, and Kafka's own classes; as root on Debian they are installed, elsewhere tests say what is missing
 	@if ! { command -v javac && command -v mvn; } >/dev/null 2>&1 && [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null; then \
@@ -47,7 +47,7 @@ storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GU
 	@$(BIN)/python -m tests.live.storm $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(EVERY),--every $(EVERY))
 
 states: $(READY) ## write docs/states.md anew from the transition table
-	@$(BIN)/python -c 'from statemachine.diagram import render; print(render(), end="")' >docs/states.md
+	@$(BIN)/python -c 'from equipoise.statemachine.diagram import render; print(render(), end="")' >docs/states.md
 
 pictures: $(READY) ## write the numbers of README, of docs/tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures anew
 	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py

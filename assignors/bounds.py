@@ -7,12 +7,12 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from assignors.merging import Ints
-from assignors.problem import Task
-from assignors.shares import Shares
-from assignors.situation import Pool, Situation
-from assignors.target import Candidates
-from events.tasks import TaskId
+from equipoise.assignors.merging import Ints
+from equipoise.assignors.problem import Task
+from equipoise.assignors.shares import Shares
+from equipoise.assignors.situation import Pool, Situation
+from equipoise.assignors.target import Candidates
+from equipoise.events.tasks import TaskId
 
 MULTIPLIERS = (-2, -1, 0, 1, 2)  # a change of owner costs 1, so prices beyond that never bound more; any price would be sound
 

@@ -24,19 +24,19 @@ from collections.abc import Collection, Mapping
 
 import attrs
 
-from assignors import options
-from assignors.bounds import moves_lower_bound
-from assignors.costs import plan_cost
-from assignors.movements import Merits, Movements, Slots
-from assignors.plans import by_member, member_plans
-from assignors.problem import AssignmentProblem, Guarantee, Memory, Movement, MovementState, Plan, Reason, Revocations
-from assignors.shares import Shares
-from assignors.situation import NEWEST, VERSION_1, Situation
-from assignors.standbys import Standbys, assign_standbys
-from assignors.target import Candidates, adopted_target
-from assignors.transport import SOLVER
-from events.knobs import Knobs
-from events.tasks import TaskId
+from equipoise.assignors import options
+from equipoise.assignors.bounds import moves_lower_bound
+from equipoise.assignors.costs import plan_cost
+from equipoise.assignors.movements import Merits, Movements, Slots
+from equipoise.assignors.plans import by_member, member_plans
+from equipoise.assignors.problem import AssignmentProblem, Guarantee, Memory, Movement, MovementState, Plan, Reason, Revocations
+from equipoise.assignors.shares import Shares
+from equipoise.assignors.situation import NEWEST, VERSION_1, Situation
+from equipoise.assignors.standbys import Standbys, assign_standbys
+from equipoise.assignors.target import Candidates, adopted_target
+from equipoise.assignors.transport import SOLVER
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId
 
 BACKOFF_FACTOR = 40
 """How much longer each back-off in succession is; the factor of Kafka Connect, whose first one is 40 ms too."""

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from assignors.problem import PlanCost, StageCost
-from assignors.situation import Situation
-from assignors.standby_goal import StandbyGoal
-from assignors.target import Target
-from events.tasks import TaskId
+from equipoise.assignors.problem import PlanCost, StageCost
+from equipoise.assignors.situation import Situation
+from equipoise.assignors.standby_goal import StandbyGoal
+from equipoise.assignors.target import Target
+from equipoise.events.tasks import TaskId
 
 
 def restore_records(situation: Situation, target: Mapping[TaskId, str]) -> int:

@@ -23,11 +23,11 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from assignors.hands import Dealt, Suit, given
-from assignors.java_order import text_key
-from assignors.near_hands import given_near
-from assignors.situation import Pool, Situation
-from events.tasks import TaskId
+from equipoise.assignors.hands import Dealt, Suit, given
+from equipoise.assignors.java_order import text_key
+from equipoise.assignors.near_hands import given_near
+from equipoise.assignors.situation import Pool, Situation
+from equipoise.events.tasks import TaskId
 
 
 @attrs.frozen

@@ -14,10 +14,10 @@ from collections.abc import Iterable, Mapping, Sequence
 import attrs
 import numpy as np
 
-from assignors.merging import Hashes, Ints, mixed
-from assignors.transport import Network, solve, stable_hash
-from assignors.turns import deal
-from events.tasks import TaskId
+from equipoise.assignors.merging import Hashes, Ints, mixed
+from equipoise.assignors.transport import Network, solve, stable_hash
+from equipoise.assignors.turns import deal
+from equipoise.events.tasks import TaskId
 
 Suit = tuple[int, int]
 """What tasks share that may stand for each other; the last number is their lag."""

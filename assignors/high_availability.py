@@ -21,18 +21,18 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Protocol
 
-from assignors import options
-from assignors.bounds import moves_lower_bound
-from assignors.costs import plan_cost
-from assignors.movements import Movements, Slots, get_movements, keep_ready
-from assignors.plans import by_member, member_plans
-from assignors.problem import AssignmentProblem, Guarantee, MovementState, Plan, Reason
-from assignors.shares import Shares
-from assignors.situation import NEWEST, VERSION_1, Situation
-from assignors.standbys import Standbys, assign_standbys
-from assignors.target import Candidates, Target, adopted_target, constrained_balanced_assignment, min_rank
-from assignors.transport import SOLVER
-from events.tasks import TaskId
+from equipoise.assignors import options
+from equipoise.assignors.bounds import moves_lower_bound
+from equipoise.assignors.costs import plan_cost
+from equipoise.assignors.movements import Movements, Slots, get_movements, keep_ready
+from equipoise.assignors.plans import by_member, member_plans
+from equipoise.assignors.problem import AssignmentProblem, Guarantee, MovementState, Plan, Reason
+from equipoise.assignors.shares import Shares
+from equipoise.assignors.situation import NEWEST, VERSION_1, Situation
+from equipoise.assignors.standbys import Standbys, assign_standbys
+from equipoise.assignors.target import Candidates, Target, adopted_target, constrained_balanced_assignment, min_rank
+from equipoise.assignors.transport import SOLVER
+from equipoise.events.tasks import TaskId
 
 GUARANTEES_1 = frozenset(Guarantee) - {Guarantee.LEAVING_APART}
 """Those of version 1."""

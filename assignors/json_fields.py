@@ -6,8 +6,8 @@ import json
 from collections.abc import Callable, Mapping
 from typing import Any, NoReturn, TypeVar
 
-from events.errors import FieldError, InputError
-from events.fields import INT64_MAX
+from equipoise.events.errors import FieldError, InputError
+from equipoise.events.fields import INT64_MAX
 
 _T = TypeVar("_T")
 

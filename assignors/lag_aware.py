@@ -27,16 +27,16 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 import attrs
 
-from assignors import options
-from assignors.costs import cross_rack, rack_cost, restore_records
-from assignors.dealing import Topic, deal_all, deal_nearer, deal_topic, fill_all, hand_out, loads_of, subscriptions, topics_of
-from assignors.hands import Dealt
-from assignors.movements import Merits
-from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason, StageCost
-from assignors.situation import Situation
-from assignors.transport import SOLVER
-from events.knobs import Knobs
-from events.tasks import TaskId
+from equipoise.assignors import options
+from equipoise.assignors.costs import cross_rack, rack_cost, restore_records
+from equipoise.assignors.dealing import Topic, deal_all, deal_nearer, deal_topic, fill_all, hand_out, loads_of, subscriptions, topics_of
+from equipoise.assignors.hands import Dealt
+from equipoise.assignors.movements import Merits
+from equipoise.assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason, StageCost
+from equipoise.assignors.situation import Situation
+from equipoise.assignors.transport import SOLVER
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId
 
 CROSS_TOPIC = "cross_topic"
 AUTO_OFFSET_RESET = "auto_offset_reset"

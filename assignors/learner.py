@@ -23,11 +23,11 @@ from collections.abc import Iterator
 
 import attrs
 
-from assignors import options
-from assignors.high_availability import GUARANTEES_1, HighAvailability
-from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Reason
-from assignors.situation import VERSION_1
-from events.tasks import LagSentinel, TaskId
+from equipoise.assignors import options
+from equipoise.assignors.high_availability import GUARANTEES_1, HighAvailability
+from equipoise.assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Reason
+from equipoise.assignors.situation import VERSION_1
+from equipoise.events.tasks import LagSentinel, TaskId
 
 STRICT = "strict"
 

@@ -25,9 +25,9 @@ from collections.abc import Container, Iterator, Mapping
 
 import attrs
 
-from assignors.situation import Pool, Situation
-from assignors.target import Candidates
-from events.tasks import LagSentinel, TaskId
+from equipoise.assignors.situation import Pool, Situation
+from equipoise.assignors.target import Candidates
+from equipoise.events.tasks import LagSentinel, TaskId
 
 
 @attrs.frozen

@@ -23,11 +23,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
-from assignors import options
-from assignors.problem import Member, Task
-from events.errors import FieldError
-from events.knobs import Knobs
-from events.tasks import TaskId
+from equipoise.assignors import options
+from equipoise.assignors.problem import Member, Task
+from equipoise.events.errors import FieldError
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId
 
 FAIR_SHARE = 1_000_000
 """What one thread carries of an even load."""

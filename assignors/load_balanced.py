@@ -3,7 +3,7 @@
 All but the target is `high_availability`: ranks, warm-ups, slots, standbys, hand-over. The target is this:
 
 * Every task has a weight (`load`), made of what members report of their hosts (`TaskLoad`; how a host's load is told apart by tasks says
-  `statemachine.loads`).
+  `equipoise.statemachine.loads`).
 * What must have an owner goes to the least full of those that may have it, the heaviest first; what is under way is carried to its end.
 * Other tasks move only when it pays (`levels`): when some single move betters things by more than `load_high_percent` of a fair share, the group is
   *rebalanced*, by moves that each better it by more than `load_low_percent`, until none does. Between the two nothing begins: so loads that wander by
@@ -31,18 +31,18 @@ from collections.abc import Mapping
 
 import attrs
 
-from assignors import options
-from assignors.high_availability import GUARANTEES_1, hand_over
-from assignors.levels import Levels, Move, fewest_moves
-from assignors.load import DEFAULT_WEIGHTS, FAIR_SHARE, weights
-from assignors.near_levels import bring_near
-from assignors.problem import AssignmentProblem, Guarantee, LoadBalance, Memory, Plan, Reason
-from assignors.situation import NEWEST, VERSION_1, Situation
-from assignors.target import Candidates, Target
-from assignors.transport import SOLVER
-from events.errors import FieldError
-from events.knobs import Knobs
-from events.tasks import TaskId
+from equipoise.assignors import options
+from equipoise.assignors.high_availability import GUARANTEES_1, hand_over
+from equipoise.assignors.levels import Levels, Move, fewest_moves
+from equipoise.assignors.load import DEFAULT_WEIGHTS, FAIR_SHARE, weights
+from equipoise.assignors.near_levels import bring_near
+from equipoise.assignors.problem import AssignmentProblem, Guarantee, LoadBalance, Memory, Plan, Reason
+from equipoise.assignors.situation import NEWEST, VERSION_1, Situation
+from equipoise.assignors.target import Candidates, Target
+from equipoise.assignors.transport import SOLVER
+from equipoise.events.errors import FieldError
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId
 
 DEFAULT_PERCENTS: Mapping[str, int] = {"load_high_percent": 20, "load_low_percent": 5}
 REBALANCING = "rebalancing"

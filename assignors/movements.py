@@ -19,9 +19,9 @@ from collections.abc import Mapping
 
 import attrs
 
-from assignors.problem import Movement, MovementState, Reason
-from assignors.situation import Situation
-from events.tasks import TaskId
+from equipoise.assignors.problem import Movement, MovementState, Reason
+from equipoise.assignors.situation import Situation
+from equipoise.events.tasks import TaskId
 
 
 class Slots:

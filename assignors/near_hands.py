@@ -21,12 +21,12 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
-from assignors.hands import MOST_PAIRS, Dealt, Shape, Suit, arc_names, given, keeps_of, shape
-from assignors.merging import Ints
-from assignors.network import AssignmentNetwork, Offer
-from assignors.situation import Situation, pool_of
-from assignors.transport import Flow, Network, solve
-from events.tasks import TaskId
+from equipoise.assignors.hands import MOST_PAIRS, Dealt, Shape, Suit, arc_names, given, keeps_of, shape
+from equipoise.assignors.merging import Ints
+from equipoise.assignors.network import AssignmentNetwork, Offer
+from equipoise.assignors.situation import Situation, pool_of
+from equipoise.assignors.transport import Flow, Network, solve
+from equipoise.events.tasks import TaskId
 
 
 def given_near(situation: Situation, hands: Mapping[str, Sequence[TaskId]], suits: Mapping[TaskId, Suit]) -> Dealt:

@@ -20,8 +20,8 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from assignors.levels import Levels, Move
-from events.tasks import TaskId
+from equipoise.assignors.levels import Levels, Move
+from equipoise.events.tasks import TaskId
 
 PARTNERS = 8
 """How many tasks just lighter, and just heavier, a task is tried to change places with, in each rack: others would hardly leave loads as they are."""

@@ -27,13 +27,13 @@ from typing import Any
 import attrs
 import numpy as np
 
-from assignors.merging import Hashes, Ints, mixed
-from assignors.problem import Task
-from assignors.shares import Kind
-from assignors.situation import Pool
-from assignors.transport import Flow, Network, solve, stable_hash
-from assignors.turns import deal
-from events.tasks import TaskId
+from equipoise.assignors.merging import Hashes, Ints, mixed
+from equipoise.assignors.problem import Task
+from equipoise.assignors.shares import Kind
+from equipoise.assignors.situation import Pool
+from equipoise.assignors.transport import Flow, Network, solve, stable_hash
+from equipoise.assignors.turns import deal
+from equipoise.events.tasks import TaskId
 
 _DIRECT, _POOLED, _POOL, _PLACE = (role << 32 for role in range(1, 5))  # so that arcs between the same names draw different ties
 _RACK = 1 << 63

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from events.errors import FieldError
-from events.knobs import Knobs
+from equipoise.events.errors import FieldError
+from equipoise.events.knobs import Knobs
 
 
 def known_only(knobs: Knobs, assignor: str, known: Iterable[str] = ()) -> None:

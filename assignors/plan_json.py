@@ -6,9 +6,9 @@ from typing import Any
 
 import attrs
 
-from assignors.problem import REASONS, MemberPlan, Plan, PlanCost, Reason, records_text, traffic_text
-from assignors.topics import PLAIN, Naming
-from events.tasks import TaskId
+from equipoise.assignors.problem import REASONS, MemberPlan, Plan, PlanCost, Reason, records_text, traffic_text
+from equipoise.assignors.topics import PLAIN, Naming
+from equipoise.events.tasks import TaskId
 
 
 def plan_json(plan: Plan, naming: Naming = PLAIN) -> dict[str, Any]:

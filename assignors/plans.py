@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from assignors.problem import MemberPlan, Movement, MovementState
-from assignors.situation import Situation
-from assignors.standbys import Standbys
-from events.tasks import TaskId
+from equipoise.assignors.problem import MemberPlan, Movement, MovementState
+from equipoise.assignors.situation import Situation
+from equipoise.assignors.standbys import Standbys
+from equipoise.events.tasks import TaskId
 
 
 def member_plans(

@@ -11,8 +11,8 @@ from typing import Protocol
 
 import attrs
 
-from events.knobs import Knobs
-from events.tasks import Lag, TaskId
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import Lag, TaskId
 
 
 class Guarantee(enum.Enum):
@@ -79,7 +79,7 @@ class Member:
 
     `active`: tasks it owns: granted to it, or still being given up by it. No task is in two members' `active`.
     `standby`, `warmup`: copies it was told to keep. `lags`: task -> lag of every copy it reports, whoever asked for it; no entry = no copy.
-    `ready`: copies it declared ready; what that is worth, its `readiness` says (`events.facts.READINESS`).
+    `ready`: copies it declared ready; what that is worth, its `readiness` says (`equipoise.events.facts.READINESS`).
     `ready_lag_records`: a limit of its own, in the place of acceptable_recovery_lag and acceptable_recovery_ms; None: it has none.
     `home`: tasks it owned until it left or died, and that moved for that reason alone; they are the first to come back.
     """

@@ -16,9 +16,9 @@ from collections.abc import Container, Iterable, Mapping
 
 import attrs
 
-from assignors.problem import Member, Partition, Task
-from events.knobs import Knobs
-from events.tasks import TaskId
+from equipoise.assignors.problem import Member, Partition, Task
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId
 
 RACK_TAG = "rack"
 """The client tag that names a member's rack; where `rack_aware_tags` lists it, it wins over the member's `rack` (KIP-925, 4.D)."""

@@ -32,9 +32,9 @@ from types import MappingProxyType
 
 import attrs
 
-from assignors.problem import Member, Task
-from events.knobs import Knobs
-from events.tasks import Lag, LagSentinel, TaskId
+from equipoise.assignors.problem import Member, Task
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 MOST_RECORDS = 2**60  # longer than any log; sums of several changelogs' end offsets may lie beyond int64
 

@@ -11,11 +11,11 @@ from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
-from assignors.problem import AssignmentProblem, Assignor, MovementState
-from assignors.ranking import whole
-from assignors.situation import Situation
-from events.errors import InputError
-from events.tasks import TaskId
+from equipoise.assignors.problem import AssignmentProblem, Assignor, MovementState
+from equipoise.assignors.ranking import whole
+from equipoise.assignors.situation import Situation
+from equipoise.events.errors import InputError
+from equipoise.events.tasks import TaskId
 
 NO_RACK = ""
 """The rack of members that name none."""

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from assignors.situation import Situation
-from events.tasks import TaskId
+from equipoise.assignors.situation import Situation
+from equipoise.events.tasks import TaskId
 
 Seats = Sequence[tuple[str, int, bool]]
 """Of each member: its id, its capacity, and whether it leaves, and so is to have none."""

@@ -9,12 +9,12 @@ from operator import attrgetter
 
 import attrs
 
-from assignors.pace import Pace
-from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Task
-from assignors.racks import Places, Racks, Traffic
-from assignors.ranking import Copy, copies, whole
-from events.errors import FieldError
-from events.tasks import TaskId
+from equipoise.assignors.pace import Pace
+from equipoise.assignors.problem import AssignmentProblem, Member, Movement, MovementState, Task
+from equipoise.assignors.racks import Places, Racks, Traffic
+from equipoise.assignors.ranking import Copy, copies, whole
+from equipoise.events.errors import FieldError
+from equipoise.events.tasks import TaskId
 
 
 @attrs.frozen(eq=False)

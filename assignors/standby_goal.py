@@ -22,15 +22,15 @@ from collections.abc import Container, Mapping
 
 import attrs
 
-from assignors.network import AssignmentNetwork, Lane, Offer
-from assignors.problem import StageCost
-from assignors.racks import Traffic
-from assignors.ranking import whole
-from assignors.shares import Share
-from assignors.situation import Pool, Situation
-from assignors.standby_search import StandbySearch, Wish
-from assignors.transport import stable_hash
-from events.tasks import TaskId
+from equipoise.assignors.network import AssignmentNetwork, Lane, Offer
+from equipoise.assignors.problem import StageCost
+from equipoise.assignors.racks import Traffic
+from equipoise.assignors.ranking import whole
+from equipoise.assignors.shares import Share
+from equipoise.assignors.situation import Pool, Situation
+from equipoise.assignors.standby_search import StandbySearch, Wish
+from equipoise.assignors.transport import stable_hash
+from equipoise.events.tasks import TaskId
 
 MOST_PLACES = 16
 """Places that a task is offered in one round: all of them up to this number; of more, the best, and of equals others for each task. It bounds the

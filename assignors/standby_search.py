@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
-from assignors.network import PARTS_OF_A_SHARE
-from assignors.shares import Share
-from assignors.situation import Situation
-from events.tasks import TaskId
+from equipoise.assignors.network import PARTS_OF_A_SHARE
+from equipoise.assignors.shares import Share
+from equipoise.assignors.situation import Situation
+from equipoise.events.tasks import TaskId
 
 MOST_LOOKS = 80_000
 """Pairs of copies of a task that are looked at in one search: some tenths of a second."""

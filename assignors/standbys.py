@@ -23,14 +23,14 @@ from collections.abc import Container, Iterator, Mapping
 import attrs
 import numpy as np
 
-from assignors.merging import Ints
-from assignors.movements import Movements, Slots
-from assignors.shares import Share, group_slack, seats, shares_of
-from assignors.situation import Pool, Situation
-from assignors.standby_goal import StandbyGoal, standby_goal
-from assignors.standby_search import Wish
-from assignors.turns import deal
-from events.tasks import TaskId
+from equipoise.assignors.merging import Ints
+from equipoise.assignors.movements import Movements, Slots
+from equipoise.assignors.shares import Share, group_slack, seats, shares_of
+from equipoise.assignors.situation import Pool, Situation
+from equipoise.assignors.standby_goal import StandbyGoal, standby_goal
+from equipoise.assignors.standby_search import Wish
+from equipoise.assignors.turns import deal
+from equipoise.events.tasks import TaskId
 
 MANY_COPIES = 4
 """So many for each member that it pays to level loads before members are looked at one by one."""

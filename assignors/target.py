@@ -10,14 +10,14 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from assignors.network import AssignmentNetwork, Lane, Offer
-from assignors.pace import Pace
-from assignors.problem import Task
-from assignors.racks import Traffic
-from assignors.ranking import whole
-from assignors.shares import Share, Shares
-from assignors.situation import Alike, Pool, Situation, pool_of
-from events.tasks import TaskId
+from equipoise.assignors.network import AssignmentNetwork, Lane, Offer
+from equipoise.assignors.pace import Pace
+from equipoise.assignors.problem import Task
+from equipoise.assignors.racks import Traffic
+from equipoise.assignors.ranking import whole
+from equipoise.assignors.shares import Share, Shares
+from equipoise.assignors.situation import Alike, Pool, Situation, pool_of
+from equipoise.events.tasks import TaskId
 
 
 @attrs.frozen(kw_only=True, eq=False)

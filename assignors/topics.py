@@ -16,9 +16,9 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from assignors.java_order import text_key, text_order
-from events.fields import MOST_TASK_NUMBER
-from events.tasks import TaskId
+from equipoise.assignors.java_order import text_key, text_order
+from equipoise.events.fields import MOST_TASK_NUMBER
+from equipoise.events.tasks import TaskId
 
 
 @attrs.frozen

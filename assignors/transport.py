@@ -22,8 +22,8 @@ import numpy as np
 import ortools
 from ortools.graph.python import min_cost_flow
 
-from assignors.merging import Flags, Hashes, Ints, Merged, mixed
-from events.errors import EquipoiseError
+from equipoise.assignors.merging import Flags, Hashes, Ints, Merged, mixed
+from equipoise.events.errors import EquipoiseError
 
 SOLVER = f"ortools-{ortools.__version__}"
 FIRST_SALT = 1  # any would do; with this one the first scenario of docs/scenarios.md has the outcome that it was written down with

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Container, Mapping, Sequence
 
-from events.tasks import TaskId
+from equipoise.events.tasks import TaskId
 
 
 def deal(tasks: Sequence[TaskId], places: Mapping[str, int], never: Callable[[TaskId], Container[str | None]] | None = None) -> dict[TaskId, str]:

@@ -10,9 +10,9 @@ import operator
 from collections import Counter
 from collections.abc import Collection, Iterable, Iterator, Mapping, Set
 
-from assignors.problem import AssignmentProblem, Guarantee, Member, Movement, MovementState, Plan, Task
-from assignors.ranking import acceptable_lag, is_ready
-from events.tasks import LagSentinel, TaskId, tasks_text
+from equipoise.assignors.problem import AssignmentProblem, Guarantee, Member, Movement, MovementState, Plan, Task
+from equipoise.assignors.ranking import acceptable_lag, is_ready
+from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
 
 
 def plan_faults(problem: AssignmentProblem, plan: Plan, guarantees: Set[Guarantee]) -> list[str]:

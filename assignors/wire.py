@@ -33,18 +33,18 @@ from typing import Any
 
 import attrs
 
-from assignors import json_fields as read
-from assignors import registry
-from assignors.lag_aware import auto_offset_reset, partition_lag
-from assignors.plan_json import plan_json
-from assignors.problem import AssignmentProblem, Member, Memory, Movement, MovementState, Partition, Revocations, Task, TaskLoad
-from assignors.topics import PLAIN, Naming, TopicTask, naming_of
-from assignors.validation import plan_faults
-from events.errors import EquipoiseError, FieldError
-from events.facts import MOST_WEIGHT, READINESS
-from events.fields import INT64_MAX, MOST_TASK_NUMBER
-from events.knobs import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, Knobs
-from events.tasks import Lag, LagSentinel, TaskId, parse_task
+from equipoise.assignors import json_fields as read
+from equipoise.assignors import registry
+from equipoise.assignors.lag_aware import auto_offset_reset, partition_lag
+from equipoise.assignors.plan_json import plan_json
+from equipoise.assignors.problem import AssignmentProblem, Member, Memory, Movement, MovementState, Partition, Revocations, Task, TaskLoad
+from equipoise.assignors.topics import PLAIN, Naming, TopicTask, naming_of
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.errors import EquipoiseError, FieldError
+from equipoise.events.facts import MOST_WEIGHT, READINESS
+from equipoise.events.fields import INT64_MAX, MOST_TASK_NUMBER
+from equipoise.events.knobs import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, Knobs
+from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
 
 DEFAULT_ASSIGNOR = "high_availability"
 

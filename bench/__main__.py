@@ -19,7 +19,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
-from events.errors import InputError
+from equipoise.events.errors import InputError
 
 FOLDER = Path(__file__).parent
 

@@ -7,12 +7,12 @@ import json
 import math
 import time
 
-from assignors.high_availability import HighAvailability
-from assignors.problem import AssignmentProblem, Member, Task
-from assignors.wire import problem_of
 from bench.java_bench import Case, our_seconds, question
-from events.knobs import Knobs
-from events.tasks import LagSentinel, TaskId
+from equipoise.assignors.high_availability import HighAvailability
+from equipoise.assignors.problem import AssignmentProblem, Member, Task
+from equipoise.assignors.wire import problem_of
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import LagSentinel, TaskId
 
 END_OFFSET = 150_000
 

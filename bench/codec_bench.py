@@ -12,10 +12,10 @@ from collections.abc import Callable
 
 import msgpack
 
-from events import codec
-from events.decisions import MemberAssigned
-from events.facts import LagReported, Load
-from events.tasks import Lag, LagSentinel, TaskId
+from equipoise.events import codec
+from equipoise.events.decisions import MemberAssigned
+from equipoise.events.facts import LagReported, Load
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 CALLS = 2_000
 TURNS = 40

@@ -15,8 +15,8 @@ import uuid
 
 import attrs
 
-from events.knobs import Knobs
-from replay.cluster.change import ChangeCost, change_cost
+from equipoise.events.knobs import Knobs
+from equipoise.replay.simulation.change import ChangeCost, change_cost
 
 OURS, KAFKA = "high_availability", "kafka_streams"
 DRAWS = 3

@@ -29,17 +29,17 @@ import pyarrow.dataset as ds
 from bench.__main__ import environment
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
-from events.errors import InputError
-from events.log.parquet.files import all_parts, batches, by_partition, make_archive
-from events.log.parquet.files import schema as archive_schema
-from events.log.parquet.writing import Writer
-from replay.fleet import Fleet, make_group
-from replay.spark.groups import Unit, units_of
-from replay.spark.session import session
-from replay.spark.timeline import TABLES, plain_tables, spark_timeline, write_tables
-from replay.spark.verify import spark_verify, verify_group
-from replay.spark.what_if import what_if_group, what_if_rows
-from replay.what_if import Configuration
+from equipoise.events.errors import InputError
+from equipoise.events.log.parquet.files import all_parts, batches, by_partition, make_archive
+from equipoise.events.log.parquet.files import schema as archive_schema
+from equipoise.events.log.parquet.writing import Writer
+from equipoise.replay.simulation.fleet import Fleet, make_group
+from equipoise.replay.spark.groups import Unit, units_of
+from equipoise.replay.spark.session import session
+from equipoise.replay.spark.timeline import TABLES, plain_tables, spark_timeline, write_tables
+from equipoise.replay.spark.verify import spark_verify, verify_group
+from equipoise.replay.spark.what_if import what_if_group, what_if_rows
+from equipoise.replay.whatif.evaluate import Configuration
 
 CORES = os.cpu_count() or 1
 SEEDS = (0,)

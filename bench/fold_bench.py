@@ -11,13 +11,13 @@ from collections.abc import Callable
 
 import msgpack
 
-from assignors import registry
-from events import codec
-from events.facts import Fact, GroupConfigured, LagReported, MemberJoined, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.records import Record
-from events.tasks import Lag, TaskId
-from statemachine.machine import GroupMachine
+from equipoise.assignors import registry
+from equipoise.events import codec
+from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.records import Record
+from equipoise.events.tasks import Lag, TaskId
+from equipoise.statemachine.machine import GroupMachine
 
 REPORTS = 20_000
 ROUNDS = 5

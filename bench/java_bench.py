@@ -24,12 +24,12 @@ from typing import Any
 
 import attrs
 
-from assignors import registry
-from assignors.problem import AssignmentProblem, Plan
-from assignors.validation import plan_faults
-from assignors.wire import problem_of
 from bench import kafka_java
 from bench.memory import peak_mb
+from equipoise.assignors import registry
+from equipoise.assignors.problem import AssignmentProblem, Plan
+from equipoise.assignors.validation import plan_faults
+from equipoise.assignors.wire import problem_of
 
 WARM_TURNS = 30
 WARM_MOST_S = 20

@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from events.errors import InputError
+from equipoise.events.errors import InputError
 
 SOURCES = Path(__file__).parent / "java"
 BUILT = Path(__file__).parent.parent / ".venv" / "java"

@@ -16,9 +16,9 @@ from pathlib import Path
 
 from bench.live import Row, WorkerProcess, broker
 from bench.live_members import Application, MemberProcess, pauses, until_running
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import writer
 from equipoise.worker.settings import WorkerSettings
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import writer
 from tests.groups import configured
 
 TASKS = 8

@@ -12,8 +12,8 @@ import statistics
 
 from bench.live import Row, WorkerProcess, broker, quantile
 from bench.live_members import Application, MemberProcess, Turn, pauses, until_running
+from equipoise.events.log.kafka.connection import Connection
 from equipoise.worker.settings import WorkerSettings
-from events.log.kafka.connection import Connection
 from tests.groups import configured
 
 TASKS = 12

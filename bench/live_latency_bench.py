@@ -18,12 +18,12 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from bench.live import Groups, Row, WorkerProcess, broker, group_name, quantile, told_ms
+from equipoise.events.decisions import EventRejected, MemberAssigned
+from equipoise.events.errors import EquipoiseError
+from equipoise.events.facts import Fact, MemberJoined, MemberLeft
+from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_fact, stored_decision
 from equipoise.worker.settings import WorkerSettings
-from events.decisions import EventRejected, MemberAssigned
-from events.errors import EquipoiseError
-from events.facts import Fact, MemberJoined, MemberLeft
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.envelope import decision_record, group_key, pack_fact, stored_decision
 
 GROUPS, MEMBERS, TASKS = 200, 2, 8
 TURNS = 1_000

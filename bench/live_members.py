@@ -16,9 +16,9 @@ import attrs
 
 from bench.live import PATIENCE_S
 from equipoise import Member, TaskContext
-from events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client, writer
+from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import admin_client, writer
 
 Turn = tuple[int, int, float]
 """Partition, fencing token, and when one of its records was processed: seconds of CLOCK_MONOTONIC, which processes of one machine share."""

@@ -17,14 +17,14 @@ from typing import Any
 from aiokafka import TopicPartition
 
 from bench.live import Row, broker
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import admin_client, reader, writer
+from equipoise.events.tasks import TaskId
 from equipoise.member.directory import StateDirectory
 from equipoise.member.origin import Origin
 from equipoise.member.restorer import FETCH_BYTES, FETCH_WAIT_MS, MOST_RECORDS, Restorer
 from equipoise.member.stores import RocksStore
 from equipoise.member.throttle import Throttle
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client, reader, writer
-from events.tasks import TaskId
 
 RECORDS = 600_000
 KEY_BYTES, VALUE_BYTES = 16, 134

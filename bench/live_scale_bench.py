@@ -15,11 +15,11 @@ import attrs
 from bench.live import Groups, Row, WorkerProcess, broker, group_name, quantile
 from bench.live_latency_bench import ANSWER_S, NoAnswerError, Prober
 from bench.live_recovery_bench import joining
+from equipoise.events.decisions import EventRejected
+from equipoise.events.facts import LagReported, MemberLeft
+from equipoise.events.log.kafka.envelope import pack_fact
+from equipoise.events.tasks import TaskId
 from equipoise.worker.settings import WorkerSettings
-from events.decisions import EventRejected
-from events.facts import LagReported, MemberLeft
-from events.log.kafka.envelope import pack_fact
-from events.tasks import TaskId
 from tests.groups import configured
 from tests.live.swarm import topology
 

@@ -28,17 +28,17 @@ from pathlib import Path
 from typing import Any
 
 from bench.verify_bench import write_log
-from events.log.copying import copy_log
-from events.log.parquet.log import ArchiveLog
-from events.log.sqlite import SqliteLog
-from events.records import Record
-from replay.fleet import Fleet, make_fleet
-from replay.spark.groups import Unit, dealt, over_groups, units_of
-from replay.spark.session import session
-from replay.spark.verify import schema, spark_verify, verify_group
-from replay.spark.what_if import what_if_group, what_if_rows
-from replay.what_if import Configuration
-from statemachine.machine import GroupMachine
+from equipoise.events.log.copying import copy_log
+from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.sqlite import SqliteLog
+from equipoise.events.records import Record
+from equipoise.replay.simulation.fleet import Fleet, make_fleet
+from equipoise.replay.spark.groups import Unit, dealt, over_groups, units_of
+from equipoise.replay.spark.session import session
+from equipoise.replay.spark.verify import schema, spark_verify, verify_group
+from equipoise.replay.spark.what_if import what_if_group, what_if_rows
+from equipoise.replay.whatif.evaluate import Configuration
+from equipoise.statemachine.machine import GroupMachine
 
 CORES = os.cpu_count() or 1
 FLEET = Fleet(groups=int(os.environ.get("BENCH_GROUPS", "40")), records=int(os.environ.get("BENCH_RECORDS", "200000")), seed=1)
@@ -74,8 +74,8 @@ def _peak_mb(archive: Path) -> float:
     """Peak memory of a process of its own that verifies the one group of an archive, as a worker does."""
     code = (
         "from bench.memory import peak_mb\n"
-        "from replay.spark.groups import units_of\n"
-        "from replay.spark.verify import verify_group\n"
+        "from equipoise.replay.spark.groups import units_of\n"
+        "from equipoise.replay.spark.verify import verify_group\n"
         f"row = verify_group(units_of([{str(archive)!r}])[0])\nassert row['verdict'] == 'identical', row\n"
         "print(peak_mb())\n"
     )

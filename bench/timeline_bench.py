@@ -10,14 +10,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from assignors import registry
-from events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.log import open_log
-from replay.cluster import ClusterConfig, ProcessSettings, SimulatedCluster
-from replay.cluster.world import steady
-from replay.refold import Refold
-from replay.timeline import build_timeline, render_page, render_picture, timeline_document
+from equipoise.assignors import registry
+from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.log import open_log
+from equipoise.replay.refold import Refold
+from equipoise.replay.simulation import ClusterConfig, ProcessSettings, SimulatedCluster
+from equipoise.replay.simulation.world import steady
+from equipoise.replay.timelines import build_timeline, render_page, render_picture, timeline_document
 
 MEMBERS = 50
 TASKS = 1_000

@@ -12,12 +12,12 @@ import tempfile
 import time
 from pathlib import Path
 
-from assignors import registry
-from events.facts import Fact, GroupConfigured, LagReported, LogOpened, MemberJoined, PartitionsObserved, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.log import Log, open_log
-from events.tasks import LagSentinel
-from statemachine.machine import GroupMachine
+from equipoise.assignors import registry
+from equipoise.events.facts import Fact, GroupConfigured, LagReported, LogOpened, MemberJoined, PartitionsObserved, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.log import Log, open_log
+from equipoise.events.tasks import LagSentinel
+from equipoise.statemachine.machine import GroupMachine
 
 SHORT_RECORDS = 100_000
 LONG_RECORDS = 1_000_000

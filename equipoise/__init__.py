@@ -17,74 +17,74 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from assignors.problem import AssignmentProblem, Assignor, Plan
-    from assignors.scale_down import ScaleDown, scale_down
+    from equipoise.assignors.problem import AssignmentProblem, Assignor, Plan
+    from equipoise.assignors.scale_down import ScaleDown, scale_down
     from equipoise.demo import run_demo
+    from equipoise.events.errors import EquipoiseError
+    from equipoise.events.log import Log, open_log
+    from equipoise.events.records import DecisionRecord, Record
+    from equipoise.events.tasks import TaskId, parse_task
     from equipoise.member import Member, MemoryStore, PrepareContext, RocksStore, StateStore, SupersededError, TaskContext
-    from events.errors import EquipoiseError
-    from events.log import Log, open_log
-    from events.records import DecisionRecord, Record
-    from events.tasks import TaskId, parse_task
-    from replay.advice import advise, front
-    from replay.exogenous import read_exogenous
-    from replay.explain import Explanation, explain
-    from replay.kafka_streams import import_history
-    from replay.recording import read_recording
-    from replay.show import GroupView, show
-    from replay.simulate import Simulation, SimulationResult, simulate
-    from replay.sweep import grid
-    from replay.timeline import Timeline, build_timeline, render_page
-    from replay.verify import Verdict, Verification, verify
-    from replay.what_if import Configuration, WhatIf, what_if, what_if_recorded
-    from replay.what_if_picture import render_what_if
-    from statemachine.machine import GroupMachine
+    from equipoise.replay.explanation import Explanation, explain
+    from equipoise.replay.group_view import GroupView, show
+    from equipoise.replay.importers.kafka_streams import import_history
+    from equipoise.replay.recorded_inputs import read_exogenous
+    from equipoise.replay.replayer import Verdict, Verification, verify
+    from equipoise.replay.simulation.run import Simulation, SimulationResult, simulate
+    from equipoise.replay.timelines import Timeline, build_timeline, render_page
+    from equipoise.replay.whatif.advice import advise, front
+    from equipoise.replay.whatif.evaluate import Configuration, WhatIf, what_if, what_if_recorded
+    from equipoise.replay.whatif.picture import render_what_if
+    from equipoise.replay.whatif.recording import read_recording
+    from equipoise.replay.whatif.sweep import grid
+    from equipoise.statemachine.machine import GroupMachine
 
 _PLACES = {
-    "AssignmentProblem": "assignors.problem",
-    "Assignor": "assignors.problem",
-    "Configuration": "replay.what_if",
-    "DecisionRecord": "events.records",
-    "EquipoiseError": "events.errors",
-    "Explanation": "replay.explain",
-    "GroupMachine": "statemachine.machine",
-    "GroupView": "replay.show",
-    "Log": "events.log",
+    "AssignmentProblem": "equipoise.assignors.problem",
+    "Assignor": "equipoise.assignors.problem",
+    "Configuration": "equipoise.replay.whatif.evaluate",
+    "DecisionRecord": "equipoise.events.records",
+    "EquipoiseError": "equipoise.events.errors",
+    "Explanation": "equipoise.replay.explanation",
+    "GroupMachine": "equipoise.statemachine.machine",
+    "GroupView": "equipoise.replay.group_view",
+    "Log": "equipoise.events.log",
     "Member": "equipoise.member",
     "MemoryStore": "equipoise.member",
-    "Plan": "assignors.problem",
+    "Plan": "equipoise.assignors.problem",
     "PrepareContext": "equipoise.member",
-    "Record": "events.records",
+    "Record": "equipoise.events.records",
     "RocksStore": "equipoise.member",
-    "ScaleDown": "assignors.scale_down",
-    "Simulation": "replay.simulate",
-    "SimulationResult": "replay.simulate",
+    "ScaleDown": "equipoise.assignors.scale_down",
+    "Simulation": "equipoise.replay.simulation.run",
+    "SimulationResult": "equipoise.replay.simulation.run",
     "StateStore": "equipoise.member",
     "SupersededError": "equipoise.member",
     "TaskContext": "equipoise.member",
-    "TaskId": "events.tasks",
-    "Timeline": "replay.timeline",
-    "Verdict": "replay.verify",
-    "Verification": "replay.verify",
-    "WhatIf": "replay.what_if",
-    "advise": "replay.advice",
-    "build_timeline": "replay.timeline",
-    "explain": "replay.explain",
-    "front": "replay.advice",
-    "grid": "replay.sweep",
-    "import_history": "replay.kafka_streams",
-    "open_log": "events.log",
-    "parse_task": "events.tasks",
-    "read_exogenous": "replay.exogenous",
-    "read_recording": "replay.recording",
-    "render_page": "replay.timeline",
-    "render_what_if": "replay.what_if_picture",
+    "TaskId": "equipoise.events.tasks",
+    "Timeline": "equipoise.replay.timelines",
+    "Verdict": "equipoise.replay.replayer",
+    "Verification": "equipoise.replay.replayer",
+    "WhatIf": "equipoise.replay.whatif.evaluate",
+    "advise": "equipoise.replay.whatif.advice",
+    "build_timeline": "equipoise.replay.timelines",
+    "explain": "equipoise.replay.explanation",
+    "front": "equipoise.replay.whatif.advice",
+    "grid": "equipoise.replay.whatif.sweep",
+    "import_history": "equipoise.replay.importers.kafka_streams",
+    "open_log": "equipoise.events.log",
+    "parse_task": "equipoise.events.tasks",
+    "read_exogenous": "equipoise.replay.recorded_inputs",
+    "read_recording": "equipoise.replay.whatif.recording",
+    "render_page": "equipoise.replay.timelines",
+    "render_what_if": "equipoise.replay.whatif.picture",
     "run_demo": "equipoise.demo",
-    "scale_down": "assignors.scale_down",
-    "show": "replay.show",
-    "simulate": "replay.simulate",
-    "verify": "replay.verify",
-    "what_if": "replay.what_if",
-    "what_if_recorded": "replay.what_if",
+    "scale_down": "equipoise.assignors.scale_down",
+    "show": "equipoise.replay.group_view",
+    "simulate": "equipoise.replay.simulation.run",
+    "verify": "equipoise.replay.replayer",
+    "what_if": "equipoise.replay.whatif.evaluate",
+    "what_if_recorded": "equipoise.replay.whatif.evaluate",
 }
 
 __all__ = [

@@ -12,17 +12,17 @@ from typing import Any
 
 import attrs
 
-from assignors import registry
-from assignors.problem import check_knobs
-from events.errors import EquipoiseError, GroupHalted, InputError
-from events.knobs import Knobs, Scalar
-from events.log import Log, open_log
-from replay.cluster.restore import RestoreModel
-from replay.exogenous import Exogenous, read_exogenous
-from replay.fit import fit
-from replay.kafka_streams import import_history, shipped_runs
-from replay.simulate import Progress, Simulation, simulate
-from replay.totals import in_all
+from equipoise.assignors import registry
+from equipoise.assignors.problem import check_knobs
+from equipoise.events.errors import EquipoiseError, GroupHalted, InputError
+from equipoise.events.knobs import Knobs, Scalar
+from equipoise.events.log import Log, open_log
+from equipoise.replay.importers.kafka_streams import import_history, shipped_runs
+from equipoise.replay.recorded_inputs import Exogenous, read_exogenous
+from equipoise.replay.simulation.restore import RestoreModel
+from equipoise.replay.simulation.run import Progress, Simulation, simulate
+from equipoise.replay.totals import in_all
+from equipoise.replay.whatif.fit import fit
 
 RECORDED = "as recorded"
 """The row of what was measured when the run was recorded."""

@@ -6,9 +6,9 @@ stays in force.
 
 from __future__ import annotations
 
+from equipoise.events.errors import InputError
+from equipoise.events.facts import GroupConfigured
 from equipoise.live_group import AnsweredFact
-from events.errors import InputError
-from events.facts import GroupConfigured
 
 
 class Configuring(AnsweredFact):

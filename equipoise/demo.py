@@ -11,17 +11,17 @@ from typing import Any
 
 import attrs
 
+from equipoise.events.log import Log, open_log
+from equipoise.events.log.storage import cannot_write
 from equipoise.output import Kind, new_log, write_file
-from events.log import Log, open_log
-from events.log.storage import cannot_write
-from replay.cluster.restore import RestoreModel
-from replay.exogenous import Window, read_exogenous
-from replay.explain import Explanation, explain
-from replay.fit import Fit, fit
-from replay.kafka_streams import ImportSummary, import_history, shipped_runs
-from replay.simulate import Progress, Simulation, SimulationResult, simulate
-from replay.timeline import Timeline, build_timeline, render_page, render_picture
-from replay.verify import Verification, verify
+from equipoise.replay.explanation import Explanation, explain
+from equipoise.replay.importers.kafka_streams import ImportSummary, import_history, shipped_runs
+from equipoise.replay.recorded_inputs import Window, read_exogenous
+from equipoise.replay.replayer import Verification, verify
+from equipoise.replay.simulation.restore import RestoreModel
+from equipoise.replay.simulation.run import Progress, Simulation, SimulationResult, simulate
+from equipoise.replay.timelines import Timeline, build_timeline, render_page, render_picture
+from equipoise.replay.whatif.fit import Fit, fit
 
 
 @attrs.frozen(kw_only=True)

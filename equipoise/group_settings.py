@@ -8,15 +8,15 @@ from typing import Any
 
 import attrs
 
-from assignors import registry
-from assignors.problem import check_knobs
-from events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, Move
-from events.errors import InputError
-from events.facts import DealRequested, GroupConfigured
-from events.knobs import Knobs
-from events.records import Record
-from statemachine.machine import GroupMachine
-from statemachine.rejections import rejection_text
+from equipoise.assignors import registry
+from equipoise.assignors.problem import check_knobs
+from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, Move
+from equipoise.events.errors import InputError
+from equipoise.events.facts import DealRequested, GroupConfigured
+from equipoise.events.knobs import Knobs
+from equipoise.events.records import Record
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.rejections import rejection_text
 
 
 @attrs.frozen(kw_only=True)

@@ -1,6 +1,6 @@
 """Asks members of a live group to leave, and follows until they are gone (PROTOCOL M8): what `equipoise scale-down` does without a LOG.
 
-Whom to ask is `assignors.scale_down`'s; the group is folded here from its log, and all that is written is the request.
+Whom to ask is `equipoise.assignors.scale_down`'s; the group is folded here from its log, and all that is written is the request.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Any
 
 import attrs
 
+from equipoise.events.errors import InputError
+from equipoise.events.facts import LeaveRequested
 from equipoise.live import LiveSettings
 from equipoise.live_group import LiveGroup
-from events.errors import InputError
-from events.facts import LeaveRequested
-from replay.draining import Drain, drains
-from statemachine.state import GroupState, MemberState, known_lag
+from equipoise.replay.draining import Drain, drains
+from equipoise.statemachine.state import GroupState, MemberState, known_lag
 
 if TYPE_CHECKING:
-    from assignors.scale_down import ScaleDown
+    from equipoise.assignors.scale_down import ScaleDown
 
 MOST_PICKS = 5
 """Requests that may be refused one after the other, because somebody joined or left between the picking and the asking."""
@@ -65,9 +65,9 @@ class Going:
 
 def picked(state: GroupState, percent: int) -> tuple[ScaleDown, Drain]:
     """Whom to ask, and how long it will take until they can go."""
-    from assignors import registry  # loads the solver
-    from assignors.scale_down import drain_ms, scale_down
-    from statemachine.leader import build_problem
+    from equipoise.assignors import registry  # loads the solver
+    from equipoise.assignors.scale_down import drain_ms, scale_down
+    from equipoise.statemachine.leader import build_problem
 
     problem = build_problem(state)
     found = scale_down(problem, percent)

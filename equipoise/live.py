@@ -13,11 +13,11 @@ from typing import Any, TypeVar, cast
 
 import attrs
 
-from events import fields
-from events.errors import InputError
-from events.log.kafka.connection import Connection
-from events.log.kafka.settings import build, from_environment, setting
-from events.log.kafka.topics import DEFAULT_PREFIX, Topics
+from equipoise.events import fields
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.settings import build, from_environment, setting
+from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
 
 TABLES = ("connection", "worker", "member")
 

@@ -7,21 +7,21 @@ import time
 from types import TracebackType
 from typing import Self
 
+from equipoise.events import codec
+from equipoise.events.decisions import EventRejected
+from equipoise.events.errors import InputError
+from equipoise.events.facts import Fact, ProbingTick
+from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
+from equipoise.events.log.kafka.opening import reaching
+from equipoise.events.records import DecisionRecord, Record
 from equipoise.live import LiveSettings
+from equipoise.replay.wording import groups_text
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.partition import Folded
+from equipoise.statemachine.rejections import rejection_text
+from equipoise.statemachine.state import GroupState
 from equipoise.worker.follower import Follower
-from events import codec
-from events.decisions import EventRejected
-from events.errors import InputError
-from events.facts import Fact, ProbingTick
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.envelope import group_key, pack_fact, partition_of
-from events.log.kafka.opening import reaching
-from events.records import DecisionRecord, Record
-from replay.wording import groups_text
-from statemachine.machine import GroupMachine
-from statemachine.partition import Folded
-from statemachine.rejections import rejection_text
-from statemachine.state import GroupState
 
 LOOK_S = 0.5
 

@@ -20,11 +20,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from urllib.parse import quote
 
-from events.errors import EquipoiseError, InputError, StorageError
-from events.log import Log, is_archive_location, open_log
-from events.log.parquet.files import MARK, foreign_files
-from events.log.storage import cannot_write
-from replay.interrupts import undisturbed
+from equipoise.events.errors import EquipoiseError, InputError, StorageError
+from equipoise.events.log import Log, is_archive_location, open_log
+from equipoise.events.log.parquet.files import MARK, foreign_files
+from equipoise.events.log.storage import cannot_write
+from equipoise.replay.interrupts import undisturbed
 
 _SQLITE_SIDES = ("-wal", "-shm", "-journal")
 _LOOKED_AT_BYTES = 4_096

@@ -1,14 +1,17 @@
-"""What happened: events, their wire form and schema versions; `events.log` has the logs to keep them in."""
+"""What happened: events, their wire form and schema versions; `equipoise.events.log` has the logs to keep them in."""
 
 from __future__ import annotations
 
-from events.codec import Event, decode, decode_lenient, encode, from_json, make_record, to_json
-from events.decisions import Decision
-from events.errors import EquipoiseError, FieldError, GroupHalted, InputError, InvariantBroken, LogError
-from events.facts import Fact
-from events.knobs import Knobs
-from events.records import DecisionRecord, Record
-from events.tasks import Lag, LagSentinel, TaskId, parse_task
+from equipoise._guard import check_package_name
+from equipoise.events.codec import Event, decode, decode_lenient, encode, from_json, make_record, to_json
+from equipoise.events.decisions import Decision
+from equipoise.events.errors import EquipoiseError, FieldError, GroupHalted, InputError, InvariantBroken, LogError
+from equipoise.events.facts import Fact
+from equipoise.events.knobs import Knobs
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
+
+check_package_name(__name__, "equipoise.events")
 
 __all__ = [
     "Decision",

@@ -1,6 +1,6 @@
 """One codec: event <-> (kind, version, payload).
 
-`payload` is the msgpack of the event's wire form (`events.wire`). There is one payload for each event: equal events have equal bytes, and
+`payload` is the msgpack of the event's wire form (`equipoise.events.wire`). There is one payload for each event: equal events have equal bytes, and
 ``encode(decode(b)) == b`` for every `b` of a current version that is accepted. So what msgpack alone would also have read (an int in more bytes
 than it needs, a key twice, keys out of order, bytes behind the end) is unsound, just as what an event's constructor refuses.
 
@@ -26,17 +26,17 @@ from typing import Any, NamedTuple, cast
 import attrs
 import msgpack
 
-from events import decisions, facts, readable, upcasters, wire
-from events.decisions import Decision
-from events.errors import FieldError, InputError, TooLargeError, UnknownEventError, UnsoundError
-from events.facts import Fact, Undecodable
-from events.records import DecisionRecord, Record
+from equipoise.events import decisions, facts, readable, upcasters, wire
+from equipoise.events.decisions import Decision
+from equipoise.events.errors import FieldError, InputError, TooLargeError, UnknownEventError, UnsoundError
+from equipoise.events.facts import Fact, Undecodable
+from equipoise.events.records import DecisionRecord, Record
 
 Event = Fact | Decision
 
 MOST_EVENT_BYTES = 1_000_000
 """Largest payload of an event. Kafka's default max.message.bytes is 1,048,588: the rest is for the group's name (the key), the envelope
-(`events.log.kafka.envelope.MOST_ENVELOPE_BYTES`) and the batch."""
+(`equipoise.events.log.kafka.envelope.MOST_ENVELOPE_BYTES`) and the batch."""
 
 FIRST_DECISION_KIND = 100
 FIRST_INFORMATIONAL_KIND = 200
@@ -137,7 +137,7 @@ def encode(event: Event) -> Encoded:
     try:
         kind = _BY_CLASS[event.__class__]
     except KeyError:
-        raise InputError(f"{event!r:.80} is no event; events are the classes of events.facts and events.decisions") from None
+        raise InputError(f"{event!r:.80} is no event; events are the classes of equipoise.events.facts and equipoise.events.decisions") from None
     payload = _pack(kind.write(event))
     if len(payload) > MOST_EVENT_BYTES:
         field, length = _largest_field(kind, event)
@@ -309,7 +309,7 @@ def checksum_of(record: DecisionRecord) -> int:
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """``{"kind": "LagReported", "event": {"member_id": ...}}``: the readable form (`events.readable`), for people and JSON Lines."""
+    """``{"kind": "LagReported", "event": {"member_id": ...}}``: the readable form (`equipoise.events.readable`), for people and JSON Lines."""
     return {"kind": event.__class__.__name__, "event": readable.write(event)}
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import attrs
 
-from events import fields
-from events.errors import FieldError
-from events.tasks import TaskId
+from equipoise.events import fields
+from equipoise.events.errors import FieldError
+from equipoise.events.tasks import TaskId
 
 _member = attrs.field(validator=fields.text())
 _incarnation = attrs.field(validator=fields.integer())
@@ -60,11 +60,11 @@ class Move:
 @attrs.frozen(kw_only=True)
 class AssignmentIssued:
     """A decision round. The members it changes each get a MemberAssigned right after. With over MOST_MOVES moves, or over a million bytes, it comes
-    in parts (`events.parts`)."""
+    in parts (`equipoise.events.parts`)."""
 
     generation: int = attrs.field(validator=fields.integer())
     cause: str = attrs.field(validator=fields.text())
-    """What began the round: one of `statemachine.context.CAUSES`."""
+    """What began the round: one of `equipoise.statemachine.context.CAUSES`."""
     members: tuple[str, ...] = attrs.field(validator=fields.tuple_of(fields.text()))
     moves: tuple[Move, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(Move)))
     """Every task whose movement began, advanced, ended or was cancelled in this round, by task; of one task what ended comes before what begins."""
@@ -185,7 +185,7 @@ class EventRejected:
     kind: int = attrs.field(validator=fields.integer())
     """Type code of the fact."""
     code: str = attrs.field(validator=fields.text())
-    """A code of `statemachine.rejections.REJECTIONS`; its text is rendered by readers."""
+    """A code of `equipoise.statemachine.rejections.REJECTIONS`; its text is rendered by readers."""
     member_id: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
     incarnation: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
     numbers: tuple[int, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.integer(-(2**63))))
@@ -228,7 +228,8 @@ class Checkpointed:
     state_sha256: str = attrs.field(validator=fields.text(64, 64))
     seq: int = attrs.field(validator=fields.integer())
     form: int = attrs.field(default=0, validator=fields.integer())
-    """The form of the state that was hashed (`statemachine.snapshots.FORM`); 0: nobody said. Hashes of two forms say nothing about each other."""
+    """The form of the state that was hashed (`equipoise.statemachine.snapshots.FORM`); 0: nobody said. Hashes of two forms say nothing about each
+    other."""
 
 
 Decision = (

@@ -58,7 +58,7 @@ class FieldError(InputError):
 
 
 class UnsoundError(FieldError):
-    """Bytes that are no sound event: `code` is one of `events.codec.UNDECODABLE_CODES`, `field` is ``Class.field`` or ``Class``."""
+    """Bytes that are no sound event: `code` is one of `equipoise.events.codec.UNDECODABLE_CODES`, `field` is ``Class.field`` or ``Class``."""
 
     def __init__(self, code: str, field: str, problem: str) -> None:
         super().__init__(field, problem)
@@ -66,7 +66,7 @@ class UnsoundError(FieldError):
 
 
 class TooLargeError(InputError):
-    """An event over `events.codec.MOST_EVENT_BYTES`; it must be split."""
+    """An event over `equipoise.events.codec.MOST_EVENT_BYTES`; it must be split."""
 
 
 class UnknownEventError(EquipoiseError):

@@ -1,6 +1,6 @@
 """Facts that a member, a worker or an importer makes and that are too large for one event: what is said first, and what follows (PROTOCOL L8).
 
-A fact that fits is left as it is. Sizes are upper bounds, as in `events.parts`, unless a fact is near the limit.
+A fact that fits is left as it is. Sizes are upper bounds, as in `equipoise.events.parts`, unless a fact is near the limit.
 """
 
 from __future__ import annotations
@@ -10,11 +10,11 @@ from typing import Any
 
 import attrs
 
-from events import codec
-from events.codec import MOST_EVENT_BYTES
-from events.facts import LagReported, Load, MemberJoined, PartitionsObserved
-from events.parts import HEAD_BYTES, HOLD_BYTES, TASK_BYTES, text_bytes, weighed_runs
-from events.tasks import Lag, TaskId
+from equipoise.events import codec
+from equipoise.events.codec import MOST_EVENT_BYTES
+from equipoise.events.facts import LagReported, Load, MemberJoined, PartitionsObserved
+from equipoise.events.parts import HEAD_BYTES, HOLD_BYTES, TASK_BYTES, text_bytes, weighed_runs
+from equipoise.events.tasks import Lag, TaskId
 
 LAG_BYTES = 30
 """A task in text form with its lag."""

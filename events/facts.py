@@ -10,11 +10,11 @@ import itertools
 
 import attrs
 
-from events import fields
-from events.errors import FieldError
-from events.fields import INT64_MAX, MOST_TEXT_CHARS, are_lags, are_tasks
-from events.knobs import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, Knobs
-from events.tasks import Lag, TaskId
+from equipoise.events import fields
+from equipoise.events.errors import FieldError
+from equipoise.events.fields import INT64_MAX, MOST_TEXT_CHARS, are_lags, are_tasks
+from equipoise.events.knobs import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, Knobs
+from equipoise.events.tasks import Lag, TaskId
 
 MOST_WEIGHT = 1_000_000
 """The heaviest partition: with the highest costs and 100 partitions, what a task costs is below 2**47."""
@@ -340,7 +340,7 @@ class Undecodable:
     """Bytes that a sender appended and that are no sound fact. Folded in its place, so that live and replay see the same (PROTOCOL L6)."""
 
     code: str = attrs.field(validator=fields.text())
-    """What was wrong, from a fixed list: see `events.codec.UNDECODABLE_CODES`."""
+    """What was wrong, from a fixed list: see `equipoise.events.codec.UNDECODABLE_CODES`."""
     field: str = attrs.field(default="", validator=fields.text(0))
     kind: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
     length_bytes: int = attrs.field(validator=fields.integer())

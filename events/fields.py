@@ -11,8 +11,8 @@ from typing import Any
 
 import attrs
 
-from events.errors import FieldError
-from events.tasks import LagSentinel, TaskId
+from equipoise.events.errors import FieldError
+from equipoise.events.tasks import LagSentinel, TaskId
 
 type_ = type
 MOST_TEXT_CHARS = 1_000
@@ -22,7 +22,7 @@ MOST_TASK_NUMBER = 999_999_999
 """Highest sub-topology and partition number: the nine digits that the text form of a task has room for."""
 
 APPENDED = {"appended": True}
-"""Metadata of a field that a decision got within its version (`events.codec`): it has a default, and is not written while it has that."""
+"""Metadata of a field that a decision got within its version (`equipoise.events.codec`): it has a default, and is not written while it has that."""
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
@@ -180,7 +180,7 @@ def lags(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     """dict TaskId -> Lag: a number of records >= 0, or a LagSentinel.
 
     Of the keys only the class is checked, because every heartbeat passes here; that their numbers are in range is checked where they meet the
-    wire (`events.tasks.PARSED_TASKS`, `events.tasks.TASK_TEXTS`).
+    wire (`equipoise.events.tasks.PARSED_TASKS`, `equipoise.events.tasks.TASK_TEXTS`).
     """
     if are_lags(value):
         return
@@ -269,7 +269,7 @@ def instance_of(kind: type_) -> Validator:
 
 
 def number(least: float = 0.0) -> Validator:
-    """A finite float, or an int of 64 bits, >= least. (What is written is always a float: `events.forms.write_float`.)"""
+    """A finite float, or an int of 64 bits, >= least. (What is written is always a float: `equipoise.events.forms.write_float`.)"""
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if (value.__class__ is not float and (value.__class__ is not int or value > INT64_MAX)) or not least <= value < _INFINITY:

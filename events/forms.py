@@ -15,9 +15,9 @@ from typing import Any
 import attrs
 import cattrs
 
-from events.errors import FieldError
-from events.knobs import Scalar
-from events.tasks import PARSED_TASKS, LagSentinel, TaskId
+from equipoise.events.errors import FieldError
+from equipoise.events.knobs import Scalar
+from equipoise.events.tasks import PARSED_TASKS, LagSentinel, TaskId
 
 Reader = Callable[[Any, Any], Any]
 """(written form, type) -> value, as cattrs calls it."""
@@ -41,7 +41,8 @@ def columns(kind: Any) -> list[tuple[str, Any]]:
 
 
 def appended(kind: Any) -> list[tuple[str, Any]]:
-    """Name and default of each field that a class got within its version (`events.fields.APPENDED`), in declared order: the last ones it has."""
+    """Name and default of each field that a class got within its version (`equipoise.events.fields.APPENDED`), in declared order: the last ones it
+    has."""
     return [(attribute.name, attribute.default) for attribute in attrs.fields(kind) if attribute.metadata.get("appended")]
 
 

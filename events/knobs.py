@@ -6,7 +6,7 @@ from typing import Any
 
 import attrs
 
-from events import fields
+from equipoise.events import fields
 
 Scalar = int | float | str | bool
 
@@ -41,8 +41,9 @@ class Knobs:
     """Records a copy may be behind and still count as caught up. Kafka: acceptable.recovery.lag."""
     acceptable_recovery_ms: int = attrs.field(default=0, validator=fields.integer(0, 86_400_000))
     """A copy also counts as caught up when its member needs no longer than this to restore it, with all that are no further behind: see
-    `assignors.ranking.lag_within`. 0: records alone decide. A knob and no option of one assignor, because the machine itself has to see when a
-    copy is ready. Off unless asked for: how long a task may stand still is the operator's to say, and where speeds were not measured it says nothing.
+    `equipoise.assignors.ranking.lag_within`. 0: records alone decide. A knob and no option of one assignor, because the machine itself has to see
+    when a copy is ready. Off unless asked for: how long a task may stand still is the operator's to say, and where speeds were not measured it says
+    nothing.
     """
     balance_factor: int = attrs.field(default=1, validator=fields.integer(1))
     """The most that the fullest and the emptiest member are to differ by, in tasks, where their capacities are equal (PROTOCOL D4)."""
@@ -89,7 +90,8 @@ class Knobs:
     drain_timeout_ms: int = attrs.field(default=600_000, validator=fields.integer())
     """A leaving member's tasks are moved by then, caught-up destination or not (PROTOCOL M7)."""
     load_window_ms: int = attrs.field(default=60_000, validator=fields.integer(1))
-    """Reported loads are averaged over so much (`statemachine.loads`). A knob and no option of one assignor: the machine measures whoever decides."""
+    """Reported loads are averaged over so much (`equipoise.statemachine.loads`). A knob and no option of one assignor: the machine measures whoever
+    decides."""
     checkpoint_every_records: int = attrs.field(default=10_000, validator=fields.integer(0))
     """Facts between two `Checkpointed` decisions; 0: none."""
 

@@ -11,9 +11,9 @@ from typing import Any
 
 import attrs
 
-from events import codec
-from events.codec import MOST_EVENT_BYTES
-from events.decisions import (
+from equipoise.events import codec
+from equipoise.events.codec import MOST_EVENT_BYTES
+from equipoise.events.decisions import (
     MOST_MOVES,
     AssignmentIssued,
     AssignmentProposed,
@@ -24,7 +24,7 @@ from events.decisions import (
     Move,
     ProposedMember,
 )
-from events.tasks import TaskId
+from equipoise.events.tasks import TaskId
 
 HEAD_BYTES = 100
 """The fields of a decision that do not grow, its texts aside, and the headers of its arrays."""

@@ -12,8 +12,8 @@ from typing import Any
 import attrs
 import cattrs
 
-from events.errors import FieldError, UnsoundError
-from events.forms import (
+from equipoise.events.errors import FieldError, UnsoundError
+from equipoise.events.forms import (
     MisshapenError,
     Reader,
     Writer,
@@ -27,7 +27,7 @@ from events.forms import (
     simply,
     write_float,
 )
-from events.tasks import TASK_TEXTS, Lag, TaskId
+from equipoise.events.tasks import TASK_TEXTS, Lag, TaskId
 
 _text = TASK_TEXTS.__getitem__
 

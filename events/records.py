@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import attrs
 
-from events.decisions import Decision
-from events.errors import UnknownKindError
-from events.facts import Fact
+from equipoise.events.decisions import Decision
+from equipoise.events.errors import UnknownKindError
+from equipoise.events.facts import Fact
 
 
 @attrs.frozen(slots=True)
@@ -14,7 +14,7 @@ class Record:
     """A fact in the log.
 
     `offset`: its place in the partition, dense from 0. `append_ms`: the log's own append time, never the sender's. `checksum`: CRC-32 of the
-    stored form (see `events.codec`). Readers construct it after checking all of these; it does not check them again.
+    stored form (see `equipoise.events.codec`). Readers construct it after checking all of these; it does not check them again.
 
     `refused`: the decisions say that a leader refused this configuration because its build lacked what it asks for, so every reader refuses it
     (docs/protocol.md#l6). It is no part of the stored fact.

@@ -7,7 +7,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
-from events.errors import FieldError
+from equipoise.events.errors import FieldError
 
 _TEXT_FORM = re.compile(r"(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})", re.ASCII)
 

@@ -1,7 +1,7 @@
 """Schema versions that are still read, though no longer written: one step per version, on the wire form, before any class sees it.
 
-To change the wire form of a kind: leave its past shape here as a class, add the step that leads from it, raise its version in `events.codec.KINDS`,
-and keep bytes of the past version, as they were written, under ``tests/data/events``.
+To change the wire form of a kind: leave its past shape here as a class, add the step that leads from it, raise its version in
+`equipoise.events.codec.KINDS`, and keep bytes of the past version, as they were written, under ``tests/data/events``.
 """
 
 from __future__ import annotations
@@ -11,9 +11,9 @@ from typing import Any
 
 import attrs
 
-from events import fields
-from events.errors import UnsoundError
-from events.tasks import Lag, TaskId
+from equipoise.events import fields
+from equipoise.events.errors import UnsoundError
+from equipoise.events.tasks import Lag, TaskId
 
 PARTITIONS_OBSERVED = 4
 MEMBER_JOINED = 5

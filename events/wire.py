@@ -30,9 +30,9 @@ from typing import Any
 import attrs
 import cattrs
 
-from events.errors import FieldError, UnsoundError
-from events.facts import LagReported
-from events.forms import (
+from equipoise.events.errors import FieldError, UnsoundError
+from equipoise.events.facts import LagReported
+from equipoise.events.forms import (
     MisshapenError,
     Reader,
     Writer,
@@ -46,7 +46,7 @@ from events.forms import (
     simply,
     write_float,
 )
-from events.tasks import MOST_KNOWN_TASKS, PARSED_TASKS, TASK_TEXTS, Lag, TaskId
+from equipoise.events.tasks import MOST_KNOWN_TASKS, PARSED_TASKS, TASK_TEXTS, Lag, TaskId
 
 _text = TASK_TEXTS.__getitem__
 _NOTHING: list[Any] = []

@@ -13,12 +13,12 @@ from typing import Any, cast
 
 import attrs
 
-from events import codec
-from events.decisions import Decision, MemberExpired
-from events.errors import DamagedError
-from events.facts import GroupConfigured
-from events.records import DecisionRecord, Entry, Record, UnreadRecord
-from statemachine.rejections import refused_fact
+from equipoise.events import codec
+from equipoise.events.decisions import Decision, MemberExpired
+from equipoise.events.errors import DamagedError
+from equipoise.events.facts import GroupConfigured
+from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.statemachine.rejections import refused_fact
 
 MOST_HELD = 100_000
 """Entries of a group held back until its configuration is answered; behind so many it counts as accepted."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 
 import attrs
 
-from events.decisions import (
+from equipoise.events.decisions import (
     AssignmentIssued,
     AssignmentProposed,
     BalanceEvaluated,
@@ -17,10 +17,10 @@ from events.decisions import (
     MemberExpired,
     MemberWarned,
 )
-from events.parts import whole
-from events.records import DecisionRecord
-from events.tasks import tasks_text
-from statemachine.state import GroupState
+from equipoise.events.parts import whole
+from equipoise.events.records import DecisionRecord
+from equipoise.events.tasks import tasks_text
+from equipoise.statemachine.state import GroupState
 
 
 @attrs.frozen(kw_only=True)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import attrs
 
-from assignors.pace import Pace
-from events.tasks import TaskId
-from replay.wording import span_text
-from statemachine.state import GroupState, known_lag
+from equipoise.assignors.pace import Pace
+from equipoise.events.tasks import TaskId
+from equipoise.replay.wording import span_text
+from equipoise.statemachine.state import GroupState, known_lag
 
 
 @attrs.frozen(kw_only=True)

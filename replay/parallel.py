@@ -14,8 +14,8 @@ from multiprocessing.process import BaseProcess
 from types import FrameType
 from typing import Any, TypeVar
 
-from events.errors import EquipoiseError
-from replay.interrupts import undisturbed
+from equipoise.events.errors import EquipoiseError
+from equipoise.replay.interrupts import undisturbed
 
 T = TypeVar("T")
 R = TypeVar("R")

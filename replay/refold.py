@@ -11,14 +11,14 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from assignors import registry
-from assignors.problem import AssignmentProblem, Assignor, Plan, WrappedAssignor
-from events.errors import InputError
-from events.facts import LogOpened
-from events.records import DecisionRecord, Entry, Record, UnreadRecord
-from replay.answers import ConfigurationAnswers
-from replay.wording import groups_text
-from statemachine.machine import GroupMachine, Load
+from equipoise.assignors import registry
+from equipoise.assignors.problem import AssignmentProblem, Assignor, Plan, WrappedAssignor
+from equipoise.events.errors import InputError
+from equipoise.events.facts import LogOpened
+from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.replay.answers import ConfigurationAnswers
+from equipoise.replay.wording import groups_text
+from equipoise.statemachine.machine import GroupMachine, Load
 
 MOST_UNCOMPARED = 100_000
 """Recomputed decisions kept until the log's own copy of them comes by: a worker that is this far behind its facts is not compared."""

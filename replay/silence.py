@@ -16,10 +16,10 @@ from collections.abc import Iterable
 
 import attrs
 
-from events.decisions import MemberExpired
-from events.facts import AssignmentObserved
-from events.records import DecisionRecord, Record
-from statemachine.state import GroupPhase, GroupState
+from equipoise.events.decisions import MemberExpired
+from equipoise.events.facts import AssignmentObserved
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.statemachine.state import GroupPhase, GroupState
 
 
 @attrs.frozen

@@ -13,13 +13,13 @@ from typing import Any
 import attrs
 import msgpack
 
-from assignors import registry
-from events.errors import EquipoiseError, InputError, LogError
-from events.facts import LogOpened
-from events.log.kafka.envelope import StoredDecision, decision_record, fact_record, fact_row, stored_decision
-from events.log.rows import FactRow, Order
-from replay.verify import GroupVerifier, Verdict
-from statemachine.machine import Load
+from equipoise.assignors import registry
+from equipoise.events.errors import EquipoiseError, InputError, LogError
+from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.envelope import StoredDecision, decision_record, fact_record, fact_row, stored_decision
+from equipoise.events.log.rows import FactRow, Order
+from equipoise.replay.replayer import GroupVerifier, Verdict
+from equipoise.statemachine.machine import Load
 
 MOST_REMEMBERED = 4_096
 """Decisions back to which a duplicate is compared: what a worker that takes over may publish again, several times over."""

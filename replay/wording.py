@@ -5,9 +5,9 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping
 
-from assignors.problem import REASONS, records_text, traffic_text
-from events.decisions import MemberWarned, Move
-from events.tasks import Lag, LagSentinel
+from equipoise.assignors.problem import REASONS, records_text, traffic_text
+from equipoise.events.decisions import MemberWarned, Move
+from equipoise.events.tasks import Lag, LagSentinel
 
 MOST_NAMED = 10
 """Names listed in one message."""
@@ -26,7 +26,7 @@ MACHINE_REASONS: Mapping[str, str] = {
     "outpaced": "{destination} restores it too slowly: the slot goes to a copy that will be ready far sooner",
     "reconfigured": "the new configuration has fewer warm-up slots",
 }
-"""Reasons that the machine gives itself, beside those of the assignor (`assignors.problem.REASONS`)."""
+"""Reasons that the machine gives itself, beside those of the assignor (`equipoise.assignors.problem.REASONS`)."""
 
 CAUSES: Mapping[str, str] = {
     "start": "the initial delay was over",
@@ -56,7 +56,7 @@ CAUSES: Mapping[str, str] = {
     "follow-up": "revoked tasks were to be handed out",
     "unknown": "the log does not say",
 }
-"""What begins a round, of ours (`statemachine.context.CAUSES`) or of a recorded group (`AssignmentObserved.cause`)."""
+"""What begins a round, of ours (`equipoise.statemachine.context.CAUSES`) or of a recorded group (`AssignmentObserved.cause`)."""
 
 NOBODY = "nobody"
 
@@ -149,7 +149,7 @@ def span_text(ms: int) -> str:
 
 
 def share_text(millionths: int) -> str:
-    """A part of a fair share of the load (`assignors.load`), as in ``131 %``."""
+    """A part of a fair share of the load (`equipoise.assignors.load`), as in ``131 %``."""
     return f"{millionths / 10_000:.0f} %"
 
 

@@ -12,9 +12,9 @@ from typing import Any
 
 import attrs
 
-from events.decisions import AssignmentIssued, EventRejected, MemberAsked, MemberAssigned, MemberExpired, Move
-from events.errors import InvariantBroken
-from events.facts import (
+from equipoise.events.decisions import AssignmentIssued, EventRejected, MemberAsked, MemberAssigned, MemberExpired, Move
+from equipoise.events.errors import InvariantBroken
+from equipoise.events.facts import (
     GroupConfigured,
     LagReported,
     LeaveCancelled,
@@ -29,11 +29,11 @@ from events.facts import (
     TasksRevoked,
     TopologyDeclared,
 )
-from events.fields import INT64_MAX
-from events.parts import whole
-from events.records import DecisionRecord, Record
-from events.tasks import Lag, LagSentinel, TaskId, tasks_text
-from statemachine.state import ASKED_MEMORY_MS, CRASH_MEMORY_MS, REMEMBERED_TOPOLOGIES
+from equipoise.events.fields import INT64_MAX
+from equipoise.events.parts import whole
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.tasks import Lag, LagSentinel, TaskId, tasks_text
+from equipoise.statemachine.state import ASKED_MEMORY_MS, CRASH_MEMORY_MS, REMEMBERED_TOPOLOGIES
 
 _OF_A_MEMBER = (LagReported, TaskReady, TasksRevoked, LeaveIntended, LeaveCancelled, MemberLeft)
 

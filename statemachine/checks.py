@@ -6,14 +6,14 @@
 
 from __future__ import annotations
 
-from assignors import registry
-from events import codec
-from events.errors import GroupHalted, InvariantBroken
-from events.facts import LogOpened
-from events.records import DecisionRecord, Record
-from statemachine.deadlines import Deadlines
-from statemachine.invariants import Validator
-from statemachine.machine import GroupMachine, Load
+from equipoise.assignors import registry
+from equipoise.events import codec
+from equipoise.events.errors import GroupHalted, InvariantBroken
+from equipoise.events.facts import LogOpened
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.statemachine.deadlines import Deadlines
+from equipoise.statemachine.invariants import Validator
+from equipoise.statemachine.machine import GroupMachine, Load
 
 
 class StepChecker:

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import attrs
 
-from assignors.problem import Guarantee, Plan, Revocations
-from events.decisions import Decision, MemberAsked, MemberExpired, Move
-from events.facts import AssignmentObserved, GroupConfigured
-from events.tasks import TaskId
-from statemachine.deadlines import NO_TASK, Deadlines, Timer
-from statemachine.state import (
+from equipoise.assignors.problem import Guarantee, Plan, Revocations
+from equipoise.events.decisions import Decision, MemberAsked, MemberExpired, Move
+from equipoise.events.facts import AssignmentObserved, GroupConfigured
+from equipoise.events.tasks import TaskId
+from equipoise.statemachine.deadlines import NO_TASK, Deadlines, Timer
+from equipoise.statemachine.state import (
     ASKED_MEMORY_MS,
     MOST_INITIAL_DELAYS,
     Crashes,
@@ -80,7 +80,7 @@ class Context:
         self.refusal_of = refusal_of
         """Code of what speaks against the assignor and the settings of a configuration; None: nothing."""
         self.deals_by_lag = False
-        """The assignor that decides in this step does (`assignors.problem.deals_by_lag`)."""
+        """The assignor that decides in this step does (`equipoise.assignors.problem.deals_by_lag`)."""
         self.guarantees_of = guarantees_of
         """What the assignor of a configuration promises."""
         self.emitted: list[Decision] = []

@@ -12,9 +12,9 @@ from __future__ import annotations
 import enum
 import heapq
 
-from assignors.problem import MovementState
-from events.tasks import TaskId
-from statemachine.state import GroupPhase, GroupState
+from equipoise.assignors.problem import MovementState
+from equipoise.events.tasks import TaskId
+from equipoise.statemachine.state import GroupPhase, GroupState
 
 
 class Timer(enum.IntEnum):

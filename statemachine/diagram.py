@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from statemachine.state import GroupPhase, MemberPhase
-from statemachine.transitions import TRANSITIONS
+from equipoise.statemachine.state import GroupPhase, MemberPhase
+from equipoise.statemachine.transitions import TRANSITIONS
 
 HEAD = """# States and transitions
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from assignors.racks import RACK_TAG
-from events.decisions import MemberWarned
-from statemachine.context import Context
-from statemachine.state import MemberState
+from equipoise.assignors.racks import RACK_TAG
+from equipoise.events.decisions import MemberWarned
+from equipoise.statemachine.context import Context
+from equipoise.statemachine.state import MemberState
 
 
 def warn_of_racks(context: Context, member: MemberState) -> None:

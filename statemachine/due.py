@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from statemachine.context import Context
-from statemachine.deadlines import Key, Timer
-from statemachine.slots import look_at
+from equipoise.statemachine.context import Context
+from equipoise.statemachine.deadlines import Key, Timer
+from equipoise.statemachine.slots import look_at
 
 
 def deadline_passed(context: Context, timer: Timer, key: Key) -> None:

@@ -1,27 +1,28 @@
-"""Eight of the nine invariants (docs/architecture.md), judged by somebody who does not trust the machine; `statemachine.checks` has the ninth.
+"""Eight of the nine invariants (docs/architecture.md), judged by somebody who does not trust the machine; `equipoise.statemachine.checks` has the
+ninth.
 
-`Validator` keeps its own books (`statemachine.books`) of every fact and decision and judges 1-6 after every step, in time that grows with the
-step, not with the group; what the machine believes is then compared with the books. 7 and 8 are judged per run: with `settling_ms` and
-`unsettled`, and with `check_refold`. A broken one raises `events.errors.InvariantBroken`; number 0: facts, decisions and state contradict each
-other.
+`Validator` keeps its own books (`equipoise.statemachine.books`) of every fact and decision and judges 1-6 after every step, in time that grows with
+the step, not with the group; what the machine believes is then compared with the books. 7 and 8 are judged per run: with `settling_ms` and
+`unsettled`, and with `check_refold`. A broken one raises `equipoise.events.errors.InvariantBroken`; number 0: facts, decisions and state contradict
+each other.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from assignors import registry
-from assignors.problem import Guarantee, MovementState, deals_by_lag
-from events.decisions import MemberAssigned, Move
-from events.errors import GroupHalted, InvariantBroken
-from events.facts import GroupConfigured
-from events.knobs import Knobs
-from events.parts import whole
-from events.records import DecisionRecord, Record
-from events.tasks import TaskId, tasks_text
-from statemachine.books import Account, Books
-from statemachine.machine import GroupMachine, Load
-from statemachine.state import MOST_INITIAL_DELAYS, GroupState, MemberState, stall_ms
+from equipoise.assignors import registry
+from equipoise.assignors.problem import Guarantee, MovementState, deals_by_lag
+from equipoise.events.decisions import MemberAssigned, Move
+from equipoise.events.errors import GroupHalted, InvariantBroken
+from equipoise.events.facts import GroupConfigured
+from equipoise.events.knobs import Knobs
+from equipoise.events.parts import whole
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.tasks import TaskId, tasks_text
+from equipoise.statemachine.books import Account, Books
+from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.state import MOST_INITIAL_DELAYS, GroupState, MemberState, stall_ms
 
 
 class Validator:

@@ -10,16 +10,16 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
-from assignors.validation import plan_faults
-from events import parts
-from events.decisions import AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
-from events.errors import GroupHalted
-from events.facts import Subtopology
-from events.tasks import TaskId
-from statemachine.context import CAUSES, NATURAL, NEWS, Context
-from statemachine.deadlines import NO_TASK, Timer
-from statemachine.state import GroupState, MemberState, Warmup, known_lag
+from equipoise.assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
+from equipoise.assignors.validation import plan_faults
+from equipoise.events import parts
+from equipoise.events.decisions import AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
+from equipoise.events.errors import GroupHalted
+from equipoise.events.facts import Subtopology
+from equipoise.events.tasks import TaskId
+from equipoise.statemachine.context import CAUSES, NATURAL, NEWS, Context
+from equipoise.statemachine.deadlines import NO_TASK, Timer
+from equipoise.statemachine.state import GroupState, MemberState, Warmup, known_lag
 
 
 def build_problem(state: GroupState, *, follow_up: bool = False, anew: bool = False) -> AssignmentProblem:

@@ -1,10 +1,10 @@
 """What tasks ask of their hosts, told apart from what members report of a whole host.
 
-A member reports how busy its host is (`events.facts.Load`); an operating system knows processes and no tasks. So a host's load is divided among the
-tasks it runs: processor time in proportion to how long it is busy with the records of each, memory and disk to the records in their changelogs, which
-are the state it keeps of them. What is not known is made up for by the records a second that it processes of each; if it reports none, by those
-that are written to their changelogs; and equally where that is not known either. A task that its member leaves out while it names others gets no
-part, and counts as not measured.
+A member reports how busy its host is (`equipoise.events.facts.Load`); an operating system knows processes and no tasks. So a host's load is divided
+among the tasks it runs: processor time in proportion to how long it is busy with the records of each, memory and disk to the records in their
+changelogs, which are the state it keeps of them. What is not known is made up for by the records a second that it processes of each; if it reports
+none, by those that are written to their changelogs; and equally where that is not known either. A task that its member leaves out while it names
+others gets no part, and counts as not measured.
 
 The parts of a host's tasks add up to what it reported. So whether members are even is what was measured, whatever the division; only what a move
 will change is an estimate, and is measured again once it was made.
@@ -18,10 +18,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from events.facts import Load
-from events.fields import INT64_MAX
-from events.tasks import LagSentinel, TaskId
-from statemachine.state import GroupState, MeasuredLoad, MemberState
+from equipoise.events.facts import Load
+from equipoise.events.fields import INT64_MAX
+from equipoise.events.tasks import LagSentinel, TaskId
+from equipoise.statemachine.state import GroupState, MeasuredLoad, MemberState
 
 MILLIONTHS = 1_000_000
 MOST_OF_A_HOST = 1_000

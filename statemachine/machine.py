@@ -7,20 +7,20 @@ from collections.abc import Callable
 
 import attrs
 
-from assignors import registry
-from assignors.problem import Assignor, LoadBalance, PlanCost, check_knobs, deals_by_lag
-from events.codec import MOST_EVENT_BYTES, kind_of
-from events.decisions import Checkpointed, Decision, EventRejected
-from events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
-from events.facts import GroupConfigured, LogOpened
-from events.records import DecisionRecord, Record
-from statemachine import leader, snapshots
-from statemachine.context import Context
-from statemachine.deadlines import Deadlines, Key, Timer
-from statemachine.due import deadline_passed
-from statemachine.rejections import ASSIGNOR_UNAVAILABLE, Rejected
-from statemachine.state import GroupPhase, GroupState
-from statemachine.transitions import TRANSITIONS, make_current
+from equipoise.assignors import registry
+from equipoise.assignors.problem import Assignor, LoadBalance, PlanCost, check_knobs, deals_by_lag
+from equipoise.events.codec import MOST_EVENT_BYTES, kind_of
+from equipoise.events.decisions import Checkpointed, Decision, EventRejected
+from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
+from equipoise.events.facts import GroupConfigured, LogOpened
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.statemachine import leader, snapshots
+from equipoise.statemachine.context import Context
+from equipoise.statemachine.deadlines import Deadlines, Key, Timer
+from equipoise.statemachine.due import deadline_passed
+from equipoise.statemachine.rejections import ASSIGNOR_UNAVAILABLE, Rejected
+from equipoise.statemachine.state import GroupPhase, GroupState
+from equipoise.statemachine.transitions import TRANSITIONS, make_current
 
 Load = Callable[[str, int], Assignor]
 

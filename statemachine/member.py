@@ -21,16 +21,16 @@ import enum
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from assignors.ranking import lag_within
-from events.decisions import Decision, EventRejected, MemberAsked, MemberAssigned, MemberAssignedPart, MemberExpired
-from events.errors import InputError
-from events.fact_parts import nearest_first, shortened_join, shortened_report, task_sets
-from events.facts import Fact, LagReported, LeaveCancelled, LeaveIntended, Load, MemberJoined, MemberLeft, TaskReady, TasksRevoked
-from events.fields import INT64_MAX
-from events.parts import join_assigned
-from events.records import DecisionRecord, UnreadDecision
-from events.tasks import Lag, LagSentinel, TaskId
-from statemachine.session_state import End, Grant, MemberSettings, SessionState, Word
+from equipoise.assignors.ranking import lag_within
+from equipoise.events.decisions import Decision, EventRejected, MemberAsked, MemberAssigned, MemberAssignedPart, MemberExpired
+from equipoise.events.errors import InputError
+from equipoise.events.fact_parts import nearest_first, shortened_join, shortened_report, task_sets
+from equipoise.events.facts import Fact, LagReported, LeaveCancelled, LeaveIntended, Load, MemberJoined, MemberLeft, TaskReady, TasksRevoked
+from equipoise.events.fields import INT64_MAX
+from equipoise.events.parts import join_assigned
+from equipoise.events.records import DecisionRecord, UnreadDecision
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.statemachine.session_state import End, Grant, MemberSettings, SessionState, Word
 
 __all__ = ["FATAL_REJECTIONS", "End", "Grant", "MemberSession", "MemberSettings", "Reception"]
 

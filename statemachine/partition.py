@@ -24,14 +24,14 @@ from typing import TypeVar
 
 import attrs
 
-from events import codec
-from events.decisions import Checkpointed
-from events.errors import GapError, GroupHalted, RepeatError
-from events.facts import GroupConfigured, LogOpened, PartitionsObserved, ProbingTick
-from events.records import DecisionRecord, Record
-from statemachine.machine import GroupMachine, defect_text
-from statemachine.rejections import refused_fact
-from statemachine.snapshots import is_of_another_form
+from equipoise.events import codec
+from equipoise.events.decisions import Checkpointed
+from equipoise.events.errors import GapError, GroupHalted, RepeatError
+from equipoise.events.facts import GroupConfigured, LogOpened, PartitionsObserved, ProbingTick
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.statemachine.machine import GroupMachine, defect_text
+from equipoise.statemachine.rejections import refused_fact
+from equipoise.statemachine.snapshots import is_of_another_form
 
 V = TypeVar("V")
 

@@ -5,11 +5,11 @@ A rejection changes nothing but, for a member's current incarnation, its lease: 
 
 from __future__ import annotations
 
-from assignors import registry
-from assignors.problem import check_knobs
-from events.decisions import Decision, EventRejected
-from events.errors import InputError
-from events.facts import Fact, GroupConfigured
+from equipoise.assignors import registry
+from equipoise.assignors.problem import check_knobs
+from equipoise.events.decisions import Decision, EventRejected
+from equipoise.events.errors import InputError
+from equipoise.events.facts import Fact, GroupConfigured
 
 ASSIGNOR_UNAVAILABLE = "assignor_unavailable"
 """The one code that depends on the build that leads. Published, it is an input of every later fold: see `refused_fact`."""

@@ -1,4 +1,4 @@
-"""What one incarnation of a member knows, and how that becomes bytes and comes back. What it does with it: `statemachine.member`."""
+"""What one incarnation of a member knows, and how that becomes bytes and comes back. What it does with it: `equipoise.statemachine.member`."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from typing import Any, Self, cast
 
 import attrs
 
-from events import codec, fields
-from events.codec import MOST_EVENT_BYTES
-from events.decisions import MemberAssignedPart
-from events.errors import FieldError
-from events.facts import LeaveCancelled, LeaveIntended, Load, MemberLeft
-from events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
+from equipoise.events import codec, fields
+from equipoise.events.codec import MOST_EVENT_BYTES
+from equipoise.events.decisions import MemberAssignedPart
+from equipoise.events.errors import FieldError
+from equipoise.events.facts import LeaveCancelled, LeaveIntended, Load, MemberLeft
+from equipoise.events.tasks import PARSED_TASKS, Lag, LagSentinel, TaskId
 
 
 @attrs.frozen(kw_only=True)

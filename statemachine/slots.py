@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import attrs
 
-from events.fields import INT64_MAX
-from events.tasks import TaskId
-from statemachine.context import Context
-from statemachine.deadlines import NO_TASK, Timer
-from statemachine.state import Backoff, GroupState, MemberState, SlotBackoff, known_lag, stall_ms
+from equipoise.events.fields import INT64_MAX
+from equipoise.events.tasks import TaskId
+from equipoise.statemachine.context import Context
+from equipoise.statemachine.deadlines import NO_TASK, Timer
+from equipoise.statemachine.state import Backoff, GroupState, MemberState, SlotBackoff, known_lag, stall_ms
 
 FAR_SOONER = 2
 """A copy gives way to one whose expected time, times this, is at most its own."""

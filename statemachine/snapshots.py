@@ -12,13 +12,13 @@ from typing import Any, TypeVar
 import attrs
 import msgpack
 
-from assignors.problem import Movement, MovementState, Revocations
-from events import codec
-from events.decisions import Checkpointed
-from events.errors import EquipoiseError, InputError
-from events.facts import GroupConfigured, TopologyDeclared
-from events.tasks import Lag, LagSentinel, TaskId, parse_task
-from statemachine.state import (
+from equipoise.assignors.problem import Movement, MovementState, Revocations
+from equipoise.events import codec
+from equipoise.events.decisions import Checkpointed
+from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.events.facts import GroupConfigured, TopologyDeclared
+from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
+from equipoise.statemachine.state import (
     Backoff,
     Crashes,
     Ghost,

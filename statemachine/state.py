@@ -11,11 +11,11 @@ import enum
 
 import attrs
 
-from assignors.problem import Memory, Movement, Revocations
-from assignors.ranking import is_ready, lag_within
-from events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.tasks import Lag, LagSentinel, TaskId
+from equipoise.assignors.problem import Memory, Movement, Revocations
+from equipoise.assignors.ranking import is_ready, lag_within
+from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 DEFAULT_KNOBS = Knobs()
 REMEMBERED_TOPOLOGIES = 16
@@ -122,7 +122,7 @@ class MemberState:
     eager: bool = False
     """It gives up everything before any change of what it runs; see `Context.arrive`."""
     readiness: str = "word_or_lag"
-    """What makes a copy of it ready (`events.facts.READINESS`)."""
+    """What makes a copy of it ready (`equipoise.events.facts.READINESS`)."""
     ready_lag_records: int | None = None
     """A limit of its own; None: the group's."""
 
@@ -198,7 +198,7 @@ class Growth:
 
 @attrs.frozen
 class MeasuredLoad:
-    """A task's part of its hosts' load, averaged (`statemachine.loads`): cpu, memory, disk in millionths of a thread's part of a host."""
+    """A task's part of its hosts' load, averaged (`equipoise.statemachine.loads`): cpu, memory, disk in millionths of a thread's part of a host."""
 
     measured_ms: int
     cpu: int
@@ -433,7 +433,7 @@ class GroupState:
         return sum(growth.records_per_s for growth in found if growth is not None)
 
     def acceptable_lag(self, member: MemberState) -> int:
-        """How far behind a copy of the member may be and count as caught up, in records (see `assignors.ranking.lag_within`).
+        """How far behind a copy of the member may be and count as caught up, in records (see `equipoise.assignors.ranking.lag_within`).
 
         Costs time in the member's copies when acceptable_recovery_ms is set; else none.
         """

@@ -9,8 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
-from events.decisions import MemberAsked
-from events.facts import (
+from equipoise.events.decisions import MemberAsked
+from equipoise.events.facts import (
     AssignmentObserved,
     DealRequested,
     Fact,
@@ -29,14 +29,14 @@ from events.facts import (
     TopologyDeclared,
     Undecodable,
 )
-from events.fields import INT64_MAX
-from events.tasks import TaskId
-from statemachine.context import Context
-from statemachine.deadlines import NO_TASK, Timer
-from statemachine.doubts import warn_of_racks
-from statemachine.loads import note_behind, note_load
-from statemachine.rejections import Rejected
-from statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, Preparation, ghost_key, known_lag
+from equipoise.events.fields import INT64_MAX
+from equipoise.events.tasks import TaskId
+from equipoise.statemachine.context import Context
+from equipoise.statemachine.deadlines import NO_TASK, Timer
+from equipoise.statemachine.doubts import warn_of_racks
+from equipoise.statemachine.loads import note_behind, note_load
+from equipoise.statemachine.rejections import Rejected
+from equipoise.statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, Preparation, ghost_key, known_lag
 
 V = TypeVar("V")
 

@@ -11,10 +11,10 @@ from typing import Any, Self
 
 import attrs
 
-from assignors import registry
-from events.codec import make_record
-from events.decisions import AssignmentIssued, Decision, EventRejected, MemberAssigned, MemberExpired, Move
-from events.facts import (
+from equipoise.assignors import registry
+from equipoise.events.codec import make_record
+from equipoise.events.decisions import AssignmentIssued, Decision, EventRejected, MemberAssigned, MemberExpired, Move
+from equipoise.events.facts import (
     Fact,
     GroupConfigured,
     LagReported,
@@ -26,14 +26,14 @@ from events.facts import (
     Subtopology,
     TopologyDeclared,
 )
-from events.facts import Load as ReportedLoad
-from events.knobs import Knobs
-from events.parts import whole
-from events.records import DecisionRecord, Record
-from events.tasks import Lag, LagSentinel, TaskId
-from statemachine.checks import StepChecker
-from statemachine.machine import GroupMachine, Load
-from statemachine.state import GroupState
+from equipoise.events.facts import Load as ReportedLoad
+from equipoise.events.knobs import Knobs
+from equipoise.events.parts import whole
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.statemachine.checks import StepChecker
+from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.state import GroupState
 
 GROUP = "orders"
 LOG_OPENED = LogOpened(log_id="log-1")

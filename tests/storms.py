@@ -12,15 +12,15 @@ from typing import Any
 
 import attrs
 
-from assignors import registry
-from events.errors import EquipoiseError, InvariantBroken
-from events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from events.knobs import Knobs, Scalar
-from events.records import DecisionRecord, Record
-from replay.cluster import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, WorkerSettings, steady
-from replay.cluster.faults import Fault, plan, random_faults
-from statemachine.checks import StepChecker
-from statemachine.machine import GroupMachine
+from equipoise.assignors import registry
+from equipoise.events.errors import EquipoiseError, InvariantBroken
+from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs, Scalar
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, WorkerSettings, steady
+from equipoise.replay.simulation.faults import Fault, plan, random_faults
+from equipoise.statemachine.checks import StepChecker
+from equipoise.statemachine.machine import GroupMachine
 
 START_MS = 1_000_000_000
 SESSION_MS = 10_000

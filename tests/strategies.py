@@ -8,8 +8,8 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from events import codec, decisions, facts, fields
-from events.tasks import LagSentinel, TaskId
+from equipoise.events import codec, decisions, facts, fields
+from equipoise.events.tasks import LagSentinel, TaskId
 
 MOST_ITEMS = 4
 MOST_CHARS = 12
@@ -45,7 +45,7 @@ def scalars() -> st.SearchStrategy[Any]:
 
 
 def allowed_by(validator: Any) -> st.SearchStrategy[Any]:
-    """What a validator of `events.fields` accepts."""
+    """What a validator of `equipoise.events.fields` accepts."""
     plain = {
         fields.boolean: st.booleans(),
         fields.task: tasks(),

@@ -24,8 +24,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from assignors.java_order import text_key
-from assignors.wire import assign_line
+from equipoise.assignors.java_order import text_key
+from equipoise.assignors.wire import assign_line
 
 FOLDER = Path(__file__).parent / "data" / "vectors"
 

@@ -30,14 +30,14 @@ from aiokafka.coordinator.assignors.abstract import AbstractPartitionAssignor
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.errors import KafkaError
 
-from assignors.adapters.lags import source_lags
-from assignors.lag_aware import CROSS_TOPIC, RACK_LAG_TOLERANCE, LagAware
-from assignors.problem import AssignmentProblem, Member, Partition, Task
-from assignors.topics import TopicTask, naming_of
-from events.knobs import Knobs
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.connection import Connection, connection_to
-from events.tasks import TaskId
+from equipoise.assignors.adapters.lags import source_lags
+from equipoise.assignors.lag_aware import CROSS_TOPIC, RACK_LAG_TOLERANCE, LagAware
+from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Task
+from equipoise.assignors.topics import TopicTask, naming_of
+from equipoise.events.knobs import Knobs
+from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.connection import Connection, connection_to
+from equipoise.events.tasks import TaskId
 
 log = logging.getLogger(__name__)
 
@@ -105,9 +105,10 @@ async def _patiently(ask: Callable[[], Awaitable[Lags]]) -> Lags:
 class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka ships no complete types
     """A strategy for `partition_assignment_strategy` of AIOKafkaConsumer; each consumer needs one of its own.
 
-    `cross_topic`: all topics are dealt together (see `assignors.lag_aware`). `rack`: where this consumer is, the same as its `client_rack`; with it
-    partitions of equal or nearly equal lag (`rack_lag_tolerance`) go where their replicas are. `connection`: ``host:port`` of a broker, with TLS and
-    SASL as the environment says, or an `events.log.kafka.connection.Connection`. `fetcher`: who is asked for the lags instead.
+    `cross_topic`: all topics are dealt together (see `equipoise.assignors.lag_aware`). `rack`: where this consumer is, the same as its
+    `client_rack`; with it partitions of equal or nearly equal lag (`rack_lag_tolerance`) go where their replicas are. `connection`: ``host:port`` of
+    a broker, with TLS and SASL as the environment says, or an `equipoise.events.log.kafka.connection.Connection`. `fetcher`: who is asked for the
+    lags instead.
     """
 
     name = "equipoise-lag-aware"

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from assignors.lag_aware import partition_lag
+from equipoise.assignors.lag_aware import partition_lag
 
 
 async def source_lags(

@@ -10,6 +10,6 @@ class of the published jar (`bench/java/ConnectDriver.java`).
     a problem of ours in Connect's terms, and back             assignor
 """
 
-from assignors.kafka_connect.assignor import KafkaConnect, KafkaConnect1
+from equipoise.assignors.kafka_connect.assignor import KafkaConnect, KafkaConnect1
 
 __all__ = ["KafkaConnect", "KafkaConnect1"]

@@ -25,14 +25,14 @@ from collections.abc import Iterable, Mapping, Set
 
 import attrs
 
-from assignors import options
-from assignors.kafka_connect.eager import deal
-from assignors.kafka_connect.rounds import Decided, Remembered, decide
-from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Memory, Plan, PlanCost, Reason
-from assignors.shares import Shares
-from assignors.situation import VERSION_1, Situation
-from events.errors import FieldError
-from events.tasks import TaskId
+from equipoise.assignors import options
+from equipoise.assignors.kafka_connect.eager import deal
+from equipoise.assignors.kafka_connect.rounds import Decided, Remembered, decide
+from equipoise.assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Memory, Plan, PlanCost, Reason
+from equipoise.assignors.shares import Shares
+from equipoise.assignors.situation import VERSION_1, Situation
+from equipoise.events.errors import FieldError
+from equipoise.events.tasks import TaskId
 
 CONNECTORS = "connectors"
 SCHEDULED_DELAY_MS = "scheduled_delay_ms"

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Iterable
 
-from events.tasks import TaskId
+from equipoise.events.tasks import TaskId
 
 
 def deal(tasks: Iterable[TaskId], workers: Collection[str], connectors: int | None) -> dict[TaskId, str]:

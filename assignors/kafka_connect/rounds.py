@@ -19,8 +19,8 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from assignors.java_order import text_key, text_order
-from events.tasks import TaskId
+from equipoise.assignors.java_order import text_key, text_order
+from equipoise.events.tasks import TaskId
 
 CONNECTORS, TASKS = POOLS = (0, 1)
 BACK_OFF_BASE = 40  # Connect's CONSECUTIVE_BACKOFF multiplier, undocumented there

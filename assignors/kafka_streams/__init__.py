@@ -12,9 +12,9 @@ published jar (`bench/java`).
     stateless tasks to whoever has least                     actives
     the whole, in Kafka's order                              assign
     a problem of ours in Kafka's terms, and back             assignor
-    what it takes of the Java runtime                        java, hash_map, assignors.java_order
+    what it takes of the Java runtime                        java, hash_map, equipoise.assignors.java_order
 """
 
-from assignors.kafka_streams.assignor import KafkaStreams
+from equipoise.assignors.kafka_streams.assignor import KafkaStreams
 
 __all__ = ["KafkaStreams"]

@@ -8,8 +8,8 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Literal
 
-from assignors.kafka_streams.clients import Client, PrioritySet
-from events.tasks import TaskId
+from equipoise.assignors.kafka_streams.clients import Client, PrioritySet
+from equipoise.events.tasks import TaskId
 
 Kind = Literal["active", "standby"]
 

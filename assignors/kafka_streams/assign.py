@@ -6,13 +6,13 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
-from assignors.kafka_streams.actives import assign_stateful, assign_stateless, balance
-from assignors.kafka_streams.clients import Client, Lags, Settings, Slots
-from assignors.kafka_streams.movements import ActiveMovement, assign_active_movements, assign_standby_movements
-from assignors.kafka_streams.racks import RackOptimizer
-from assignors.kafka_streams.standbys import DefaultStandbys, StandbyAssignor, TagAwareStandbys
-from assignors.problem import Task
-from events.tasks import TaskId
+from equipoise.assignors.kafka_streams.actives import assign_stateful, assign_stateless, balance
+from equipoise.assignors.kafka_streams.clients import Client, Lags, Settings, Slots
+from equipoise.assignors.kafka_streams.movements import ActiveMovement, assign_active_movements, assign_standby_movements
+from equipoise.assignors.kafka_streams.racks import RackOptimizer
+from equipoise.assignors.kafka_streams.standbys import DefaultStandbys, StandbyAssignor, TagAwareStandbys
+from equipoise.assignors.problem import Task
+from equipoise.events.tasks import TaskId
 
 STATELESS_TRAFFIC_COST = 1
 STATELESS_NON_OVERLAP_COST = 0

@@ -24,18 +24,18 @@ from collections.abc import Iterable, Mapping, Set
 
 import attrs
 
-from assignors import options
-from assignors.bounds import moves_lower_bound
-from assignors.costs import cross_rack, restore_records
-from assignors.kafka_streams.assign import assign
-from assignors.kafka_streams.clients import LATEST, UNKNOWN, Client, Settings, Slots
-from assignors.kafka_streams.java import MAX_LONG, member_key
-from assignors.problem import AssignmentProblem, Guarantee, Member, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason
-from assignors.shares import Shares
-from assignors.situation import VERSION_1, Pool, Situation
-from assignors.target import Candidates
-from events.knobs import Knobs
-from events.tasks import Lag, LagSentinel, TaskId
+from equipoise.assignors import options
+from equipoise.assignors.bounds import moves_lower_bound
+from equipoise.assignors.costs import cross_rack, restore_records
+from equipoise.assignors.kafka_streams.assign import assign
+from equipoise.assignors.kafka_streams.clients import LATEST, UNKNOWN, Client, Settings, Slots
+from equipoise.assignors.kafka_streams.java import MAX_LONG, member_key
+from equipoise.assignors.problem import AssignmentProblem, Guarantee, Member, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason
+from equipoise.assignors.shares import Shares
+from equipoise.assignors.situation import VERSION_1, Pool, Situation
+from equipoise.assignors.target import Candidates
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 _STRATEGIES = {"none": "none", "min_cost": "min_traffic", "balanced_min_cost": "balance_subtopology"}
 

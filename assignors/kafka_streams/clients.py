@@ -9,9 +9,9 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from assignors.java_order import hash_order
-from assignors.kafka_streams.java import MAX_LONG, Heap, member_hash
-from events.tasks import TaskId
+from equipoise.assignors.java_order import hash_order
+from equipoise.assignors.kafka_streams.java import MAX_LONG, Heap, member_hash
+from equipoise.events.tasks import TaskId
 
 LATEST = -2
 """Lag of a process that says it runs the task."""

@@ -12,7 +12,7 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from assignors.java_order import FEWEST_BUCKETS
+from equipoise.assignors.java_order import FEWEST_BUCKETS
 
 K = TypeVar("K")
 

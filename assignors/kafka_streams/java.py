@@ -1,4 +1,4 @@
-"""Ids, hashes and heaps of the Java runtime, as far as Kafka's assignments depend on them; see also `assignors.java_order`.
+"""Ids, hashes and heaps of the Java runtime, as far as Kafka's assignments depend on them; see also `equipoise.assignors.java_order`.
 
 A process id is a UUID, which Java compares as two *signed* 64-bit halves: one that begins with 8..f sorts before one that begins with 0..7. Members
 here may have any id. Those that are UUIDs in canonical text form come first and behave as in Java; all others follow, compared by UTF-16 code unit
@@ -11,8 +11,8 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from assignors.java_order import MASK_32, text_hash, text_key
-from events.tasks import TaskId
+from equipoise.assignors.java_order import MASK_32, text_hash, text_key
+from equipoise.events.tasks import TaskId
 
 MAX_LONG = 2**63 - 1
 _UUID = re.compile(r"[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12}", re.ASCII)

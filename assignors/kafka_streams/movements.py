@@ -10,9 +10,9 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from assignors.kafka_streams.clients import Client, Lags, PrioritySet, Slots
-from assignors.kafka_streams.java import Heap
-from events.tasks import TaskId
+from equipoise.assignors.kafka_streams.clients import Client, Lags, PrioritySet, Slots
+from equipoise.assignors.kafka_streams.java import Heap
+from equipoise.events.tasks import TaskId
 
 
 @attrs.frozen

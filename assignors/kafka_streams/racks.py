@@ -9,11 +9,11 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
-from assignors.kafka_streams.actives import Kind
-from assignors.kafka_streams.clients import Client, Settings
-from assignors.kafka_streams.graph import Graph
-from assignors.problem import Partition, Task
-from events.tasks import TaskId
+from equipoise.assignors.kafka_streams.actives import Kind
+from equipoise.assignors.kafka_streams.clients import Client, Settings
+from equipoise.assignors.kafka_streams.graph import Graph
+from equipoise.assignors.problem import Partition, Task
+from equipoise.events.tasks import TaskId
 
 MOST_STANDBY_ROUNDS = 4
 """Kafka's own bound of `optimize_standby`."""

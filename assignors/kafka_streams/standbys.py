@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
-from assignors.kafka_streams.clients import Client, PrioritySet
-from assignors.kafka_streams.hash_map import HashMap
-from assignors.kafka_streams.java import task_hash
-from events.tasks import TaskId
+from equipoise.assignors.kafka_streams.clients import Client, PrioritySet
+from equipoise.assignors.kafka_streams.hash_map import HashMap
+from equipoise.assignors.kafka_streams.java import task_hash
+from equipoise.events.tasks import TaskId
 
 
 class StandbyAssignor(Protocol):

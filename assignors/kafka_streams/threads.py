@@ -2,7 +2,7 @@
 what is withheld until its owner has let go (KIP-429), and who is to ask for the next round, when.
 
 A thread is a consumer, a member of the group of its own. The adapters of equipoise know processes only; the simulation of a Kafka Streams group
-(`replay.cluster.kafka`) needs what its threads do, for a task that changes its thread stands still as one that changes its process does.
+(`equipoise.replay.simulation.kafka`) needs what its threads do, for a task that changes its thread stands still as one that changes its process does.
 """
 
 from __future__ import annotations
@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from assignors.kafka_streams.clients import LATEST, Client
-from assignors.kafka_streams.java import Heap
-from assignors.problem import Task
-from events.tasks import TaskId
+from equipoise.assignors.kafka_streams.clients import LATEST, Client
+from equipoise.assignors.kafka_streams.java import Heap
+from equipoise.assignors.problem import Task
+from equipoise.events.tasks import TaskId
 
 
 @attrs.frozen(kw_only=True)

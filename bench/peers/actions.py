@@ -11,8 +11,8 @@ import attrs
 from bench.peers.feed import Load, Outside, feeding, load_state, make_topics
 from bench.peers.systems import Instance, System
 from bench.peers.waits import STILL_MS, Cost, cost_of
-from events.errors import InputError
-from events.log.kafka.connection import Connection
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.connection import Connection
 
 ACTIONS = ("restart", "join", "leave", "kill")
 START_S = 180.0

@@ -14,15 +14,15 @@ from equipoise.cli.command import command
 from equipoise.cli.endings import resumable
 from equipoise.cli.params import LOG
 from equipoise.cli.screen import Screen
+from equipoise.events.errors import InputError
+from equipoise.events.log import Log, is_archive_location, open_log
+from equipoise.events.log.stored import StoredLog
+from equipoise.events.records import UnreadRecord
 from equipoise.output import same_place
-from events.errors import InputError
-from events.log import Log, is_archive_location, open_log
-from events.log.stored import StoredLog
-from events.records import UnreadRecord
-from replay.wording import counted
+from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
-    from events.log.kafka.log import KafkaLog
+    from equipoise.events.log.kafka.log import KafkaLog
 
 Advance = Callable[[int], None]
 _ROUND_S = 2.0
@@ -92,13 +92,13 @@ def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
 
 
 def _round(log: Log, location: str, done: _Done, advance: Advance) -> None:
-    from events.log.kafka.log import KafkaLog
+    from equipoise.events.log.kafka.log import KafkaLog
 
     done.waiting = 0
     if isinstance(log, KafkaLog):
         _from_kafka(log, location, done, advance)
     elif isinstance(log, StoredLog):
-        from events.log.copying import copy_log
+        from equipoise.events.log.copying import copy_log
 
         with open_log(location, "a") as target:
             copied = copy_log(log, target, advance=advance)
@@ -110,8 +110,8 @@ def _round(log: Log, location: str, done: _Done, advance: Advance) -> None:
 
 
 def _from_kafka(log: KafkaLog, location: str, done: _Done, advance: Advance) -> None:
-    from events.log.kafka.archive import archive
-    from events.log.kafka.log import KafkaLog
+    from equipoise.events.log.kafka.archive import archive
+    from equipoise.events.log.kafka.log import KafkaLog
 
     if not is_archive_location(location):
         with open_log(location, "a") as target:
@@ -138,7 +138,7 @@ def compact(screen: Screen, location: Path) -> None:
     Examples:
       equipoise compact archive/
     """
-    from events.log.parquet.compact import compact
+    from equipoise.events.log.parquet.compact import compact
 
     def there() -> str:
         return f"nothing in {location} is lost, and the same command goes on with what is not merged yet"

@@ -8,7 +8,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
-from events.errors import InputError
+from equipoise.events.errors import InputError
 
 
 @command("assign", json=False, short_help="Problems as JSON Lines in, plans as JSON Lines out.")
@@ -27,7 +27,7 @@ def assign(screen: Screen, file: BinaryIO) -> None:
              "tasks": [{"id": "0_0", "stateful": true, "end_offset": 5000}],
              "members": [{"id": "m1", "capacity": 2}]}' | tr -d '\\n' | equipoise assign
     """
-    from assignors.wire import assign_line  # the solver; a second that --help need not wait for
+    from equipoise.assignors.wire import assign_line  # the solver; a second that --help need not wait for
 
     if file.isatty():
         screen.remark("reading problems from the terminal, one JSON object a line; Ctrl-D ends")

@@ -11,9 +11,9 @@ from equipoise.cli.command import command
 from equipoise.cli.params import LOG, scalar
 from equipoise.cli.screen import Screen, Table
 from equipoise.cli.simulate import overridden, simulating
-from events.errors import FieldError, InputError
-from events.log import Log
-from replay.wording import counted
+from equipoise.events.errors import FieldError, InputError
+from equipoise.events.log import Log
+from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
     from equipoise.compare import Contender, Cost

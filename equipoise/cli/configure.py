@@ -12,11 +12,11 @@ from equipoise.cli.command import command
 from equipoise.cli.params import with_settings
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings import settings_options
+from equipoise.events.errors import EquipoiseError
+from equipoise.events.facts import GroupConfigured
+from equipoise.events.knobs import Knobs
 from equipoise.live import LiveSettings
-from events.errors import EquipoiseError
-from events.facts import GroupConfigured
-from events.knobs import Knobs
-from replay.wording import counted
+from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
     from equipoise.group_settings import Change, Preview
@@ -150,10 +150,10 @@ class _Run:
     def _simulated(self, before: GroupConfigured, after: GroupConfigured, seeds: int) -> tuple[dict[str, Any] | None, list[Part]]:
         """The group's history, played with both configurations; with the reason where there is too little of it."""
         from equipoise.cli.what_if import answer_parts, document
-        from events.log.kafka.log import KafkaLog, Place
-        from replay.advice import advise
-        from replay.recording import read_recording
-        from replay.what_if import Configuration, what_if_recorded
+        from equipoise.events.log.kafka.log import KafkaLog, Place
+        from equipoise.replay.whatif.advice import advise
+        from equipoise.replay.whatif.evaluate import Configuration, what_if_recorded
+        from equipoise.replay.whatif.recording import read_recording
 
         old, new = attrs.asdict(before.knobs), attrs.asdict(after.knobs)
         knobs = {name: value for name, value in new.items() if value != old[name]}

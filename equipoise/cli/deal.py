@@ -11,14 +11,14 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings import settings_options
+from equipoise.events.facts import DealRequested
+from equipoise.events.tasks import TaskId
 from equipoise.live import LiveSettings
-from events.facts import DealRequested
-from events.tasks import TaskId
-from replay.wording import counted
+from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
     from equipoise.group_settings import Preview
-    from statemachine.state import GroupState
+    from equipoise.statemachine.state import GroupState
 
 EXIT_NOT_DEALT = 1
 

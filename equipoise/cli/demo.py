@@ -10,7 +10,7 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
-from replay.wording import counted, span_text
+from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
     from equipoise.demo import Drawn, Explained, Imported, Simulated, Step
@@ -76,7 +76,7 @@ def step_parts(step: Step) -> list[Part]:
 
 
 def imported_parts(step: Imported) -> list[Part]:
-    from replay.totals import in_all
+    from equipoise.replay.totals import in_all
 
     summary = step.summary
     span = span_text(summary.last_ms - summary.first_ms)

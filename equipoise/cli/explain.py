@@ -10,13 +10,13 @@ from equipoise.cli.command import command
 from equipoise.cli.params import LOG, OFFSET, TASK, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.show import differs_line
-from events.log import Log
-from events.tasks import TaskId
-from replay.wording import clock_text, counted, day_text, lag_text, reason_text, share_text, span_text
+from equipoise.events.log import Log
+from equipoise.events.tasks import TaskId
+from equipoise.replay.wording import clock_text, counted, day_text, lag_text, reason_text, share_text, span_text
 
 if TYPE_CHECKING:
-    from replay.chronicle import MoveStory
-    from replay.explain import Explanation
+    from equipoise.replay.explanation import Explanation
+    from equipoise.replay.history import MoveStory
 
 
 _MOST_MOVES = 20
@@ -37,7 +37,7 @@ def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | None, group
       equipoise explain group.db --task 0_3
       equipoise explain group.db --task 0_3 --at 1200
     """
-    from replay.explain import explain  # loads the solver
+    from equipoise.replay.explanation import explain  # loads the solver
 
     explanation = explain(read(screen, log, "folding", group), task, group=group, at_offset=at_offset)
     screen.answer(explanation.document(), *explanation_parts(explanation))
@@ -121,7 +121,7 @@ def moves_table(moves: tuple[MoveStory, ...] | list[MoveStory], now_ms: int) -> 
 
 def why(move: MoveStory) -> str:
     """The reason it was begun, and what ended it if that was no grant."""
-    from replay.wording import cause_text
+    from equipoise.replay.wording import cause_text
 
     first, last = move.steps[0], move.steps[-1]
     if first.state == "observed":

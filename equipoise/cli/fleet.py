@@ -9,7 +9,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.endings import resumable
 from equipoise.cli.screen import Screen
-from replay.wording import counted
+from equipoise.replay.wording import counted
 
 
 @command("fleet", short_help="Write an archive of many simulated groups, to try jobs on.")
@@ -27,7 +27,7 @@ def fleet(screen: Screen, location: str, groups: int, records: int, seed: int, p
       equipoise fleet --to fleet/ --groups 20 --records 100000
       equipoise fleet --to fleet/
     """
-    from replay.fleet import Fleet, check_location, groups_there, make_fleet
+    from equipoise.replay.simulation.fleet import Fleet, check_location, groups_there, make_fleet
 
     wanted = Fleet(groups=groups, records=records, seed=seed)
     folder = check_location(location)

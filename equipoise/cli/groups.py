@@ -11,13 +11,13 @@ from equipoise.cli.command import command
 from equipoise.cli.screen import Screen, Table
 from equipoise.cli.settings import settings_options
 from equipoise.cli.show import view_parts
+from equipoise.events.errors import InputError
 from equipoise.live import LiveSettings
-from events.errors import InputError
-from replay.wording import groups_text
+from equipoise.replay.wording import groups_text
 
 if TYPE_CHECKING:
+    from equipoise.statemachine.partition import GroupLead
     from equipoise.worker.follower import Follower
-    from statemachine.partition import GroupLead
 
 EXIT_HALTED = 1
 
@@ -81,7 +81,7 @@ def status(screen: Screen, settings: LiveSettings, group: str, watch: bool) -> i
 
 
 async def _status(screen: Screen, settings: LiveSettings, group: str, *, watch: bool) -> int:
-    from replay.show import view_of
+    from equipoise.replay.group_view import view_of
 
     follower = _follower(settings, group)
     shown = -1

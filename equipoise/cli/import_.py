@@ -12,12 +12,12 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import NEW_LOG
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
+from equipoise.events.errors import InputError
 from equipoise.output import new_log
-from events.errors import InputError
-from replay.wording import counted, day_text, span_text
+from equipoise.replay.wording import counted, day_text, span_text
 
 if TYPE_CHECKING:
-    from replay.kafka_streams import ImportSummary, Source
+    from equipoise.replay.importers.kafka_streams import ImportSummary, Source
 
 
 @command("import", short_help="History of a real Kafka Streams group, as facts in a log.")
@@ -40,7 +40,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
       equipoise import kafka-streams dump/ --to group.db --set acceptable_recovery_lag=1000
       equipoise import kafka-streams kafka://127.0.0.1:9092 --group orders --to orders.db
     """
-    from replay.kafka_streams import Source, import_history, options_of, shipped_runs
+    from equipoise.replay.importers.kafka_streams import Source, import_history, options_of, shipped_runs
 
     given: dict[str, Any] = given_settings(settings)
     if group is not None:
@@ -66,7 +66,7 @@ def import_(screen: Screen, kind: str, source: str, location: str, group: str | 
 
 
 async def _read(location: str, group: str) -> Source:
-    from replay.kafka_streams.broker import StreamsGroup
+    from equipoise.replay.importers.kafka_streams.broker import StreamsGroup
 
     async with StreamsGroup(location, group) as read:
         await read.catch_up()

@@ -11,11 +11,11 @@ import attrs
 import click
 
 from equipoise.cli.screen import Screen
-from events.errors import FieldError, InputError
-from events.knobs import Knobs
-from events.log import Log, PartitionedLog, open_log
-from events.records import Entry
-from events.tasks import TaskId, parse_task
+from equipoise.events.errors import FieldError, InputError
+from equipoise.events.knobs import Knobs
+from equipoise.events.log import Log, PartitionedLog, open_log
+from equipoise.events.records import Entry
+from equipoise.events.tasks import TaskId, parse_task
 
 
 class _LogToRead(click.ParamType):
@@ -43,7 +43,7 @@ class _Task(click.ParamType):
 
 
 LOG = _LogToRead()
-"""``@click.argument("log", type=LOG)`` gives an open `events.log.Log`."""
+"""``@click.argument("log", type=LOG)`` gives an open `equipoise.events.log.Log`."""
 
 NEW_LOG = click.Path(writable=True)
 """``@click.option("--to", type=NEW_LOG)`` gives a location for `equipoise.output.new_log`: to be opened once all else is known to be sound."""

@@ -17,15 +17,15 @@ from equipoise.cli.params import LOG, OFFSET, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings import settings_options
 from equipoise.cli.visible import shortened, visible
+from equipoise.events.errors import InputError
+from equipoise.events.log import Log
 from equipoise.live import LiveSettings
-from events.errors import InputError
-from events.log import Log
-from replay.wording import counted
+from equipoise.replay.wording import counted
 
 if TYPE_CHECKING:
-    from assignors.scale_down import ScaleDown
+    from equipoise.assignors.scale_down import ScaleDown
     from equipoise.leaving import Going, Leaving
-    from replay.draining import Drain
+    from equipoise.replay.draining import Drain
 
 EXIT_NOT_DONE = 1
 PATIENCE_S = 10.0
@@ -111,7 +111,7 @@ def scale_down(
 def _picked(screen: Screen, log: Log, percent: int, at_offset: int | None, group: str | None) -> tuple[dict[str, Any], *tuple[Part, ...]]:
     """Who would be asked, from a log."""
     from equipoise.leaving import picked  # loads the solver
-    from replay.refold import Refold
+    from equipoise.replay.refold import Refold
 
     refold = Refold(group)
     for _ in refold.follow(read(screen, log, "folding", group), until_offset=at_offset):

@@ -9,8 +9,8 @@ import click
 
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
+from equipoise.events.errors import InputError
 from equipoise.output import rewrite_file
-from events.errors import InputError
 
 
 @command("scenario", short_help="Plays scenario text files and prints what they give.")
@@ -29,7 +29,7 @@ def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
       equipoise scenario tests/scenarios && echo all of them hold
       equipoise scenario --rewrite new.txt
     """
-    from replay.scenarios import play_file  # the solver; a second that --help need not wait for
+    from equipoise.scenarios import play_file  # the solver; a second that --help need not wait for
 
     if rewrite and os.environ.get("CI"):
         raise InputError("--rewrite: refused when CI is set; golden text is rewritten by people, who read the diff")

@@ -10,8 +10,8 @@ from typing import Any
 import attrs
 import click
 
+from equipoise.events.log.kafka.settings import variable
 from equipoise.live import LiveSettings, read_settings
-from events.log.kafka.settings import variable
 
 
 def settings_options(shape: type[LiveSettings], *, table: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:

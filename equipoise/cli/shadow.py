@@ -11,12 +11,12 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.import_ import given_settings
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
-from events.errors import InputError
-from events.tasks import tasks_text
-from replay.wording import cause_text, counted, day_text
+from equipoise.events.errors import InputError
+from equipoise.events.tasks import tasks_text
+from equipoise.replay.wording import cause_text, counted, day_text
 
 if TYPE_CHECKING:
-    from replay.kafka_streams.shadow import ShadowRound, Step
+    from equipoise.replay.importers.kafka_streams.shadow import ShadowRound, Step
 
 _ROUND_S = 1.0
 _MOST_NAMED = 6
@@ -44,9 +44,9 @@ def shadow(screen: Screen, location: str, group: str, once: bool, settings: tupl
 
 
 async def _shadow(screen: Screen, location: str, given: dict[str, Any], *, once: bool) -> None:
-    from replay.kafka_streams import options_of
-    from replay.kafka_streams.broker import StreamsGroup
-    from replay.kafka_streams.shadow import shadow
+    from equipoise.replay.importers.kafka_streams import options_of
+    from equipoise.replay.importers.kafka_streams.broker import StreamsGroup
+    from equipoise.replay.importers.kafka_streams.shadow import shadow
 
     async with StreamsGroup(location, given["group"]) as read:
         options = options_of(read.source, given)

@@ -10,12 +10,12 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, OFFSET, read
 from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
-from events.log import Log
-from events.tasks import TaskId
-from replay.wording import counted, day_text, lag_text, preparing_text, span_text
+from equipoise.events.log import Log
+from equipoise.events.tasks import TaskId
+from equipoise.replay.wording import counted, day_text, lag_text, preparing_text, span_text
 
 if TYPE_CHECKING:
-    from replay.show import CopyRow, GroupView, MemberRow, PreparingRow, TaskRow
+    from equipoise.replay.group_view import CopyRow, GroupView, MemberRow, PreparingRow, TaskRow
 
 _MOST_NAMED = 12
 """Tasks named in one cell; the rest is a number. `--json` has all."""
@@ -34,7 +34,7 @@ def show(screen: Screen, log: Log, at_offset: int | None, group: str | None) -> 
       equipoise show group.db --at 1200
       equipoise show --json group.db | jq '.tasks[] | select(.owner == null)'
     """
-    from replay.show import show  # loads the solver
+    from equipoise.replay.group_view import show  # loads the solver
 
     view = show(read(screen, log, "folding", group), group=group, at_offset=at_offset)
     screen.answer(view.document(), *view_parts(view))

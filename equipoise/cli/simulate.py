@@ -11,16 +11,16 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, NEW_LOG, read, with_settings
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
+from equipoise.events.errors import InputError
+from equipoise.events.knobs import Knobs
+from equipoise.events.log import Log
 from equipoise.output import new_log, same_place
-from events.errors import InputError
-from events.knobs import Knobs
-from events.log import Log
-from replay.wording import counted, span_text
+from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
-    from replay.exogenous import Exogenous
-    from replay.fit import Fit
-    from replay.simulate import Progress, SimulationResult
+    from equipoise.replay.recorded_inputs import Exogenous
+    from equipoise.replay.simulation.run import Progress, SimulationResult
+    from equipoise.replay.whatif.fit import Fit
 
 
 @command("simulate", short_help="The same outside with equipoise leading, in the simulated cluster.")
@@ -59,8 +59,8 @@ def simulate(
       equipoise simulate recorded.db --to simulated.db --set num_standbys=1 --set max_warmups=4
       equipoise simulate recorded.db --to simulated.db --no-announce-closes --json | jq '.windows[].totals'
     """
-    from replay.cluster.restore import RestoreModel  # each loads the solver
-    from replay.simulate import Simulation, simulate
+    from equipoise.replay.simulation.restore import RestoreModel  # each loads the solver
+    from equipoise.replay.simulation.run import Simulation, simulate
 
     if same_place(log.location, location):
         raise InputError(f"--to {location}: that is the log to read; name another one")
@@ -77,8 +77,8 @@ def simulate(
 
 def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: bool) -> tuple[Exogenous, Fit]:
     """What the outside did in `log`, and how fast its members restored."""
-    from replay.exogenous import read_exogenous
-    from replay.fit import fit
+    from equipoise.replay.recorded_inputs import read_exogenous
+    from equipoise.replay.whatif.fit import fit
 
     exogenous = read_exogenous(read(screen, log, "reading", group), group=group, announce_closes=announce_closes)
     return exogenous, fit(log.read(group=exogenous.start.group))
@@ -124,7 +124,7 @@ def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
 
     A silence: no record of a task was processed for over a second. ``fewest``: moves that would have sufficed for balance.
     """
-    from replay.totals import in_all
+    from equipoise.replay.totals import in_all
 
     measures = [each for each in MEASURES if each[0] not in ("tasks", "restored before running")] if brief else MEASURES
     compared = any(measured is not None for measured in result.measured)

@@ -11,13 +11,13 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG
 from equipoise.cli.screen import Screen
-from events import codec
-from events.decisions import EventRejected
-from events.errors import InputError
-from events.facts import GroupConfigured
-from events.log import Log
-from events.records import DecisionRecord, Entry, Record, UnreadRecord
-from replay.wording import clock_text
+from equipoise.events import codec
+from equipoise.events.decisions import EventRejected
+from equipoise.events.errors import InputError
+from equipoise.events.facts import GroupConfigured
+from equipoise.events.log import Log
+from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.replay.wording import clock_text
 
 _ROUND_S = 0.5
 _MOST_CHARS = 300
@@ -120,7 +120,7 @@ def _print(screen: Screen, entry: Entry, asked: dict[tuple[str, int], GroupConfi
     if number is not None:
         screen.line(f"-> {number} (#{offset}) {entry.group} {said}")
         if isinstance(entry, DecisionRecord) and isinstance(entry.decision, EventRejected):
-            from statemachine.rejections import rejection_text  # with the assignors, which nothing else here needs
+            from equipoise.statemachine.rejections import rejection_text  # with the assignors, which nothing else here needs
 
             screen.line(f"   {rejection_text(entry.decision, asked.get((entry.group, offset)))}")
     else:

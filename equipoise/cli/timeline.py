@@ -12,12 +12,12 @@ from equipoise.cli.explain import moves_table
 from equipoise.cli.params import LOG, OFFSET, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.show import differs_line
+from equipoise.events.log import Log
 from equipoise.output import Kind, check_files, write_file
-from events.log import Log
-from replay.wording import cause_text, clock_text, counted, day_text, span_text
+from equipoise.replay.wording import cause_text, clock_text, counted, day_text, span_text
 
 if TYPE_CHECKING:
-    from replay.timeline import Timeline, Totals
+    from equipoise.replay.timelines import Timeline, Totals
 
 _MOST_ROWS = 40
 """Rows of a table on the screen; `--all` and `--json` have all."""
@@ -46,7 +46,7 @@ def timeline(
       equipoise timeline group.db --html group.html
       equipoise timeline --json group.db | jq '.moves | length'
     """
-    from replay.timeline import build_timeline, render_page, render_picture, timeline_document
+    from equipoise.replay.timelines import build_timeline, render_page, render_picture, timeline_document
 
     check_files(("--html", html_path, Kind.PAGE), ("--svg", svg_path, Kind.PICTURE))
     built = build_timeline(read(screen, log, "folding", group), group=group, until_offset=until_offset)

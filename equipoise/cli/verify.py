@@ -12,14 +12,14 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG
 from equipoise.cli.screen import Line, Part, Screen, Styled, Table, bold
-from events import codec
-from events.errors import InputError
-from events.log import Log, open_log
-from events.records import Entry
-from replay.wording import clock_text, counted, groups_text
+from equipoise.events import codec
+from equipoise.events.errors import InputError
+from equipoise.events.log import Log, open_log
+from equipoise.events.records import Entry
+from equipoise.replay.wording import clock_text, counted, groups_text
 
 if TYPE_CHECKING:
-    from replay.verify import Divergence, Verification
+    from equipoise.replay.replayer import Divergence, Verification
 
 _COLOURS = {0: "green", 1: "red", 2: "yellow"}
 """By exit code."""
@@ -42,7 +42,7 @@ def verify(screen: Screen, log: Log, names: tuple[str, ...]) -> int:
       equipoise verify archive/ --group orders --group clicks
       equipoise verify --json group.jsonl | jq .verdict
     """
-    from replay.verify import verify  # loads the solver
+    from equipoise.replay.replayer import verify  # loads the solver
 
     with open_log(log.location, check_structure=True) as checked, screen.progress("verifying", checked.count()) as advance:
         verification = verify(_entries(checked, names), advance=advance)

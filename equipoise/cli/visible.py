@@ -11,7 +11,7 @@ import logging
 import re
 from typing import Any
 
-from events.fields import is_hidden
+from equipoise.events.fields import is_hidden
 
 MOST_WORD_CHARS = 80
 """Of a word in a table; logs may hold ids of 1,000 characters."""

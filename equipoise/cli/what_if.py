@@ -10,15 +10,15 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.params import LOG, knob_value, read
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
+from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.events.log import Log
+from equipoise.events.records import DecisionRecord
 from equipoise.output import Kind, check_files, file_name, write_file
-from events.errors import EquipoiseError, InputError
-from events.log import Log
-from events.records import DecisionRecord
-from replay.wording import counted, span_text
+from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
-    from replay.advice import Advice
-    from replay.what_if import Configuration, Outcome, WhatIf
+    from equipoise.replay.whatif.advice import Advice
+    from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf
 
 MEASURES = (
     ("silent task-s", "unavailable_task_seconds"),
@@ -64,11 +64,11 @@ def what_if(
       equipoise what-if recorded.db --sweep assignor=kafka_streams,high_availability --svg costs.svg
       equipoise what-if group.db --config calm.toml --config bold.toml --json | jq -r '.groups[].advice.line'
     """
-    from replay.advice import advise  # loads the solver
-    from replay.recording import read_recording
-    from replay.sweep import read_configurations
-    from replay.what_if import LEAST_SPAN_MS, check_configurations, what_if_recorded
-    from replay.what_if_picture import render_what_if
+    from equipoise.replay.whatif.advice import advise  # loads the solver
+    from equipoise.replay.whatif.evaluate import LEAST_SPAN_MS, check_configurations, what_if_recorded
+    from equipoise.replay.whatif.picture import render_what_if
+    from equipoise.replay.whatif.recording import read_recording
+    from equipoise.replay.whatif.sweep import read_configurations
 
     asked = [each for path in files for each in read_configurations(path)] + swept(dimensions)
     names = [group] if group is not None else groups_of(screen, log)
@@ -124,7 +124,7 @@ def _pictures(path: Path, names: list[str]) -> dict[str, Path]:
 
 def swept(dimensions: tuple[str, ...]) -> list[Configuration]:
     """The grid that ``name=v1,v2`` options span. Raises InputError for a setting that there is none of, or a value that is not of its kind."""
-    from replay.sweep import grid
+    from equipoise.replay.whatif.sweep import grid
 
     found: dict[str, list[Any]] = {}
     for dimension in dimensions:
@@ -159,14 +159,14 @@ def groups_of(screen: Screen, log: Log) -> list[str]:
 
 def document(answer: WhatIf, advice: Advice) -> dict[str, Any]:
     """One group for `--json`."""
-    from replay.advice import front
+    from equipoise.replay.whatif.advice import front
 
     return {**answer.as_json(), "front": front(answer), "advice": {"change": advice.change, "line": advice.line}}
 
 
 def answer_parts(answer: WhatIf, advice: Advice) -> list[Part]:
     """How far to believe it, what each configuration would have cost, and what to do."""
-    from replay.advice import front
+    from equipoise.replay.whatif.advice import front
 
     head = Line(bold(answer.group), f"  {span_text(answer.span_ms)}, {counted(answer.facts, 'fact')}, led by {answer.factual.assignor}")
     best = front(answer)

@@ -19,17 +19,17 @@ from collections.abc import Mapping
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Self
 
+from equipoise.events import codec, fields
+from equipoise.events.errors import InputError
+from equipoise.events.facts import TopologyDeclared
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import partition_count
+from equipoise.events.tasks import Lag, TaskId
 from equipoise.member.host import Host
 from equipoise.member.options import MemberOptions
 from equipoise.member.preparing import PrepareCallback, Progress
 from equipoise.member.runner import Callback, Handler
 from equipoise.member.work import AskedCallback, StandbyCallback
-from events import codec, fields
-from events.errors import InputError
-from events.facts import TopologyDeclared
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import partition_count
-from events.tasks import Lag, TaskId
 
 if TYPE_CHECKING:
     from equipoise.member.lead import LeadHere

@@ -12,11 +12,11 @@ from typing import Any
 
 import attrs
 
+from equipoise.events.log.kafka.clients import abandon_producer, call_off, start_client, stop_client
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.tasks import TaskId
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import transactional_id
-from events.log.kafka.clients import abandon_producer, call_off, start_client, stop_client
-from events.log.kafka.connection import Connection
-from events.tasks import TaskId
 
 TRANSACTION_TIMEOUT_MS = 60_000
 """Kafka ends a transaction that nobody ended after this long. One is open only while a commit is under way."""

@@ -7,10 +7,10 @@ from collections.abc import Iterable, Iterator, Mapping
 import attrs
 import msgpack
 
+from equipoise.events.errors import InputError
+from equipoise.events.tasks import TaskId
 from equipoise.member.fencing import RESERVED_PREFIX, SOURCES_KEY
 from equipoise.member.stores import Change, StateStore
-from events.errors import InputError
-from events.tasks import TaskId
 
 
 @attrs.frozen

@@ -25,8 +25,8 @@ from types import TracebackType
 from typing import Any, Self
 from urllib.parse import quote, unquote
 
-from events.errors import FieldError, InputError
-from events.tasks import TaskId, parse_task
+from equipoise.events.errors import FieldError, InputError
+from equipoise.events.tasks import TaskId, parse_task
 
 FORMAT = 2
 """Of incarnation.json. Format 1 was written without what proves a death."""

@@ -13,9 +13,9 @@ from collections.abc import Iterable
 import attrs
 import msgpack
 
+from equipoise.events.errors import InputError
 from equipoise.member.origin import EPOCH_HEADER, Headers, Origin, read_origin
 from equipoise.member.stores import Change, StateStore
-from events.errors import InputError
 
 _LOG = logging.getLogger(__name__)
 AT_LEAST_ONCE = "at_least_once"

@@ -13,6 +13,11 @@ import time
 import uuid
 from collections.abc import Awaitable, Callable
 
+from equipoise.events.errors import DamagedError, EquipoiseError, FieldError, InputError
+from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TopologyDeclared
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.records import DecisionRecord, UnreadDecision
+from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
 from equipoise.member.directory import StateDirectory
 from equipoise.member.link import RETRY_S, Link
 from equipoise.member.options import MemberOptions, boot_ms
@@ -22,13 +27,8 @@ from equipoise.member.runner import Callback, Handler
 from equipoise.member.threads import LoopThread
 from equipoise.member.throttle import Throttle
 from equipoise.member.work import AskedCallback, RunnerFactory, Shared, StandbyCallback, Work
-from events.errors import DamagedError, EquipoiseError, FieldError, InputError
-from events.facts import Fact, GroupConfigured, LagReported, MemberJoined, TopologyDeclared
-from events.log.kafka.connection import Connection
-from events.records import DecisionRecord, UnreadDecision
-from events.tasks import LagSentinel, TaskId, tasks_text
-from statemachine.member import End, MemberSession, MemberSettings, Reception
-from statemachine.rejections import refusal_text
+from equipoise.statemachine.member import End, MemberSession, MemberSettings, Reception
+from equipoise.statemachine.rejections import refusal_text
 
 _LOG = logging.getLogger(__name__)
 LONGEST_REJOIN_WAIT_S = 5.0
@@ -498,7 +498,7 @@ def _clock() -> int:
 
 
 def _default_config() -> GroupConfigured:
-    from assignors import registry
+    from equipoise.assignors import registry
 
     assignor = registry.latest("high_availability")
     return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver)

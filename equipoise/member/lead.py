@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import attrs
 
+from equipoise.events.log.kafka.connection import Connection
 from equipoise.member.threads import LoopThread
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from events.log.kafka.connection import Connection
 
 
 def worker_settings(connection: Connection, prefix: str) -> WorkerSettings:

@@ -11,17 +11,17 @@ from typing import Any
 
 import attrs
 
+from equipoise.events.errors import DamagedError
+from equipoise.events.facts import Fact, LogOpened
+from equipoise.events.log.kafka.clients import abandon_producer, call_off, start_client, stop_client
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import group_key, group_of, member_decision, pack_fact, partition_of, stored_decision
+from equipoise.events.log.kafka.identity import topic_ids
+from equipoise.events.log.kafka.opening import reaching, read_opening
+from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.member.options import MemberOptions, boot_ms
-from events.errors import DamagedError
-from events.facts import Fact, LogOpened
-from events.log.kafka.clients import abandon_producer, call_off, start_client, stop_client
-from events.log.kafka.connection import Connection
-from events.log.kafka.envelope import group_key, group_of, member_decision, pack_fact, partition_of, stored_decision
-from events.log.kafka.identity import topic_ids
-from events.log.kafka.opening import reaching, read_opening
-from events.log.kafka.topics import Topics
-from events.records import DecisionRecord, UnreadDecision
-from statemachine.member import Reception
+from equipoise.statemachine.member import Reception
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.3

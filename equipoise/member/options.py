@@ -8,12 +8,12 @@ from os import PathLike
 
 import attrs
 
+from equipoise.events import fields
+from equipoise.events.errors import FieldError
+from equipoise.events.facts import GroupConfigured
+from equipoise.events.log.kafka.topics import DEFAULT_PREFIX
 from equipoise.member.fencing import AT_LEAST_ONCE, EXACTLY_ONCE
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
-from events import fields
-from events.errors import FieldError
-from events.facts import GroupConfigured
-from events.log.kafka.topics import DEFAULT_PREFIX
 
 _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS has no CLOCK_BOOTTIME; there CLOCK_MONOTONIC goes on in sleep
 

@@ -15,9 +15,9 @@ from typing import Any
 
 import attrs
 
-from events.errors import InputError
-from events.facts import PREPARED
-from events.tasks import TaskId
+from equipoise.events.errors import InputError
+from equipoise.events.facts import PREPARED
+from equipoise.events.tasks import TaskId
 
 _LOG = logging.getLogger(__name__)
 FIRST_RETRY_S = 1.0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from events.tasks import TaskId
+from equipoise.events.tasks import TaskId
 
 LOOK_EVERY_MS = 5_000
 """Shorter, and a batch more or less would be a different speed."""

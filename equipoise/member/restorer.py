@@ -18,15 +18,15 @@ from typing import Any
 
 import attrs
 
+from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import reaching
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.directory import StateDirectory
 from equipoise.member.ends import Ends
 from equipoise.member.fencing import FencedStore, Ownership
 from equipoise.member.stores import OpenStore
 from equipoise.member.throttle import Throttle
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import reaching
-from events.tasks import Lag, LagSentinel, TaskId
 
 _LOG = logging.getLogger(__name__)
 MOST_RECORDS = 10_000

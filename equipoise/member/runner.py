@@ -19,14 +19,14 @@ from typing import Any, Protocol
 
 import attrs
 
+from equipoise.events.log.kafka.clients import abandon_producer, call_off, stop_client
+from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import State, TaskContext, pack_sources, read_sources
 from equipoise.member.fencing import EXACTLY_ONCE, FENCE_KEY, SOURCES_KEY, FencedStore, Ownership, claim
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Headers, Origin
 from equipoise.member.stores import Change
-from events.log.kafka.clients import abandon_producer, call_off, stop_client
-from events.tasks import TaskId
 
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5

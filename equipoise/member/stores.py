@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Protocol
 
-from events.errors import InputError
+from equipoise.events.errors import InputError
 
 _LOG = logging.getLogger(__name__)
 

@@ -12,6 +12,9 @@ from typing import TypeVar
 
 import attrs
 
+from equipoise.events.facts import Load, Subtopology, TopologyDeclared
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.fencing import FencedStore, Ownership
 from equipoise.member.hostload import HostLoad
@@ -22,10 +25,7 @@ from equipoise.member.rates import Rates
 from equipoise.member.restorer import Restorer
 from equipoise.member.runner import Callback, Handler, Permit, TaskRunner
 from equipoise.member.threads import LoopThread
-from events.facts import Load, Subtopology, TopologyDeclared
-from events.log.kafka.connection import Connection
-from events.tasks import Lag, LagSentinel, TaskId
-from statemachine.member import End, MemberSession
+from equipoise.statemachine.member import End, MemberSession
 
 T = TypeVar("T")
 StandbyCallback = Callable[[TaskId], Awaitable[None] | None]

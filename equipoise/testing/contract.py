@@ -32,12 +32,12 @@ import hypothesis
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from assignors.problem import AssignmentProblem, Assignor, Guarantee, Plan, PlanCost
-from assignors.validation import plan_faults
+from equipoise.assignors.problem import AssignmentProblem, Assignor, Guarantee, Plan, PlanCost
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.errors import InputError
+from equipoise.events.tasks import Lag, TaskId
 from equipoise.testing.loop import Group, stateful, stateless
 from equipoise.testing.problems import problems
-from events.errors import InputError
-from events.tasks import Lag, TaskId
 
 T = TypeVar("T")
 
@@ -89,7 +89,7 @@ def is_named(assignor: Assignor | Subject) -> None:
     assert asked.version >= 1, "version: behaviour versions begin at 1"
     assert isinstance(asked.solver, str), 'solver: name and version of a pinned solver, or ""'
     assert isinstance(asked.guarantees, frozenset), "guarantees: not a frozenset"
-    assert all(isinstance(each, Guarantee) for each in asked.guarantees), "guarantees: not of assignors.problem.Guarantee"
+    assert all(isinstance(each, Guarantee) for each in asked.guarantees), "guarantees: not of equipoise.assignors.problem.Guarantee"
 
 
 def plans_hold(assignor: Assignor | Subject) -> None:

@@ -3,7 +3,7 @@ hand-overs.
 
 Between two rounds every copy that a member was told to keep becomes warm, and the member declares it ready. A member that is told to revoke gives
 the task up at once and keeps a copy on disk; its destination gets it in the same round, by the next question. Every plan on the way is judged by
-`assignors.validation`.
+`equipoise.assignors.validation`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from typing import Any
 
 import attrs
 
-from assignors import registry
-from assignors.problem import AssignmentProblem, Assignor, Member, Memory, Movement, MovementState, Plan, Revocations, Task
-from assignors.validation import plan_faults
-from events.knobs import Knobs
-from events.tasks import Lag, LagSentinel, TaskId
+from equipoise.assignors import registry
+from equipoise.assignors.problem import AssignmentProblem, Assignor, Member, Memory, Movement, MovementState, Plan, Revocations, Task
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 MOST_HAND_OVERS = 1_000
 ROUND_MS = 60_000

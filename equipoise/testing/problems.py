@@ -8,10 +8,10 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Partition, Revocations, Task, TaskLoad
-from events.facts import READINESS
-from events.knobs import Knobs
-from events.tasks import Lag, LagSentinel, TaskId
+from equipoise.assignors.problem import AssignmentProblem, Member, Movement, MovementState, Partition, Revocations, Task, TaskLoad
+from equipoise.events.facts import READINESS
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 ACCEPTABLE = 100
 """acceptable_recovery_lag of every problem that says nothing else; `LAGS` lie on both sides of it."""

@@ -2,7 +2,7 @@
 
 ==============  ==========================================================================================================
 `settings`      one declaration for flags, environment and TOML
-`host`          one partition: taken over, folded, published, ticked, checkpointed (the rules: `statemachine.partition`)
+`host`          one partition: taken over, folded, published, ticked, checkpointed (the rules: `equipoise.statemachine.partition`)
 `checkpoints`   the compacted topic of states
 `observer`      end offsets and racks as facts
 `app`           the Faust app that says which partitions are ours

@@ -22,20 +22,20 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from assignors.lag_aware import auto_offset_reset
+from equipoise.assignors.lag_aware import auto_offset_reset
+from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.events.fact_parts import observed_in_parts
+from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.connection import MISSING
+from equipoise.events.log.kafka.identity import log_topic_ids
+from equipoise.events.log.kafka.opening import NotNowError, NotThereError, ensure_topics, open_partitions, partition_count, reaching, reader
+from equipoise.events.log.kafka.topics import MUST_BE
+from equipoise.statemachine.partition import GroupLead
 from equipoise.worker.host import PartitionHost
 from equipoise.worker.http import Server
 from equipoise.worker.metrics import Counts, GroupCollector
 from equipoise.worker.observer import Observer, sources_of, topics_of
 from equipoise.worker.settings import WorkerSettings
-from events.errors import EquipoiseError, InputError
-from events.fact_parts import observed_in_parts
-from events.facts import LogOpened
-from events.log.kafka.connection import MISSING
-from events.log.kafka.identity import log_topic_ids
-from events.log.kafka.opening import NotNowError, NotThereError, ensure_topics, open_partitions, partition_count, reaching, reader
-from events.log.kafka.topics import MUST_BE
-from statemachine.partition import GroupLead
 
 _LOG = logging.getLogger(__name__)
 _PARTING_S = 2.0

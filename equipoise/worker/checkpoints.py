@@ -20,7 +20,7 @@ from typing import Any
 import attrs
 import msgpack
 
-from statemachine.partition import StoredCheckpoint
+from equipoise.statemachine.partition import StoredCheckpoint
 
 PART_BYTES = 900_000
 INDEX_PART_BYTES = 900_000

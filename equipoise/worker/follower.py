@@ -5,13 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 
+from equipoise.events.facts import GroupConfigured, LogOpened
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import partition_of
+from equipoise.events.log.kafka.opening import read_opening
+from equipoise.events.log.kafka.topics import Topics
+from equipoise.statemachine.partition import Folded, GroupLead, PartitionLead
 from equipoise.worker.reading import PartitionReading, next_fact
-from events.facts import GroupConfigured, LogOpened
-from events.log.kafka.connection import Connection
-from events.log.kafka.envelope import partition_of
-from events.log.kafka.opening import read_opening
-from events.log.kafka.topics import Topics
-from statemachine.partition import Folded, GroupLead, PartitionLead
 
 
 class Follower:

@@ -1,4 +1,4 @@
-"""One partition of the log on this worker: what `statemachine.partition.PartitionLead` says, done with a real Kafka.
+"""One partition of the log on this worker: what `equipoise.statemachine.partition.PartitionLead` says, done with a real Kafka.
 
 It lives in rounds. A round takes the partition over (checkpoints, published decisions, facts to the end), and then leads it until something
 fails; whatever that was, the next round begins anew from what the log says. One consumer reads the facts of a round, from its first to its last.
@@ -14,19 +14,19 @@ from collections import deque
 from collections.abc import Callable
 from typing import Any
 
+from equipoise.events.decisions import EventRejected
+from equipoise.events.errors import DamagedError, EquipoiseError
+from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
+from equipoise.events.log.kafka.clients import abandon_producer, start_client, stop_client
+from equipoise.events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_fact, rejected_record
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.partition import PartitionLead
+from equipoise.statemachine.rejections import refused_fact, rejection_text
 from equipoise.worker.checkpoints import Index, checkpoint_records, index_records
 from equipoise.worker.metrics import Counts
 from equipoise.worker.reading import FactReader, PartitionReading, next_fact
 from equipoise.worker.settings import WorkerSettings
-from events.decisions import EventRejected
-from events.errors import DamagedError, EquipoiseError
-from events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
-from events.log.kafka.clients import abandon_producer, start_client, stop_client
-from events.log.kafka.envelope import NoRecord, group_key, pack_decision, pack_fact, rejected_record
-from events.records import DecisionRecord, Record
-from statemachine.machine import GroupMachine
-from statemachine.partition import PartitionLead
-from statemachine.rejections import refused_fact, rejection_text
 
 _LOG = logging.getLogger(__name__)
 _AGAIN_S = (0.2, 1.0, 3.0, 10.0)
@@ -58,7 +58,7 @@ class LogReplacedError(Exception):
 class PartitionHost:
     """Leads one partition from `start` to `stop`, or until the log has been replaced: then `replaced` is called.
 
-    `topic_ids`: those of the log that `opened` names (`events.log.kafka.identity.log_topic_ids`); None: the brokers give none.
+    `topic_ids`: those of the log that `opened` names (`equipoise.events.log.kafka.identity.log_topic_ids`); None: the brokers give none.
     """
 
     def __init__(

@@ -15,8 +15,8 @@ from typing import TYPE_CHECKING, Any
 
 from aiohttp import web
 
-from events.errors import InputError
-from replay.show import view_of
+from equipoise.events.errors import InputError
+from equipoise.replay.group_view import view_of
 
 if TYPE_CHECKING:
     from equipoise.worker.app import Worker

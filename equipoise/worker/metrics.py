@@ -14,13 +14,13 @@ from prometheus_client import CollectorRegistry, Counter, Histogram, generate_la
 from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
+from equipoise.events.records import DecisionRecord, Record
 from equipoise.group_settings import setting_text, settings_of
-from events.records import DecisionRecord, Record
-from replay.show import task_rows
-from replay.silence import Silences
-from statemachine.machine import GroupMachine
-from statemachine.partition import GroupLead
-from statemachine.state import GroupState
+from equipoise.replay.group_view import task_rows
+from equipoise.replay.silence import Silences
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.partition import GroupLead
+from equipoise.statemachine.state import GroupState
 
 _LOG = logging.getLogger(__name__)
 _FOLD_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)

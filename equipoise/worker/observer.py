@@ -6,13 +6,13 @@ import contextlib
 from collections.abc import Iterable
 from typing import Any
 
-from assignors.adapters.lags import source_lags
-from events.facts import TopologyDeclared
-from events.log.kafka.connection import Connection
-from events.log.kafka.identity import log_topic_ids
-from events.log.kafka.opening import admin_client, reader
-from events.log.kafka.topics import Topics
-from statemachine.state import GroupState
+from equipoise.assignors.adapters.lags import source_lags
+from equipoise.events.facts import TopologyDeclared
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.identity import log_topic_ids
+from equipoise.events.log.kafka.opening import admin_client, reader
+from equipoise.events.log.kafka.topics import Topics
+from equipoise.statemachine.state import GroupState
 
 
 def topics_of(topologies: Iterable[TopologyDeclared]) -> set[str]:

@@ -9,19 +9,19 @@ from typing import Any
 
 import attrs
 
+from equipoise.events import codec
+from equipoise.events.decisions import Checkpointed, EventRejected
+from equipoise.events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
+from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import NoRecord, StoredDecision, fact_record, fact_row, no_record_row, pack_fact, published
+from equipoise.events.log.kafka.identity import log_topic_ids
+from equipoise.events.log.kafka.opening import check_append_time, fill_holes, reader
+from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.statemachine.partition import Folded, PartitionLead, UnreadIdentity, identity_of
+from equipoise.statemachine.rejections import refused_fact
 from equipoise.worker.checkpoints import Found, Index, find
-from events import codec
-from events.decisions import Checkpointed, EventRejected
-from events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
-from events.facts import LogOpened
-from events.log.kafka.connection import Connection
-from events.log.kafka.envelope import NoRecord, StoredDecision, fact_record, fact_row, no_record_row, pack_fact, published
-from events.log.kafka.identity import log_topic_ids
-from events.log.kafka.opening import check_append_time, fill_holes, reader
-from events.log.kafka.topics import Topics
-from events.records import DecisionRecord, Record
-from statemachine.partition import Folded, PartitionLead, UnreadIdentity, identity_of
-from statemachine.rejections import refused_fact
 
 _LOG = logging.getLogger(__name__)
 _CHECKPOINTED = codec.kind_of(Checkpointed)
@@ -134,7 +134,7 @@ def published_identity(stored: StoredDecision) -> Hashable:
 
 
 def published_refusal(stored: StoredDecision) -> int | None:
-    """See `statemachine.rejections.refused_fact`. Nothing is decoded but rejections."""
+    """See `equipoise.statemachine.rejections.refused_fact`. Nothing is decoded but rejections."""
     row = stored.row
     if row.kind != _EVENT_REJECTED:
         return None

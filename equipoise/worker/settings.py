@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import attrs
 
+from equipoise.events import fields
+from equipoise.events.log.kafka.settings import setting
 from equipoise.live import LiveSettings
-from events import fields
-from events.log.kafka.settings import setting
 
 
 @attrs.frozen(kw_only=True)

@@ -19,13 +19,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self, runtime_checkable
 
-from events.errors import InputError
-from events.facts import Fact
-from events.log.jsonl import JsonLinesLog
-from events.log.rows import Row
-from events.log.sqlite import SqliteLog
-from events.log.stored import Mode
-from events.records import DecisionRecord, Entry, Record
+from equipoise.events.errors import InputError
+from equipoise.events.facts import Fact
+from equipoise.events.log.jsonl import JsonLinesLog
+from equipoise.events.log.rows import Row
+from equipoise.events.log.sqlite import SqliteLog
+from equipoise.events.log.stored import Mode
+from equipoise.events.records import DecisionRecord, Entry, Record
 
 __all__ = ["JsonLinesLog", "Log", "Mode", "PartitionedLog", "SqliteLog", "is_archive_location", "open_log"]
 
@@ -127,7 +127,7 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
     if mode not in ("r", "w", "a"):
         raise InputError(f'mode {mode!r}: use "r" to read, "w" for a new log, "a" to append')
     if text.startswith("kafka://"):
-        from events.log.kafka.log import READ_ONLY, KafkaLog
+        from equipoise.events.log.kafka.log import READ_ONLY, KafkaLog
 
         if mode != "r":
             raise InputError(f"{text}: {READ_ONLY}")
@@ -135,7 +135,7 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
     if text.startswith("sqlite:///"):
         return SqliteLog(Path(text.removeprefix("sqlite:///")), mode, check_structure=check_structure)
     if is_archive_location(text):
-        from events.log.parquet.log import ArchiveLog
+        from equipoise.events.log.parquet.log import ArchiveLog
 
         return ArchiveLog(text, mode)
     if "://" in text:

@@ -7,12 +7,12 @@ from itertools import islice
 
 import attrs
 
-from events.errors import InputError, LogError
-from events.facts import LogOpened
-from events.log import Log
-from events.log.rows import DecisionRow, FactRow, note_unread
-from events.log.stored import StoredLog
-from events.records import Record, UnreadRecord
+from equipoise.events.errors import InputError, LogError
+from equipoise.events.facts import LogOpened
+from equipoise.events.log import Log
+from equipoise.events.log.rows import DecisionRow, FactRow, note_unread
+from equipoise.events.log.stored import StoredLog
+from equipoise.events.records import Record, UnreadRecord
 
 _ROWS_A_TRANSACTION = 200_000
 

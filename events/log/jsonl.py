@@ -22,11 +22,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from events import codec
-from events.errors import FieldError, InputError, UnknownEventError, UnknownKindError
-from events.log.rows import DecisionRow, FactRow, Order, Row
-from events.log.storage import cannot_write
-from events.log.stored import BrokenStoreError, Mode, StoredLog, failed_write
+from equipoise.events import codec
+from equipoise.events.errors import FieldError, InputError, UnknownEventError, UnknownKindError
+from equipoise.events.log.rows import DecisionRow, FactRow, Order, Row
+from equipoise.events.log.storage import cannot_write
+from equipoise.events.log.stored import BrokenStoreError, Mode, StoredLog, failed_write
 
 MOST_LINE_BYTES = 32_000_000
 """No line is longer: a payload of MOST_EVENT_BYTES has at most 20 times as many bytes as text (a step of 1, and its task in quotes)."""

@@ -10,12 +10,12 @@ from typing import Any, cast
 
 import attrs
 
-from events import codec
-from events.decisions import Decision
-from events.errors import DamagedError, GapError, RepeatError, UnknownEventError, UnknownKindError, UnsoundError
-from events.facts import LogOpened, Undecodable
-from events.fields import INT64_MAX, MOST_TEXT_CHARS
-from events.records import DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.events import codec
+from equipoise.events.decisions import Decision
+from equipoise.events.errors import DamagedError, GapError, RepeatError, UnknownEventError, UnknownKindError, UnsoundError
+from equipoise.events.facts import LogOpened, Undecodable
+from equipoise.events.fields import INT64_MAX, MOST_TEXT_CHARS
+from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
 
 LOG_OPENED = codec.kind_of(LogOpened)
 UNDECODABLE = codec.kind_of(Undecodable)

@@ -2,7 +2,7 @@
 
 WAL with synchronous=FULL: a transaction is on the disk when it is committed, and a process killed at any moment leaves all of it or nothing.
 `id` counts the rows, so that stored order is the table's own order and the number of records is the highest id. A finished log is sealed
-(`events.log.seal`).
+(`equipoise.events.log.seal`).
 """
 
 from __future__ import annotations
@@ -15,11 +15,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from events.errors import DamagedError, InputError, StorageError
-from events.log import seal
-from events.log.rows import DecisionRow, FactRow, Order, Row
-from events.log.storage import cannot_write, is_out_of_space, reason_of
-from events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog, failed_write
+from equipoise.events.errors import DamagedError, InputError, StorageError
+from equipoise.events.log import seal
+from equipoise.events.log.rows import DecisionRow, FactRow, Order, Row
+from equipoise.events.log.storage import cannot_write, is_out_of_space, reason_of
+from equipoise.events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog, failed_write
 
 APPLICATION_ID = 0x45515049  # "EQPI", in the file's header
 SCHEMA_VERSION = 2

@@ -8,7 +8,7 @@ import os
 import sqlite3
 from pathlib import Path
 
-from events.errors import EquipoiseError, InputError, StorageError
+from equipoise.events.errors import EquipoiseError, InputError, StorageError
 
 _NO_MORE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG, errno.EIO})
 _SQLITE_NO_MORE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})

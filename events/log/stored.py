@@ -8,12 +8,12 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Literal, Self, cast
 
-from events import codec
-from events.errors import DamagedError, EquipoiseError, GapError, InputError, LogError, StorageError
-from events.facts import Fact
-from events.log.rows import LOG_OPENED, UNDECODABLE, DecisionRow, FactRow, Order, Row, is_count, is_group
-from events.log.storage import is_out_of_space, reason_of
-from events.records import DecisionRecord, Entry, Record
+from equipoise.events import codec
+from equipoise.events.errors import DamagedError, EquipoiseError, GapError, InputError, LogError, StorageError
+from equipoise.events.facts import Fact
+from equipoise.events.log.rows import LOG_OPENED, UNDECODABLE, DecisionRow, FactRow, Order, Row, is_count, is_group
+from equipoise.events.log.storage import is_out_of_space, reason_of
+from equipoise.events.records import DecisionRecord, Entry, Record
 
 Mode = Literal["r", "w", "a"]
 
@@ -37,7 +37,7 @@ def failed_write(error: Exception) -> BrokenStoreError:
 
 
 class StoredLog(abc.ABC):
-    """A log that stores rows in order. See `events.log.Log` for what its methods promise."""
+    """A log that stores rows in order. See `equipoise.events.log.Log` for what its methods promise."""
 
     partition: int | None = None
     """Which one of its log this is; None: it does not say."""
@@ -90,7 +90,7 @@ class StoredLog(abc.ABC):
     # ------------------------------------------------------------------------------------------------------------ reading
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
-        """Records in stored order, from the fact `from_offset` on. See `events.log.Log.read`."""
+        """Records in stored order, from the fact `from_offset` on. See `equipoise.events.log.Log.read`."""
         self._must_be_open()
         if not is_count(from_offset):
             raise InputError(f"{self.location}: {from_offset!r} is no offset; offsets are whole numbers from 0")
@@ -149,12 +149,12 @@ class StoredLog(abc.ABC):
     # ---------------------------------------------------------------------------------------------------------- appending
 
     def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
-        """Append a fact at the next offset. See `events.log.Log.append_fact`."""
+        """Append a fact at the next offset. See `equipoise.events.log.Log.append_fact`."""
         kind, version, payload = codec.encode(event)
         return self.append_payload(group, append_ms, kind, version, payload)
 
     def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
-        """Append bytes that a sender calls a fact. See `events.log.Log.append_payload`."""
+        """Append bytes that a sender calls a fact. See `equipoise.events.log.Log.append_payload`."""
         self._must_append()
         position = self._order.position
         if not is_count(append_ms):
@@ -175,7 +175,7 @@ class StoredLog(abc.ABC):
         return cast(Record, record)
 
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
-        """Append the decisions of the last fact. See `events.log.Log.append_decisions`."""
+        """Append the decisions of the last fact. See `equipoise.events.log.Log.append_decisions`."""
         self._must_append()
         with self.transaction():
             for record in decisions:
@@ -192,7 +192,7 @@ class StoredLog(abc.ABC):
                 self._store(row)
 
     def append_row(self, row: Row) -> bool:
-        """Append a row of another log as it is, or nothing when it is there already. See `events.log.Log.append_row`."""
+        """Append a row of another log as it is, or nothing when it is there already. See `equipoise.events.log.Log.append_row`."""
         self._must_append()
         order = self._order
         if isinstance(row, FactRow):
@@ -209,7 +209,7 @@ class StoredLog(abc.ABC):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All appends within become lasting together, or none. See `events.log.Log.transaction`."""
+        """All appends within become lasting together, or none. See `equipoise.events.log.Log.transaction`."""
         self._must_append()
         if self._in_transaction:  # part of the outer one, which cannot be saved when a part of it has failed
             try:

@@ -11,9 +11,9 @@ from typing import Any
 
 import click
 
-from events.errors import EquipoiseError
-from events.log.kafka.connection import connection_to
-from events.log.kafka.topics import DEFAULT_PREFIX
+from equipoise.events.errors import EquipoiseError
+from equipoise.events.log.kafka.connection import connection_to
+from equipoise.events.log.kafka.topics import DEFAULT_PREFIX
 from examples.orders.count import run_member
 from examples.orders.produce import make_topics, produce
 from examples.orders.recount import recount

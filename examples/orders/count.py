@@ -8,9 +8,9 @@ import signal
 from typing import Any
 
 from equipoise import Member, SupersededError, TaskContext
-from events.facts import Subtopology, TopologyDeclared
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import partition_count
+from equipoise.events.facts import Subtopology, TopologyDeclared
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import partition_count
 
 
 async def count(record: Any, context: TaskContext) -> None:

@@ -7,7 +7,7 @@ import json
 import random
 import time
 
-from events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.connection import Connection
 
 STATE_SETTINGS = {"cleanup.policy": "compact"}
 BATCH_S = 0.05
@@ -17,7 +17,7 @@ async def make_topics(connection: Connection, topic: str, partitions: int) -> li
     """Makes the three topics that are not there yet, and gives their names."""
     from aiokafka.admin import NewTopic
 
-    from events.log.kafka.opening import admin_client
+    from equipoise.events.log.kafka.opening import admin_client
 
     settings: dict[str, dict[str, str]] = {topic: {}, f"{topic}-state": STATE_SETTINGS, f"{topic}-counts": {}}
     async with admin_client(connection) as admin:

@@ -13,9 +13,9 @@ import sys
 from pathlib import Path
 
 from equipoise import replay
-from replay.advice import advise
-from replay.fleet import Fleet, make_fleet
-from replay.what_if_picture import render_what_if
+from equipoise.replay.simulation.fleet import Fleet, make_fleet
+from equipoise.replay.whatif.advice import advise
+from equipoise.replay.whatif.picture import render_what_if
 
 GROUP = "g000"
 

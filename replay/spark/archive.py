@@ -13,15 +13,15 @@ from typing import Any
 import attrs
 import msgpack
 
-from events.errors import InputError
-from events.facts import LogOpened
-from events.log.kafka.archive import Settled, Settling
-from events.log.kafka.envelope import StoredDecision, fact_record
-from events.log.parquet.log import ArchiveLog
-from events.log.rows import DecisionRow, FactRow, Row
-from events.records import Record
-from replay.spark.stream import STATE_STORE, arrived
-from replay.watch import InOrder
+from equipoise.events.errors import InputError
+from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.archive import Settled, Settling
+from equipoise.events.log.kafka.envelope import StoredDecision, fact_record
+from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.rows import DecisionRow, FactRow, Row
+from equipoise.events.records import Record
+from equipoise.replay.spark.stream import STATE_STORE, arrived
+from equipoise.replay.watch import InOrder
 
 _COLUMNS = (
     "partition int, seq bigint, `group` string, offset bigint, append_ms bigint, kind int, version int, payload binary, "
@@ -103,7 +103,7 @@ def _columns_of(partition: int, seq: int, row: Row) -> list[Any]:
 
 
 def spark_archive(records: Any, archive: Path, checkpoint: Path, *, trigger: dict[str, Any] | None = None) -> Any:
-    """Starts the query and returns it. `records`: `replay.spark.kafka.records`; `archive`: a folder that every worker sees."""
+    """Starts the query and returns it. `records`: `equipoise.replay.spark.kafka.records`; `archive`: a folder that every worker sees."""
     location = str(archive.resolve())
     ArchiveLog(location, "a").close()  # that it is there, and can be written to
     records.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)

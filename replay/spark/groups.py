@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from events.errors import DamagedError, EquipoiseError, InputError
-from events.log.parquet.log import ArchiveLog
-from events.records import Entry
+from equipoise.events.errors import DamagedError, EquipoiseError, InputError
+from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.records import Entry
 
 TASKS_A_CORE = 8
 """A task costs some 30 ms of Spark's own; with so many of them for each core the last one to end keeps no core waiting for long."""

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
-from events.errors import InputError
-from events.log.kafka.connection import Connection
-from events.log.kafka.topics import Topics
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.topics import Topics
 
 CONNECTOR = "org.apache.spark:spark-sql-kafka-0-10_2.13"
 MOST_RECORDS = 200_000

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from events.errors import InputError
+from equipoise.events.errors import InputError
 
 MISSING = "Spark needs the extra: pip install 'equipoise[spark]'"
 NO_JAVA = "Spark needs Java 17 or later: install one (apt-get install default-jre-headless), or set JAVA_HOME"

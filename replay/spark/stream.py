@@ -1,7 +1,8 @@
 """Continuous verification of a live log on Spark Structured Streaming: each partition is watched, and what is wrong becomes a row within one trigger.
 
 State is Spark's own (RocksDB, checkpointed), so a query that is killed and started again goes on where it was. There is no watermark and no timer:
-late rows would be dropped by the one and judged by the other, and the log's own offsets say all there is to say about order (`replay.watch`).
+late rows would be dropped by the one and judged by the other, and the log's own offsets say all there is to say about order
+(`equipoise.replay.watch`).
 """
 
 from __future__ import annotations
@@ -12,8 +13,8 @@ from collections.abc import Iterator, MutableMapping
 from pathlib import Path
 from typing import Any
 
-from events.errors import InputError
-from replay.watch import Alert, Arrived, Watch
+from equipoise.events.errors import InputError
+from equipoise.replay.watch import Alert, Arrived, Watch
 
 STATE_STORE = "org.apache.spark.sql.execution.streaming.state.RocksDBStateStoreProvider"
 METRIC = "equipoise"
@@ -93,7 +94,7 @@ class _Groups(MutableMapping[str, bytes]):
 
 
 def watched(records: Any) -> Any:
-    """The streaming DataFrame of alerts and counts, from `replay.spark.kafka.records`."""
+    """The streaming DataFrame of alerts and counts, from `equipoise.replay.spark.kafka.records`."""
     return records.groupBy("partition").transformWithStateInPandas(
         statefulProcessor=processor(), outputStructType=_ROWS, outputMode="Append", timeMode="None"
     )

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from replay.spark.groups import Unit, over_groups, told
-from replay.timeline import Timeline, build_timeline, timeline_document
+from equipoise.replay.spark.groups import Unit, over_groups, told
+from equipoise.replay.timelines import Timeline, build_timeline, timeline_document
 
 _TEXT, _WHOLE, _TRUTH = "string", "int64", "bool"
 _SPAN = (("from_ms", _WHOLE), ("to_ms", _WHOLE))

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from replay.spark.groups import Unit, over_groups, told
-from replay.verify import Verdict, Verification, verify
+from equipoise.replay.replayer import Verdict, Verification, verify
+from equipoise.replay.spark.groups import Unit, over_groups, told
 
 COLUMNS = (
     ("group", "string"),

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
-from events.errors import InputError
-from replay.advice import advise, front
-from replay.recording import METRICS, read_recording
-from replay.spark.groups import Unit, over_groups, told
-from replay.what_if import Configuration, Outcome, WhatIf, what_if_recorded
+from equipoise.events.errors import InputError
+from equipoise.replay.spark.groups import Unit, over_groups, told
+from equipoise.replay.whatif.advice import advise, front
+from equipoise.replay.whatif.evaluate import Configuration, Outcome, WhatIf, what_if_recorded
+from equipoise.replay.whatif.recording import METRICS, read_recording
 
 COLUMNS = (
     ("group", "string"),

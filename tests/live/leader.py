@@ -8,16 +8,16 @@ import time
 from collections.abc import AsyncIterator
 from typing import Any
 
-from events.decisions import Decision
-from events.errors import EquipoiseError
-from events.facts import Fact, GroupConfigured, PartitionsObserved, ProbingTick, TopologyDeclared
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.connection import Connection
-from events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact, partition_of
-from events.log.kafka.opening import ensure_topics, open_partitions, reader
-from events.log.kafka.topics import Topics
-from events.records import DecisionRecord, Record
-from statemachine.machine import GroupMachine
+from equipoise.events.decisions import Decision
+from equipoise.events.errors import EquipoiseError
+from equipoise.events.facts import Fact, GroupConfigured, PartitionsObserved, ProbingTick, TopologyDeclared
+from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact, partition_of
+from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, reader
+from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.statemachine.machine import GroupMachine
 
 TICK_S = 0.3
 

@@ -13,10 +13,10 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, Self
 
-from assignors import registry
-from events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.log.kafka.connection import Connection
+from equipoise.assignors import registry
+from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.log.kafka.connection import Connection
 from examples.orders.produce import make_topics, produce
 from examples.orders.recount import NOT_COUNTED, Recount, recount
 
@@ -150,6 +150,6 @@ class Orders:
 
 def expired(leader: Any, member_id: str) -> list[str]:
     """Why incarnations of a member were put out, in order."""
-    from events.decisions import MemberExpired
+    from equipoise.events.decisions import MemberExpired
 
     return [each.cause for each in leader.decided(MemberExpired) if each.member_id == member_id]

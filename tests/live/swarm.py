@@ -14,14 +14,14 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from events.facts import Fact, GroupConfigured, LagReported, Subtopology, TopologyDeclared
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.connection import Connection
-from events.log.kafka.envelope import group_key, member_decision, pack_fact, partition_of, published
-from events.log.kafka.opening import read_opening, reader
-from events.log.kafka.topics import Topics
-from events.tasks import TaskId
-from statemachine.member import MemberSession, MemberSettings, Reception
+from equipoise.events.facts import Fact, GroupConfigured, LagReported, Subtopology, TopologyDeclared
+from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import group_key, member_decision, pack_fact, partition_of, published
+from equipoise.events.log.kafka.opening import read_opening, reader
+from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.tasks import TaskId
+from equipoise.statemachine.member import MemberSession, MemberSettings, Reception
 
 _NONCES = itertools.count(1)
 

@@ -11,10 +11,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from aiokafka.admin import NewTopic
 
-from assignors.adapters.aiokafka import LagAwareAssignor, LagFetcher
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client
+from equipoise.assignors.adapters.aiokafka import LagAwareAssignor, LagFetcher
+from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import admin_client
 
 SOON_S = 30.0
 

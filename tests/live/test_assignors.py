@@ -9,11 +9,11 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors import registry
-from events.decisions import AssignmentIssued, MemberExpired, MemberWarned, Move
-from events.facts import GroupConfigured, LagReported, TaskReady
-from events.knobs import Knobs
-from events.tasks import TaskId
+from equipoise.assignors import registry
+from equipoise.events.decisions import AssignmentIssued, MemberExpired, MemberWarned, Move
+from equipoise.events.facts import GroupConfigured, LagReported, TaskReady
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId
 from tests.live.leader import Leader, leading
 from tests.live.test_member import PARTITIONS, Application
 from tests.live.test_readiness import SLOW, STATE_RECORDS

@@ -15,9 +15,9 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
 
-from events.log.kafka.clients import abandon_producer, start_client, stop_client
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client, reader, writer
+from equipoise.events.log.kafka.clients import abandon_producer, start_client, stop_client
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import admin_client, reader, writer
 from tests.live.brokers import Brokers
 from tests.live.conftest import open_connections
 

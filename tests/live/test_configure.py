@@ -14,9 +14,9 @@ from typing import Any
 import attrs
 import pytest
 
+from equipoise.events.knobs import Knobs
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from events.knobs import Knobs
 from tests.live.leader import leading
 from tests.live.swarm import Swarm, topology
 from tests.live.test_member import Application

@@ -12,15 +12,15 @@ from typing import Any
 import pytest
 from aiokafka import TopicPartition
 
+from equipoise.events.decisions import MemberExpired
+from equipoise.events.facts import MemberJoined
+from equipoise.events.log import open_log
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import reader
+from equipoise.events.tasks import TaskId
 from equipoise.member import TaskContext
 from equipoise.member.origin import Origin
-from events.decisions import MemberExpired
-from events.facts import MemberJoined
-from events.log import open_log
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import reader
-from events.tasks import TaskId
-from replay.timeline import build_timeline
+from equipoise.replay.timelines import build_timeline
 from tests.live.brokers import Brokers
 from tests.live.leader import Leader, leading
 from tests.live.test_member import PARTITIONS, SHORT, Application

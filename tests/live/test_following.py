@@ -10,12 +10,12 @@ import sys
 import time
 from pathlib import Path
 
+from equipoise.events.facts import MemberJoined
+from equipoise.events.log import open_log
+from equipoise.events.records import Record
+from equipoise.replay.replayer import Verdict, verify
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from events.facts import MemberJoined
-from events.log import open_log
-from events.records import Record
-from replay.verify import Verdict, verify
 from tests.groups import configured
 from tests.live.swarm import Swarm, topology
 

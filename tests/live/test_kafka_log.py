@@ -12,14 +12,14 @@ import pytest
 from click.testing import CliRunner, Result
 
 from equipoise.cli import main
+from equipoise.events.errors import InputError
+from equipoise.events.facts import LogOpened, MemberLeft, Undecodable
+from equipoise.events.log import open_log
+from equipoise.events.log.kafka.envelope import pack_fact, pack_payload, partition_of
+from equipoise.events.log.kafka.opening import writer
+from equipoise.events.records import Record
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from events.errors import InputError
-from events.facts import LogOpened, MemberLeft, Undecodable
-from events.log import open_log
-from events.log.kafka.envelope import pack_fact, pack_payload, partition_of
-from events.log.kafka.opening import writer
-from events.records import Record
 from tests.groups import configured
 from tests.live.swarm import Swarm, everything, topology
 from tests.unit.equipoise.test_json_docs import NOT_MET, SECTIONS, Reader, shapes_of
@@ -110,7 +110,7 @@ async def test_every_reader_says_of_a_log_in_kafka_what_it_says_of_its_archive(b
 
 
 async def test_an_archive_goes_on_where_it_was_cut_off(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    from events.log.kafka import archive as archiving
+    from equipoise.events.log.kafka import archive as archiving
 
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0)
     async with Worker(settings), Swarm(settings, settings.topics) as swarm:

@@ -10,17 +10,17 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
-from assignors import registry
+from equipoise.assignors import registry
+from equipoise.events.facts import GroupConfigured, PartitionsObserved, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.log import open_log
+from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.records import Record
 from equipoise.member import Member, TaskContext
+from equipoise.replay.replayer import Verdict, verify
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from events.facts import GroupConfigured, PartitionsObserved, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.log import open_log
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.connection import Connection
-from events.records import Record
-from replay.verify import Verdict, verify
 from tests.live.test_restorer import make_topic, producing, until
 from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 

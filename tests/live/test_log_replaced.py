@@ -13,6 +13,12 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import RecordsToDelete
 
+from equipoise.events.facts import MemberLeft
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import stored_decision
+from equipoise.events.log.kafka.identity import log_topic_ids, topic_ids
+from equipoise.events.log.kafka.opening import admin_client, ensure_topics, open_partitions, reader, writer
+from equipoise.events.log.kafka.topics import MUST_BE, Topics
 from equipoise.member import Member
 from equipoise.worker.app import Worker
 from equipoise.worker.checkpoints import Index, index_records
@@ -20,12 +26,6 @@ from equipoise.worker.host import PartitionHost
 from equipoise.worker.metrics import Counts
 from equipoise.worker.reading import FactReader
 from equipoise.worker.settings import WorkerSettings
-from events.facts import MemberLeft
-from events.log.kafka.connection import Connection
-from events.log.kafka.envelope import stored_decision
-from events.log.kafka.identity import log_topic_ids, topic_ids
-from events.log.kafka.opening import admin_client, ensure_topics, open_partitions, reader, writer
-from events.log.kafka.topics import MUST_BE, Topics
 from tests.live.leader import leading
 from tests.live.swarm import Swarm, everything, topology
 from tests.live.test_member import PARTITIONS, SHORT, Application

@@ -13,15 +13,15 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors import registry
+from equipoise.assignors import registry
+from equipoise.events.decisions import EventRejected, MemberExpired
+from equipoise.events.errors import InputError
+from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import reader
 from equipoise.member import Member, SupersededError, TaskContext, host
 from equipoise.member.origin import read_origin
-from events.decisions import EventRejected, MemberExpired
-from events.errors import InputError
-from events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import reader
 from tests.live.leader import leading
 from tests.live.test_restorer import make_topic, producing, until
 
@@ -166,7 +166,7 @@ async def test_who_cannot_read_its_decisions_loses_its_lease_and_joins_anew(boot
 
 async def _committed(application: Application) -> dict[int, int]:
     """What a lag tool sees under the application's group id."""
-    from events.log.kafka.opening import admin_client
+    from equipoise.events.log.kafka.opening import admin_client
 
     async with admin_client(Connection(bootstrap=application.bootstrap)) as admin:
         offsets = await admin.list_consumer_group_offsets(application.prefix)

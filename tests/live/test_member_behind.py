@@ -7,7 +7,7 @@ from typing import Any
 
 import attrs
 
-from assignors import registry
+from equipoise.assignors import registry
 from equipoise.member import TaskContext
 from tests.live.leader import leading
 from tests.live.test_member import Application

@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.options import MemberOptions
-from events.log.kafka.connection import Connection
-from events.tasks import TaskId
 from tests.live.test_restorer import make_topic, producing
 
 TASK = TaskId(0, 1)

@@ -8,9 +8,9 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors import registry
+from equipoise.assignors import registry
+from equipoise.events.decisions import MemberExpired
 from equipoise.member import TaskContext
-from events.decisions import MemberExpired
 from tests.live.leader import leading
 from tests.live.test_member import PARTITIONS, Application
 from tests.live.test_restorer import until

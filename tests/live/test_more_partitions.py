@@ -8,11 +8,11 @@ from pathlib import Path
 import attrs
 from aiokafka.admin import NewPartitions
 
-from events.decisions import MemberExpired
-from events.facts import TopologyDeclared
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client
-from events.tasks import TaskId
+from equipoise.events.decisions import MemberExpired
+from equipoise.events.facts import TopologyDeclared
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import admin_client
+from equipoise.events.tasks import TaskId
 from tests.live.leader import leading
 from tests.live.test_member import BOTH, PARTITIONS, Application
 from tests.live.test_restorer import producing, until

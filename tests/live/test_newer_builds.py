@@ -10,15 +10,15 @@ from typing import Any
 import msgpack
 import pytest
 
+from equipoise.events import codec
+from equipoise.events.decisions import MemberAssigned
+from equipoise.events.facts import MemberJoined, MemberLeft
+from equipoise.events.log.kafka.envelope import group_key
+from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, writer
+from equipoise.events.records import DecisionRecord
 from equipoise.member import host
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from events import codec
-from events.decisions import MemberAssigned
-from events.facts import MemberJoined, MemberLeft
-from events.log.kafka.envelope import group_key
-from events.log.kafka.opening import ensure_topics, open_partitions, writer
-from events.records import DecisionRecord
 from tests.live.leader import Leader, leading
 from tests.live.swarm import Swarm, topology
 from tests.live.test_member import PARTITIONS, Application

@@ -6,12 +6,21 @@ import asyncio
 
 import pytest
 
-from events.errors import InputError
-from events.facts import LogOpened
-from events.log.kafka.connection import Connection
-from events.log.kafka.envelope import pack_fact
-from events.log.kafka.opening import NotThereError, admin_client, ensure_topics, first_record, open_partitions, partition_count, read_opening, writer
-from events.log.kafka.topics import Topics
+from equipoise.events.errors import InputError
+from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import pack_fact
+from equipoise.events.log.kafka.opening import (
+    NotThereError,
+    admin_client,
+    ensure_topics,
+    first_record,
+    open_partitions,
+    partition_count,
+    read_opening,
+    writer,
+)
+from equipoise.events.log.kafka.topics import Topics
 
 
 async def test_a_log_is_opened_once_by_several_workers(bootstrap: str, prefix: str) -> None:

@@ -81,6 +81,6 @@ async def test_members_that_lead_need_no_other_service(bootstrap: str, prefix: s
 
 
 def _assigned() -> type:
-    from events.decisions import MemberAssigned
+    from equipoise.events.decisions import MemberAssigned
 
     return MemberAssigned

@@ -11,9 +11,9 @@ from pathlib import Path
 
 import pytest
 
-from events.facts import LeaveRequested, MemberJoined, MemberLeft
-from events.log import open_log
-from events.records import Record
+from equipoise.events.facts import LeaveRequested, MemberJoined, MemberLeft
+from equipoise.events.log import open_log
+from equipoise.events.records import Record
 from tests.live.brokers import free_ports
 
 pytestmark = pytest.mark.slow

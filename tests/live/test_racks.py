@@ -16,16 +16,16 @@ from typing import Any
 
 import pytest
 
-from assignors import registry
-from assignors.adapters.aiokafka import LagAwareAssignor
+from equipoise.assignors import registry
+from equipoise.assignors.adapters.aiokafka import LagAwareAssignor
+from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import admin_client
 from equipoise.member import Member, TaskContext
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client
 from tests.live import brokers as kafka
 from tests.live.brokers import Brokers
 from tests.live.test_restorer import producing, until

@@ -15,11 +15,11 @@ from typing import Any
 import attrs
 import pytest
 
+from equipoise.events.decisions import AssignmentIssued
+from equipoise.events.errors import InputError
+from equipoise.events.facts import GroupConfigured, LagReported, MemberJoined
+from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.member import Member, PrepareContext, TaskContext
-from events.decisions import AssignmentIssued
-from events.errors import InputError
-from events.facts import GroupConfigured, LagReported, MemberJoined
-from events.tasks import LagSentinel, TaskId
 from tests.live.leader import Leader, leading
 from tests.live.test_member import PARTITIONS, Application
 from tests.live.test_restorer import fill, producing, until

@@ -15,19 +15,19 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors import registry
+from equipoise.assignors import registry
+from equipoise.events.decisions import BalanceEvaluated
+from equipoise.events.errors import FieldError
+from equipoise.events.facts import GroupConfigured
+from equipoise.events.log import open_log
+from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_decision, stored_decision
+from equipoise.events.log.kafka.opening import ensure_topics, writer
+from equipoise.events.records import DecisionRecord
+from equipoise.replay.replayer import Verdict, verify
+from equipoise.statemachine.rejections import refused_fact
 from equipoise.worker.app import Worker
 from equipoise.worker.follower import Follower
 from equipoise.worker.settings import WorkerSettings
-from events.decisions import BalanceEvaluated
-from events.errors import FieldError
-from events.facts import GroupConfigured
-from events.log import open_log
-from events.log.kafka.envelope import decision_record, group_key, pack_decision, stored_decision
-from events.log.kafka.opening import ensure_topics, writer
-from events.records import DecisionRecord
-from replay.verify import Verdict, verify
-from statemachine.rejections import refused_fact
 from tests.live.swarm import Swarm, everything, topology
 from tests.live.test_member import PARTITIONS, Application
 from tests.live.test_worker import CONFIG, MOST_S, Process, settings, until, verified, workers
@@ -38,7 +38,7 @@ TYPO = attrs.evolve(CONFIG, assignor="high_availabilty")
 THEIRS = attrs.evolve(CONFIG, assignor="theirs")
 MODULE = """
 import attrs
-from assignors.high_availability import HighAvailability
+from equipoise.assignors.high_availability import HighAvailability
 
 class Theirs(HighAvailability):
     name = "theirs"

@@ -11,15 +11,15 @@ from typing import Any
 
 import pytest
 
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import admin_client, writer
+from equipoise.events.tasks import TaskId
 from equipoise.member.directory import StateDirectory
 from equipoise.member.fencing import FENCE_KEY, FencedStore, Ownership
 from equipoise.member.origin import Origin
 from equipoise.member.restorer import Restorer
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 from equipoise.member.throttle import Throttle
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client, writer
-from events.tasks import TaskId
 
 TASKS = (TaskId(0, 0), TaskId(0, 1))
 PATIENCE_S = 60.0

@@ -11,12 +11,12 @@ from typing import Any
 
 import pytest
 
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member import ends
 from equipoise.member.directory import StateDirectory
 from equipoise.member.restorer import Restorer
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 from equipoise.member.throttle import LEAST_RECORDS, Throttle
-from events.tasks import Lag, LagSentinel, TaskId
 from tests.live.test_restorer import TASKS, fill, items, make_topic, producing, records_behind, restored, restoring, until
 
 TASK, OTHER = TASKS

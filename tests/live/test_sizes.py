@@ -14,20 +14,20 @@ import msgpack
 import pytest
 from aiokafka import AIOKafkaProducer
 
+from equipoise.events.codec import MOST_EVENT_BYTES, fits
+from equipoise.events.decisions import AssignmentIssued, MemberAssigned
+from equipoise.events.facts import Fact, MemberLeft, ProbingTick
+from equipoise.events.log import open_log
+from equipoise.events.log.kafka.archive import archive
+from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.envelope import MOST_REJECTED_BYTES, group_key, pack_fact, pack_payload
+from equipoise.events.log.kafka.log import KafkaLog
+from equipoise.events.log.kafka.opening import writer
+from equipoise.events.parts import whole
+from equipoise.events.records import DecisionRecord
+from equipoise.replay.replayer import Verdict, verify
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from events.codec import MOST_EVENT_BYTES, fits
-from events.decisions import AssignmentIssued, MemberAssigned
-from events.facts import Fact, MemberLeft, ProbingTick
-from events.log import open_log
-from events.log.kafka.archive import archive
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.envelope import MOST_REJECTED_BYTES, group_key, pack_fact, pack_payload
-from events.log.kafka.log import KafkaLog
-from events.log.kafka.opening import writer
-from events.parts import whole
-from events.records import DecisionRecord
-from replay.verify import Verdict, verify
 from tests.groups import configured, joined
 from tests.groups import topology as stateless_topology
 from tests.live.swarm import Swarm, everything, topology

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client, reader, writer
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import admin_client, reader, writer
 from tests.live.streams import StreamsApplication, changelog_of
 
 PARTITIONS = 2

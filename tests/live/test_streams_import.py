@@ -15,15 +15,15 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import NewTopic
 
-from events.errors import InputError
-from events.facts import AssignmentObserved, LagReported, MemberJoined, PartitionsObserved, TopologyDeclared
-from events.log import open_log
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client, reader
-from events.records import Record
-from replay.kafka_streams.broker import StreamsGroup, offsets_partition
-from replay.verify import Verdict, verify
+from equipoise.events.errors import InputError
+from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, PartitionsObserved, TopologyDeclared
+from equipoise.events.log import open_log
+from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import admin_client, reader
+from equipoise.events.records import Record
+from equipoise.replay.importers.kafka_streams.broker import StreamsGroup, offsets_partition
+from equipoise.replay.replayer import Verdict, verify
 from tests.live.streams import StreamsApplication, changelog_of
 from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 

@@ -10,11 +10,11 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.opening import admin_client, ensure_topics, open_partitions, partition_count, read_opening
+from equipoise.events.log.kafka.topics import Topics
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from events.log.kafka.connection import Connection
-from events.log.kafka.opening import admin_client, ensure_topics, open_partitions, partition_count, read_opening
-from events.log.kafka.topics import Topics
 from tests.live.brokers import Brokers
 from tests.live.leader import leading
 from tests.live.test_member import PARTITIONS, Application

@@ -18,22 +18,22 @@ from typing import Any
 import aiohttp
 import pytest
 
+from equipoise.events.decisions import AssignmentIssued, EventRejected, MemberExpired
+from equipoise.events.errors import InputError
+from equipoise.events.facts import Fact, MemberLeft
+from equipoise.events.log import open_log
+from equipoise.events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_fact, pack_payload, stored_decision
+from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, writer
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.replay.group_view import show as show_log
+from equipoise.replay.replayer import Verdict, verify
+from equipoise.statemachine.partition import StoredCheckpoint
 from equipoise.worker.app import Worker
 from equipoise.worker.checkpoints import checkpoint_records
 from equipoise.worker.host import PartitionHost
 from equipoise.worker.metrics import Counts
 from equipoise.worker.reading import FactReader
 from equipoise.worker.settings import WorkerSettings
-from events.decisions import AssignmentIssued, EventRejected, MemberExpired
-from events.errors import InputError
-from events.facts import Fact, MemberLeft
-from events.log import open_log
-from events.log.kafka.envelope import decision_record, group_key, pack_decision, pack_fact, pack_payload, stored_decision
-from events.log.kafka.opening import ensure_topics, open_partitions, writer
-from events.records import DecisionRecord, Record
-from replay.show import show as show_log
-from replay.verify import Verdict, verify
-from statemachine.partition import StoredCheckpoint
 from tests.groups import configured, joined
 from tests.live.swarm import Swarm, everything, topology
 
@@ -302,7 +302,7 @@ async def test_a_port_that_is_taken_and_a_topic_of_others_are_named(settings: Wo
 async def test_end_offsets_of_the_groups_topics_become_facts(settings: WorkerSettings) -> None:
     from aiokafka.admin import NewTopic
 
-    from events.log.kafka.opening import admin_client
+    from equipoise.events.log.kafka.opening import admin_client
 
     async with admin_client(settings) as admin:
         await admin.create_topics([NewTopic(f"{settings.prefix}log", 2, 1)])

@@ -11,12 +11,12 @@ from pathlib import Path
 import attrs
 import pytest
 
+from equipoise.events.errors import InputError
+from equipoise.events.log import open_log
+from equipoise.replay.replayer import Verdict
+from equipoise.replay.timelines import build_timeline
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
-from events.errors import InputError
-from events.log import open_log
-from replay.timeline import build_timeline
-from replay.verify import Verdict
 from tests.live.brokers import Brokers
 from tests.live.swarm import Swarm, topology
 from tests.live.test_worker import CONFIG, MOST_S, until, verified

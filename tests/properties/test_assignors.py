@@ -15,13 +15,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assignors.high_availability import HighAvailability
-from assignors.problem import AssignmentProblem, Member, Plan, Task
+from equipoise.assignors.high_availability import HighAvailability
+from equipoise.assignors.problem import AssignmentProblem, Member, Plan, Task
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import Lag, TaskId
 from equipoise.testing import Group, Subject, problems, stateful, stateless
 from equipoise.testing.contract import change, groups, most_rounds
 from equipoise.testing.problems import ACCEPTABLE
-from events.knobs import Knobs
-from events.tasks import Lag, TaskId
 
 ASSIGNOR = HighAvailability()
 

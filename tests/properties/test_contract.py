@@ -6,9 +6,9 @@ import attrs
 import pytest
 from hypothesis import strategies as st
 
-from assignors import registry
-from assignors.lag_aware import LagAware
-from assignors.problem import AssignmentProblem, Task, TaskLoad
+from equipoise.assignors import registry
+from equipoise.assignors.lag_aware import LagAware
+from equipoise.assignors.problem import AssignmentProblem, Task, TaskLoad
 from equipoise.testing import CONTRACT, Check, Subject
 
 

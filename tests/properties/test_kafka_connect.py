@@ -9,8 +9,8 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assignors.wire import assign_line
 from bench.connect_differential import script
+from equipoise.assignors.wire import assign_line
 from tests.vectors import ConnectScript
 
 MOST_ROUNDS = 40

@@ -13,15 +13,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assignors.lag_aware import LagAware
-from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Task
-from assignors.validation import plan_faults
+from equipoise.assignors.lag_aware import LagAware
+from equipoise.assignors.problem import AssignmentProblem, Member, Movement, MovementState, Task
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.fields import MOST_TASK_NUMBER
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId
 from equipoise.testing import Group
 from equipoise.testing.contract import renamed
 from equipoise.testing.problems import problems
-from events.fields import MOST_TASK_NUMBER
-from events.knobs import Knobs
-from events.tasks import TaskId
 
 ASSIGNOR = LagAware()
 LAGS = st.sampled_from([0, 0, 0, 1, 7, 7, 300, 4_000, 500_000])

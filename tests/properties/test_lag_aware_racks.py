@@ -9,12 +9,12 @@ import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assignors.lag_aware import LagAware
-from assignors.problem import AssignmentProblem, Member, Partition, Plan, Task
-from assignors.racks import Racks
-from assignors.validation import plan_faults
-from events.knobs import Knobs
-from events.tasks import TaskId
+from equipoise.assignors.lag_aware import LagAware
+from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Plan, Task
+from equipoise.assignors.racks import Racks
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId
 
 ASSIGNOR = LagAware()
 RACKS = ("a", "b", "c")

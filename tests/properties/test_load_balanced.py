@@ -13,11 +13,11 @@ import attrs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from assignors.load_balanced import REBALANCING, LoadBalanced
-from assignors.problem import AssignmentProblem, Member, Task, TaskLoad
+from equipoise.assignors.load_balanced import REBALANCING, LoadBalanced
+from equipoise.assignors.problem import AssignmentProblem, Member, Task, TaskLoad
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId
 from equipoise.testing import Group
-from events.knobs import Knobs
-from events.tasks import TaskId
 
 ASSIGNOR = LoadBalanced()
 

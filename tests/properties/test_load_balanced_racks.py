@@ -10,15 +10,15 @@ import attrs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from assignors.levels import Levels
-from assignors.load import weights
-from assignors.load_balanced import REBALANCING, LoadBalanced
-from assignors.near_levels import bring_near
-from assignors.problem import AssignmentProblem, Partition, Plan, Task, TaskLoad, WrappedAssignor
-from assignors.racks import Racks
-from assignors.situation import Situation
+from equipoise.assignors.levels import Levels
+from equipoise.assignors.load import weights
+from equipoise.assignors.load_balanced import REBALANCING, LoadBalanced
+from equipoise.assignors.near_levels import bring_near
+from equipoise.assignors.problem import AssignmentProblem, Partition, Plan, Task, TaskLoad, WrappedAssignor
+from equipoise.assignors.racks import Racks
+from equipoise.assignors.situation import Situation
+from equipoise.events.tasks import TaskId
 from equipoise.testing import Group
-from events.tasks import TaskId
 from tests.properties.test_load_balanced import AMOUNTS, CAPACITIES, ROUNDING, levels, measured
 
 ASSIGNOR = LoadBalanced()

@@ -12,11 +12,11 @@ import hypothesis.strategies as st
 from hypothesis import note, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, precondition, rule
 
-from assignors import registry
-from assignors.cooperative import Delays
-from assignors.problem import Guarantee
-from events.decisions import AssignmentIssued, Checkpointed, EventRejected
-from events.facts import (
+from equipoise.assignors import registry
+from equipoise.assignors.cooperative import Delays
+from equipoise.assignors.problem import Guarantee
+from equipoise.events.decisions import AssignmentIssued, Checkpointed, EventRejected
+from equipoise.events.facts import (
     READINESS,
     AssignmentObserved,
     DealRequested,
@@ -34,10 +34,10 @@ from events.facts import (
     TasksRevoked,
     Undecodable,
 )
-from events.tasks import LagSentinel, TaskId
-from statemachine.invariants import check_refold, settling_ms, unsettled
-from statemachine.machine import GroupMachine
-from statemachine.state import GroupPhase
+from equipoise.events.tasks import LagSentinel, TaskId
+from equipoise.statemachine.invariants import check_refold, settling_ms, unsettled
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.state import GroupPhase
 from tests.groups import HEARTBEAT_MS, Group, Truthful, all_but_time_and_leases, configured, joined, rejections, topology
 from tests.storms import OPTIONS
 

@@ -18,14 +18,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from events.codec import encode, size_bytes
-from events.decisions import MemberAssignedPart
-from events.facts import GroupConfigured, LagReported, MemberJoined
-from events.records import DecisionRecord, Record
-from statemachine.checks import StepChecker
-from statemachine.invariants import check_refold
-from statemachine.machine import GroupMachine
-from statemachine.member import MemberSession
+from equipoise.events.codec import encode, size_bytes
+from equipoise.events.decisions import MemberAssignedPart
+from equipoise.events.facts import GroupConfigured, LagReported, MemberJoined
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.statemachine.checks import StepChecker
+from equipoise.statemachine.invariants import check_refold
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.member import MemberSession
 from tests.storms import RESTORE_EVERY, draw, run_storm
 
 ROOT = Path(__file__).parents[2]

@@ -17,15 +17,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assignors import registry
-from assignors.high_availability import HighAvailability
-from assignors.problem import AssignmentProblem, Member, Partition, Task
-from assignors.transport import stable_hash
-from assignors.validation import plan_faults
+from equipoise.assignors import registry
+from equipoise.assignors.high_availability import HighAvailability
+from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Task
+from equipoise.assignors.transport import stable_hash
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.testing import CONTRACT, Check, Group, Subject, problems, stateful, stateless
 from equipoise.testing.contract import a_group_that_obeys_settles, order_plays_no_part, plans_hold, renamed
-from events.knobs import Knobs
-from events.tasks import LagSentinel, TaskId
 from tests.properties.test_assignors import fair, imbalance, may_go_without_a_move
 
 ASSIGNOR = HighAvailability()

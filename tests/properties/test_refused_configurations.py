@@ -5,11 +5,11 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events.codec import make_record
-from events.facts import Fact, GroupConfigured, LogOpened, MemberLeft, ProbingTick
-from events.records import DecisionRecord, Record
-from replay.verify import Verdict, verify
-from statemachine.partition import PartitionLead, real_machine
+from equipoise.events.codec import make_record
+from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberLeft, ProbingTick
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.replay.replayer import Verdict, verify
+from equipoise.statemachine.partition import PartitionLead, real_machine
 from tests.groups import GROUP, configured, joined, topology
 from tests.unit.statemachine.test_refused_configuration import LACKS, LEARNER, TYPO, code_of, lacking, lead, refusals, stored, tell
 

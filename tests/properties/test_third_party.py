@@ -14,11 +14,11 @@ import attrs
 import pytest
 from hypothesis import Phase, settings
 
-from assignors import registry
-from assignors.high_availability import HighAvailability
-from assignors.problem import AssignmentProblem, Plan, WrappedAssignor
+from equipoise.assignors import registry
+from equipoise.assignors.high_availability import HighAvailability
+from equipoise.assignors.problem import AssignmentProblem, Plan, WrappedAssignor
+from equipoise.scenarios import play_text
 from equipoise.testing import CONTRACT, Check, Subject, contract
-from replay.scenarios import play_text
 
 PAGE = Path(__file__).parents[2] / "docs" / "assignors.md"
 

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from replay.scenarios import ScenarioError, play_file, play_text
-from replay.scenarios.__main__ import with_reference
-from replay.scenarios.registry import DIRECTIVES
-from statemachine import leader
-from statemachine.context import Context
-from statemachine.rejections import REJECTIONS
+from equipoise.scenarios import ScenarioError, play_file, play_text
+from equipoise.scenarios.__main__ import with_reference
+from equipoise.scenarios.registry import DIRECTIVES
+from equipoise.statemachine import leader
+from equipoise.statemachine.context import Context
+from equipoise.statemachine.rejections import REJECTIONS
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[1]
@@ -110,7 +110,7 @@ def test_a_broken_invariant_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_the_reference_lists_every_directive() -> None:
     page = (ROOT / "docs" / "scenarios.md").read_text(encoding="utf-8")
-    assert with_reference(page) == page, "`python -m replay.scenarios docs/scenarios.md` writes it"
+    assert with_reference(page) == page, "`python -m equipoise.scenarios docs/scenarios.md` writes it"
     assert len(DIRECTIVES) > 30
     assert EXAMPLE in page
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import attrs
 
-from statemachine.machine import GroupMachine
-from statemachine.member import MemberSession
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.member import MemberSession
 from tests.search import rules
 from tests.search.search import Found, Search
 from tests.search.world import Room

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from events.records import DecisionRecord, Record
-from statemachine.machine import GroupMachine
-from statemachine.member import MemberSession
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.member import MemberSession
 
 
 class DatedFromArrival(MemberSession):

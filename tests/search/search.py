@@ -10,7 +10,7 @@ from collections.abc import Iterator
 
 import attrs
 
-from events.tasks import TaskId
+from equipoise.events.tasks import TaskId
 from tests.search.world import CRASHED, TASKS, Batch, Fetch, Process, Room, World
 
 FAULTS: dict[str, str] = {

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from assignors.problem import AssignmentProblem, Guarantee, Member, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason, Task
-from events.tasks import TaskId
+from equipoise.assignors.problem import AssignmentProblem, Guarantee, Member, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason, Task
+from equipoise.events.tasks import TaskId
 
 
 class GoWhereTold:

@@ -19,15 +19,15 @@ import json
 from collections.abc import Callable
 from typing import Any, Generic, NamedTuple, TypeVar
 
-from events import codec
-from events.decisions import Decision, EventRejected, MemberAssigned, MemberExpired
-from events.facts import Fact, GroupConfigured, ProbingTick, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.records import DecisionRecord, Record
-from events.tasks import TaskId
-from statemachine.checks import check_timers
-from statemachine.machine import GroupMachine
-from statemachine.member import FATAL_REJECTIONS, MemberSession, MemberSettings
+from equipoise.events import codec
+from equipoise.events.decisions import Decision, EventRejected, MemberAssigned, MemberExpired
+from equipoise.events.facts import Fact, GroupConfigured, ProbingTick, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.tasks import TaskId
+from equipoise.statemachine.checks import check_timers
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.member import FATAL_REJECTIONS, MemberSession, MemberSettings
 from tests.search.told import GoWhereTold, load
 
 NOW = 1_000

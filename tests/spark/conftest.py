@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from replay.fleet import Fleet, make_fleet
-from replay.spark.session import NO_JAVA, session
+from equipoise.replay.simulation.fleet import Fleet, make_fleet
+from equipoise.replay.spark.session import NO_JAVA, session
 from tests.live.brokers import Brokers, jars
 
 GROUPS = 4

@@ -18,10 +18,10 @@ from typing import Any
 import attrs
 from pyspark.find_spark_home import _find_spark_home
 
-from events.records import Entry
-from replay.spark.groups import Unit, over_groups, units_of
-from replay.spark.session import session
-from replay.spark.verify import schema, verify_group
+from equipoise.events.records import Entry
+from equipoise.replay.spark.groups import Unit, over_groups, units_of
+from equipoise.replay.spark.session import session
+from equipoise.replay.spark.verify import schema, verify_group
 
 MASTER = "local-cluster[2,1,1024]"
 MORTAL = 2

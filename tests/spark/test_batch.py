@@ -17,24 +17,24 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
-from events import codec
-from events.decisions import MemberAssigned
-from events.errors import InputError
-from events.facts import ProbingTick
-from events.log import open_log
-from events.log.parquet.files import all_parts
-from events.log.parquet.store import ArchivePartition
-from events.log.parquet.writing import Writer
-from events.log.rows import DecisionRow, FactRow, Row
-from replay.spark.groups import Unit, Work, dealt, over_groups, units_of
-from replay.spark.timeline import GROUPS, TABLES, plain_tables, spark_timeline, timeline_group, write_tables
-from replay.spark.timeline import schema as timeline_schema
-from replay.spark.verify import row_of, spark_verify, verify_group
-from replay.spark.verify import schema as verify_schema
-from replay.spark.what_if import plain_rows, spark_what_if
-from replay.timeline import build_timeline, timeline_document
-from replay.verify import verify
-from replay.what_if import Configuration, what_if
+from equipoise.events import codec
+from equipoise.events.decisions import MemberAssigned
+from equipoise.events.errors import InputError
+from equipoise.events.facts import ProbingTick
+from equipoise.events.log import open_log
+from equipoise.events.log.parquet.files import all_parts
+from equipoise.events.log.parquet.store import ArchivePartition
+from equipoise.events.log.parquet.writing import Writer
+from equipoise.events.log.rows import DecisionRow, FactRow, Row
+from equipoise.replay.replayer import verify
+from equipoise.replay.spark.groups import Unit, Work, dealt, over_groups, units_of
+from equipoise.replay.spark.timeline import GROUPS, TABLES, plain_tables, spark_timeline, timeline_group, write_tables
+from equipoise.replay.spark.timeline import schema as timeline_schema
+from equipoise.replay.spark.verify import row_of, spark_verify, verify_group
+from equipoise.replay.spark.verify import schema as verify_schema
+from equipoise.replay.spark.what_if import plain_rows, spark_what_if
+from equipoise.replay.timelines import build_timeline, timeline_document
+from equipoise.replay.whatif.evaluate import Configuration, what_if
 from tests.spark.executors import Mortal
 from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 from tests.unit.replay.lived import lived, write
@@ -304,7 +304,7 @@ def test_workers_killed_in_the_middle_of_a_group_change_nothing(
     spark: Any, fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Work, schema: Callable[[], Any]
 ) -> None:
     """Two groups a task: what a task has said of its first group before it dies in its second is not said twice."""
-    monkeypatch.setattr("replay.spark.groups.TASKS_A_CORE", 1)
+    monkeypatch.setattr("equipoise.replay.spark.groups.TASKS_A_CORE", 1)
     archive = tmp_path / "archive"
     shutil.copytree(fleet, archive)
     units = units_of([str(archive)])

@@ -16,9 +16,9 @@ from typing import Any
 
 import pytest
 
-from events.log import open_log
-from replay.spark.groups import units_of
-from replay.spark.verify import verify_group
+from equipoise.events.log import open_log
+from equipoise.replay.spark.groups import units_of
+from equipoise.replay.spark.verify import verify_group
 from tests.spark.conftest import settings
 from tests.spark.leading import GROUPS, PARTITIONS, Leader, alerts_in, facts_of
 from tests.spark.test_stream import run

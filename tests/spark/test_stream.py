@@ -14,9 +14,9 @@ from click.testing import CliRunner
 
 from equipoise.cli import main
 from equipoise.cli.spark.stream import _metrics
-from events.log import open_log
-from events.log.kafka.envelope import partition_of
-from replay.verify import verify
+from equipoise.events.log import open_log
+from equipoise.events.log.kafka.envelope import partition_of
+from equipoise.replay.replayer import verify
 from tests.live.brokers import free_ports
 from tests.spark.leading import GROUPS, PARTITIONS, Leader, alerts_in, facts_of
 from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
@@ -102,7 +102,7 @@ def test_counts_are_served_to_prometheus() -> None:
 )
 def test_what_spark_needs_is_said_with_what_installs_it(hidden: str, says: str) -> None:
     code = (
-        f"import os, sys\nfrom events.errors import InputError\nfrom replay.spark.session import session\n{hidden}\n"
+        f"import os, sys\nfrom equipoise.events.errors import InputError\nfrom equipoise.replay.spark.session import session\n{hidden}\n"
         "try:\n    session()\nexcept InputError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -10,11 +10,11 @@ import attrs
 import pytest
 
 import equipoise
-from events.codec import MOST_EVENT_BYTES, encode
-from events.decisions import Decision, MemberAssigned
-from events.errors import TooLargeError
-from events.facts import MOST_TASKS, Fact, LagReported
-from events.tasks import TaskId
+from equipoise.events.codec import MOST_EVENT_BYTES, encode
+from equipoise.events.decisions import Decision, MemberAssigned
+from equipoise.events.errors import TooLargeError
+from equipoise.events.facts import MOST_TASKS, Fact, LagReported
+from equipoise.events.tasks import TaskId
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from assignors import registry
+from equipoise.assignors import registry
 from equipoise.cli import main
 from tests.made import hold
 

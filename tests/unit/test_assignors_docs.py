@@ -10,8 +10,8 @@ from typing import Any
 
 import pytest
 
-from assignors.adapters.aiokafka import LagAwareAssignor
-from assignors.wire import assign_line
+from equipoise.assignors.adapters.aiokafka import LagAwareAssignor
+from equipoise.assignors.wire import assign_line
 from tests import vectors
 
 PAGE = (Path(__file__).parents[2] / "docs" / "assignors.md").read_text(encoding="utf-8")

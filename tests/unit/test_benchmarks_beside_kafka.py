@@ -5,10 +5,10 @@ from __future__ import annotations
 import json
 import re
 
-from assignors.wire import problem_of
 from bench import convergence_bench, java_bench
 from bench.convergence_bench import Case as Change
 from bench.java_bench import Case
+from equipoise.assignors.wire import problem_of
 
 
 def test_convergence_has_the_fewest_moves_beside_kafkas() -> None:

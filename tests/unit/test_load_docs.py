@@ -8,13 +8,13 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from assignors.load import DEFAULT_WEIGHTS, weights
+from equipoise.assignors.load import DEFAULT_WEIGHTS, weights
 from equipoise.cli import main
-from events.log import open_log
-from replay.exogenous import read_exogenous
-from replay.refold import Refold
-from replay.wording import share_text
-from statemachine.leader import build_problem
+from equipoise.events.log import open_log
+from equipoise.replay.recorded_inputs import read_exogenous
+from equipoise.replay.refold import Refold
+from equipoise.replay.wording import share_text
+from equipoise.statemachine.leader import build_problem
 
 PAGE = Path(__file__).parents[2] / "docs" / "assignors.md"
 HEAD = "| action | `high_availability` | `load_balanced` |\n|---|--:|--:|\n"

@@ -7,12 +7,12 @@ from pathlib import Path
 
 import msgpack
 
-from events.codec import kind_of
-from events.facts import Fact, GroupConfigured, LogOpened, TasksRevoked
-from events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact
-from events.tasks import TaskId
-from statemachine.member import MemberSession, MemberSettings, Reception
-from statemachine.partition import PartitionLead
+from equipoise.events.codec import kind_of
+from equipoise.events.facts import Fact, GroupConfigured, LogOpened, TasksRevoked
+from equipoise.events.log.kafka.envelope import fact_record, fact_row, group_key, pack_decision, pack_fact
+from equipoise.events.tasks import TaskId
+from equipoise.statemachine.member import MemberSession, MemberSettings, Reception
+from equipoise.statemachine.partition import PartitionLead
 from tests.groups import configured, joined, topology
 from tests.made import hold
 

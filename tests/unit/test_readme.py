@@ -18,8 +18,8 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import COMMANDS, main
-from replay.totals import in_all
-from replay.wording import span_text
+from equipoise.replay.totals import in_all
+from equipoise.replay.wording import span_text
 from tests.made import BLOCK, hold
 
 ROOT = Path(__file__).parents[2]

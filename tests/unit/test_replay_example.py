@@ -6,10 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from events.log import open_log
+from equipoise.events.log import open_log
+from equipoise.replay.replayer import Verdict
+from equipoise.replay.simulation.fleet import Fleet, make_fleet
 from examples.replay.__main__ import GROUP, main
-from replay.fleet import Fleet, make_fleet
-from replay.verify import Verdict
 from tests.made import hold
 
 ROOT = Path(__file__).parents[2]

@@ -11,7 +11,7 @@ import attrs
 from click.testing import CliRunner
 
 from equipoise.cli import main
-from events.knobs import Knobs
+from equipoise.events.knobs import Knobs
 from tests.made import hold
 
 PAGE = Path(__file__).parents[2] / "docs" / "tuning.md"

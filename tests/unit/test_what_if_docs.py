@@ -17,12 +17,12 @@ from click.testing import CliRunner
 import equipoise
 from equipoise import replay
 from equipoise.cli import main
-from replay.kafka_streams import import_history
-from replay.kafka_streams.check import Gathered
-from replay.recording import Recording, read_recording
-from replay.sweep import configurations_of
-from replay.what_if import Deviation, what_if_recorded
-from replay.wording import counted
+from equipoise.replay.importers.kafka_streams import import_history
+from equipoise.replay.importers.kafka_streams.check import Gathered
+from equipoise.replay.whatif.evaluate import Deviation, what_if_recorded
+from equipoise.replay.whatif.recording import Recording, read_recording
+from equipoise.replay.whatif.sweep import configurations_of
+from equipoise.replay.wording import counted
 from tests.made import hold
 from tests.unit.replay.test_fit import LOGGED
 from tests.unit.test_docs import ROOT

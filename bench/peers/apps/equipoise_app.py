@@ -8,12 +8,12 @@ import signal
 import sys
 from typing import Any
 
-from assignors import registry
 from bench.peers.apps.given import Given, answer_to, counted, given
 from equipoise import Member, TaskContext
-from events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.log.kafka.connection import Connection
+from equipoise.assignors import registry
+from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.log.kafka.connection import Connection
 
 _LOG = logging.getLogger(__name__)
 PROBING_INTERVAL_MS = 60_000

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any, TypeVar
 
 import click
 
-from events.errors import InputError
+from equipoise.events.errors import InputError
 
 if TYPE_CHECKING:
-    from replay.spark.groups import Unit
+    from equipoise.replay.spark.groups import Unit
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,7 +31,7 @@ def spark_options(run: F) -> F:
 @contextlib.contextmanager
 def spark_session(master: str | None, settings: Sequence[str]) -> Iterator[Any]:
     """The user's session, or one that ends with the block."""
-    from replay.spark.session import session
+    from equipoise.replay.spark.session import session
 
     given: dict[str, str] = {}
     for setting in settings:
@@ -49,6 +49,6 @@ def spark_session(master: str | None, settings: Sequence[str]) -> Iterator[Any]:
 
 def units(locations: Sequence[str]) -> list[Unit]:
     """Every group of the archives. Raises InputError."""
-    from replay.spark.groups import units_of
+    from equipoise.replay.spark.groups import units_of
 
     return units_of(locations)

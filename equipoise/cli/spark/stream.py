@@ -14,8 +14,8 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
 from equipoise.cli.spark.shared import spark_options, spark_session
-from events.errors import InputError
-from replay.wording import counted
+from equipoise.events.errors import InputError
+from equipoise.replay.wording import counted
 
 _LOOK_S = 1
 
@@ -70,7 +70,7 @@ def stream(screen: Screen, streaming: _Streaming, alerts: Path) -> int:
       equipoise spark stream kafka://127.0.0.1:9092 --alerts alerts/ --checkpoint state/ --once \\
         --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
     """
-    from replay.spark.stream import spark_stream
+    from equipoise.replay.spark.stream import spark_stream
 
     with spark_session(streaming.master, streaming.settings) as spark:
         query = spark_stream(_records(spark, streaming), alerts, streaming.checkpoint, trigger=streaming.trigger)
@@ -92,8 +92,8 @@ def archive(screen: Screen, streaming: _Streaming, archive_folder: Path) -> None
       spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 $(equipoise spark script) \\
         archive kafka://127.0.0.1:9092 --to archive/ --checkpoint state/
     """
-    from events.log.parquet.log import ArchiveLog
-    from replay.spark.archive import spark_archive
+    from equipoise.events.log.parquet.log import ArchiveLog
+    from equipoise.replay.spark.archive import spark_archive
 
     with spark_session(streaming.master, streaming.settings) as spark:
         query = spark_archive(_records(spark, streaming), archive_folder, streaming.checkpoint, trigger=streaming.trigger)
@@ -107,8 +107,8 @@ def archive(screen: Screen, streaming: _Streaming, archive_folder: Path) -> None
 
 
 def _records(spark: Any, streaming: _Streaming) -> Any:
-    from events.log.kafka.log import SCHEME, Place
-    from replay.spark.kafka import records
+    from equipoise.events.log.kafka.log import SCHEME, Place
+    from equipoise.replay.spark.kafka import records
 
     location = streaming.location
     if not location.startswith(SCHEME):
@@ -121,7 +121,7 @@ def _records(spark: Any, streaming: _Streaming) -> Any:
 
 def _follow(screen: Screen, query: Any, metrics_port: int | None) -> dict[str, int]:
     """Until the query ends or is interrupted: counts what it did, and serves the counts."""
-    from replay.spark.stream import METRIC
+    from equipoise.replay.spark.stream import METRIC
 
     totals = {"records": 0, "facts": 0, "decisions": 0, "alerts": 0}
     seen = -1

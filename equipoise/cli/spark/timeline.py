@@ -10,7 +10,7 @@ from equipoise.cli.command import command
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
 from equipoise.output import check_tables, new_tables
-from replay.wording import counted
+from equipoise.replay.wording import counted
 
 _MOST_ROWS = 40
 
@@ -29,7 +29,7 @@ def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, set
       equipoise spark timeline archive/ --to history/
       duckdb -c "select * from 'history/unavailability/*.parquet' order by to_ms - from_ms desc limit 10"
     """
-    from replay.spark.timeline import TABLES, spark_timeline, write_tables
+    from equipoise.replay.spark.timeline import TABLES, spark_timeline, write_tables
 
     names = frozenset({"groups", *TABLES})
     check_tables("--to", folder, names)

@@ -11,7 +11,7 @@ from equipoise.cli.command import command
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
 from equipoise.output import check_tables, new_tables
-from replay.wording import counted
+from equipoise.replay.wording import counted
 
 _MOST_ROWS = 40
 
@@ -30,8 +30,8 @@ def verify(screen: Screen, locations: tuple[str, ...], master: str | None, setti
       equipoise spark verify archive/
       equipoise spark verify archive/ --to verified/ --json | jq '.groups[] | select(.verdict != "identical")'
     """
-    from replay.spark.verify import spark_verify
-    from replay.verify import Verdict
+    from equipoise.replay.replayer import Verdict
+    from equipoise.replay.spark.verify import spark_verify
 
     if folder is not None:
         check_tables("--to", folder)

@@ -11,9 +11,9 @@ from equipoise.cli.command import command
 from equipoise.cli.screen import Part, Screen, Table
 from equipoise.cli.spark.shared import archives, spark_session, units
 from equipoise.cli.what_if import MEASURES, swept
+from equipoise.events.errors import InputError
 from equipoise.output import check_tables, new_tables
-from events.errors import InputError
-from replay.wording import counted
+from equipoise.replay.wording import counted
 
 _MOST_ROWS = 40
 
@@ -44,8 +44,8 @@ def what_if(
       equipoise spark what-if archive/ --sweep max_warmups=1,2,4 --sweep num_standbys=0,1 --to costs/
       equipoise spark what-if archive/ --config calm.toml --json | jq -r '.groups[] | .group + ": " + .advice'
     """
-    from replay.spark.what_if import by_configuration, what_if_rows
-    from replay.sweep import read_configurations
+    from equipoise.replay.spark.what_if import by_configuration, what_if_rows
+    from equipoise.replay.whatif.sweep import read_configurations
 
     configurations = [each for path in files for each in read_configurations(path)] + swept(dimensions)
     if not configurations:

@@ -10,13 +10,13 @@ from collections.abc import Callable, Iterator
 
 import attrs
 
-from events.errors import InputError, LogError
-from events.facts import LogOpened
-from events.log import Log
-from events.log.kafka.envelope import StoredDecision
-from events.log.kafka.log import KafkaLog
-from events.log.rows import FactRow, Row, note_unread
-from events.records import UnreadRecord
+from equipoise.events.errors import InputError, LogError
+from equipoise.events.facts import LogOpened
+from equipoise.events.log import Log
+from equipoise.events.log.kafka.envelope import StoredDecision
+from equipoise.events.log.kafka.log import KafkaLog
+from equipoise.events.log.rows import FactRow, Row, note_unread
+from equipoise.events.records import UnreadRecord
 
 _FACTS_A_TRANSACTION = 1_000
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import attrs
 
-from events import fields
-from events.errors import InputError
-from events.log.kafka.settings import build, from_environment, setting
+from equipoise.events import fields
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.settings import build, from_environment, setting
 
 _TEXT_OR_NONE = fields.optional(fields.text())
 MISSING = "Kafka needs the extra: pip install 'equipoise[kafka]'"

@@ -1,4 +1,5 @@
-"""The bytes of records in Kafka. Key: the group's name in UTF-8. Value: a msgpack array that ends with the event's own array (`events.wire`):
+"""The bytes of records in Kafka. Key: the group's name in UTF-8. Value: a msgpack array that ends with the event's own array
+(`equipoise.events.wire`):
 
 =============  ===========================================================================================================
 fact           ``[kind, version, event]``
@@ -20,11 +21,11 @@ from typing import Any, cast
 import attrs
 import msgpack
 
-from events import codec
-from events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
-from events.facts import Fact, Undecodable
-from events.log.rows import LOG_OPENED, DecisionRow, FactRow, is_group, record_of
-from events.records import DecisionRecord, Record, UnreadDecision
+from equipoise.events import codec
+from equipoise.events.errors import DamagedError, InputError, UnknownEventError, UnknownKindError, UnsoundError
+from equipoise.events.facts import Fact, Undecodable
+from equipoise.events.log.rows import LOG_OPENED, DecisionRow, FactRow, is_group, record_of
+from equipoise.events.records import DecisionRecord, Record, UnreadDecision
 
 _LOG = logging.getLogger(__name__)
 _FACT_FIELDS = 3

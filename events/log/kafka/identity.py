@@ -11,7 +11,7 @@ from functools import cache
 from io import BytesIO
 from typing import Any
 
-from events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.topics import Topics
 
 _NO_ID = uuid.UUID(int=0)
 

@@ -22,10 +22,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 import attrs
 
-from events.errors import DamagedError, GapError, InputError
-from events.facts import Fact
-from events.log.kafka.connection import MISSING, Connection, connection_to
-from events.log.kafka.envelope import (
+from equipoise.events.errors import DamagedError, GapError, InputError
+from equipoise.events.facts import Fact
+from equipoise.events.log.kafka.connection import MISSING, Connection, connection_to
+from equipoise.events.log.kafka.envelope import (
     NoRecord,
     StoredDecision,
     fact_row,
@@ -33,10 +33,10 @@ from events.log.kafka.envelope import (
     partition_of,
     published,
 )
-from events.log.kafka.opening import check_append_time, fill_holes, reaching, read_opening, reader
-from events.log.kafka.topics import DEFAULT_PREFIX, Topics
-from events.log.rows import FactRow, Order, Row, entry_of, is_count
-from events.records import DecisionRecord, Entry, Record
+from equipoise.events.log.kafka.opening import check_append_time, fill_holes, reaching, read_opening, reader
+from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
+from equipoise.events.log.rows import FactRow, Order, Row, entry_of, is_count
+from equipoise.events.records import DecisionRecord, Entry, Record
 
 T = TypeVar("T")
 SCHEME = "kafka://"
@@ -90,7 +90,7 @@ class Loop:
 
 
 class KafkaLog:
-    """See the module. `events.log.Log` says what its methods promise."""
+    """See the module. `equipoise.events.log.Log` says what its methods promise."""
 
     def __init__(self, location: str, place: Place | None = None) -> None:
         """`place`: what `location` says, with settings of its connection that stand neither there nor in the environment."""
@@ -113,7 +113,7 @@ class KafkaLog:
     # ------------------------------------------------------------------------------------------------------------ reading
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
-        """Records in order, from the fact `from_offset` on. See `events.log.Log.read`."""
+        """Records in order, from the fact `from_offset` on. See `equipoise.events.log.Log.read`."""
         self._must_be_open()
         if not is_count(from_offset):
             raise InputError(f"{self.location}: {from_offset!r} is no offset; offsets are whole numbers from 0")

@@ -9,12 +9,12 @@ import uuid
 from collections.abc import AsyncIterator
 from typing import Any
 
-from events.errors import EquipoiseError, GapError, InputError
-from events.facts import LogOpened
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.connection import MISSING, Connection
-from events.log.kafka.envelope import NoRecord, fact_record, fact_row, pack_fact
-from events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
+from equipoise.events.errors import EquipoiseError, GapError, InputError
+from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.connection import MISSING, Connection
+from equipoise.events.log.kafka.envelope import NoRecord, fact_record, fact_row, pack_fact
+from equipoise.events.log.kafka.topics import MADE_WITH, MUST_BE, Topics
 
 _WAIT_S = 0.2
 _ALREADY_EXISTS = 36  # Kafka's error TOPIC_ALREADY_EXISTS

@@ -17,7 +17,7 @@ from typing import Any, TypeVar, cast, get_args, get_type_hints
 
 import attrs
 
-from events.errors import FieldError, InputError
+from equipoise.events.errors import FieldError, InputError
 
 T = TypeVar("T")
 ENVIRONMENT_PREFIX = "EQUIPOISE_"

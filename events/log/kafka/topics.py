@@ -6,7 +6,7 @@ import re
 
 import attrs
 
-from events.errors import InputError
+from equipoise.events.errors import InputError
 
 DEFAULT_PREFIX = "equipoise"
 _PREFIX = re.compile(r"[A-Za-z0-9._-]{1,200}")  # what Kafka allows, with room for what is put behind it

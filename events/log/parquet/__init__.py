@@ -1,1 +1,1 @@
-"""An archive: a Parquet dataset that is a log, partitioned by date. See `events.log.parquet.log`."""
+"""An archive: a Parquet dataset that is a log, partitioned by date. See `equipoise.events.log.parquet.log`."""

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import attrs
 
-from events.errors import DamagedError, StorageError
-from events.log.parquet.files import Part, all_parts, batches, by_partition, check_archive, covering
-from events.log.parquet.writing import MOST_FILE_ROWS, Writer
-from events.log.storage import FileLock
-from events.log.stored import BrokenStoreError, FullStoreError
+from equipoise.events.errors import DamagedError, StorageError
+from equipoise.events.log.parquet.files import Part, all_parts, batches, by_partition, check_archive, covering
+from equipoise.events.log.parquet.writing import MOST_FILE_ROWS, Writer
+from equipoise.events.log.storage import FileLock
+from equipoise.events.log.stored import BrokenStoreError, FullStoreError
 
 _HIDDEN = "compaction"
 """The word for its files that no reader sees yet."""

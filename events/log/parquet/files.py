@@ -29,9 +29,9 @@ from typing import Any
 
 import attrs
 
-from events.errors import InputError
-from events.log.storage import cannot_write
-from events.log.stored import BrokenStoreError, MissingRowError
+from equipoise.events.errors import InputError
+from equipoise.events.log.storage import cannot_write
+from equipoise.events.log.stored import BrokenStoreError, MissingRowError
 
 MISSING = "a Parquet archive needs the extra: pip install 'equipoise[spark]'"
 MARK = "_equipoise.json"

@@ -1,4 +1,5 @@
-"""An archive as a log: ``archive/[?partition=N]``, a Parquet dataset (`events.log.parquet.files`) that any other reader of Parquet reads too.
+"""An archive as a log: ``archive/[?partition=N]``, a Parquet dataset (`equipoise.events.log.parquet.files`) that any other reader of Parquet reads
+too.
 
 It may hold several partitions of one log, as Kafka does. They are read one after the other; a group is in one of them. To append, one is named, or it
 is partition 0.
@@ -13,13 +14,13 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-from events.errors import InputError, LogError
-from events.facts import Fact, LogOpened
-from events.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, check_archive, is_archive, make_archive, pyarrow
-from events.log.parquet.store import ArchivePartition
-from events.log.rows import Row
-from events.log.stored import Mode
-from events.records import DecisionRecord, Entry, Record
+from equipoise.events.errors import InputError, LogError
+from equipoise.events.facts import Fact, LogOpened
+from equipoise.events.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, check_archive, is_archive, make_archive, pyarrow
+from equipoise.events.log.parquet.store import ArchivePartition
+from equipoise.events.log.rows import Row
+from equipoise.events.log.stored import Mode
+from equipoise.events.records import DecisionRecord, Entry, Record
 
 _QUERY = re.compile(r"(.*)\?partition=(\d{1,5})")
 
@@ -31,7 +32,7 @@ def split_location(location: str) -> tuple[Path, int | None]:
 
 
 class ArchiveLog:
-    """See the module. `events.log.Log` says what its methods promise."""
+    """See the module. `equipoise.events.log.Log` says what its methods promise."""
 
     def __init__(self, location: str, mode: Mode) -> None:
         pyarrow()
@@ -85,7 +86,7 @@ class ArchiveLog:
     # ------------------------------------------------------------------------------------------------------------ reading
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
-        """Records in order, from the fact `from_offset` on. See `events.log.Log.read`."""
+        """Records in order, from the fact `from_offset` on. See `equipoise.events.log.Log.read`."""
         self._must_be_open()
         if self._appended is not None:
             return self._appended.read(from_offset, group)
@@ -143,23 +144,23 @@ class ArchiveLog:
     # ---------------------------------------------------------------------------------------------------------- appending
 
     def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
-        """See `events.log.Log.append_fact`."""
+        """See `equipoise.events.log.Log.append_fact`."""
         return self._to_append().append_fact(group, append_ms, event)
 
     def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
-        """See `events.log.Log.append_payload`."""
+        """See `equipoise.events.log.Log.append_payload`."""
         return self._to_append().append_payload(group, append_ms, kind, version, payload)
 
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
-        """See `events.log.Log.append_decisions`."""
+        """See `equipoise.events.log.Log.append_decisions`."""
         self._to_append().append_decisions(decisions)
 
     def append_row(self, row: Row) -> bool:
-        """See `events.log.Log.append_row`."""
+        """See `equipoise.events.log.Log.append_row`."""
         return self._to_append().append_row(row)
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
-        """See `events.log.Log.transaction`. Each one makes a file of its own, so append much in one."""
+        """See `equipoise.events.log.Log.transaction`. Each one makes a file of its own, so append much in one."""
         return self._to_append().transaction()
 
     def _to_append(self) -> ArchivePartition:

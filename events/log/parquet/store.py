@@ -7,21 +7,21 @@ from functools import reduce
 from pathlib import Path
 from typing import Any
 
-from events.errors import DamagedError, GapError, InputError, RepeatError
-from events.fields import INT64_MAX
-from events.log.parquet.files import COLUMNS, Part, all_parts, batches, by_partition, covering, pyarrow
-from events.log.parquet.writing import Writer, appender
-from events.log.rows import DecisionRow, FactRow, Order, Row
-from events.log.storage import FileLock
-from events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog
-from events.records import Entry
+from equipoise.events.errors import DamagedError, GapError, InputError, RepeatError
+from equipoise.events.fields import INT64_MAX
+from equipoise.events.log.parquet.files import COLUMNS, Part, all_parts, batches, by_partition, covering, pyarrow
+from equipoise.events.log.parquet.writing import Writer, appender
+from equipoise.events.log.rows import DecisionRow, FactRow, Order, Row
+from equipoise.events.log.storage import FileLock
+from equipoise.events.log.stored import BrokenStoreError, MissingRowError, Mode, StoredLog
+from equipoise.events.records import Entry
 
 _MOST_LISTINGS = 1_000
 """A reader that finds a file compacted away lists anew; so often only if somebody compacts without end."""
 
 
 class ArchivePartition(StoredLog):
-    """See `events.log.parquet.files` for how rows are kept.
+    """See `equipoise.events.log.parquet.files` for how rows are kept.
 
     Reading one group looks at no other group's rows, but for their offsets, each of which must be there: damage in one group's rows does not keep
     others from being read.

@@ -8,9 +8,9 @@ import uuid
 from pathlib import Path
 from typing import Any
 
-from events.log.parquet.files import COLUMNS, DAY_MS, crc32_of, day_of, part_path, pyarrow, schema
-from events.log.rows import FactRow, Row
-from events.log.stored import BrokenStoreError, failed_write
+from equipoise.events.log.parquet.files import COLUMNS, DAY_MS, crc32_of, day_of, part_path, pyarrow, schema
+from equipoise.events.log.rows import FactRow, Row
+from equipoise.events.log.stored import BrokenStoreError, failed_write
 
 MOST_FILE_ROWS = 1_000_000
 """A file is closed after so many rows: some 50 MB of reports."""

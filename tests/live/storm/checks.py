@@ -13,12 +13,12 @@ from typing import Any
 
 import attrs
 
+from equipoise.events.decisions import Decision, EventRejected, MemberExpired
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.envelope import decision_record, stored_decision
+from equipoise.events.log.kafka.topics import Topics
 from equipoise.member.fencing import SOURCES_KEY
 from equipoise.member.origin import Origin, read_origin
-from events.decisions import Decision, EventRejected, MemberExpired
-from events.log.kafka.connection import Connection
-from events.log.kafka.envelope import decision_record, stored_decision
-from events.log.kafka.topics import Topics
 from examples.orders.recount import Recount, everything
 
 MOST_UNCOMMITTED_RECORDS = 1_000

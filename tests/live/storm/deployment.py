@@ -17,11 +17,11 @@ from typing import Self
 
 import attrs
 
+from equipoise.events.knobs import Knobs
+from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
+from equipoise.events.log.kafka.opening import read_opening, writer
+from equipoise.events.log.kafka.topics import Topics
 from equipoise.member.fencing import EXACTLY_ONCE
-from events.knobs import Knobs
-from events.log.kafka.envelope import group_key, pack_fact, partition_of
-from events.log.kafka.opening import read_opening, writer
-from events.log.kafka.topics import Topics
 from tests.live.brokers import Brokers
 from tests.live.orders import ENDS_WITH_ITS_STARTER, Orders
 from tests.live.storm.faults import BROKERS, EXTRA, LEASE_S, MEMBERS, SESSION_S, WORKER_SESSION_S, WORKERS, Fault, Kind

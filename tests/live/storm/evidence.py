@@ -9,8 +9,8 @@ import sys
 from pathlib import Path
 from typing import Any
 
-from events.log.kafka.connection import Connection
-from events.log.kafka.topics import Topics
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.topics import Topics
 from examples.orders.recount import everything
 
 MOST_S = 300

@@ -5,8 +5,8 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
-from events.log.kafka.clients import start_client, stop_client
-from events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.clients import start_client, stop_client
+from equipoise.events.log.kafka.connection import Connection
 
 MOST_S = 2.0
 

@@ -6,11 +6,11 @@ import asyncio
 import contextlib
 import time
 
+from equipoise.events.errors import EquipoiseError
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.topics import Topics
+from equipoise.statemachine.state import GroupState
 from equipoise.worker.follower import Follower
-from events.errors import EquipoiseError
-from events.log.kafka.connection import Connection
-from events.log.kafka.topics import Topics
-from statemachine.state import GroupState
 
 EVERY_S = 1.0
 

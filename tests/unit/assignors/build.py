@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
-from assignors.high_availability import HighAvailability
-from assignors.problem import AssignmentProblem, Member, MemberPlan, Movement, MovementState, Plan, Task
-from assignors.validation import plan_faults
-from events.knobs import Knobs
-from events.tasks import Lag, LagSentinel, TaskId, parse_task
+from equipoise.assignors.high_availability import HighAvailability
+from equipoise.assignors.problem import AssignmentProblem, Member, MemberPlan, Movement, MovementState, Plan, Task
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
 
 ACTIVE = LagSentinel.ACTIVE
 UNKNOWN = LagSentinel.UNKNOWN

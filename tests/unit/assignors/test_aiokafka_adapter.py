@@ -12,8 +12,8 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.protocol.metadata import MetadataResponse_v0, MetadataResponse_v1
 
-from assignors.adapters.aiokafka import LagAwareAssignor, LagFetcher, Lags, deal
-from events.knobs import Knobs
+from equipoise.assignors.adapters.aiokafka import LagAwareAssignor, LagFetcher, Lags, deal
+from equipoise.events.knobs import Knobs
 from tests import vectors
 
 

@@ -12,15 +12,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assignors import merging, registry
-from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Partition, Plan, Task
-from assignors.racks import traffic_cost
-from assignors.ranking import whole
-from assignors.situation import Situation
-from assignors.turns import deal
-from assignors.validation import plan_faults
-from events.knobs import Knobs
-from events.tasks import TaskId
+from equipoise.assignors import merging, registry
+from equipoise.assignors.problem import AssignmentProblem, Member, Movement, MovementState, Partition, Plan, Task
+from equipoise.assignors.racks import traffic_cost
+from equipoise.assignors.ranking import whole
+from equipoise.assignors.situation import Situation
+from equipoise.assignors.turns import deal
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId
 
 RACKS = ("a", "b")
 

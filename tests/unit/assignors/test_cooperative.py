@@ -13,16 +13,16 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors import registry
-from assignors.cooperative import Cooperative, Delays
-from assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Revocations, Task
-from assignors.validation import plan_faults
-from assignors.wire import assign_line
+from equipoise.assignors import registry
+from equipoise.assignors.cooperative import Cooperative, Delays
+from equipoise.assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Revocations, Task
+from equipoise.assignors.validation import plan_faults
+from equipoise.assignors.wire import assign_line
+from equipoise.events.errors import FieldError
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId, parse_task
 from equipoise.testing import Group
 from equipoise.testing.loop import stateless
-from events.errors import FieldError
-from events.knobs import Knobs
-from events.tasks import TaskId, parse_task
 from tests.unit.assignors.build import ids, in_flight, member, numbered, problem, tasks
 
 COOPERATIVE = Cooperative()

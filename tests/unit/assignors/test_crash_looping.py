@@ -5,11 +5,11 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from assignors import registry
-from assignors.problem import AssignmentProblem, Member, MovementState, Plan, Task
-from assignors.scale_down import scale_down
-from assignors.validation import plan_faults
-from events.tasks import TaskId, parse_task
+from equipoise.assignors import registry
+from equipoise.assignors.problem import AssignmentProblem, Member, MovementState, Plan, Task
+from equipoise.assignors.scale_down import scale_down
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.tasks import TaskId, parse_task
 from tests.unit.assignors.build import member, plan, problem, tasks, text
 
 STATE_FIRST = ("high_availability", "learner", "load_balanced")

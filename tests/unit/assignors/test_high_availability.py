@@ -8,13 +8,13 @@ from collections import Counter
 import attrs
 import pytest
 
-from assignors import registry
-from assignors.high_availability import HighAvailability
-from assignors.problem import AssignmentProblem, Guarantee, MovementState, Reason
-from assignors.situation import Situation
+from equipoise.assignors import registry
+from equipoise.assignors.high_availability import HighAvailability
+from equipoise.assignors.problem import AssignmentProblem, Guarantee, MovementState, Reason
+from equipoise.assignors.situation import Situation
+from equipoise.events.errors import FieldError
+from equipoise.events.tasks import parse_task
 from equipoise.testing import Group, stateful
-from events.errors import FieldError
-from events.tasks import parse_task
 from tests.unit.assignors.build import ACTIVE, STATE, UNKNOWN, copies, ids, in_flight, member, movements, numbered, plan, problem, tasks, text
 
 # Constrained balance: where a task may run now

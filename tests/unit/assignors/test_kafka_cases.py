@@ -29,10 +29,10 @@ import time
 import attrs
 import pytest
 
-from assignors.problem import Member, MovementState, Plan
+from equipoise.assignors.problem import Member, MovementState, Plan
+from equipoise.events.fields import INT64_MAX
+from equipoise.events.tasks import TaskId
 from equipoise.testing.loop import Group, stateful, stateless
-from events.fields import INT64_MAX
-from events.tasks import TaskId
 from tests.unit.assignors.build import copies, copies_by_task, ids, member, movements, numbered, plan, problem, tasks, text
 
 NINE = " ".join(numbered(3, subtopology=subtopology) for subtopology in range(3))

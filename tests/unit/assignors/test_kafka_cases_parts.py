@@ -11,9 +11,9 @@ import random
 
 import pytest
 
-from assignors.kafka_streams.clients import Client, PrioritySet
-from assignors.kafka_streams.graph import Graph
-from events.tasks import TaskId
+from equipoise.assignors.kafka_streams.clients import Client, PrioritySet
+from equipoise.assignors.kafka_streams.graph import Graph
+from equipoise.events.tasks import TaskId
 
 TASK = TaskId(0, 0)
 Ends = tuple[int, int]

@@ -11,13 +11,13 @@ from collections import Counter
 import attrs
 import pytest
 
-from assignors.problem import AssignmentProblem, Plan
-from assignors.shares import Share
-from assignors.situation import Situation
-from assignors.standby_goal import standby_goal
-from assignors.standby_search import Wish
+from equipoise.assignors.problem import AssignmentProblem, Plan
+from equipoise.assignors.shares import Share
+from equipoise.assignors.situation import Situation
+from equipoise.assignors.standby_goal import standby_goal
+from equipoise.assignors.standby_search import Wish
+from equipoise.events.tasks import TaskId, parse_task
 from equipoise.testing import Group, stateful
-from events.tasks import TaskId, parse_task
 from tests.unit.assignors.build import member, numbered, tasks, text
 from tests.unit.assignors.test_racks import aware, plan, reading, target
 

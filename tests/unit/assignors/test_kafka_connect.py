@@ -9,14 +9,14 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
-from assignors.kafka_connect import KafkaConnect
-from assignors.kafka_connect.rounds import back_off_ms
-from assignors.problem import AssignmentProblem, Plan
-from assignors.validation import plan_faults
-from assignors.wire import assign_line, problem_of
+from equipoise.assignors.kafka_connect import KafkaConnect
+from equipoise.assignors.kafka_connect.rounds import back_off_ms
+from equipoise.assignors.problem import AssignmentProblem, Plan
+from equipoise.assignors.validation import plan_faults
+from equipoise.assignors.wire import assign_line, problem_of
 from equipoise.cli import main
-from events.errors import InputError
-from events.tasks import TaskId
+from equipoise.events.errors import InputError
+from equipoise.events.tasks import TaskId
 from tests import vectors
 from tests.unit.assignors.build import ids, member, numbered, problem, tasks, text
 

@@ -7,12 +7,12 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors import registry
-from assignors.kafka_connect.eager import deal
-from assignors.problem import Member, Memory, Plan
-from assignors.validation import plan_faults
-from events.errors import FieldError
-from events.tasks import TaskId
+from equipoise.assignors import registry
+from equipoise.assignors.kafka_connect.eager import deal
+from equipoise.assignors.problem import Member, Memory, Plan
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.errors import FieldError
+from equipoise.events.tasks import TaskId
 from tests.unit.assignors.build import ids, member, problem, tasks, text
 
 EAGER: dict[str, Any] = {"connectors": 0, "connect_protocol": "eager"}

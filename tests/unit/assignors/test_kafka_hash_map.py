@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.java_order import hash_order
-from assignors.kafka_streams.hash_map import HashMap, _Bucket, _Node
-from assignors.kafka_streams.java import task_hash
-from events.tasks import TaskId
+from equipoise.assignors.java_order import hash_order
+from equipoise.assignors.kafka_streams.hash_map import HashMap, _Bucket, _Node
+from equipoise.assignors.kafka_streams.java import task_hash
+from equipoise.events.tasks import TaskId
 
 JAVAS = [
     (8, 100, 0, 800, "f516a2319faf1a53"),

@@ -7,17 +7,17 @@ import uuid
 
 import pytest
 
-from assignors import registry
-from assignors.kafka_streams.graph import Graph
-from assignors.kafka_streams.java import Heap, member_hash, member_key, task_hash
-from assignors.plan_json import reason_texts
-from assignors.problem import AssignmentProblem, Plan, Reason
-from assignors.validation import plan_faults
 from bench import kafka_differential, kafka_java
+from equipoise.assignors import registry
+from equipoise.assignors.kafka_streams.graph import Graph
+from equipoise.assignors.kafka_streams.java import Heap, member_hash, member_key, task_hash
+from equipoise.assignors.plan_json import reason_texts
+from equipoise.assignors.problem import AssignmentProblem, Plan, Reason
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.errors import FieldError
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId, parse_task
 from equipoise.testing import Group, stateful, stateless
-from events.errors import FieldError
-from events.knobs import Knobs
-from events.tasks import TaskId, parse_task
 from tests.unit.assignors.build import ACTIVE, UNKNOWN, copies, ids, member, movements, numbered, problem, tasks, text
 
 ASSIGNOR = registry.latest("kafka_streams")

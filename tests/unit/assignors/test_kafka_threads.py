@@ -10,10 +10,10 @@ from typing import Any
 
 import pytest
 
-from assignors.kafka_streams.clients import Client
-from assignors.kafka_streams.threads import Subscription, to_threads
-from assignors.problem import Task
-from events.tasks import TaskId, parse_task
+from equipoise.assignors.kafka_streams.clients import Client
+from equipoise.assignors.kafka_streams.threads import Subscription, to_threads
+from equipoise.assignors.problem import Task
+from equipoise.events.tasks import TaskId, parse_task
 
 DATA = Path(__file__).parents[2] / "data" / "kafka_streams"
 SUBTOPOLOGY = {"orders": 0, "orders-by-customer-repartition": 1, "clicks": 2}

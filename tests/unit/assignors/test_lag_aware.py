@@ -10,14 +10,14 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
-from assignors.lag_aware import LagAware, partition_lag
-from assignors.problem import AssignmentProblem, Partition, Plan, Task
-from assignors.validation import plan_faults
-from assignors.wire import assign_line
+from equipoise.assignors.lag_aware import LagAware, partition_lag
+from equipoise.assignors.problem import AssignmentProblem, Partition, Plan, Task
+from equipoise.assignors.validation import plan_faults
+from equipoise.assignors.wire import assign_line
 from equipoise.cli import main
+from equipoise.events.errors import InputError
+from equipoise.events.tasks import parse_task
 from equipoise.testing import Group, stateless
-from events.errors import InputError
-from events.tasks import parse_task
 from tests import vectors
 from tests.unit.assignors.build import ids, in_flight, member, movements, problem, tasks, text
 

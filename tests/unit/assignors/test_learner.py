@@ -7,13 +7,13 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors import registry
-from assignors.learner import Learner
-from assignors.problem import AssignmentProblem, Guarantee, Plan
-from assignors.validation import plan_faults
-from assignors.wire import problem_of
+from equipoise.assignors import registry
+from equipoise.assignors.learner import Learner
+from equipoise.assignors.problem import AssignmentProblem, Guarantee, Plan
+from equipoise.assignors.validation import plan_faults
+from equipoise.assignors.wire import problem_of
+from equipoise.events.errors import FieldError
 from equipoise.testing import Group, stateful, stateless
-from events.errors import FieldError
 from tests.unit.assignors.build import in_flight, member, movements, problem, tasks, text
 
 STRICT: dict[str, Any] = {"options": {"strict": True}}

@@ -7,13 +7,13 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors.load import FAIR_SHARE, weights
-from assignors.load_balanced import REBALANCING, LoadBalanced
-from assignors.problem import AssignmentProblem, LoadBalance, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
-from assignors.validation import plan_faults
-from events.errors import FieldError
-from events.knobs import Knobs
-from events.tasks import TaskId, parse_task
+from equipoise.assignors.load import FAIR_SHARE, weights
+from equipoise.assignors.load_balanced import REBALANCING, LoadBalanced
+from equipoise.assignors.problem import AssignmentProblem, LoadBalance, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.errors import FieldError
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId, parse_task
 from tests.unit.assignors.build import ids, in_flight, member, movements, problem, tasks, text
 
 PERCENT = FAIR_SHARE // 100

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from assignors.network import AssignmentNetwork, Offer
-from assignors.problem import Task
-from assignors.situation import pool_of
-from events.tasks import TaskId
+from equipoise.assignors.network import AssignmentNetwork, Offer
+from equipoise.assignors.problem import Task
+from equipoise.assignors.situation import pool_of
+from equipoise.events.tasks import TaskId
 
 TASKS = {TaskId(0, partition): Task(id=TaskId(0, partition), stateful=True) for partition in range(4)}
 RACKS = {"m1": "a", "m2": "a", "m3": "b"}

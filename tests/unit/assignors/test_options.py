@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from assignors import registry
-from assignors.problem import check_knobs
-from events.errors import FieldError
-from events.knobs import Knobs
+from equipoise.assignors import registry
+from equipoise.assignors.problem import check_knobs
+from equipoise.events.errors import FieldError
+from equipoise.events.knobs import Knobs
 
 HAS = {
     "cooperative": "revocation_backoff_ms, revocations_per_round, scheduled_delay_ms",

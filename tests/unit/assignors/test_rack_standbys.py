@@ -11,12 +11,12 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors.problem import AssignmentProblem, Member, Plan
-from assignors.shares import Share
-from assignors.situation import Situation
-from assignors.standby_goal import standby_goal
-from assignors.standby_search import Wish
-from events.tasks import LagSentinel, TaskId, parse_task
+from equipoise.assignors.problem import AssignmentProblem, Member, Plan
+from equipoise.assignors.shares import Share
+from equipoise.assignors.situation import Situation
+from equipoise.assignors.standby_goal import standby_goal
+from equipoise.assignors.standby_search import Wish
+from equipoise.events.tasks import LagSentinel, TaskId, parse_task
 from tests.unit.assignors.build import member, problem, tasks, text
 from tests.unit.assignors.test_racks import aware, plan, reading
 

@@ -8,17 +8,17 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors.high_availability import HighAvailability
-from assignors.plan_json import reason_texts
-from assignors.problem import AssignmentProblem, Member, Partition, Plan, Reason, StageCost, Task
-from assignors.racks import RACK_TAG, Racks, rack_of, traffic_cost
-from assignors.shares import Shares
-from assignors.situation import Situation
-from assignors.validation import plan_faults
-from events.errors import FieldError
-from events.facts import MemberJoined
-from events.knobs import Knobs
-from events.tasks import TaskId, parse_task
+from equipoise.assignors.high_availability import HighAvailability
+from equipoise.assignors.plan_json import reason_texts
+from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Plan, Reason, StageCost, Task
+from equipoise.assignors.racks import RACK_TAG, Racks, rack_of, traffic_cost
+from equipoise.assignors.shares import Shares
+from equipoise.assignors.situation import Situation
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.errors import FieldError
+from equipoise.events.facts import MemberJoined
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import TaskId, parse_task
 from tests.unit.assignors.build import STATE, ids, member, numbered, problem, text
 
 A, B, C = "abc"

@@ -14,13 +14,13 @@ from collections import Counter
 import attrs
 import pytest
 
-from assignors import registry
-from assignors.problem import AssignmentProblem, Member, Partition, Task
-from assignors.shares import Shares
-from assignors.situation import Situation
-from events.fields import INT64_MAX
-from events.knobs import Knobs
-from events.tasks import LagSentinel, TaskId
+from equipoise.assignors import registry
+from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Task
+from equipoise.assignors.shares import Shares
+from equipoise.assignors.situation import Situation
+from equipoise.events.fields import INT64_MAX
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import LagSentinel, TaskId
 from tests.unit.assignors.build import member, numbered
 from tests.unit.assignors.test_racks import at, aware, plan, reading, target
 

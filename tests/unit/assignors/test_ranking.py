@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.ranking import copy_of, lag_within, rank
-from events.knobs import Knobs
-from events.tasks import Lag, TaskId, parse_task
+from equipoise.assignors.ranking import copy_of, lag_within, rank
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import Lag, TaskId, parse_task
 from tests.unit.assignors.build import ACTIVE, UNKNOWN, member, tasks
 
 T = tasks("0_0", end_offset=5000)[0]

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from assignors import registry
-from assignors.problem import AssignmentProblem, MovementState, Plan
-from assignors.validation import plan_faults
+from equipoise.assignors import registry
+from equipoise.assignors.problem import AssignmentProblem, MovementState, Plan
+from equipoise.assignors.validation import plan_faults
 from tests.unit.assignors.build import member, numbered, problem, tasks
 
 RANK = ("high_availability", "load_balanced")

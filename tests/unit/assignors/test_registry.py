@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from assignors import registry
-from assignors.high_availability import HighAvailability
-from events.errors import InputError
+from equipoise.assignors import registry
+from equipoise.assignors.high_availability import HighAvailability
+from equipoise.events.errors import InputError
 
 Install = Callable[[str, str], None]
 
@@ -36,7 +36,7 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Install
 
 
 THEIRS = """
-from assignors.high_availability import HighAvailability
+from equipoise.assignors.high_availability import HighAvailability
 
 class Theirs(HighAvailability):
     name = "theirs"

@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors.problem import AssignmentProblem, Member, Task
-from assignors.scale_down import ScaleDown, scale_down
+from equipoise.assignors.problem import AssignmentProblem, Member, Task
+from equipoise.assignors.scale_down import ScaleDown, scale_down
+from equipoise.events.errors import InputError
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.testing import problems
 from equipoise.testing.contract import shuffled
-from events.errors import InputError
-from events.knobs import Knobs
-from events.tasks import LagSentinel, TaskId
 from tests.unit.assignors.build import ids, member, problem, tasks
 
 

@@ -9,15 +9,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from assignors import standby_search
-from assignors.high_availability import HighAvailability
-from assignors.problem import AssignmentProblem
-from assignors.shares import Share
-from assignors.situation import Situation
-from assignors.standby_search import NOTHING, StandbySearch, Wish
-from assignors.validation import plan_faults
+from equipoise.assignors import standby_search
+from equipoise.assignors.high_availability import HighAvailability
+from equipoise.assignors.problem import AssignmentProblem
+from equipoise.assignors.shares import Share
+from equipoise.assignors.situation import Situation
+from equipoise.assignors.standby_search import NOTHING, StandbySearch, Wish
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.tasks import TaskId
 from equipoise.testing import problems
-from events.tasks import TaskId
 from tests.properties.test_racks import with_racks
 
 ASSIGNOR = HighAvailability()

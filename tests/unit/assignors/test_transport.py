@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from assignors import merging, transport
-from assignors.merging import Ints, mixed
-from assignors.transport import Flow, Network, SolverFailure, solve, stable_hash
+from equipoise.assignors import merging, transport
+from equipoise.assignors.merging import Ints, mixed
+from equipoise.assignors.transport import Flow, Network, SolverFailure, solve, stable_hash
 
 Arc = tuple[int, int, int, tuple[int, ...]]
 

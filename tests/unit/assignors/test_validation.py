@@ -8,11 +8,11 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors.cooperative import Cooperative
-from assignors.high_availability import HighAvailability
-from assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan
-from assignors.validation import plan_faults
-from events.tasks import parse_task
+from equipoise.assignors.cooperative import Cooperative
+from equipoise.assignors.high_availability import HighAvailability
+from equipoise.assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan
+from equipoise.assignors.validation import plan_faults
+from equipoise.events.tasks import parse_task
 from tests.unit.assignors.build import copies_by_task, ids, in_flight, member, problem, tasks
 
 ALL = frozenset(Guarantee)

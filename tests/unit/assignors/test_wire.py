@@ -8,12 +8,12 @@ from typing import Any
 
 import pytest
 
-from assignors import registry
-from assignors.problem import TaskLoad
-from assignors.wire import assign_line, problem_of
-from events.errors import FieldError, InputError
-from events.knobs import Knobs
-from events.tasks import LagSentinel, parse_task
+from equipoise.assignors import registry
+from equipoise.assignors.problem import TaskLoad
+from equipoise.assignors.wire import assign_line, problem_of
+from equipoise.events.errors import FieldError, InputError
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import LagSentinel, parse_task
 
 INSTALLED = ", ".join(dict.fromkeys(name for name, _ in registry.available()))
 

@@ -11,7 +11,7 @@ import click
 from equipoise.cli.command import command
 from equipoise.cli.front import Front
 from equipoise.cli.screen import Screen, Table
-from events.errors import EquipoiseError, FieldError, GapError, InputError, InvariantBroken
+from equipoise.events.errors import EquipoiseError, FieldError, GapError, InputError, InvariantBroken
 
 ERRORS: dict[str, BaseException] = {
     "input": InputError("the log is a folder;\nname a file in it"),

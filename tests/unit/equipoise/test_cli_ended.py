@@ -18,11 +18,11 @@ from pathlib import Path
 import attrs
 import pytest
 
-from events.errors import LogError
-from events.log import open_log
-from events.log.parquet.files import all_parts, by_partition
-from replay.fleet import Fleet, make_fleet
-from replay.parallel import ProcessDiedError, in_processes
+from equipoise.events.errors import LogError
+from equipoise.events.log import open_log
+from equipoise.events.log.parquet.files import all_parts, by_partition
+from equipoise.replay.parallel import ProcessDiedError, in_processes
+from equipoise.replay.simulation.fleet import Fleet, make_fleet
 from tests.unit.equipoise.test_output import contents
 from tests.unit.replay.lived import lived, write
 
@@ -329,7 +329,7 @@ def test_errors_of_a_process_are_raised_as_they_are() -> None:
 def test_processes_tidy_up_when_their_parent_is_told_to_end_or_dies(tmp_path: Path) -> None:
     for how, code in (("SIGTERM", 143), ("SIGKILL", -9)):
         script = (
-            "import signal, sys\nfrom tests.unit.equipoise.test_cli_ended import _waits\nfrom replay.parallel import in_processes\n"
+            "import signal, sys\nfrom tests.unit.equipoise.test_cli_ended import _waits\nfrom equipoise.replay.parallel import in_processes\n"
             "def end(*_): sys.exit(143)\nsignal.signal(signal.SIGTERM, end)\n"
             f"list(in_processes(_waits, [{str(tmp_path / 'a')!r}, {str(tmp_path / 'b')!r}], 2))\n"
         )

@@ -19,7 +19,7 @@ from click.testing import CliRunner, Result
 
 from equipoise.cli import COMMANDS, main
 from equipoise.cli.screen import Screen, Table, plain
-from events.log import open_log
+from equipoise.events.log import open_log
 from tests.unit.equipoise.front_under_test import front
 from tests.unit.replay.lived import lived, write
 

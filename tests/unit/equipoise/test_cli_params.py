@@ -12,11 +12,11 @@ from equipoise.cli.command import command
 from equipoise.cli.params import LOG, TASK, read, with_settings
 from equipoise.cli.screen import Screen
 from equipoise.cli.simulate import overridden
-from events.errors import InputError
-from events.facts import LogOpened, ProbingTick
-from events.knobs import Knobs
-from events.log import Log, open_log
-from events.tasks import TaskId
+from equipoise.events.errors import InputError
+from equipoise.events.facts import LogOpened, ProbingTick
+from equipoise.events.knobs import Knobs
+from equipoise.events.log import Log, open_log
+from equipoise.events.tasks import TaskId
 
 opened: list[Log] = []
 

@@ -1,4 +1,4 @@
-"""`equipoise scale-down`: the pure function of `assignors.scale_down`, asked about a group as its log leaves it."""
+"""`equipoise scale-down`: the pure function of `equipoise.assignors.scale_down`, asked about a group as its log leaves it."""
 
 from __future__ import annotations
 
@@ -8,12 +8,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from assignors import registry
+from equipoise.assignors import registry
 from equipoise.cli import main
-from events.facts import GroupConfigured, LogOpened, MemberJoined, PartitionsObserved, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.log import open_log
-from statemachine.machine import GroupMachine
+from equipoise.events.facts import GroupConfigured, LogOpened, MemberJoined, PartitionsObserved, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.log import open_log
+from equipoise.statemachine.machine import GroupMachine
 
 
 @pytest.fixture(scope="module")

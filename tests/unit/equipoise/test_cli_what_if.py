@@ -10,10 +10,10 @@ import pytest
 from click.testing import CliRunner, Result
 
 from equipoise.cli import main
-from events.facts import LogOpened
-from events.log import open_log
-from events.records import Record
-from replay.what_if import FACTUAL
+from equipoise.events.facts import LogOpened
+from equipoise.events.log import open_log
+from equipoise.events.records import Record
+from equipoise.replay.whatif.evaluate import FACTUAL
 from tests.unit.replay.lived import lived, write
 
 

@@ -14,10 +14,10 @@ from click.testing import CliRunner, Result
 
 import equipoise
 from equipoise.cli import main
-from events.decisions import MemberExpired
-from events.facts import LeaveIntended
-from events.log import open_log
-from events.records import DecisionRecord, Entry, Record
+from equipoise.events.decisions import MemberExpired
+from equipoise.events.facts import LeaveIntended
+from equipoise.events.log import open_log
+from equipoise.events.records import DecisionRecord, Entry, Record
 from tests.unit.replay.lived import lived, write
 
 

@@ -9,16 +9,16 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from assignors import registry
-from assignors.high_availability import HighAvailability
-from assignors.problem import AssignmentProblem, Plan
+from equipoise.assignors import registry
+from equipoise.assignors.high_availability import HighAvailability
+from equipoise.assignors.problem import AssignmentProblem, Plan
 from equipoise.cli import main
 from equipoise.cli.compare import contender_of
 from equipoise.compare import RECORDED, all_contenders, recorded_runs
-from events.errors import InputError
-from events.log import open_log
-from replay.kafka_streams import import_history, shipped_runs
-from replay.totals import in_all
+from equipoise.events.errors import InputError
+from equipoise.events.log import open_log
+from equipoise.replay.importers.kafka_streams import import_history, shipped_runs
+from equipoise.replay.totals import in_all
 
 
 @pytest.fixture(scope="module")

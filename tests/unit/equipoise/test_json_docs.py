@@ -14,10 +14,10 @@ from click.testing import CliRunner
 
 from equipoise.cli import COMMANDS, main
 from equipoise.cli.spark import SPARK_COMMANDS
-from events.decisions import MemberAssigned, MemberExpired
-from events.facts import GroupConfigured, LeaveIntended, LogOpened
-from events.log import open_log
-from events.records import DecisionRecord, Record
+from equipoise.events.decisions import MemberAssigned, MemberExpired
+from equipoise.events.facts import GroupConfigured, LeaveIntended, LogOpened
+from equipoise.events.log import open_log
+from equipoise.events.records import DecisionRecord, Record
 from tests.unit.replay.lived import END_MS, JOINED_MS, lived, write
 
 ROOT = Path(__file__).parents[3]

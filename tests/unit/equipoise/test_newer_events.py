@@ -9,20 +9,20 @@ from typing import Any
 import msgpack
 import pytest
 
+from equipoise.events import codec
+from equipoise.events.decisions import EventRejected
+from equipoise.events.facts import MemberLeft
+from equipoise.events.log import Log, open_log
+from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.parquet.store import ArchivePartition
+from equipoise.events.log.rows import DecisionRow, FactRow, Row
+from equipoise.events.log.stored import StoredLog
+from equipoise.events.records import UnreadRecord
 from equipoise.replay import verify
-from events import codec
-from events.decisions import EventRejected
-from events.facts import MemberLeft
-from events.log import Log, open_log
-from events.log.parquet.log import ArchiveLog
-from events.log.parquet.store import ArchivePartition
-from events.log.rows import DecisionRow, FactRow, Row
-from events.log.stored import StoredLog
-from events.records import UnreadRecord
-from replay.spark.groups import units_of
-from replay.spark.timeline import timeline_group
-from replay.spark.verify import verify_group
-from replay.spark.what_if import what_if_group
+from equipoise.replay.spark.groups import units_of
+from equipoise.replay.spark.timeline import timeline_group
+from equipoise.replay.spark.verify import verify_group
+from equipoise.replay.spark.what_if import what_if_group
 from tests.unit.equipoise.test_commands import document, one_line, run
 from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 from tests.unit.replay.lived import END_MS, lived, write

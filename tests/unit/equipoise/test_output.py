@@ -14,11 +14,11 @@ import pytest
 from click.testing import CliRunner, Result
 
 from equipoise.cli import main
+from equipoise.events.errors import InputError, StorageError
+from equipoise.events.facts import LogOpened
+from equipoise.events.log import open_log
 from equipoise.output import Kind, check_files, file_name, new_log, new_tables, rewrite_file, same_place, write_file
-from events.errors import InputError, StorageError
-from events.facts import LogOpened
-from events.log import open_log
-from replay.interrupts import undisturbed
+from equipoise.replay.interrupts import undisturbed
 from tests.unit.replay.lived import lived, write
 
 PAGE = '<!doctype html>\n<meta name="generator" content="equipoise">\n'
@@ -110,7 +110,7 @@ def test_a_page_replaces_an_earlier_page_and_a_picture_a_picture(logs: Path) -> 
 
 
 def test_what_is_refused_is_refused_before_the_log_is_folded(logs: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replay.timeline.build_timeline", lambda *args, **kwargs: pytest.fail("the work was begun"))
+    monkeypatch.setattr("equipoise.replay.timelines.build_timeline", lambda *args, **kwargs: pytest.fail("the work was begun"))
     assert run("timeline", logs / "group.db", "--html", logs / "letter.txt").exit_code == 2
 
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from events.log import open_log
-from statemachine.partition import real_machine
+from equipoise.events.log import open_log
+from equipoise.statemachine.partition import real_machine
 from tests.unit.equipoise.test_commands import run
 from tests.unit.statemachine.test_refused_configuration import TYPO, lead, log, stored
 

@@ -17,15 +17,15 @@ import pytest
 
 from equipoise.cli.screen import Line, Table, bold, plain
 from equipoise.cli.visible import MOST_WORD_CHARS, VisibleFormatter, shortened, visible, visible_json
-from events.decisions import MemberAssigned
-from events.errors import FieldError
-from events.facts import Subtopology, TopologyDeclared
-from events.fields import check_name, is_hidden
-from events.log import open_log
-from events.records import DecisionRecord, Entry
-from replay.cluster.cluster import ClusterConfig, MemorySink, SimulatedCluster
-from replay.cluster.process import ProcessSettings
-from replay.cluster.world import steady
+from equipoise.events.decisions import MemberAssigned
+from equipoise.events.errors import FieldError
+from equipoise.events.facts import Subtopology, TopologyDeclared
+from equipoise.events.fields import check_name, is_hidden
+from equipoise.events.log import open_log
+from equipoise.events.records import DecisionRecord, Entry
+from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster
+from equipoise.replay.simulation.process import ProcessSettings
+from equipoise.replay.simulation.world import steady
 from tests.unit.equipoise.test_commands import run
 from tests.unit.equipoise.test_newer_events import append
 from tests.unit.replay.lived import configured, write

@@ -11,27 +11,27 @@ import attrs
 import msgpack
 import pytest
 
-from assignors import registry
+from equipoise.assignors import registry
+from equipoise.events import codec
+from equipoise.events.codec import make_record
+from equipoise.events.decisions import Checkpointed, Decision, MemberAsked
+from equipoise.events.errors import DamagedError, GroupHalted, InputError
+from equipoise.events.facts import Fact, LogOpened, MemberJoined, MemberLeft, ProbingTick, Subtopology, TopologyDeclared
+from equipoise.events.log import open_log
+from equipoise.events.log.kafka.envelope import StoredDecision, fact_row, pack_decision, stored_decision
+from equipoise.events.log.rows import DecisionRow
+from equipoise.events.records import DecisionRecord
+from equipoise.events.tasks import TaskId
 from equipoise.live import LiveSettings, read_settings
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.partition import OTHER_FORM, GroupLead, StoredCheckpoint, UnreadIdentity, identity_of
+from equipoise.statemachine.snapshots import FORM
+from equipoise.statemachine.state import Lost
 from equipoise.worker import checkpoints
 from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_records
 from equipoise.worker.metrics import Counts, GroupCollector
 from equipoise.worker.reading import published_identity
 from equipoise.worker.settings import WorkerSettings
-from events import codec
-from events.codec import make_record
-from events.decisions import Checkpointed, Decision, MemberAsked
-from events.errors import DamagedError, GroupHalted, InputError
-from events.facts import Fact, LogOpened, MemberJoined, MemberLeft, ProbingTick, Subtopology, TopologyDeclared
-from events.log import open_log
-from events.log.kafka.envelope import StoredDecision, fact_row, pack_decision, stored_decision
-from events.log.rows import DecisionRow
-from events.records import DecisionRecord
-from events.tasks import TaskId
-from statemachine.machine import GroupMachine
-from statemachine.partition import OTHER_FORM, GroupLead, StoredCheckpoint, UnreadIdentity, identity_of
-from statemachine.snapshots import FORM
-from statemachine.state import Lost
 from tests.groups import LOG_OPENED, Group, configured
 
 Pair = tuple[bytes, bytes | None]
@@ -127,7 +127,7 @@ def test_a_record_of_nobodys_keeps_its_place_and_is_not_given_out(tmp_path: Path
 
 
 def test_what_is_no_place_for_a_record_of_nobodys_is_damage(tmp_path: Path) -> None:
-    from events.log.rows import Order
+    from equipoise.events.log.rows import Order
 
     order = Order()
     with pytest.raises(DamagedError):

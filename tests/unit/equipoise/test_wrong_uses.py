@@ -16,8 +16,8 @@ import pytest
 from click.testing import CliRunner, Result
 
 from equipoise.cli import main
-from events.log import open_log
-from events.records import Record
+from equipoise.events.log import open_log
+from equipoise.events.records import Record
 from tests.unit.replay.lived import lived, write
 
 ROOT = Path(__file__).parents[3]

@@ -6,19 +6,19 @@ import sqlite3
 from collections.abc import Iterable
 from pathlib import Path
 
-from events import codec
-from events.decisions import BalanceEvaluated, Decision, EventRejected, MemberAssigned
-from events.facts import Fact, GroupConfigured, LagReported, LogOpened, MemberJoined, ProbingTick
-from events.log import open_log
-from events.log.jsonl import JsonLinesLog, render
-from events.log.parquet.log import ArchiveLog
-from events.log.parquet.store import ArchivePartition
-from events.log.parquet.writing import Writer
-from events.log.rows import DecisionRow, FactRow, Row
-from events.log.sqlite import SqliteLog
-from events.log.stored import StoredLog
-from events.records import DecisionRecord, Entry
-from events.tasks import LagSentinel, TaskId
+from equipoise.events import codec
+from equipoise.events.decisions import BalanceEvaluated, Decision, EventRejected, MemberAssigned
+from equipoise.events.facts import Fact, GroupConfigured, LagReported, LogOpened, MemberJoined, ProbingTick
+from equipoise.events.log import open_log
+from equipoise.events.log.jsonl import JsonLinesLog, render
+from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.parquet.store import ArchivePartition
+from equipoise.events.log.parquet.writing import Writer
+from equipoise.events.log.rows import DecisionRow, FactRow, Row
+from equipoise.events.log.sqlite import SqliteLog
+from equipoise.events.log.stored import StoredLog
+from equipoise.events.records import DecisionRecord, Entry
+from equipoise.events.tasks import LagSentinel, TaskId
 
 FORMS = ("group.db", "group.jsonl", "group.parquet")
 

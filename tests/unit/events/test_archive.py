@@ -13,18 +13,18 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
-from events import codec
-from events.errors import DamagedError, GapError, InputError, LogError
-from events.facts import LogOpened, MemberJoined, ProbingTick
-from events.log import open_log
-from events.log.copying import copy_log
-from events.log.jsonl import JsonLinesLog
-from events.log.parquet.compact import compact
-from events.log.parquet.files import COLUMNS, all_parts, covering, part_path
-from events.log.parquet.log import ArchiveLog
-from events.log.rows import FactRow
-from events.log.sqlite import SqliteLog
-from events.records import DecisionRecord, Entry, Record
+from equipoise.events import codec
+from equipoise.events.errors import DamagedError, GapError, InputError, LogError
+from equipoise.events.facts import LogOpened, MemberJoined, ProbingTick
+from equipoise.events.log import open_log
+from equipoise.events.log.copying import copy_log
+from equipoise.events.log.jsonl import JsonLinesLog
+from equipoise.events.log.parquet.compact import compact
+from equipoise.events.log.parquet.files import COLUMNS, all_parts, covering, part_path
+from equipoise.events.log.parquet.log import ArchiveLog
+from equipoise.events.log.rows import FactRow
+from equipoise.events.log.sqlite import SqliteLog
+from equipoise.events.records import DecisionRecord, Entry, Record
 from tests.unit.events.logs_under_test import fill, put, read_all, rows_of
 
 OLD = Path(__file__).parents[2] / "data" / "archive"
@@ -81,7 +81,7 @@ def test_files_are_of_one_day_and_a_clock_that_went_back_does_not_split_them(pat
 def test_a_killed_writer_leaves_nothing_that_is_seen_and_the_next_one_sweeps_it(path: Path) -> None:
     ticks(str(path), 1, 2)
     code = (
-        "import os, sys\nfrom events.facts import ProbingTick\nfrom events.log import open_log\n"
+        "import os, sys\nfrom equipoise.events.facts import ProbingTick\nfrom equipoise.events.log import open_log\n"
         f"log = open_log({str(path)!r}, 'a')\n"
         "with log.transaction():\n"
         "    for at in range(40_000):\n        log.append_fact('g', 5, ProbingTick())\n"
@@ -114,7 +114,7 @@ def test_an_archive_of_another_schema_is_refused(path: Path) -> None:
 def test_without_pyarrow_the_line_that_installs_it_is_said(path: Path) -> None:
     fill(path)
     code = (
-        "import sys\nsys.modules['pyarrow'] = None\nfrom events.errors import InputError\nfrom events.log import open_log\n"
+        "import sys\nsys.modules['pyarrow'] = None\nfrom equipoise.events.errors import InputError\nfrom equipoise.events.log import open_log\n"
         f"try:\n    open_log({str(path)!r})\nexcept InputError as error:\n    print(error)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)
@@ -126,7 +126,7 @@ def test_reading_a_group_does_without_pandas(path: Path) -> None:
     ticks(str(path), 1, 2, 3)
     ticks(str(path), 4, group="h")
     code = (
-        "import sys\nfrom events.log.parquet.log import ArchiveLog\n"
+        "import sys\nfrom equipoise.events.log.parquet.log import ArchiveLog\n"
         f"with ArchiveLog({str(path)!r}, 'r') as log:\n    print(len(list(log.read())), len(list(log.read(group='h'))), 'pandas' in sys.modules)\n"
     )
     done = subprocess.run([sys.executable, "-c", code], check=True, capture_output=True, text=True)

@@ -14,10 +14,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from events import codec
-from events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, MemberAssigned
-from events.errors import FieldError, InputError, TooLargeError, UnknownEventError, UnsoundError
-from events.facts import (
+from equipoise.events import codec
+from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, MemberAssigned
+from equipoise.events.errors import FieldError, InputError, TooLargeError, UnknownEventError, UnsoundError
+from equipoise.events.facts import (
     GroupConfigured,
     LagReported,
     Load,
@@ -28,8 +28,8 @@ from events.facts import (
     TaskReady,
     Undecodable,
 )
-from events.knobs import Knobs
-from events.tasks import LagSentinel, TaskId
+from equipoise.events.knobs import Knobs
+from equipoise.events.tasks import LagSentinel, TaskId
 from tests.strategies import any_event, instances
 
 DATA = Path(__file__).parents[2] / "data" / "events"
@@ -98,7 +98,7 @@ def kept_line(event: Any) -> dict[str, Any]:
 
 
 def test_stored_bytes_of_every_kind_stay_what_they_are(rewrite: bool) -> None:
-    """Where this fails, logs written before cannot be read any more: raise the kind's version and add an upcaster (`events.upcasters`)."""
+    """Where this fails, logs written before cannot be read any more: raise the kind's version and add an upcaster (`equipoise.events.upcasters`)."""
     kept = lines("current.jsonl")
     today = [kept_line(codec.from_json(line)) for line in kept]
     if rewrite:

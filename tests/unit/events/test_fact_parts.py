@@ -9,12 +9,12 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events import codec
-from events.errors import FieldError
-from events.fact_parts import observed_in_parts, report_in_parts, shortened_join, shortened_report, task_sets
-from events.facts import MOST_TASKS, LagReported, Load, MemberJoined, PartitionsObserved, Subtopology, TopologyDeclared
-from events.fields import MOST_TASK_NUMBER
-from events.tasks import Lag, LagSentinel, TaskId
+from equipoise.events import codec
+from equipoise.events.errors import FieldError
+from equipoise.events.fact_parts import observed_in_parts, report_in_parts, shortened_join, shortened_report, task_sets
+from equipoise.events.facts import MOST_TASKS, LagReported, Load, MemberJoined, PartitionsObserved, Subtopology, TopologyDeclared
+from equipoise.events.fields import MOST_TASK_NUMBER
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from tests.groups import joined
 from tests.strategies import instances
 from tests.strategies import task_sets as task_set_strategy

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events import codec, fields, wire
-from events.errors import FieldError, UnsoundError
-from events.facts import LagReported, Load
-from events.tasks import LagSentinel, TaskId
+from equipoise.events import codec, fields, wire
+from equipoise.events.errors import FieldError, UnsoundError
+from equipoise.events.facts import LagReported, Load
+from equipoise.events.tasks import LagSentinel, TaskId
 from tests.strategies import instances, lags, task_sets
 
 

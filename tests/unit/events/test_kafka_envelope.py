@@ -8,15 +8,15 @@ import zlib
 import msgpack
 import pytest
 
-from events import codec
-from events.decisions import EventRejected
-from events.errors import DamagedError, InputError, UnknownKindError
-from events.facts import LogOpened, MemberLeft, ProbingTick, Undecodable
-from events.log.kafka import envelope
-from events.log.kafka.connection import Connection, connection_to
-from events.log.kafka.settings import build
-from events.log.kafka.topics import Topics
-from events.records import DecisionRecord
+from equipoise.events import codec
+from equipoise.events.decisions import EventRejected
+from equipoise.events.errors import DamagedError, InputError, UnknownKindError
+from equipoise.events.facts import LogOpened, MemberLeft, ProbingTick, Undecodable
+from equipoise.events.log.kafka import envelope
+from equipoise.events.log.kafka.connection import Connection, connection_to
+from equipoise.events.log.kafka.settings import build
+from equipoise.events.log.kafka.topics import Topics
+from equipoise.events.records import DecisionRecord
 
 LEFT = MemberLeft(member_id="m1", incarnation=3)
 DECISION = DecisionRecord("log", "orders", 7, 41, 2, 99, EventRejected(kind=5, code="unknown_member", numbers=(1,)))

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from events.errors import FieldError
-from events.facts import GroupConfigured
-from events.knobs import Knobs
+from equipoise.events.errors import FieldError
+from equipoise.events.facts import GroupConfigured
+from equipoise.events.knobs import Knobs
 
 
 @pytest.mark.parametrize(

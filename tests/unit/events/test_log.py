@@ -14,14 +14,14 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from events import codec
-from events.decisions import EventRejected
-from events.errors import DamagedError, GapError, InputError, LogError, RepeatError, UnknownKindError
-from events.facts import LogOpened, MemberJoined, ProbingTick, Undecodable
-from events.log import Log, Mode, open_log, seal
-from events.log.jsonl import JsonLinesLog, parse, render
-from events.log.rows import Row
-from events.records import DecisionRecord, Entry, Record
+from equipoise.events import codec
+from equipoise.events.decisions import EventRejected
+from equipoise.events.errors import DamagedError, GapError, InputError, LogError, RepeatError, UnknownKindError
+from equipoise.events.facts import LogOpened, MemberJoined, ProbingTick, Undecodable
+from equipoise.events.log import Log, Mode, open_log, seal
+from equipoise.events.log.jsonl import JsonLinesLog, parse, render
+from equipoise.events.log.rows import Row
+from equipoise.events.records import DecisionRecord, Entry, Record
 from tests.strategies import any_fact, instances
 from tests.unit.events.logs_under_test import FORMS, decision_row, fact_row, fill, put, read_all, rows_of
 

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from events import codec
-from events.decisions import BalanceEvaluated
-from events.errors import DamagedError, InputError, LogError
-from events.facts import LagReported, LogOpened, MemberJoined
-from events.log import open_log
-from events.log.sqlite import SqliteLog
-from events.records import DecisionRecord, Entry
-from events.tasks import LagSentinel, TaskId
+from equipoise.events import codec
+from equipoise.events.decisions import BalanceEvaluated
+from equipoise.events.errors import DamagedError, InputError, LogError
+from equipoise.events.facts import LagReported, LogOpened, MemberJoined
+from equipoise.events.log import open_log
+from equipoise.events.log.sqlite import SqliteLog
+from equipoise.events.records import DecisionRecord, Entry
+from equipoise.events.tasks import LagSentinel, TaskId
 from tests.unit.events.logs_under_test import fill, loosen, read_all
 
 FILE_STRIDE_BITS = 37

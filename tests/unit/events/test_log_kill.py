@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from events.log import open_log
-from events.records import DecisionRecord, Entry, Record
+from equipoise.events.log import open_log
+from equipoise.events.records import DecisionRecord, Entry, Record
 from tests.unit.events.logs_under_test import FORMS
 
 ROOT = Path(__file__).parents[3]
@@ -23,10 +23,10 @@ MOST_SECONDS = 60
 
 WRITER = """
 import sys
-from events.decisions import EventRejected
-from events.facts import LogOpened, MemberJoined
-from events.log import open_log
-from events.records import DecisionRecord, Entry
+from equipoise.events.decisions import EventRejected
+from equipoise.events.facts import LogOpened, MemberJoined
+from equipoise.events.log import open_log
+from equipoise.events.records import DecisionRecord, Entry
 
 with open_log(sys.argv[1], "a") as log:
     number = 2 * max(0, log.position() - 1)
@@ -87,7 +87,7 @@ def test_a_killed_writer_leaves_whole_records_and_the_next_one_goes_on(tmp_path:
 
 def finish(path: Path, read: list[Entry]) -> None:
     """Append the decisions that the killed writer had not come to, as a worker does that takes over (PROTOCOL L5)."""
-    from events.decisions import EventRejected
+    from equipoise.events.decisions import EventRejected
 
     fact = [record for record in read if isinstance(record, Record)][-1]
     there = [record for record in read if isinstance(record, DecisionRecord) and record.caused_by == fact.offset]

@@ -11,12 +11,12 @@ from pathlib import Path
 
 import pytest
 
-from events.errors import DamagedError, InputError, LogError
-from events.facts import LagReported, LogOpened, ProbingTick
-from events.log import open_log, seal
-from events.log.seal import UNSEALED, Seal
-from events.log.sqlite import SCHEMA_VERSION, SqliteLog
-from events.records import Entry
+from equipoise.events.errors import DamagedError, InputError, LogError
+from equipoise.events.facts import LagReported, LogOpened, ProbingTick
+from equipoise.events.log import open_log, seal
+from equipoise.events.log.seal import UNSEALED, Seal
+from equipoise.events.log.sqlite import SCHEMA_VERSION, SqliteLog
+from equipoise.events.records import Entry
 from tests.unit.events.logs_under_test import fill, read_all
 
 ROOT = Path(__file__).parents[3]
@@ -295,8 +295,8 @@ def test_the_file_stands_still_while_it_is_checked(path: Path, monkeypatch: pyte
 
 WRITER = """
 import os, signal, sys
-from events.facts import LagReported, LogOpened
-from events.log import open_log
+from equipoise.events.facts import LagReported, LogOpened
+from equipoise.events.log import open_log
 
 log = open_log(sys.argv[1], "w")
 with log.transaction():

@@ -10,14 +10,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events import codec, decisions
-from events.decisions import EventRejected, MemberAsked, MemberAssigned, MemberAssignedPart, MemberExpired
-from events.errors import DamagedError, UnsoundError
-from events.facts import MemberLeft
-from events.log.kafka import envelope
-from events.log.rows import DecisionRow
-from events.records import DecisionRecord, UnreadDecision
-from events.tasks import TaskId
+from equipoise.events import codec, decisions
+from equipoise.events.decisions import EventRejected, MemberAsked, MemberAssigned, MemberAssignedPart, MemberExpired
+from equipoise.events.errors import DamagedError, UnsoundError
+from equipoise.events.facts import MemberLeft
+from equipoise.events.log.kafka import envelope
+from equipoise.events.log.rows import DecisionRow
+from equipoise.events.records import DecisionRecord, UnreadDecision
+from equipoise.events.tasks import TaskId
 from tests.strategies import any_event
 
 KINDS = {kind: shape for kind, (_, shape) in codec.KINDS.items() if kind >= codec.FIRST_DECISION_KIND}

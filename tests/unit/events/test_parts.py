@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from events import codec
-from events.decisions import (
+from equipoise.events import codec
+from equipoise.events.decisions import (
     MOST_MOVES,
     AssignmentIssued,
     AssignmentProposed,
@@ -21,10 +21,10 @@ from events.decisions import (
     Move,
     ProposedMember,
 )
-from events.errors import FieldError
-from events.fields import MOST_TASK_NUMBER
-from events.parts import split, whole
-from events.tasks import TaskId
+from equipoise.events.errors import FieldError
+from equipoise.events.fields import MOST_TASK_NUMBER
+from equipoise.events.parts import split, whole
+from equipoise.events.tasks import TaskId
 from tests.strategies import any_decision, instances
 
 LONGEST = "\U0001f600" * 1_000

@@ -11,10 +11,10 @@ import msgpack
 import pytest
 from hypothesis import given
 
-from events import codec, readable, upcasters
-from events.decisions import Checkpointed
-from events.errors import UnsoundError
-from events.facts import LagReported, Load, MemberJoined, PartitionsObserved
+from equipoise.events import codec, readable, upcasters
+from equipoise.events.decisions import Checkpointed
+from equipoise.events.errors import UnsoundError
+from equipoise.events.facts import LagReported, Load, MemberJoined, PartitionsObserved
 from tests.strategies import instances
 
 DATA = Path(__file__).parents[2] / "data" / "events"

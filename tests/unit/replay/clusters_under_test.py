@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from assignors import registry
-from events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.records import DecisionRecord, Record
-from events.tasks import TaskId
-from replay.cluster import ClusterConfig, NetworkSettings, ProcessSettings, SimulatedCluster, WorkerSettings, steady
-from replay.cluster.cluster import Sink
-from statemachine.machine import GroupMachine
+from equipoise.assignors import registry
+from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.tasks import TaskId
+from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, SimulatedCluster, WorkerSettings, steady
+from equipoise.replay.simulation.cluster import Sink
+from equipoise.statemachine.machine import GroupMachine
 
 START_MS = 1_000_000_000
 SESSION_MS = 10_000
@@ -83,7 +83,7 @@ class Memory:
         self.lines: list[str] = []
 
     def append_fact(self, group: str, append_ms: int, event: Any) -> Record:
-        from events.codec import make_record
+        from equipoise.events.codec import make_record
 
         offset = sum(line.startswith("fact") for line in self.lines)
         record = make_record(group, offset, append_ms, event)

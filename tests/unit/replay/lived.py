@@ -8,16 +8,16 @@ from __future__ import annotations
 import functools
 from collections.abc import Iterable
 
-from assignors import registry
-from events.facts import Fact, GroupConfigured, LogOpened, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.log import Log
-from events.records import DecisionRecord, Entry, Record
-from events.tasks import TaskId
-from replay.cluster.cluster import ClusterConfig, MemorySink, SimulatedCluster
-from replay.cluster.process import ProcessSettings
-from replay.cluster.world import steady
-from statemachine.machine import GroupMachine
+from equipoise.assignors import registry
+from equipoise.events.facts import Fact, GroupConfigured, LogOpened, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.log import Log
+from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.tasks import TaskId
+from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster
+from equipoise.replay.simulation.process import ProcessSettings
+from equipoise.replay.simulation.world import steady
+from equipoise.statemachine.machine import GroupMachine
 
 START_MS = 1_795_149_187_000
 JOINED_MS = START_MS + 60_000

@@ -9,11 +9,11 @@ from typing import Any
 import attrs
 import pytest
 
-from events.knobs import Knobs
-from replay.advice import advise, better, dominates, front
-from replay.recording import Metrics, mean
-from replay.what_if import FACTUAL, Configuration, Deviation, Outcome, WhatIf
-from replay.what_if_picture import render_what_if
+from equipoise.events.knobs import Knobs
+from equipoise.replay.whatif.advice import advise, better, dominates, front
+from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, Deviation, Outcome, WhatIf
+from equipoise.replay.whatif.picture import render_what_if
+from equipoise.replay.whatif.recording import Metrics, mean
 
 
 def run(silent: float = 100.0, restored: float | None = 1_000_000, rebalances: float = 50, uneven: float = 200.0) -> Metrics:

@@ -6,18 +6,18 @@ from collections.abc import Callable
 
 import pytest
 
-import replay.answers
-from events.codec import make_record
-from events.decisions import Decision, EventRejected, MemberExpired
-from events.errors import DamagedError
-from events.facts import GroupConfigured, ProbingTick
-from events.records import DecisionRecord, Entry, Record
-from replay.answers import ConfigurationAnswers
-from replay.exogenous import ConfigurationChanged, read_exogenous
-from replay.refold import Refold
-from replay.verify import GroupVerifier, Verdict, verify
-from statemachine.partition import real_machine
-from statemachine.rejections import ASSIGNOR_UNAVAILABLE
+from equipoise.events.codec import make_record
+from equipoise.events.decisions import Decision, EventRejected, MemberExpired
+from equipoise.events.errors import DamagedError
+from equipoise.events.facts import GroupConfigured, ProbingTick
+from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.replay import answers as configuration_answers
+from equipoise.replay.answers import ConfigurationAnswers
+from equipoise.replay.recorded_inputs import ConfigurationChanged, read_exogenous
+from equipoise.replay.refold import Refold
+from equipoise.replay.replayer import GroupVerifier, Verdict, verify
+from equipoise.statemachine.partition import real_machine
+from equipoise.statemachine.rejections import ASSIGNOR_UNAVAILABLE
 from tests.groups import GROUP, configured, joined
 from tests.unit.statemachine.test_refused_configuration import LACKS, LEARNER, RUNNING, TYPO, lacking, lead, log, stored
 
@@ -70,7 +70,7 @@ def test_each_of_two_configurations_has_its_own_answer() -> None:
 
 
 def test_a_refusal_that_comes_too_late_is_an_error_and_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(replay.answers, "MOST_HELD", 3)
+    monkeypatch.setattr(configuration_answers, "MOST_HELD", 3)
     answers = ConfigurationAnswers()
     for offset, event in ((2, LEARNER), (3, ProbingTick()), (4, ProbingTick())):
         assert answers.take(fact(offset, event)) == []

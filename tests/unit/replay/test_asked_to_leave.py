@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from events.facts import LeaveRequested
-from events.knobs import Knobs
-from replay.cluster.change import change_cost
-from replay.cluster.cluster import SimulatedCluster
-from replay.cluster.process import Exit
-from replay.exogenous import ProcessEnded, read_exogenous
+from equipoise.events.facts import LeaveRequested
+from equipoise.events.knobs import Knobs
+from equipoise.replay.recorded_inputs import ProcessEnded, read_exogenous
+from equipoise.replay.simulation.change import change_cost
+from equipoise.replay.simulation.cluster import SimulatedCluster
+from equipoise.replay.simulation.process import Exit
 
 MOST_MS = 300_000
 

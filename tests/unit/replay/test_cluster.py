@@ -5,18 +5,18 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from events.decisions import AssignmentIssued, EventRejected, MemberExpired
-from events.errors import GroupHalted, InvariantBroken
-from events.facts import LagReported, MemberJoined, ProbingTick
-from events.log import open_log
-from events.records import DecisionRecord, Record
-from events.tasks import TaskId
-from replay.cluster import NetworkSettings, SimulatedCluster
-from replay.cluster.process import Exit
-from replay.cluster.restore import RestoreModel
-from replay.exogenous import ProcessStarted, read_exogenous
-from statemachine.machine import GroupMachine
-from statemachine.member import MemberSession
+from equipoise.events.decisions import AssignmentIssued, EventRejected, MemberExpired
+from equipoise.events.errors import GroupHalted, InvariantBroken
+from equipoise.events.facts import LagReported, MemberJoined, ProbingTick
+from equipoise.events.log import open_log
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.tasks import TaskId
+from equipoise.replay.recorded_inputs import ProcessStarted, read_exogenous
+from equipoise.replay.simulation import NetworkSettings, SimulatedCluster
+from equipoise.replay.simulation.process import Exit
+from equipoise.replay.simulation.restore import RestoreModel
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.member import MemberSession
 from tests.unit.replay.clusters_under_test import (
     LEASE_MS,
     SESSION_MS,

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from events.decisions import Checkpointed
-from events.knobs import Knobs
-from replay.cluster.change import ChangeCost, change_cost
+from equipoise.events.decisions import Checkpointed
+from equipoise.events.knobs import Knobs
+from equipoise.replay.simulation.change import ChangeCost, change_cost
 
 
 @pytest.fixture(scope="module")

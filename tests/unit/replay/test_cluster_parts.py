@@ -6,17 +6,17 @@ from typing import Any
 
 import pytest
 
-from events.errors import FieldError, GroupHalted, InputError, InvariantBroken
-from events.facts import LeaveIntended, LogOpened, Subtopology, TopologyDeclared
-from events.records import DecisionRecord
-from events.tasks import TaskId
-from replay.cluster import Growth, NetworkSettings, RestoreModel, steady
-from replay.cluster.broker import Broker, Producer
-from replay.cluster.engine import Engine
-from replay.cluster.measures import Costs, Life, Notes, active_moves, fewest_moves, owners_at, silences
-from replay.cluster.network import Endpoint, Network
-from replay.cluster.restore import Disk, Restorer
-from replay.cluster.world import Ownership, Restore, World
+from equipoise.events.errors import FieldError, GroupHalted, InputError, InvariantBroken
+from equipoise.events.facts import LeaveIntended, LogOpened, Subtopology, TopologyDeclared
+from equipoise.events.records import DecisionRecord
+from equipoise.events.tasks import TaskId
+from equipoise.replay.simulation import Growth, NetworkSettings, RestoreModel, steady
+from equipoise.replay.simulation.broker import Broker, Producer
+from equipoise.replay.simulation.engine import Engine
+from equipoise.replay.simulation.measures import Costs, Life, Notes, active_moves, fewest_moves, owners_at, silences
+from equipoise.replay.simulation.network import Endpoint, Network
+from equipoise.replay.simulation.restore import Disk, Restorer
+from equipoise.replay.simulation.world import Ownership, Restore, World
 from tests.unit.replay.clusters_under_test import member, running_cluster, small_config
 
 TASK, OTHER, STATELESS = TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)

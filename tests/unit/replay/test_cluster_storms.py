@@ -7,10 +7,10 @@ from typing import Any
 
 import pytest
 
-from events.errors import InvariantBroken
-from replay.cluster.faults import FAULTS, random_faults
-from statemachine.machine import GroupMachine
-from statemachine.member import MemberSession
+from equipoise.events.errors import InvariantBroken
+from equipoise.replay.simulation.faults import FAULTS, random_faults
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.member import MemberSession
 from tests.storms import Outcome, draw, run_storm
 
 MOST_SEEDS = 150

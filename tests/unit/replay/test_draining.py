@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from assignors import registry
-from assignors.scale_down import drain_ms
-from events.facts import Load
-from replay.draining import Drain, drains
-from statemachine.leader import build_problem
+from equipoise.assignors import registry
+from equipoise.assignors.scale_down import drain_ms
+from equipoise.events.facts import Load
+from equipoise.replay.draining import Drain, drains
+from equipoise.statemachine.leader import build_problem
 from tests.groups import Group
 
 

@@ -9,9 +9,9 @@ from typing import Any
 import attrs
 import pytest
 
-from events.decisions import MemberExpired
-from events.errors import InputError
-from events.facts import (
+from equipoise.events.decisions import MemberExpired
+from equipoise.events.errors import InputError
+from equipoise.events.facts import (
     Fact,
     GroupConfigured,
     LagReported,
@@ -24,9 +24,11 @@ from events.facts import (
     Subtopology,
     TopologyDeclared,
 )
-from events.records import DecisionRecord, Entry, Record
-from events.tasks import TaskId
-from replay.exogenous import (
+from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.tasks import TaskId
+from equipoise.replay.importers.kafka_streams import import_history
+from equipoise.replay.importers.kafka_streams.check import Gathered
+from equipoise.replay.recorded_inputs import (
     ConfigurationChanged,
     Curve,
     Exogenous,
@@ -36,8 +38,6 @@ from replay.exogenous import (
     marked_windows,
     read_exogenous,
 )
-from replay.kafka_streams import import_history
-from replay.kafka_streams.check import Gathered
 from tests.groups import Group, joined, rejections
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"

@@ -9,14 +9,14 @@ from pathlib import Path
 import attrs
 import pytest
 
-from events.decisions import AssignmentIssued, MemberExpired
-from events.errors import InputError
-from events.facts import AssignmentObserved, Fact, LagReported, MemberJoined, PartitionsObserved, ProbingTick
-from events.log import open_log
-from events.records import DecisionRecord, Entry, Record
-from events.tasks import TaskId
-from replay.explain import explain
-from replay.kafka_streams.importer import import_history
+from equipoise.events.decisions import AssignmentIssued, MemberExpired
+from equipoise.events.errors import InputError
+from equipoise.events.facts import AssignmentObserved, Fact, LagReported, MemberJoined, PartitionsObserved, ProbingTick
+from equipoise.events.log import open_log
+from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.tasks import TaskId
+from equipoise.replay.explanation import explain
+from equipoise.replay.importers.kafka_streams.importer import import_history
 from tests.groups import Group
 from tests.unit.replay.lived import BACK_MS, KILLED_MS, TOPOLOGY, configured, decided, lived, task
 

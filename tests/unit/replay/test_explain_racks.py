@@ -5,10 +5,20 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from events.facts import Fact, GroupConfigured, LagReported, MemberJoined, PartitionsObserved, Subtopology, TaskReady, TasksRevoked, TopologyDeclared
-from events.records import Entry
-from events.tasks import LagSentinel
-from replay.explain import Explanation, explain
+from equipoise.events.facts import (
+    Fact,
+    GroupConfigured,
+    LagReported,
+    MemberJoined,
+    PartitionsObserved,
+    Subtopology,
+    TaskReady,
+    TasksRevoked,
+    TopologyDeclared,
+)
+from equipoise.events.records import Entry
+from equipoise.events.tasks import LagSentinel
+from equipoise.replay.explanation import Explanation, explain
 from tests.unit.replay.lived import START_MS, configured, decided, task
 
 EACH_MS = 1_000

@@ -11,18 +11,18 @@ from typing import Any
 
 import pytest
 
-from events.decisions import MemberAssigned
-from events.facts import Fact, GroupConfigured, LagReported, MemberJoined, PartitionsObserved, Subtopology, TaskReady, TopologyDeclared
-from events.knobs import Knobs
-from events.records import DecisionRecord, Record
-from events.tasks import Lag, LagSentinel, TaskId
-from replay.cluster import RestoreModel
-from replay.cluster.cluster import MemorySink
-from replay.exogenous import read_exogenous
-from replay.fit import DEFAULT_RECORDS_PER_S, Estimate, Fit, Observation, estimate_of, fit, most_likely, speed_of
-from replay.kafka_streams import import_history
-from replay.kafka_streams.check import Gathered
-from replay.simulate import Simulation, simulate
+from equipoise.events.decisions import MemberAssigned
+from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, PartitionsObserved, Subtopology, TaskReady, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.replay.importers.kafka_streams import import_history
+from equipoise.replay.importers.kafka_streams.check import Gathered
+from equipoise.replay.recorded_inputs import read_exogenous
+from equipoise.replay.simulation import RestoreModel
+from equipoise.replay.simulation.cluster import MemorySink
+from equipoise.replay.simulation.run import Simulation, simulate
+from equipoise.replay.whatif.fit import DEFAULT_RECORDS_PER_S, Estimate, Fit, Observation, estimate_of, fit, most_likely, speed_of
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 TASK, OTHER = TaskId(0, 0), TaskId(0, 1)

@@ -10,18 +10,18 @@ from typing import Any
 import attrs
 import pytest
 
-from events.facts import Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from replay.cluster import RestoreModel, steady
-from replay.cluster.kafka import Instance, InstanceSettings, KafkaGroup, KafkaProtocol
-from replay.cluster.measures import active_moves, silences
-from replay.exogenous import Curve
-from replay.kafka_streams import import_history
-from replay.kafka_streams.check import Gathered
-from replay.recording import Recording, read_recording
-from replay.simulate import Simulation
-from replay.simulate_kafka import simulate_kafka
-from replay.what_if import Configuration, WhatIf, what_if_recorded
+from equipoise.events.facts import Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.replay.importers.kafka_streams import import_history
+from equipoise.replay.importers.kafka_streams.check import Gathered
+from equipoise.replay.recorded_inputs import Curve
+from equipoise.replay.simulation import RestoreModel, steady
+from equipoise.replay.simulation.kafka import Instance, InstanceSettings, KafkaGroup, KafkaProtocol
+from equipoise.replay.simulation.measures import active_moves, silences
+from equipoise.replay.simulation.run import Simulation
+from equipoise.replay.simulation.run_kafka import simulate_kafka
+from equipoise.replay.whatif.evaluate import Configuration, WhatIf, what_if_recorded
+from equipoise.replay.whatif.recording import Recording, read_recording
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 SIMULATION = Simulation(restore=RestoreModel(records_per_s=200_000))

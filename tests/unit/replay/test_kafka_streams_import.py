@@ -21,18 +21,18 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from events.decisions import AssignmentProposed, EventRejected
-from events.errors import EquipoiseError, InputError
-from events.facts import AssignmentObserved, GroupConfigured, LagReported, LogOpened, MemberJoined, TopologyDeclared
-from events.log import open_log
-from events.records import Record
-from events.tasks import LagSentinel, TaskId
-from replay.kafka_streams import ImportOptions, ImportSummary, Source, WireError, import_history, options_of
-from replay.kafka_streams.check import Gathered, check, main
-from replay.kafka_streams.manifest import MOST_MANIFEST_CHARS
-from replay.kafka_streams.scan import scan
-from replay.kafka_streams.thin import thin
-from statemachine.machine import GroupMachine
+from equipoise.events.decisions import AssignmentProposed, EventRejected
+from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.events.facts import AssignmentObserved, GroupConfigured, LagReported, LogOpened, MemberJoined, TopologyDeclared
+from equipoise.events.log import open_log
+from equipoise.events.records import Record
+from equipoise.events.tasks import LagSentinel, TaskId
+from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, WireError, import_history, options_of
+from equipoise.replay.importers.kafka_streams.check import Gathered, check, main
+from equipoise.replay.importers.kafka_streams.manifest import MOST_MANIFEST_CHARS
+from equipoise.replay.importers.kafka_streams.scan import scan
+from equipoise.replay.importers.kafka_streams.thin import thin
+from equipoise.statemachine.machine import GroupMachine
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 DATA = Path(__file__).parents[2] / "data" / "kafka_streams"
@@ -136,8 +136,8 @@ def test_two_imports_write_the_same_and_the_log_reads_back(run: str, form: str, 
 
 
 def test_an_import_is_the_same_under_another_hash_seed(tmp_path: Path) -> None:
-    script = "import sys; from pathlib import Path; from events.log import open_log\n"
-    script += "from replay.kafka_streams import import_history\n"
+    script = "import sys; from pathlib import Path; from equipoise.events.log import open_log\n"
+    script += "from equipoise.replay.importers.kafka_streams import import_history\n"
     script += "with open_log(sys.argv[2], 'w') as log: import_history(Path(sys.argv[1]), log)"
     contents = []
     for seed in ("1", "2"):

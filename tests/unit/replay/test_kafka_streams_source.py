@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from events.errors import InputError
-from replay.kafka_streams import Source, shipped_runs
+from equipoise.events.errors import InputError
+from equipoise.replay.importers.kafka_streams import Source, shipped_runs
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 RECORD = {"partition": 0, "offset": 5, "timestamp": 1_000, "key": "AAIAA2FwcA==", "value": None}

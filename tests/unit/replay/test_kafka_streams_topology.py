@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from events.tasks import TaskId
-from replay.kafka_streams.endoffsets import EndOffsetStream
-from replay.kafka_streams.source import EndOffsets
-from replay.kafka_streams.topology import Evidence, TopologySeen, changelog_candidates, declare, match_changelogs
+from equipoise.events.tasks import TaskId
+from equipoise.replay.importers.kafka_streams.endoffsets import EndOffsetStream
+from equipoise.replay.importers.kafka_streams.source import EndOffsets
+from equipoise.replay.importers.kafka_streams.topology import Evidence, TopologySeen, changelog_candidates, declare, match_changelogs
 
 
 def test_changelogs_are_known_by_their_names() -> None:

@@ -13,8 +13,8 @@ import hypothesis
 import hypothesis.strategies as st
 import pytest
 
-from events.tasks import TaskId
-from replay.kafka_streams.wire import NEVER_MS, RUNS_IT, UNKNOWN_SUM, GroupMetadata, OffsetCommit, WireError, decode_record
+from equipoise.events.tasks import TaskId
+from equipoise.replay.importers.kafka_streams.wire import NEVER_MS, RUNS_IT, UNKNOWN_SUM, GroupMetadata, OffsetCommit, WireError, decode_record
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 

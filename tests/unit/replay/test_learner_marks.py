@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from equipoise.cli.show import members_table, tasks_table
-from events.facts import LagReported, TaskReady
-from events.tasks import TaskId
-from replay.explain import explain, move_document
-from replay.show import CopyRow, PreparingRow, TaskRow, show
-from replay.timeline import build_timeline, timeline_document
+from equipoise.events.facts import LagReported, TaskReady
+from equipoise.events.tasks import TaskId
+from equipoise.replay.explanation import explain, move_document
+from equipoise.replay.group_view import CopyRow, PreparingRow, TaskRow, show
+from equipoise.replay.timelines import build_timeline, timeline_document
 from tests.groups import Group, joined
 
 T0, T1 = TaskId(0, 0), TaskId(0, 1)

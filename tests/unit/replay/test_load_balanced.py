@@ -5,19 +5,19 @@ from __future__ import annotations
 import functools
 import re
 
-from assignors import registry
-from assignors.load import weights
-from events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from events.knobs import Knobs
-from events.records import Entry
-from events.tasks import TaskId
-from replay.cluster import ClusterConfig, ProcessSettings, SimulatedCluster
-from replay.cluster.cluster import MemorySink
-from replay.cluster.measures import active_moves, silences
-from replay.cluster.world import steady
-from replay.explain import explain
-from replay.verify import Verdict, verify
-from statemachine.leader import build_problem
+from equipoise.assignors import registry
+from equipoise.assignors.load import weights
+from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
+from equipoise.events.records import Entry
+from equipoise.events.tasks import TaskId
+from equipoise.replay.explanation import explain
+from equipoise.replay.replayer import Verdict, verify
+from equipoise.replay.simulation import ClusterConfig, ProcessSettings, SimulatedCluster
+from equipoise.replay.simulation.cluster import MemorySink
+from equipoise.replay.simulation.measures import active_moves, silences
+from equipoise.replay.simulation.world import steady
+from equipoise.statemachine.leader import build_problem
 
 RATES = (900, 100, 700, 100, 100, 100)
 """Records/s of tasks 0_0 to 0_5: two are hot, and both fall to the same member while nothing is known."""

@@ -6,13 +6,13 @@ import json
 
 import pytest
 
-from events.decisions import MemberExpired
-from events.errors import InputError
-from events.facts import MemberJoined, PartitionsObserved
-from events.records import DecisionRecord, Record
-from replay.cluster.cluster import MemorySink
-from replay.show import show
-from statemachine.machine import GroupMachine
+from equipoise.events.decisions import MemberExpired
+from equipoise.events.errors import InputError
+from equipoise.events.facts import MemberJoined, PartitionsObserved
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.replay.group_view import show
+from equipoise.replay.simulation.cluster import MemorySink
+from equipoise.statemachine.machine import GroupMachine
 from tests.unit.replay.lived import JOINED_MS, TOPOLOGY, configured, decided, lived
 
 

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
+from equipoise.events.tasks import TaskId
+from equipoise.replay.explanation import explain
+from equipoise.replay.history import Condition
+from equipoise.replay.timelines import build_timeline
+from equipoise.statemachine.machine import GroupMachine
 from equipoise.worker.metrics import Counts
-from events.tasks import TaskId
-from replay.chronicle import Condition
-from replay.explain import explain
-from replay.timeline import build_timeline
-from statemachine.machine import GroupMachine
 from tests.groups import HEARTBEAT_MS, MARGIN_MS, SESSION_MS, Group, joined
 
 TASKS = 6

@@ -11,18 +11,18 @@ from typing import Any
 import attrs
 import pytest
 
-from events.decisions import AssignmentIssued
-from events.errors import FieldError, InputError
-from events.facts import GroupConfigured, PartitionsObserved
-from events.log import open_log
-from events.records import DecisionRecord, Record
-from replay.cluster import RestoreModel
-from replay.cluster.cluster import MemorySink
-from replay.cluster.measures import WindowCost
-from replay.exogenous import Exogenous, PartitionsPlaced, ProcessEnded, ProcessStarted, read_exogenous
-from replay.kafka_streams import import_history
-from replay.simulate import Simulation, SimulationResult, simulate
-from replay.verify import Verdict, verify
+from equipoise.events.decisions import AssignmentIssued
+from equipoise.events.errors import FieldError, InputError
+from equipoise.events.facts import GroupConfigured, PartitionsObserved
+from equipoise.events.log import open_log
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.replay.importers.kafka_streams import import_history
+from equipoise.replay.recorded_inputs import Exogenous, PartitionsPlaced, ProcessEnded, ProcessStarted, read_exogenous
+from equipoise.replay.replayer import Verdict, verify
+from equipoise.replay.simulation import RestoreModel
+from equipoise.replay.simulation.cluster import MemorySink
+from equipoise.replay.simulation.measures import WindowCost
+from equipoise.replay.simulation.run import Simulation, SimulationResult, simulate
 from tests.unit.replay.clusters_under_test import Memory
 
 RECORDED = Path(__file__).parents[3] / "replay" / "data"
@@ -151,10 +151,10 @@ def test_the_same_input_writes_the_same_log_and_it_verifies(recorded: dict[str, 
 
 WRITE = """
 import sys
-from events.log import open_log
-from events.records import DecisionRecord, Record
-from replay.exogenous import read_exogenous
-from replay.simulate import Simulation, simulate
+from equipoise.events.log import open_log
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.replay.recorded_inputs import read_exogenous
+from equipoise.replay.simulation.run import Simulation, simulate
 with open_log(sys.argv[1]) as log:
     exogenous = read_exogenous(log.read())
 with open_log(sys.argv[2], "w") as log, log.transaction():

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from events.facts import PartitionsObserved
-from events.tasks import TaskId
-from replay.chronicle import FAR_BEHIND, Condition
-from replay.fit import Fitting
-from replay.timeline import build_timeline
+from equipoise.events.facts import PartitionsObserved
+from equipoise.events.tasks import TaskId
+from equipoise.replay.history import FAR_BEHIND, Condition
+from equipoise.replay.timelines import build_timeline
+from equipoise.replay.whatif.fit import Fitting
 from tests.groups import Group, configured, topology
 
 RESTORES = 20_000

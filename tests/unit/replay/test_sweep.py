@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from events.errors import InputError
-from replay.sweep import MOST_CONFIGURATIONS, configurations_of, grid, read_configurations
-from replay.what_if import Configuration
+from equipoise.events.errors import InputError
+from equipoise.replay.whatif.evaluate import Configuration
+from equipoise.replay.whatif.sweep import MOST_CONFIGURATIONS, configurations_of, grid, read_configurations
 
 
 def test_a_grid_is_every_combination_the_last_one_fastest() -> None:

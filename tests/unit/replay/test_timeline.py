@@ -13,22 +13,22 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors.shares import Shares
-from assignors.situation import Situation
-from events.decisions import AssignmentIssued, MemberExpired
-from events.facts import AssignmentObserved, MemberJoined, MemberLeft
-from events.log import open_log
-from events.records import DecisionRecord, Entry, Record
-from replay.chronicle import Condition
-from replay.kafka_streams.importer import import_history
-from replay.refold import Refold
-from replay.timeline import Timeline, build_timeline, changes_owner, render_page, timeline_document
-from replay.timeline.build import MOST_POINTS, _add_point, _imbalance
-from replay.timeline.page import page_data
-from statemachine import leader
-from statemachine.leader import build_problem
-from statemachine.machine import GroupMachine
-from statemachine.state import GroupState
+from equipoise.assignors.shares import Shares
+from equipoise.assignors.situation import Situation
+from equipoise.events.decisions import AssignmentIssued, MemberExpired
+from equipoise.events.facts import AssignmentObserved, MemberJoined, MemberLeft
+from equipoise.events.log import open_log
+from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.replay.history import Condition
+from equipoise.replay.importers.kafka_streams.importer import import_history
+from equipoise.replay.refold import Refold
+from equipoise.replay.timelines import Timeline, build_timeline, changes_owner, render_page, timeline_document
+from equipoise.replay.timelines.build import MOST_POINTS, _add_point, _imbalance
+from equipoise.replay.timelines.page import page_data
+from equipoise.statemachine import leader
+from equipoise.statemachine.leader import build_problem
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.state import GroupState
 from tests.unit.replay.lived import BACK_MS, END_MS, KILLED_MS, TOPOLOGY, configured, decided, lived
 
 DATA = Path(__file__).parents[3] / "replay" / "data"
@@ -323,7 +323,7 @@ def test_no_name_can_end_the_script_or_become_markup() -> None:
 
 
 def test_of_very_many_tasks_those_that_changed_are_drawn(timeline: Timeline, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("replay.timeline.page.MOST_ROWS", 5)
+    monkeypatch.setattr("equipoise.replay.timelines.page.MOST_ROWS", 5)
     data = page_data(timeline)
     assert len(data["tasks"]) == 5
     assert "10 tasks that changed least are not drawn" in data["note"]

@@ -10,15 +10,15 @@ from typing import Any
 import attrs
 import pytest
 
-from events.codec import make_record
-from events.decisions import AssignmentIssued, BalanceEvaluated, Checkpointed, MemberAssigned, MemberExpired
-from events.errors import DamagedError
-from events.facts import LagReported, LogOpened, MemberJoined
-from events.log import open_log
-from events.records import DecisionRecord, Entry, Record
-from replay.cluster.cluster import MemorySink
-from replay.verify import Verdict, verify
-from statemachine.machine import GroupMachine
+from equipoise.events.codec import make_record
+from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Checkpointed, MemberAssigned, MemberExpired
+from equipoise.events.errors import DamagedError
+from equipoise.events.facts import LagReported, LogOpened, MemberJoined
+from equipoise.events.log import open_log
+from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.replay.replayer import Verdict, verify
+from equipoise.replay.simulation.cluster import MemorySink
+from equipoise.statemachine.machine import GroupMachine
 from tests.unit.replay.lived import TOPOLOGY, configured, decided, lived, write
 
 

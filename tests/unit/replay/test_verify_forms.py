@@ -14,15 +14,15 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
-from events.decisions import Checkpointed, MemberAssigned
-from events.facts import Subtopology, TopologyDeclared
-from events.log import open_log
-from events.records import DecisionRecord, Entry
-from replay.cluster.cluster import ClusterConfig, MemorySink, SimulatedCluster
-from replay.cluster.process import ProcessSettings
-from replay.cluster.world import steady
-from replay.verify import GroupVerifier, Verdict, verify
-from statemachine.snapshots import FORM
+from equipoise.events.decisions import Checkpointed, MemberAssigned
+from equipoise.events.facts import Subtopology, TopologyDeclared
+from equipoise.events.log import open_log
+from equipoise.events.records import DecisionRecord, Entry
+from equipoise.replay.replayer import GroupVerifier, Verdict, verify
+from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster
+from equipoise.replay.simulation.process import ProcessSettings
+from equipoise.replay.simulation.world import steady
+from equipoise.statemachine.snapshots import FORM
 from tests.unit.replay.lived import START_MS, configured, write
 
 LOGS = Path(__file__).parents[2] / "data" / "logs"
@@ -69,7 +69,8 @@ def small_group() -> list[Entry]:
 
 
 def test_the_form_of_the_state_is_the_one_that_stored_hashes_have(rewrite: bool) -> None:
-    """Where this fails and the decisions are the same, the same state gives other bytes: raise `statemachine.snapshots.FORM`, and keep the file."""
+    """Where this fails and the decisions are the same, the same state gives other bytes: raise `equipoise.statemachine.snapshots.FORM`, and keep the
+    file."""
     if rewrite:
         TODAY.unlink(missing_ok=True)
         with open_log(TODAY, "a") as log:

@@ -8,11 +8,11 @@ from collections.abc import Sequence
 import attrs
 import pytest
 
-from events.decisions import MemberAssigned
-from events.log.kafka.envelope import group_key, pack_decision, pack_fact
-from events.records import DecisionRecord, Entry, Record
-from replay.verify import GroupVerifier, Verdict, verify
-from replay.watch import Alert, Arrived, Watch
+from equipoise.events.decisions import MemberAssigned
+from equipoise.events.log.kafka.envelope import group_key, pack_decision, pack_fact
+from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.replay.replayer import GroupVerifier, Verdict, verify
+from equipoise.replay.watch import Alert, Arrived, Watch
 from tests.unit.replay.lived import lived
 
 

@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import attrs
 import pytest
 
-from assignors import registry
-from assignors.problem import AssignmentProblem, Plan, WrappedAssignor
-from events.errors import FieldError, InputError
-from events.facts import GroupConfigured, LogOpened, TopologyDeclared
-from events.records import DecisionRecord, Entry, Record
-from replay.exogenous import ProcessEnded, read_exogenous
-from replay.recording import METRICS, Metrics, read_recording
-from replay.what_if import FACTUAL, Configuration, Outcome, WhatIf, what_if, what_if_recorded
+from equipoise.assignors import registry
+from equipoise.assignors.problem import AssignmentProblem, Plan, WrappedAssignor
+from equipoise.events.errors import FieldError, InputError
+from equipoise.events.facts import GroupConfigured, LogOpened, TopologyDeclared
+from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.replay.recorded_inputs import ProcessEnded, read_exogenous
+from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, Outcome, WhatIf, what_if, what_if_recorded
+from equipoise.replay.whatif.recording import METRICS, Metrics, read_recording
 from tests.unit.replay.lived import END_MS, START_MS, lived
 
 FOUR = Configuration(name="four", knobs={"max_warmups": 4, "max_warmups_per_member": 4})

@@ -6,10 +6,10 @@ import re
 
 import pytest
 
-from assignors.problem import REASONS
-from replay import wording
-from replay.wording import MACHINE_REASONS, counted, reason_text
-from statemachine import context
+from equipoise.assignors.problem import REASONS
+from equipoise.replay import wording
+from equipoise.replay.wording import MACHINE_REASONS, counted, reason_text
+from equipoise.statemachine import context
 
 CODES = sorted({*REASONS, *MACHINE_REASONS})
 

@@ -6,13 +6,13 @@ from typing import Any
 
 import pytest
 
-from events.decisions import AssignmentIssued, MemberExpired
-from events.facts import LagReported, MemberLeft, PartitionsObserved
-from events.records import Entry
-from events.tasks import Lag, TaskId
-from replay.explain import explain
-from replay.show import view_of
-from statemachine.state import CRASH_MEMORY_MS, crash_backoff_ms
+from equipoise.events.decisions import AssignmentIssued, MemberExpired
+from equipoise.events.facts import LagReported, MemberLeft, PartitionsObserved
+from equipoise.events.records import Entry
+from equipoise.events.tasks import Lag, TaskId
+from equipoise.replay.explanation import explain
+from equipoise.replay.group_view import view_of
+from equipoise.statemachine.state import CRASH_MEMORY_MS, crash_backoff_ms
 from tests.groups import Group, joined, rejections, topology
 
 SECOND_BACKOFF_MS = 10_000

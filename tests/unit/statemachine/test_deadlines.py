@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from events.errors import InvariantBroken
-from events.facts import LagReported, MemberLeft, TaskReady
-from statemachine.checks import check_restored, check_timers
-from statemachine.deadlines import NO_TASK, Timer
-from statemachine.machine import GroupMachine
+from equipoise.events.errors import InvariantBroken
+from equipoise.events.facts import LagReported, MemberLeft, TaskReady
+from equipoise.statemachine.checks import check_restored, check_timers
+from equipoise.statemachine.deadlines import NO_TASK, Timer
+from equipoise.statemachine.machine import GroupMachine
 from tests.groups import MARGIN_MS, SESSION_MS, Group, configured, joined, tasks
 
 

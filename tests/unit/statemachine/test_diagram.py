@@ -5,10 +5,10 @@ from __future__ import annotations
 from pathlib import Path
 from typing import get_args
 
-from events.facts import Fact
-from statemachine.diagram import render
-from statemachine.state import GroupPhase
-from statemachine.transitions import TRANSITIONS
+from equipoise.events.facts import Fact
+from equipoise.statemachine.diagram import render
+from equipoise.statemachine.state import GroupPhase
+from equipoise.statemachine.transitions import TRANSITIONS
 
 
 def test_the_page_is_generated_from_the_table() -> None:

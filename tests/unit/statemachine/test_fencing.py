@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from events.codec import make_record
-from events.decisions import EventRejected
-from events.errors import InvariantBroken
-from events.facts import LagReported, MemberLeft
-from statemachine.invariants import Validator
+from equipoise.events.codec import make_record
+from equipoise.events.decisions import EventRejected
+from equipoise.events.errors import InvariantBroken
+from equipoise.events.facts import LagReported, MemberLeft
+from equipoise.statemachine.invariants import Validator
 from tests.groups import GROUP, Group, configured, joined, rejections, tasks
 
 

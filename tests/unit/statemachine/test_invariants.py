@@ -9,17 +9,17 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors import registry
-from assignors.problem import AssignmentProblem, Plan
-from events.codec import make_record
-from events.decisions import AssignmentIssued, Decision, MemberAssigned, MemberExpired, Move
-from events.errors import InvariantBroken
-from events.facts import Fact, LagReported, LeaveIntended, MemberLeft, ProbingTick
-from events.records import DecisionRecord, Record
-from events.tasks import TaskId
-from statemachine.checks import StepChecker, check_sizes
-from statemachine.invariants import Validator, check_refold
-from statemachine.machine import GroupMachine
+from equipoise.assignors import registry
+from equipoise.assignors.problem import AssignmentProblem, Plan
+from equipoise.events.codec import make_record
+from equipoise.events.decisions import AssignmentIssued, Decision, MemberAssigned, MemberExpired, Move
+from equipoise.events.errors import InvariantBroken
+from equipoise.events.facts import Fact, LagReported, LeaveIntended, MemberLeft, ProbingTick
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.tasks import TaskId
+from equipoise.statemachine.checks import StepChecker, check_sizes
+from equipoise.statemachine.invariants import Validator, check_refold
+from equipoise.statemachine.machine import GroupMachine
 from tests.groups import GROUP, LOG_OPENED, SESSION_MS, Group, configured, joined, tasks, topology
 
 Change = Callable[[Decision], Decision | None]

@@ -7,11 +7,11 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from assignors import registry
-from assignors.problem import AssignmentProblem, MovementState, Plan, WrappedAssignor
-from events.facts import LagReported, MemberLeft, TasksRevoked
-from events.tasks import TaskId
-from statemachine.deadlines import Timer
+from equipoise.assignors import registry
+from equipoise.assignors.problem import AssignmentProblem, MovementState, Plan, WrappedAssignor
+from equipoise.events.facts import LagReported, MemberLeft, TasksRevoked
+from equipoise.events.tasks import TaskId
+from equipoise.statemachine.deadlines import Timer
 from tests.groups import SESSION_MS, Group, assigned, configured, joined, tasks, topology
 
 STALL_MS = 5_000

@@ -8,12 +8,12 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors import registry
-from assignors.problem import AssignmentProblem, Plan, TaskLoad
-from events.codec import make_record
-from events.decisions import AssignmentIssued, BalanceEvaluated, Checkpointed, Decision, EventRejected, MemberAssigned
-from events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
-from events.facts import (
+from equipoise.assignors import registry
+from equipoise.assignors.problem import AssignmentProblem, Plan, TaskLoad
+from equipoise.events.codec import make_record
+from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Checkpointed, Decision, EventRejected, MemberAssigned
+from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
+from equipoise.events.facts import (
     AssignmentObserved,
     LagReported,
     LeaveIntended,
@@ -26,13 +26,13 @@ from events.facts import (
     TasksRevoked,
     Undecodable,
 )
-from events.tasks import TaskId
-from statemachine.invariants import check_refold
-from statemachine.leader import build_problem
-from statemachine.machine import GroupMachine
-from statemachine.rejections import REJECTIONS, rejection_text
-from statemachine.snapshots import FORM
-from statemachine.state import GroupPhase
+from equipoise.events.tasks import TaskId
+from equipoise.statemachine.invariants import check_refold
+from equipoise.statemachine.leader import build_problem
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.rejections import REJECTIONS, rejection_text
+from equipoise.statemachine.snapshots import FORM
+from equipoise.statemachine.state import GroupPhase
 from tests.groups import GROUP, SESSION_MS, Group, all_but_time_and_leases, assigned, configured, joined, rejections, tasks, topology
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from events.decisions import AssignmentIssued, Decision, MemberExpired
-from events.facts import LagReported, LeaveCancelled, LeaveIntended, MemberLeft, TaskReady, TasksRevoked
-from statemachine.state import REMEMBERED_TOPOLOGIES, MemberPhase
+from equipoise.events.decisions import AssignmentIssued, Decision, MemberExpired
+from equipoise.events.facts import LagReported, LeaveCancelled, LeaveIntended, MemberLeft, TaskReady, TasksRevoked
+from equipoise.statemachine.state import REMEMBERED_TOPOLOGIES, MemberPhase
 from tests.groups import SESSION_MS, Group, assigned, configured, joined, rejections, tasks, topology
 
 

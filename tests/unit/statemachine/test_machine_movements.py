@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from assignors.problem import MovementState
-from events.decisions import AssignmentIssued, BalanceEvaluated, Decision, MemberAssigned
-from events.facts import LagReported, LeaveIntended, PartitionsObserved, TasksRevoked
-from events.tasks import LagSentinel, TaskId
-from statemachine.invariants import check_refold
+from equipoise.assignors.problem import MovementState
+from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Decision, MemberAssigned
+from equipoise.events.facts import LagReported, LeaveIntended, PartitionsObserved, TasksRevoked
+from equipoise.events.tasks import LagSentinel, TaskId
+from equipoise.statemachine.invariants import check_refold
 from tests.groups import Group, assigned, configured, joined, rejections, tasks, topology
 
 

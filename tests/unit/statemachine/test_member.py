@@ -7,14 +7,14 @@ from typing import Any
 import attrs
 import pytest
 
-from events.decisions import EventRejected, MemberAssigned, MemberExpired
-from events.errors import FieldError, InputError
-from events.facts import LagReported, LeaveCancelled, LeaveIntended, Load, MemberLeft, TaskReady, TasksRevoked
-from events.fields import INT64_MAX
-from events.parts import split
-from events.records import DecisionRecord, UnreadDecision
-from events.tasks import LagSentinel, TaskId
-from statemachine.member import End, MemberSession, MemberSettings, Reception
+from equipoise.events.decisions import EventRejected, MemberAssigned, MemberExpired
+from equipoise.events.errors import FieldError, InputError
+from equipoise.events.facts import LagReported, LeaveCancelled, LeaveIntended, Load, MemberLeft, TaskReady, TasksRevoked
+from equipoise.events.fields import INT64_MAX
+from equipoise.events.parts import split
+from equipoise.events.records import DecisionRecord, UnreadDecision
+from equipoise.events.tasks import LagSentinel, TaskId
+from equipoise.statemachine.member import End, MemberSession, MemberSettings, Reception
 
 STATEFUL = TaskId(0, 0)
 OTHER = TaskId(0, 1)

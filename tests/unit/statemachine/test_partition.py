@@ -7,13 +7,13 @@ import re
 import attrs
 import pytest
 
-from events.codec import checksum_of, make_record
-from events.decisions import Checkpointed
-from events.errors import GapError, RepeatError
-from events.facts import Fact, LogOpened, MemberLeft, PartitionsObserved, ProbingTick, Undecodable
-from events.records import DecisionRecord, Record
-from statemachine.machine import GroupMachine
-from statemachine.partition import OTHER_FORM, PartitionLead, StoredCheckpoint, UnreadIdentity, identity_of
+from equipoise.events.codec import checksum_of, make_record
+from equipoise.events.decisions import Checkpointed
+from equipoise.events.errors import GapError, RepeatError
+from equipoise.events.facts import Fact, LogOpened, MemberLeft, PartitionsObserved, ProbingTick, Undecodable
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.partition import OTHER_FORM, PartitionLead, StoredCheckpoint, UnreadIdentity, identity_of
 from tests.groups import configured, joined, topology
 
 CONFIG = configured(checkpoint_every_records=4, initial_delay_ms=500, max_step_ms=1_000)

@@ -7,12 +7,12 @@ from typing import Any
 import attrs
 import pytest
 
-from events.decisions import Decision, MemberAssigned
-from events.errors import InvariantBroken
-from events.facts import LagReported, TaskReady
-from events.tasks import LagSentinel, TaskId
-from statemachine.invariants import Validator
-from statemachine.machine import GroupMachine
+from equipoise.events.decisions import Decision, MemberAssigned
+from equipoise.events.errors import InvariantBroken
+from equipoise.events.facts import LagReported, TaskReady
+from equipoise.events.tasks import LagSentinel, TaskId
+from equipoise.statemachine.invariants import Validator
+from equipoise.statemachine.machine import GroupMachine
 from tests.groups import Group, configured, joined
 
 LIMIT = 100

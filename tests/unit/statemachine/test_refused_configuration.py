@@ -8,15 +8,15 @@ from typing import Any
 import attrs
 import pytest
 
-from assignors import registry
-from events.codec import checksum_of, make_record
-from events.decisions import EventRejected, MemberExpired
-from events.errors import GroupHalted, InputError
-from events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
-from events.records import DecisionRecord, Entry, Record
-from statemachine.machine import GroupMachine, Load
-from statemachine.partition import MachineFactory, PartitionLead, StoredCheckpoint, real_machine
-from statemachine.rejections import ASSIGNOR_UNAVAILABLE, refused_fact, rejection_text
+from equipoise.assignors import registry
+from equipoise.events.codec import checksum_of, make_record
+from equipoise.events.decisions import EventRejected, MemberExpired
+from equipoise.events.errors import GroupHalted, InputError
+from equipoise.events.facts import Fact, GroupConfigured, LogOpened, ProbingTick
+from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.partition import MachineFactory, PartitionLead, StoredCheckpoint, real_machine
+from equipoise.statemachine.rejections import ASSIGNOR_UNAVAILABLE, refused_fact, rejection_text
 from tests.groups import GROUP, SESSION_MS, configured, joined, topology
 
 RUNNING = configured(initial_delay_ms=0)

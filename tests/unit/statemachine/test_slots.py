@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from events.facts import Load, PartitionsObserved
-from events.tasks import TaskId
+from equipoise.events.facts import Load, PartitionsObserved
+from equipoise.events.tasks import TaskId
 from tests.groups import HEARTBEAT_MS, Group, configured
 
 STALL_MS = 9_000

@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from events.facts import DealRequested, LagReported, Load, PartitionsObserved, Subtopology, TopologyDeclared
-from events.tasks import TaskId
-from statemachine.leader import build_problem
-from statemachine.machine import GroupMachine
-from statemachine.partition import PartitionLead
-from statemachine.state import GroupPhase
+from equipoise.events.facts import DealRequested, LagReported, Load, PartitionsObserved, Subtopology, TopologyDeclared
+from equipoise.events.tasks import TaskId
+from equipoise.statemachine.leader import build_problem
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.partition import PartitionLead
+from equipoise.statemachine.state import GroupPhase
 from tests.groups import Group, configured, joined, rejections
 
 DELAY_MS = 1_000

@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from equipoise.events.errors import InputError
 from equipoise.member.fencing import (
     AT_LEAST_ONCE,
     EXACTLY_ONCE,
@@ -24,7 +25,6 @@ from equipoise.member.fencing import (
 )
 from equipoise.member.origin import EPOCH_HEADER, LOG_HEADER, TOKEN_HEADER, Origin, read_origin
 from equipoise.member.stores import PROGRESS_KEY, MemoryStore, OpenStore, RocksStore
-from events.errors import InputError
 
 BOTH_STORES = pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
 

@@ -9,14 +9,14 @@ from typing import Any
 import msgpack
 import pytest
 
+from equipoise.events import codec
+from equipoise.events.decisions import MemberAssigned
+from equipoise.events.errors import DamagedError
+from equipoise.events.facts import LogOpened
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.member.link import Link
 from equipoise.member.options import MemberOptions
-from events import codec
-from events.decisions import MemberAssigned
-from events.errors import DamagedError
-from events.facts import LogOpened
-from events.log.kafka.connection import Connection
-from events.records import DecisionRecord, UnreadDecision
 
 KIND, VERSION, PAYLOAD = codec.encode(MemberAssigned(member_id="m1", incarnation=1, assignment_epoch=1))
 

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 
 from equipoise import Member
-from events.errors import FieldError, InputError, TooLargeError
-from events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from events.knobs import Knobs
+from equipoise.events.errors import FieldError, InputError, TooLargeError
+from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
+from equipoise.events.knobs import Knobs
 
 LONGEST = "\u00e9" * 124 + "n"
 """249 bytes."""

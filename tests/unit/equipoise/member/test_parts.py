@@ -6,13 +6,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from equipoise.events.errors import EquipoiseError, InputError
+from equipoise.events.tasks import TaskId
 from equipoise.member.context import State, TaskContext, pack_sources, read_sources
 from equipoise.member.fencing import FENCE_KEY, SOURCES_KEY
 from equipoise.member.options import MemberOptions
 from equipoise.member.stores import MemoryStore
 from equipoise.member.throttle import BURST_S, Throttle
-from events.errors import EquipoiseError, InputError
-from events.tasks import TaskId
 
 KEYS = st.binary(max_size=1)
 CHANGES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=2)), max_size=12)

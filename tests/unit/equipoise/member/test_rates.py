@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from equipoise.events.tasks import TaskId
 from equipoise.member.rates import LOOK_EVERY_MS, Rates
-from events.tasks import TaskId
 
 A, B = TaskId(0, 0), TaskId(0, 1)
 

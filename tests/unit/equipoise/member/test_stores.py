@@ -13,10 +13,10 @@ from pathlib import Path
 
 import pytest
 
+from equipoise.events.errors import InputError
+from equipoise.events.tasks import TaskId
 from equipoise.member.directory import StateDirectory
 from equipoise.member.stores import PROGRESS_KEY, MemoryStore, OpenStore, RocksStore, StateStore
-from events.errors import InputError
-from events.tasks import TaskId
 
 BOTH = pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
 

@@ -1,0 +1,22 @@
+"""Writes the table of directives into the docs: `python -m equipoise.scenarios docs/scenarios.md`. A test holds the two equal."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from equipoise.scenarios import reference
+
+BEGIN, END = "<!-- directives -->\n", "\n<!-- /directives -->"
+
+
+def with_reference(page: str) -> str:
+    """The page with the table between its two marks written anew."""
+    before, _, rest = page.partition(BEGIN)
+    _, _, after = rest.partition(END)
+    return before + BEGIN + reference() + END + after
+
+
+if __name__ == "__main__":
+    target = Path(sys.argv[1])
+    target.write_text(with_reference(target.read_text(encoding="utf-8")), encoding="utf-8")

@@ -1,0 +1,97 @@
+"""What each member of a scenario would say of itself when it tells the truth: the default of every report."""
+
+from __future__ import annotations
+
+import attrs
+
+from equipoise.events.decisions import MemberAssigned
+from equipoise.events.facts import LagReported, Load, MemberJoined
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
+
+
+@attrs.define(kw_only=True)
+class Actor:
+    """One incarnation, as a scenario moves it by hand. `lags`: its copies on disk and what it runs; `granted`: the last set it was sent."""
+
+    member_id: str
+    incarnation: int
+    session_timeout_ms: int
+    lags: dict[TaskId, Lag]
+    granted: MemberAssigned | None = None
+    applied_epoch: int = 0
+    held: tuple[TaskId, ...] = ()
+    ready: tuple[TaskId, ...] = ()
+    leaving: bool = False
+    report_number: int = -1
+    load: Load | None = None
+    holds_end_ms: dict[TaskId, int] = attrs.field(factory=dict)
+    """Task taken by force -> group time at which its hold is over, counted from the report that first applied the grant."""
+
+    def report(self, **said: object) -> LagReported:
+        """The next report: all that it says of itself, but for what `said` replaces."""
+        self.report_number = number = int(said.pop("number", self.report_number + 1))  # type: ignore[call-overload]
+        fields = {
+            "assignment_epoch": self.applied_epoch,
+            "held": self.held,
+            "ready": self.ready,
+            "lags": dict(sorted(self.lags.items())),
+            "leaving": self.leaving,
+            "load": self.load,
+            **said,
+        }
+        return LagReported(member_id=self.member_id, incarnation=self.incarnation, number=number, **fields)  # type: ignore[arg-type]
+
+    def take_back(self, before: Actor) -> None:
+        """What it said last was refused: its next report begins from what it said before. Only the number is used up."""
+        self.applied_epoch, self.held, self.ready = before.applied_epoch, before.held, before.ready
+        self.lags, self.leaving, self.load = before.lags, before.leaving, before.load
+        self.report_number = max(self.report_number, before.report_number)
+
+    def apply(self, now_ms: int, stateful: frozenset[int], whole: dict[TaskId, int]) -> None:
+        """It does what it was last told: runs what it was granted (after the hold), keeps copies, closes what it must.
+
+        `stateful`: sub-topologies with state. `whole`: end offsets; a new copy is that far behind.
+        """
+        granted = self.granted
+        if granted is None:
+            return
+        if granted.assignment_epoch != self.applied_epoch:
+            for task, hold_ms in granted.hold_ms.items():
+                self.holds_end_ms.setdefault(task, now_ms + hold_ms)
+            self.holds_end_ms = {task: end_ms for task, end_ms in self.holds_end_ms.items() if task in granted.active}
+        self.applied_epoch = granted.assignment_epoch
+        self.held = tuple(task for task in granted.active if self.holds_end_ms.get(task, 0) <= now_ms)
+        for task in [task for task, lag in self.lags.items() if lag is LagSentinel.ACTIVE and task not in granted.active]:
+            self.lags[task] = 0  # what it ran is on its disk, up to the last record
+        for task in self.held:
+            if task.subtopology in stateful:
+                self.lags[task] = LagSentinel.ACTIVE
+        for task in (*granted.standby, *granted.warmup):
+            self.lags.setdefault(task, whole.get(task, DEFAULT_END_OFFSET))
+        self.declare()
+
+    def declare(self) -> None:
+        """What it has restored to the last record it declares ready; what it was told to drop it does not speak of."""
+        granted = self.granted
+        kept = () if granted is None else (*granted.standby, *granted.warmup)
+        self.ready = tuple(sorted(task for task in kept if task in self.ready or self.lags.get(task) == 0))
+
+    def restore(self, records: int) -> None:
+        """The copies it was told to keep come nearer by so many records each."""
+        granted = self.granted
+        if granted is None:
+            return
+        for task in (*granted.standby, *granted.warmup):
+            lag = self.lags.get(task)
+            if isinstance(lag, int):
+                self.lags[task] = max(0, lag - records)
+        self.declare()
+
+
+DEFAULT_END_OFFSET = 100_000
+"""Records in a changelog that a scenario observed nothing of: ten times the default acceptable lag."""
+
+
+def joined(fact: MemberJoined) -> Actor:
+    """The actor of a new incarnation."""
+    return Actor(member_id=fact.member_id, incarnation=fact.incarnation, session_timeout_ms=fact.session_timeout_ms, lags=dict(fact.lags))

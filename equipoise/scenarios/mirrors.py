@@ -1,0 +1,141 @@
+"""Doubles of a machine that must never disagree with it, whatever is played.
+
+- decoded: each fact is encoded and decoded before it is folded;
+- restored: it is thrown away after each fact and restored from its snapshot, so every split of the log into checkpoint and tail is played;
+- shuffled: mappings in facts and state, and the tasks and members an assignor is asked about, come in another order each time.
+"""
+
+from __future__ import annotations
+
+import copy
+import random
+from typing import Any
+
+import attrs
+
+from equipoise.assignors.problem import AssignmentProblem, Plan, WrappedAssignor
+from equipoise.events import codec
+from equipoise.events.errors import GroupHalted
+from equipoise.events.facts import Fact
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.statemachine.machine import GroupMachine, Load
+
+
+class Mirror:
+    """A machine beside the machine. `name` stands in front of what it finds."""
+
+    name = "decoded"
+
+    def __init__(self, load: Load) -> None:
+        self._load = load
+        self.machine = GroupMachine(load=load)
+
+    def step(self, record: Record) -> list[DecisionRecord]:
+        """The decisions after the decisions, too, went through the codec."""
+        fact = codec.decode(*codec.encode(record.event))
+        decisions = self.machine.step(attrs.evolve(record, event=fact))  # type: ignore[arg-type]
+        return [attrs.evolve(decision, decision=codec.decode(*codec.encode(decision.decision))) for decision in decisions]  # type: ignore[arg-type]
+
+    def forget_halt(self, checkpoint: bytes) -> None:
+        """The group was halted and goes on from its last good state, as the machine itself does."""
+        self.machine = GroupMachine.restore(checkpoint, load=self._load)
+
+
+class RestoredMirror(Mirror):
+    name = "restored"
+
+    def step(self, record: Record) -> list[DecisionRecord]:
+        decisions = self.machine.step(record)
+        self.machine = GroupMachine.restore(self.machine.snapshot(), load=self._load)
+        return decisions
+
+
+class ShuffledMirror(Mirror):
+    name = "shuffled"
+
+    def __init__(self, load: Load) -> None:
+        super().__init__(lambda name, version: ShuffledAssignor(load(name, version)))
+
+    def step(self, record: Record) -> list[DecisionRecord]:
+        rng = random.Random(record.offset)
+        _shuffle_state(self.machine.state, rng)
+        return self.machine.step(attrs.evolve(record, event=_shuffled_fact(record.event, rng)))
+
+
+def _shuffled_mapping(mapping: dict[Any, Any], rng: random.Random) -> dict[Any, Any]:
+    """Mappings within it, too."""
+    items = [(key, _shuffled_mapping(value, rng) if isinstance(value, dict) else value) for key, value in mapping.items()]
+    rng.shuffle(items)
+    return dict(items)
+
+
+def _shuffled_fact(fact: Fact, rng: random.Random) -> Fact:
+    """An equal fact whose mappings are in another order. Built past the constructor, which would sort them again."""
+    shuffled = copy.copy(fact)
+    for field in attrs.fields(type(fact)):
+        value = getattr(fact, field.name)
+        if isinstance(value, dict):
+            object.__setattr__(shuffled, field.name, _shuffled_mapping(value, rng))
+    return shuffled
+
+
+def _shuffle_state(state: Any, rng: random.Random) -> None:
+    """Reorders every mapping of the state in place, those of its members too."""
+    for field in attrs.fields(type(state)):
+        value = getattr(state, field.name)
+        if not isinstance(value, dict):
+            continue
+        shuffled = _shuffled_mapping(value, rng)
+        value.clear()
+        value.update(shuffled)
+        if field.name == "members":
+            for member in value.values():
+                _shuffle_state(member, rng)
+
+
+class ShuffledAssignor(WrappedAssignor):
+    """An assignor that is asked the same question in another order."""
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        return self.wrapped.assign(shuffled_problem(problem, random.Random(len(problem.tasks) * 31 + len(problem.members))))
+
+
+def shuffled_problem(problem: AssignmentProblem, rng: random.Random) -> AssignmentProblem:
+    """The same problem: tasks, members, movements and every list and mapping in them in another order."""
+
+    def shuffled(items: tuple[Any, ...]) -> tuple[Any, ...]:
+        return tuple(rng.sample(items, len(items)))
+
+    members = tuple(
+        attrs.evolve(
+            member,
+            active=shuffled(member.active),
+            standby=shuffled(member.standby),
+            warmup=shuffled(member.warmup),
+            lags=_shuffled_mapping(dict(member.lags), rng),
+            tags=_shuffled_mapping(dict(member.tags), rng),
+        )
+        for member in shuffled(problem.members)
+    )
+    return attrs.evolve(problem, tasks=shuffled(problem.tasks), members=members, in_flight=shuffled(problem.in_flight))
+
+
+def mirrors(load: Load) -> list[Mirror]:
+    """One of each."""
+    return [Mirror(load), RestoredMirror(load), ShuffledMirror(load)]
+
+
+def disagreement(machine: GroupMachine, decisions: list[DecisionRecord], halted: GroupHalted | None, mirror: Mirror, record: Record) -> str | None:
+    """Steps the mirror through `record`, which `machine` has taken already, and says where it differs; None: nowhere."""
+    try:
+        theirs = mirror.step(record)
+        their_halt = None
+    except GroupHalted as error:
+        theirs, their_halt = [], error
+    if (halted and halted.code) != (their_halt and their_halt.code):
+        return f"{mirror.name}: halted {halted and halted.code} here, {their_halt and their_halt.code} there"
+    if theirs != decisions:
+        return f"{mirror.name}: other decisions: {[d.decision for d in decisions]} here, {[d.decision for d in theirs]} there"
+    if halted is None and machine.snapshot() != mirror.machine.snapshot():
+        return f"{mirror.name}: the same decisions, another state"
+    return None

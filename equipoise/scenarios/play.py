@@ -1,0 +1,196 @@
+"""One scenario while it is played: the stage, the members' own truth, what is shown, and the text so far."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING, TypeVar
+
+import attrs
+
+from equipoise.events.decisions import Decision, EventRejected, MemberAssigned
+from equipoise.events.errors import FieldError, GroupHalted
+from equipoise.events.facts import Fact, GroupConfigured, MemberJoined
+from equipoise.events.parts import whole
+from equipoise.events.records import DecisionRecord
+from equipoise.events.tasks import TaskId
+from equipoise.scenarios.actors import DEFAULT_END_OFFSET, Actor, joined
+from equipoise.scenarios.render import Shown, concerned, decision_lines, fact_text, member_line
+from equipoise.scenarios.said import Said
+from equipoise.scenarios.stage import LOG_ID, Stage
+from equipoise.statemachine.state import GroupState
+
+if TYPE_CHECKING:
+    from equipoise.scenarios.clusters import Arena
+    from equipoise.scenarios.theatre import Theatre
+
+T = TypeVar("T")
+
+
+@attrs.define
+class Defaults:
+    """What `join` says when its line does not."""
+
+    session_timeout_ms: int = 30_000
+    lease_margin_ms: int = 3_000
+
+
+class Play:
+    """`out`: the lines of the case that is being played."""
+
+    def __init__(self) -> None:
+        self.out: list[str] = []
+        self.expected_halt = False
+        """Set by `expect-halt`; reset with each case."""
+        self.past_disagreements: list[str] = []
+        """Of what was played before the last `anew`."""
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """An empty log, and nobody in it."""
+        self.stage = Stage()
+        self.shown = Shown()
+        self.defaults = Defaults()
+        self.actors: dict[str, Actor] = {}
+        """Member -> its latest incarnation."""
+        self.past_actors: dict[tuple[str, int], Actor] = {}
+        self.marked: dict[TaskId, str] = {}
+        """Owners at the last `mark`."""
+        self.theatre: Theatre | None = None
+        """Sessions, once there are any."""
+        self.arena: Arena | None = None
+        """The simulated cluster, once there is one."""
+        self.refused: dict[tuple[str, str], int] | None = None
+        """While time passes: (member, code) -> how often a report of its was refused; the first is told, the others counted."""
+        self._joins = 0
+        self._logs = 1
+
+    def replace_log(self) -> None:
+        """An empty log with another id. The sessions, their clock and the broker's go on."""
+        self.close()
+        self._logs += 1
+        append_ms = self.stage.append_ms
+        self.stage = Stage(f"{LOG_ID}-{self._logs}")
+        self.stage.append_ms = append_ms
+        self.actors, self.past_actors, self.marked = {}, {}, {}
+
+    def close(self) -> tuple[str, ...]:
+        """Folds the log once more at every split. Returns all that disagreed, in anything played so far."""
+        self.stage.check_every_split()
+        self.past_disagreements += self.stage.disagreements
+        return tuple(self.past_disagreements)
+
+    @property
+    def state(self) -> GroupState:
+        return self.stage.machine.state
+
+    @property
+    def halted(self) -> GroupHalted | None:
+        """Why the group stands still."""
+        return self.stage.halted if self.arena is None else self.arena.halted
+
+    def say(self, *lines: str) -> None:
+        """Adds lines; a blank one would end the golden text, so there is none."""
+        self.out.extend(line for line in lines if line.strip())
+
+    def move_clock(self, said: Said) -> None:
+        """``at_ms`` and ``after_ms``, before the first fact of a directive."""
+        if said.has("at_ms"):
+            self.stage.append_ms = said.get("at_ms", 0)
+        self.stage.append_ms += said.get("after_ms", 0)
+
+    def append(self, fact: Fact, *, quiet: bool = False) -> list[DecisionRecord]:
+        """Appends a fact and tells what it led to. `quiet`: nothing, when nothing was decided."""
+        stage = self.stage
+        if self.arena is not None:
+            self.arena.cluster.append(fact)
+            return []
+        halted_before = stage.halted
+        if halted_before is not None:
+            self.say(f"!! the group is halted ({halted_before.code}); restart it first")
+            return []
+        told = len(stage.disagreements)
+        decisions = stage.append(fact)
+        self.tell(fact, decisions, told, quiet=quiet)
+        return decisions
+
+    def tell(self, fact: Fact, decisions: list[DecisionRecord], told: int, *, quiet: bool) -> None:
+        """A fact and what it led to. `told`: disagreements that were told before."""
+        stage = self.stage
+        self._remember(fact, decisions)
+        if self._refused_again(decisions):
+            return
+        lines = [line for record in decisions for line in decision_lines(record.decision, self.shown, fact)]
+        halted = stage.halted
+        if halted is not None:
+            lines.append(f"!! halted {halted.code}: {halted.problem}")
+        if lines or not quiet:
+            when = f" now_ms={self.state.now_ms}" if self.shown.time else ""
+            self.say(f"#{self.state.seq} {fact_text(fact)}{when}", *lines, *self.member_lines(concerned(record.decision for record in decisions)))
+        self.say(*(f"!! {found}" for found in stage.disagreements[told:]))
+
+    def _refused_again(self, decisions: list[DecisionRecord]) -> bool:
+        if self.refused is None or len(decisions) != 1 or not isinstance(decisions[0].decision, EventRejected):
+            return False
+        key = (decisions[0].decision.member_id or "", decisions[0].decision.code)
+        self.refused[key] = self.refused.get(key, 0) + 1
+        return self.refused[key] > 1
+
+    def member_lines(self, names: Iterable[str]) -> list[str]:
+        members = self.state.members
+        return [member_line(self.state, members[name], self.shown) for name in sorted(names) if name in members]
+
+    def _remember(self, fact: Fact, decisions: Iterable[DecisionRecord]) -> None:
+        """A member reads its own sets; what it does with them is up to the scenario."""
+        said_no = any(isinstance(record.decision, EventRejected) for record in decisions)
+        if isinstance(fact, MemberJoined) and not said_no:
+            before = self.actors.get(fact.member_id)
+            if before is not None:
+                self.past_actors[before.member_id, before.incarnation] = before
+            self.actors[fact.member_id] = joined(fact)
+        for decision in whole(record.decision for record in decisions):
+            self._sent(decision)
+
+    def _sent(self, decision: Decision) -> None:
+        if isinstance(decision, MemberAssigned):
+            actor = self.actors.get(decision.member_id)
+            if actor is not None and actor.incarnation == decision.incarnation:
+                actor.granted = decision
+
+    # Members
+
+    def next_nonce(self) -> str:
+        self._joins += 1
+        return f"join-{self._joins}"
+
+    def actor(self, said: Said, member_id: str) -> Actor:
+        """The member's latest incarnation, or the one that ``incarnation=`` names; a stranger for a member that never joined."""
+        latest = self.actors.get(member_id)
+        incarnation = said.get("incarnation", 1 if latest is None else latest.incarnation)
+        if latest is not None and latest.incarnation == incarnation:
+            return latest
+        past = self.past_actors.get((member_id, incarnation))
+        return past or Actor(member_id=member_id, incarnation=incarnation, session_timeout_ms=self.defaults.session_timeout_ms, lags={})
+
+    def live_members(self, said: Said) -> list[str]:
+        """The members a line names; ``all`` are those the group has."""
+        return sorted(self.state.members) if said.directive.words == ("all",) else said.members()
+
+    def apply(self, actor: Actor) -> None:
+        """The member does what it was last told."""
+        topology = self.state.topology
+        stateful = frozenset(part.subtopology for part in topology.subtopologies if part.stateful) if topology else frozenset()
+        whole = {task: self.state.end_offset(task, part) or DEFAULT_END_OFFSET for task, part in self.state.tasks().items()}
+        actor.apply(self.state.now_ms, stateful, whole)
+
+    def config(self, said: Said) -> GroupConfigured:
+        config = self.state.config
+        if config is None:
+            raise said.error("no group yet; begin with the directive `group`")
+        return config
+
+    def make(self, said: Said, kind: Callable[..., T], **fields: object) -> T:
+        """A fact or a part of one, or a ScenarioError that names its unsound field."""
+        try:
+            return kind(**fields)
+        except FieldError as error:
+            raise said.error(str(error)) from None

@@ -1,0 +1,117 @@
+"""Directives for members that do as they are told and say so: acknowledgements, restores, and time that passes among honest members."""
+
+from __future__ import annotations
+
+from equipoise.events.errors import InputError
+from equipoise.events.facts import ProbingTick
+from equipoise.events.tasks import TaskId
+from equipoise.scenarios.play import Play
+from equipoise.scenarios.registry import TIME, directive
+from equipoise.scenarios.said import Argument, Said
+from equipoise.scenarios.words import LAGS, TASKS, WHOLE, YES_NO, one_of
+
+
+@directive(
+    "ack",
+    "MEMBER...",
+    "The member does what it was last told and reports it: it holds its active tasks (a hold waited for), its copies are as far behind as before, "
+    "a new copy by the whole changelog. `all`: every live member.",
+    lags=Argument(LAGS, "copies that are somewhere else now"),
+    restore=Argument(WHOLE, "each copy has come nearer by so many records"),
+    **TIME,
+)
+def ack(play: Play, said: Said) -> None:
+    play.move_clock(said)
+    for member_id in play.live_members(said):
+        actor = play.actor(said, member_id)
+        play.apply(actor)
+        actor.lags.update(said.get("lags", {}))
+        actor.restore(said.get("restore", 0))
+        play.append(actor.report())
+
+
+@directive(
+    "catch-up",
+    "MEMBER [TASKS]",
+    "The member's copies of these tasks (default: all it was told to keep) are restored, and it reports so.",
+    lag=Argument(WHOLE, "records they are still behind; 0"),
+    **TIME,
+)
+def catch_up(play: Play, said: Said) -> None:
+    play.move_clock(said)
+    actor = play.actor(said, said.member)
+    play.apply(actor)
+    if len(said.directive.words) > 1:
+        wanted = _tasks(said, said.directive.words[1])
+    else:
+        wanted = () if actor.granted is None else (*actor.granted.standby, *actor.granted.warmup)
+    actor.lags.update(dict.fromkeys(wanted, said.get("lag", 0)))
+    actor.declare()
+    play.append(actor.report())
+
+
+@directive("wipe", "MEMBER [TASKS]", "The member lost these copies (default: all) and reports so.", **TIME)
+def wipe(play: Play, said: Said) -> None:
+    play.move_clock(said)
+    actor = play.actor(said, said.member)
+    gone = _tasks(said, said.directive.words[1]) if len(said.directive.words) > 1 else tuple(actor.lags)
+    for task in gone:
+        actor.lags.pop(task, None)
+    play.append(actor.report())
+
+
+def _tasks(said: Said, text: str) -> tuple[TaskId, ...]:
+    try:
+        found: tuple[TaskId, ...] = TASKS.read(text)
+    except InputError as error:
+        raise said.error(str(error)) from None
+    return found
+
+
+@directive(
+    "live",
+    "[MEMBER...]",
+    "Time passes: at each step every member (default: all) does as told, restores and reports; then a tick. Steps that decide something are told.",
+    for_ms=Argument(WHOLE, "how long; 10000"),
+    every_ms=Argument(WHOLE, "one step; 1000"),
+    restore=Argument(WHOLE, "records each copy restores in a step; 10000"),
+    until=Argument(one_of("time", "settled"), "settled: end as soon as nothing is under way or wanted"),
+    tell=Argument(YES_NO, "no: only the summary"),
+    **TIME,
+)
+def live(play: Play, said: Said) -> None:
+    play.move_clock(said)
+    state, out = play.state, len(play.out)
+    generation, owners, number = state.generation, dict(state.owner), state.number
+    step_ms = said.get("every_ms", 1_000)
+    steps = 0
+    for _ in range(0, said.get("for_ms", 10_000), step_ms):
+        steps += 1
+        play.stage.append_ms += step_ms
+        for member_id in said.members() or sorted(play.state.members):
+            if member_id not in play.state.members:
+                continue
+            actor = play.actors[member_id]
+            play.apply(actor)
+            actor.restore(said.get("restore", 10_000))
+            play.append(actor.report(), quiet=True)
+        play.append(ProbingTick(), quiet=True)
+        if said.get("until", "time") == "settled" and settled(play):
+            break
+    state = play.state
+    if not said.get("tell", True):
+        del play.out[out:]
+    changed = sum(1 for task in owners.keys() | state.owner.keys() if owners.get(task) != state.owner.get(task))
+    how = "settled" if settled(play) else "still moving"
+    play.say(
+        f"({steps * step_ms} ms: {state.generation - generation} rounds, {state.number - number} decisions, {changed} tasks changed owner, {how})"
+    )
+
+
+def settled(play: Play) -> bool:
+    """Nothing under way, nothing wanted, and every member has applied its last set."""
+    state = play.state
+    applied = all(member.applied_epoch == member.issued_epoch for member in state.members.values())
+    balanced = state.verdict is not None and state.verdict[0] == "balanced" and not any(member.warmup for member in state.members.values())
+    waits = state.in_flight or state.waiting or state.holds or any(map(state.is_crash_looping, state.members))
+    return applied and not waits and (state.probing_deadline_ms is None or balanced)

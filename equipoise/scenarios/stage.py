@@ -1,0 +1,101 @@
+"""What a scenario is played on: a log, the machine that leads its group, and the doubles that must agree with it."""
+
+from __future__ import annotations
+
+from equipoise.events import codec
+from equipoise.events.errors import GroupHalted, InvariantBroken
+from equipoise.events.facts import Fact, LogOpened
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.scenarios.builds import Build
+from equipoise.scenarios.mirrors import disagreement, mirrors
+from equipoise.statemachine.checks import StepChecker
+from equipoise.statemachine.invariants import check_refold
+from equipoise.statemachine.machine import GroupMachine
+
+GROUP = "group"
+LOG_ID = "scenario"
+MOST_SPLITS = 25
+"""A log of so many facts is split at every one in the end; the restored double splits every log after each fact anyway."""
+
+
+class Stage:
+    """One group's log from its first record on. `append` is the only way to change anything."""
+
+    def __init__(self, log_id: str = LOG_ID) -> None:
+        self.log_id = log_id
+        self.build = Build()
+        self.machine = GroupMachine(load=self.build.load)
+        self._mirrors = mirrors(self.build.load)
+        self._checker: StepChecker | None = StepChecker(load=self.build.load, restore_every=0)  # the restored double does that
+        self.records: list[Record] = []
+        self.decisions: list[DecisionRecord] = []
+        self.disagreements: list[str] = []
+        self.halted: GroupHalted | None = None
+        self._last_good = b""
+        self.append_ms = 0
+        self.records.append(codec.make_record("", 0, 0, LogOpened(log_id=log_id)))
+        self._fold(self.records[0])
+
+    def append(self, fact: Fact) -> list[DecisionRecord]:
+        """Appends the fact at `append_ms` and folds it as the group's leader. When the group halts, `halted` says why and nothing is decided."""
+        record = codec.make_record(GROUP, len(self.records), self.append_ms, fact)
+        if self.halted is None:
+            record = self.machine.as_leader(record)
+        self.records.append(record)
+        return self._fold(record)
+
+    def _fold(self, record: Record) -> list[DecisionRecord]:
+        decisions: list[DecisionRecord] = []
+        try:
+            decisions = self.machine.step(record)
+            self._last_good = self.machine.snapshot()
+        except GroupHalted as error:
+            self.halted = error
+        self.decisions += decisions
+        if self.halted is None:
+            self._judge(record, decisions)
+        for mirror in self._mirrors:
+            found = disagreement(self.machine, decisions, self.halted, mirror, record)
+            if found:
+                self.disagreements.append(f"#{self.machine.state.seq} {found}")
+        return decisions
+
+    def _judge(self, record: Record, decisions: list[DecisionRecord]) -> None:
+        """Checks the step. Only the first broken invariant is reported: what follows from it says nothing new."""
+        if self._checker is None:
+            return
+        try:
+            self._checker(record, decisions, self.machine)
+        except InvariantBroken as broken:
+            self._checker = None
+            self.disagreements.append(f"#{self.machine.state.seq} {broken}")
+
+    def follow(self, record: Record, decided: list[DecisionRecord]) -> list[DecisionRecord]:
+        """Folds a fact that another machine has appended and decided on; what differs is told."""
+        self.records.append(record)
+        self.append_ms = record.append_ms
+        decisions = self._fold(record)
+        if decisions != decided:
+            self.disagreements.append(f"#{self.machine.state.seq} the worker decided {decided}, this machine {decisions}")
+        return decisions
+
+    def restart(self) -> tuple[bool, list[tuple[Fact, list[DecisionRecord]]]]:
+        """Another process takes over from the last good snapshot and reads on from there.
+
+        Returns whether the restored bytes are the same, and what was folded again.
+        """
+        self.machine = GroupMachine.restore(self._last_good, load=self.build.load)
+        same = self.machine.snapshot() == self._last_good
+        if self.halted is not None:
+            self.halted = None
+            for mirror in self._mirrors:
+                mirror.forget_halt(self._last_good)
+        again = [(record.event, self._fold(record)) for record in self.records[self.machine.state.last_offset + 1 :]]
+        return same, again
+
+    def check_every_split(self) -> None:
+        """``fold(all) == fold(checkpoint, tail)`` at every split point, byte for byte (invariant 8)."""
+        try:
+            check_refold(self.records, load=self.build.load, most_splits=MOST_SPLITS)
+        except InvariantBroken as broken:
+            self.disagreements.append(str(broken))

@@ -1,0 +1,558 @@
+"""Why is a task where it is, how did it come there, and what does it wait for: in words and numbers, from the log alone.
+
+The log is folded by the machine that decides live, up to the offset asked about; there the real assignor is asked once more, so the answer to "what
+next" is its own. Works for a group that something else leads too: then what was observed is told, and what equipoise would do.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from equipoise.assignors import registry
+from equipoise.assignors.problem import LoadBalance, Movement, MovementState, Plan
+from equipoise.events.errors import InputError
+from equipoise.events.records import Entry
+from equipoise.events.tasks import TaskId
+from equipoise.replay.group_view import TaskRow, preparing_row, task_rows
+from equipoise.replay.history import Candidate, Chronicle, Interval, MoveStory, candidates
+from equipoise.replay.refold import Refold
+from equipoise.replay.wording import cause_text, clock_text, counted, lag_form, lag_text, preparing_text, reason_text, share_text, span_text
+from equipoise.statemachine import leader
+from equipoise.statemachine.machine import Load
+from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, known_lag
+
+
+@attrs.frozen(kw_only=True)
+class SlotHolder:
+    """A warm-up that holds one of the group's slots. `expected_ms`: until it is caught up, at the member's own restore speed; None: not measured."""
+
+    task: TaskId
+    member_id: str
+    lag_records: int | None
+    best_lag_records: int | None
+    caught_up: bool
+    expected_ms: int | None
+
+    def document(self) -> dict[str, Any]:
+        return {**attrs.asdict(self, recurse=False), "task": str(self.task)}
+
+
+@attrs.frozen(kw_only=True)
+class Explanation:
+    """The three answers for one task, as of the fact at `offset`."""
+
+    group: str
+    task: TaskId
+    offset: int
+    append_ms: int
+    row: TaskRow
+    why_here: tuple[str, ...]
+    """Why it is on its member: sentences with numbers."""
+    candidates: tuple[Candidate, ...]
+    """Who could have got it when that was decided, and how far behind each was; the same, now, when it was not decided yet."""
+    candidates_ms: int | None
+    """Wall time of that moment; None: now."""
+    moves: tuple[MoveStory, ...]
+    """How it moved, oldest first, its first placement included."""
+    what_next: tuple[str, ...]
+    """Why it has not moved yet, what it waits for, or why it stays."""
+    slots: tuple[SlotHolder, ...]
+    """Warm-ups that hold a slot, when it waits for one."""
+    max_warmups: int
+    stopped: tuple[Interval, ...]
+    """When nobody ran it."""
+    differs_at: int | None
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "task": str(self.task),
+            "offset": self.offset,
+            "append_ms": self.append_ms,
+            "state": self.row.document(),
+            "why_here": list(self.why_here),
+            "candidates_at_ms": self.candidates_ms,
+            "candidates": [_candidate_document(candidate) for candidate in self.candidates],
+            "moves": [move_document(move, self.append_ms) for move in self.moves],
+            "what_next": list(self.what_next),
+            "warmup_slots": {"of": self.max_warmups, "held_by": [slot.document() for slot in self.slots]},
+            "not_running": [
+                {
+                    "condition": interval.condition.value,
+                    "member_id": interval.member_id,
+                    "from_ms": interval.from_ms,
+                    "to_ms": interval.to_ms,
+                    "offset": interval.offset,
+                }
+                for interval in self.stopped
+            ],
+            "log_differs_at": self.differs_at,
+        }
+
+
+def _candidate_document(candidate: Candidate) -> dict[str, Any]:
+    document = attrs.asdict(candidate, recurse=False)
+    return {
+        **document,
+        "lag": lag_form(candidate.lag),
+        "obstacle": candidate.obstacle or None,
+        "restore_records_per_s": candidate.restore_records_per_s or None,
+    }
+
+
+def move_document(move: MoveStory, now_ms: int) -> dict[str, Any]:
+    """A movement for documents: its steps, and wall time spent in each state up to `now_ms`."""
+    return {
+        "task": str(move.task),
+        "source": move.source,
+        "destination": move.destination,
+        "outcome": move.outcome,
+        "reason": move.reason,
+        "text": reason_text(move.reason, source=move.source, destination=move.destination, lag_records=move.steps[0].lag_records),
+        "began_ms": move.began_ms,
+        "ended_ms": move.ended_ms,
+        "waited_ms": move.spent_ms("waiting", now_ms),
+        "warmed_ms": move.spent_ms("warming", now_ms),
+        "revoking_ms": move.spent_ms("revoking", now_ms),
+        "declared_ready_ms": move.declared_ready_ms,
+        "restored_records": move.restored_records,
+        "steps": [attrs.asdict(step) for step in move.steps],
+    }
+
+
+def explain(
+    entries: Iterable[Entry], task: TaskId, *, group: str | None = None, at_offset: int | None = None, load: Load = registry.load
+) -> Explanation:
+    """The three answers for `task` after the fact at `at_offset` (None: at the log's end).
+
+    Raises InputError when the topology at that offset does not have the task, and what `Refold.follow` raises.
+    """
+    refold = Refold(group, load=load)
+    chronicle = Chronicle(only=task)
+    state = refold.machine.state
+    for step in refold.follow(entries, until_offset=at_offset):
+        chronicle.observe(step, state)
+    row = next(iter(task_rows(state, task)), None)
+    if row is None:
+        parts = () if state.topology is None else state.topology.subtopologies
+        known = ", ".join(f"{part.subtopology}_0 to {part.subtopology}_{part.partitions - 1}" for part in parts) or "none yet"
+        raise InputError(f"--task: the group has no task {task} at offset {state.last_offset}; it has {known}")
+    chronicle.finish(refold.last_append_ms)
+    return _Explaining(refold, chronicle, row).explanation()
+
+
+class _Explaining:
+    """One task at one moment."""
+
+    def __init__(self, refold: Refold, chronicle: Chronicle, row: TaskRow) -> None:
+        self.refold = refold
+        self.state: GroupState = refold.machine.state
+        self.chronicle = chronicle
+        self.row = row
+        self.task = row.task
+        self.now_ms = refold.last_append_ms
+        self.plan: Plan | None = None
+        problem = leader.build_problem(self.state)
+        if refold.assignor is not None and self.state.members and self.state.phase in (GroupPhase.LEADING, GroupPhase.SHADOWING):
+            self.plan = refold.assignor.assign(problem)
+        by_load = self.plan is not None and self.plan.load is not None
+        self.candidates_now = tuple(candidates(problem, row.task, by_load=by_load))
+        self.slots: tuple[SlotHolder, ...] = ()
+
+    def explanation(self) -> Explanation:
+        why_here, move = self._why_here()
+        what_next = self._what_next()
+        shown = move.candidates if move is not None and move.candidates else self.candidates_now
+        return Explanation(
+            group=self.state.group,
+            task=self.task,
+            offset=self.state.last_offset,
+            append_ms=self.now_ms,
+            row=self.row,
+            why_here=tuple(why_here),
+            candidates=shown,
+            candidates_ms=move.began_ms if move is not None and move.candidates else None,
+            moves=tuple(self.chronicle.moves),
+            what_next=tuple(what_next),
+            slots=self.slots,
+            max_warmups=self.state.knobs.max_warmups,
+            stopped=tuple(interval for interval in self.chronicle.intervals if interval.condition.value != "running"),
+            differs_at=self.refold.differs_at,
+        )
+
+    # Why is it here?
+
+    def _why_here(self) -> tuple[list[str], MoveStory | None]:
+        owner = self.row.owner
+        if owner is None:
+            return [f"Nobody has {self.task}: {self._why_nobody()}."], None
+        moves = [move for move in self.chronicle.moves if move.outcome == "granted" and move.destination == owner]
+        if not moves:
+            return [f"{self.task} is on {owner}."], None
+        move = moves[-1]
+        last = move.steps[-1]
+        if last.state == "observed":
+            return [
+                (
+                    f"{owner} has {self.task} since {clock_text(last.append_ms)} (offset {last.offset}): its own leader gave it to it in "
+                    f"generation {last.generation}, because {cause_text(last.cause)}."
+                ),
+                self._copy_then(move, owner),
+            ], move
+        said = [
+            (
+                f"{owner} has {self.task} since {clock_text(last.append_ms)}: decision {last.number}, generation {last.generation}, "
+                f"caused by the fact at offset {last.offset} ({cause_text(last.cause)})."
+            )
+        ]
+        first = move.steps[0]
+        reason = reason_text(move.reason, source=move.source, destination=owner, lag_records=last.lag_records)
+        said_already = move.source is None or move.source == owner or move.source in reason
+        before = "" if said_already else f"; {move.source} had it until then"
+        said.append(f"Why {owner}: {reason}{before}.")
+        said += self._traffic_then(move)
+        said += _load_then(move)
+        if len(move.steps) > 1:
+            said.append(
+                f"It was decided at {clock_text(first.append_ms)} (offset {first.offset}) and took {span_text(last.append_ms - first.append_ms)}."
+            )
+        said.append(self._copy_then(move, owner))
+        return said, move
+
+    def _traffic_then(self, move: MoveStory) -> list[str]:
+        """What running it cost by racks where it came from, where it went, and where it would have been cheapest."""
+        at = {candidate.member_id: candidate for candidate in move.candidates if candidate.traffic_cost is not None}
+        costs = sorted((each.traffic_cost, each.member_id) for each in at.values() if not each.obstacle and each.traffic_cost is not None)
+        if move.destination not in at or not costs or costs[0][0] == costs[-1][0]:
+            return []
+        named = list(dict.fromkeys(name for name in (move.destination, move.source, costs[0][1]) if name in at))
+        each = [f"{at[name].traffic_cost:,} on {name} (rack {at[name].rack})" for name in named if name is not None]
+        weighed = f"rack_traffic_cost = {self.state.knobs.rack_traffic_cost:,}, rack_non_overlap_cost = {self.state.knobs.rack_non_overlap_cost:,}"
+        return [f"Its traffic then: {', '.join(each)}; the least there was is {costs[0][0]:,} ({weighed})."]
+
+    def _copy_then(self, move: MoveStory, owner: str) -> str:
+        step = move.steps[-1]
+        if not self.row.stateful:
+            return f"{self.task} has no state, so nothing had to be restored."
+        acceptable, limit = self._limit(self.state.members.get(owner))
+        if step.lag_records is None:
+            return (
+                f"{owner} reported no copy of it then." if step.state == "granted" else f"How far behind the copy of {owner} was is not in the log."
+            )
+        side = "within" if step.lag_records <= acceptable else "over"
+        in_time = side == "over" and any(each.member_id == owner and each.caught_up for each in move.candidates)
+        and_time = f", but to be restored within {self._acceptable_time()}" if in_time else ""
+        return f"Its copy was {counted(step.lag_records, 'record')} behind then, {side} {limit}{and_time}."
+
+    def _limit(self, member: MemberState | None) -> tuple[int, str]:
+        """Records that a copy of the member may be behind, speeds aside, and the setting that says so."""
+        if member is not None and member.ready_lag_records is not None:
+            return member.ready_lag_records, f"its own ready_lag_records = {member.ready_lag_records:,}"
+        acceptable = self.state.knobs.acceptable_recovery_lag
+        return acceptable, f"acceptable_recovery_lag = {acceptable:,}"
+
+    def _acceptable_time(self) -> str:
+        return f"acceptable_recovery_ms = {self.state.knobs.acceptable_recovery_ms:,}"
+
+    def _why_nobody(self) -> str:
+        state = self.state
+        if state.phase is GroupPhase.UNCONFIGURED:
+            return "the group has no configuration yet"
+        if state.phase is GroupPhase.GATHERING and state.gathering_until_ms is not None:
+            left_ms = max(0, state.gathering_until_ms - state.now_ms)
+            if state.awaiting_lags:
+                return f"the group is new and waits another {span_text(left_ms)}, at most, until it is known how far behind its sources are"
+            return f"the group is new and waits another {span_text(left_ms)} for more members (initial_delay_ms = {state.knobs.initial_delay_ms:,})"
+        if not state.members:
+            return "the group has no members"
+        if state.phase is GroupPhase.SHADOWING:
+            return f"its own leader gave it to nobody in generation {state.generation}"
+        lost = state.lost.get(self.task)
+        if lost is not None and lost.until_ms is not None:
+            gone, left_ms = span_text(state.now_ms - lost.since_ms), max(0, lost.until_ms - state.now_ms)
+            return f"{state.homes.get(self.task, 'its member')} had it and is gone since {gone}; for another {span_text(left_ms)} it is kept for it"
+        gathering = next((member.member_id for member in state.members.values() if self.task in member.regains), None)
+        if gathering is not None:
+            return f"{gathering} is eager: it is to have it with all the rest, once it has given up everything and all of that is free"
+        if all(candidate.obstacle for candidate in self.candidates_now):
+            obstacles = "; ".join(f"{candidate.member_id} {candidate.obstacle}" for candidate in self.candidates_now)
+            return f"no member may take it ({obstacles})"
+        return "the next round hands it out"
+
+    # What is next?
+
+    def _what_next(self) -> list[str]:
+        said = [*self._owner_trouble()]
+        movement = self._movement()
+        if movement is None:
+            said += self._why_it_stays()
+        elif self.state.phase is GroupPhase.SHADOWING:
+            said.append(self._would_move(movement))
+        elif movement.state is MovementState.WAITING:
+            said += self._waits_for_slot(movement)
+        elif movement.state is MovementState.WARMING:
+            said += self._warms(movement)
+        else:
+            said += self._is_handed_over(movement)
+        for (task, member_id), backoff in sorted(self.state.backoffs.items()):
+            if task == self.task and not backoff.over:
+                left_ms = max(0, backoff.until_ms - self.state.now_ms)
+                said.append(
+                    f"No new copy of it is begun on {member_id} for another {span_text(left_ms)}: the warm-up there stalled "
+                    f"{counted(backoff.times, 'time')} (warmup_stall_ms = {self.state.knobs.warmup_stall_ms:,})."
+                )
+        if movement is not None and movement.state is MovementState.WAITING:
+            said += self._gave_way(self.state.members[movement.destination])
+        return [*said, *self._crash_loops()]
+
+    def _crash_loops(self) -> Iterable[str]:
+        """Members that would have it, or have a copy of it, and are not preferred because they keep crashing."""
+        state = self.state
+        for member_id, member in sorted(state.members.items()):
+            crashes = state.crashes.get(member_id)
+            concerns = self.task in member.lags or self.task in member.active or state.homes.get(self.task) == member_id
+            if crashes is not None and crashes.until_ms is not None and concerns:
+                yield (
+                    f"{member_id} crashed {counted(crashes.times, 'time')} in {span_text(state.now_ms - crashes.first_ms)}; its copies are not "
+                    f"preferred for another {span_text(max(0, crashes.until_ms - state.now_ms))} (PROTOCOL D10)."
+                )
+
+    def _gave_way(self, member: MemberState) -> list[str]:
+        backoff = member.slot_backoff
+        if backoff is None or backoff.over or self.task in backoff.exempt:
+            return []
+        left_ms = max(0, backoff.until_ms - self.state.now_ms)
+        return [
+            (
+                f"{member.member_id} restores slowly and gave a slot to a copy that will be ready far sooner. No warm-up begins on it for another "
+                f"{span_text(left_ms)}, or until nothing else waits for a slot."
+            )
+        ]
+
+    def _movement(self) -> Movement | None:
+        """The one in flight, else the one the assignor would begin now."""
+        if self.task in self.state.in_flight:
+            return self.state.in_flight[self.task]
+        if self.plan is None:
+            return None
+        return next((movement for movement in self.plan.movements if movement.task == self.task), None)
+
+    def _owner_trouble(self) -> list[str]:
+        state = self.state
+        owner = None if self.row.owner is None else state.members.get(self.row.owner)
+        if owner is None:
+            return []
+        said = []
+        if state.phase is not GroupPhase.SHADOWING:
+            silent_ms = state.now_ms - owner.last_heard_ms
+            if silent_ms * 2 > owner.session_timeout_ms:
+                left_ms = owner.session_timeout_ms - silent_ms
+                said.append(f"{owner.member_id} was last heard of {span_text(silent_ms)} ago; it is out in {span_text(left_ms)} if it stays silent.")
+        hold_ms = state.holds.get(self.task)
+        if hold_ms:
+            said.append(
+                f"It was taken by force, so {owner.member_id} waits {span_text(hold_ms)} from reading its grant before it starts: "
+                "the process that had it may still run (PROTOCOL M5)."
+            )
+        lag = known_lag(owner.lags.get(self.task))
+        if self.row.stateful and lag and self.task in owner.active and lag > state.acceptable_lag(owner):
+            expected = _expected(owner, lag)
+            said.append(f"{owner.member_id} still restores it: {counted(lag, 'record')} to go{expected}.")
+        row = preparing_row(state, owner, self.task)
+        if row is not None and self.task in owner.active:
+            does = preparing_text(row.thousandths, row.since_ms, has_failed=row.has_failed)
+            said.append(f"It was granted before anybody had prepared it; the application of {owner.member_id} does that first: {does}.")
+        if owner.leaving and owner.drain_deadline_ms is not None:
+            left_ms = max(0, owner.drain_deadline_ms - state.now_ms)
+            said.append(f"{owner.member_id} is leaving: its tasks go elsewhere by {span_text(left_ms)} from now, caught-up destination or not.")
+        return said
+
+    def _why_it_stays(self) -> list[str]:
+        owner, plan = self.row.owner, self.plan
+        if plan is None or owner is None:
+            return [] if owner is None else ["Nothing is planned for it: the group does not decide at the moment."]
+        if self.task not in plan.target.get(owner, ()):
+            elsewhere = next((name for name, tasks in plan.target.items() if self.task in tasks), None)
+            return [f"The target has it on {elsewhere or 'nobody'}."]
+        member = self.state.members[owner]
+        capacity = sum(each.capacity for each in self.state.members.values() if not each.leaving)
+        share = f"{len(member.active)} of {len(self.state.tasks())} tasks with {member.capacity} of {counted(capacity, 'thread')}"
+        balance = (
+            "balanced"
+            if plan.imbalance_now == 0
+            else f"{counted(plan.imbalance_now, 'task')} off balance, and {counted(plan.cost.imbalance, 'task')} when all is done"
+        )
+        if plan.load is not None:
+            share, balance = f"{len(member.active)} tasks, and the load is its measure{self._load_now(owner)}", self._load_balance(plan.load)
+        would = "equipoise would leave it there" if self.state.phase is GroupPhase.SHADOWING else "It stays where it is: the target has it there"
+        return [f"{would}. {owner} has {share}; the group is {balance}."]
+
+    def _load_now(self, owner: str) -> str:
+        at = next((each for each in self.candidates_now if each.member_id == owner), None)
+        if at is None or at.load_share is None or at.task_share is None:
+            return ""
+        return f": {share_text(at.task_share)} of a fair share is {self.task}, {share_text(at.load_share)} per thread all that {owner} has"
+
+    def _load_balance(self, load: LoadBalance) -> str:
+        spread = f"between {share_text(load.lowest_now)} and {share_text(load.highest_now)}"
+        return f"{spread} of a fair share; once at rest, members differ by at most {share_text(load.bound)}"
+
+    def _would_move(self, movement: Movement) -> str:
+        assert self.plan is not None
+        reason = self.plan.reasons.get(self.task)
+        why = (
+            ""
+            if reason is None
+            else f": {reason_text(reason.code, source=movement.source, destination=movement.destination, lag_records=reason.lag_records)}"
+        )
+        if movement.state is MovementState.REVOKING or movement.source is None:
+            return f"equipoise would give it to {movement.destination} now{why}."
+        copied = movement.state is MovementState.WARMING or (reason is not None and reason.code == "next_probing")
+        how = "warm it up there first" if copied else "wait for a warm-up slot first"
+        return f"equipoise would move it to {movement.destination}, and {how}{why}."
+
+    def _waits_for_slot(self, movement: Movement) -> list[str]:
+        assert self.plan is not None
+        state = self.state
+        self.slots = tuple(self._slots())
+        waiting = [each.task for each in self.plan.movements if each.state is MovementState.WAITING]
+        place = waiting.index(self.task) + 1
+        story = self.chronicle.waiting.get(self.task)
+        since = "" if story is None else f" since {clock_text(story.began_ms)} (offset {story.steps[0].offset})"
+        reason = self.plan.reasons.get(self.task)
+        said = [
+            (
+                f"It is to move to {movement.destination}, and waits{since} for a warm-up slot: "
+                f"{len(self.slots)} of max_warmups = {state.knobs.max_warmups} are taken."
+            )
+        ]
+        if reason is not None and reason.code == "next_probing":
+            text = reason_text(reason.code, destination=movement.destination, lag_records=reason.lag_records)
+            due_ms = state.probing_deadline_ms
+            said = [f"It is to move to {movement.destination}: {text}{'' if due_ms is None else f', in {span_text(due_ms - state.now_ms)}'}."]
+        elif reason is not None and reason.code == "blocked":
+            said = [f"It is to move to {movement.destination}, but {reason_text('blocked', destination=movement.destination)}."]
+        elif reason is not None and reason.code in ("back_off", "lost_work_waits"):
+            due_ms = state.scheduled_ms
+            when = "" if due_ms is None else f"; the leader looks again in {span_text(max(0, due_ms - state.now_ms))}"
+            said = [f"It is to move to {movement.destination}, but {reason_text(reason.code)}{when}."]
+        elif self.slots:
+            soonest = min(self.slots, key=lambda slot: (slot.expected_ms is None, slot.expected_ms or 0, slot.lag_records or 0, slot.task))
+            when = "" if soonest.expected_ms is None else f", about {span_text(soonest.expected_ms)} away"
+            lag = "lag not reported yet" if soonest.lag_records is None else f"{counted(soonest.lag_records, 'record')} to go"
+            said.append(f"The first to be done is {soonest.task} on {soonest.member_id}: {lag}{when}.")
+        if len(waiting) > 1:
+            said.append(f"It is number {place} of {len(waiting)} that wait.")
+        return said
+
+    def _slots(self) -> Iterable[SlotHolder]:
+        for member_id in sorted(self.state.members):
+            member = self.state.members[member_id]
+            for task, warmup in sorted(member.warmup.items()):
+                lag = known_lag(member.lags.get(task))
+                yield SlotHolder(
+                    task=task,
+                    member_id=member_id,
+                    lag_records=lag,
+                    best_lag_records=warmup.best_lag,
+                    caught_up=warmup.caught_up,
+                    expected_ms=None if lag is None else expected_ms(member, lag - self.state.acceptable_lag(member)),
+                )
+
+    def _warms(self, movement: Movement) -> list[str]:
+        state = self.state
+        story = self.chronicle.under_way.get(self.task)
+        member = state.members[movement.destination]
+        since = "" if story is None else f" since {clock_text(story.steps[-1].append_ms)} (offset {story.steps[-1].offset})"
+        said = [f"{movement.destination} restores a copy{since}, to take it over from {movement.source or 'nobody'}."]
+        lag = known_lag(member.lags.get(self.task))
+        acceptable, limit = self._limit(member)
+        if lag is None:
+            said.append(f"{movement.destination} has not reported its lag yet; {counted(self.row.end_offset, 'record')} are in the changelog.")
+        elif member.awaits_word(self.task, state.acceptable_lag(member)):
+            said += self._is_prepared(member, lag)
+        elif lag <= acceptable:
+            said.append(f"It is {counted(lag, 'record')} behind, within {limit}: the next round hands it over.")
+        elif lag <= state.acceptable_lag(member):
+            said.append(
+                f"It is {counted(lag, 'record')} behind, to be restored within {self._acceptable_time()} "
+                f"at {member.restore_records_per_s:,} records/s: the next round hands it over."
+            )
+        else:
+            expected = _expected(member, lag - acceptable)
+            in_time = state.knobs.acceptable_recovery_ms and member.ready_lag_records is None
+            or_time = f" or within {self._acceptable_time()}" if in_time else ""
+            own = "" if member.ready_lag_records is None else f" ({limit})"
+            said.append(f"It is {counted(lag, 'record')} behind and counts as caught up at {acceptable:,}{own}{or_time}{expected}.")
+        warmup = member.warmup.get(self.task)
+        if warmup is not None and not warmup.caught_up and member.awaits_word(self.task, state.acceptable_lag(member)):
+            left_ms = max(0, warmup.improved_ms + state.knobs.warmup_stall_ms - state.now_ms)
+            said.append(f"If that comes no further for another {span_text(left_ms)}, the slot goes to another task.")
+        elif warmup is not None and not warmup.caught_up:
+            left_ms = max(0, warmup.improved_ms + state.knobs.warmup_stall_ms - state.now_ms)
+            best = "nothing yet" if warmup.best_lag is None else f"{warmup.best_lag:,}"
+            said.append(f"Its best lag so far: {best}. If that does not fall for another {span_text(left_ms)}, the slot goes to another task.")
+            if state.queued:
+                look_ms = max(0, warmup.looked_ms + state.knobs.warmup_stall_ms - state.now_ms)
+                said.append(
+                    f"{counted(len(state.queued), 'copy waits', 'copies wait')} for a slot. In {span_text(look_ms)} its speed is measured: one that "
+                    "could be ready in half of its time gets the slot."
+                )
+        return said
+
+    def _is_prepared(self, member: MemberState, lag: int) -> list[str]:
+        """Its lag is near enough; what is awaited is the word of its member's application."""
+        row = preparing_row(self.state, member, self.task)
+        does = "has not begun to prepare it" if row is None else f"is {preparing_text(row.thousandths, row.since_ms, has_failed=row.has_failed)}"
+        return [f"It is {counted(lag, 'record')} behind, which is near enough; the application of {member.member_id} {does}."]
+
+    def _is_handed_over(self, movement: Movement) -> list[str]:
+        state = self.state
+        source = None if movement.source is None else state.members.get(movement.source)
+        if movement.source == movement.destination:
+            learners = " and ".join(state.learners(self.task)) or "nobody"
+            return [f"{movement.source} gives it up and takes it again, because {learners} learns it and a rebalance began (learner, option strict)."]
+        if source is None or self.task not in source.revoking:
+            return [f"It may move to {movement.destination} at once: the next round begins that{self._next_round()}."]
+        epoch, since_ms = source.revoking[self.task]
+        expelled_ms = max(0, since_ms + state.knobs.revocation_timeout_ms - state.now_ms)
+        told_ms = state.now_ms - since_ms
+        applied = f"it has applied epoch {source.applied_epoch} so far" if source.applied_epoch < epoch else "it has read that, and still holds it"
+        lag = lag_text(state.members[movement.destination].lags.get(self.task))
+        return [
+            f"{movement.destination} is caught up (lag: {lag}) and gets it the moment {source.member_id} has let go.",
+            f"{source.member_id} was told {span_text(told_ms)} ago, in its epoch {epoch}; {applied}.",
+            f"If it does not let go within {span_text(expelled_ms)}, it is expelled (revocation_timeout_ms = {state.knobs.revocation_timeout_ms:,}).",
+        ]
+
+    def _next_round(self) -> str:
+        deadline_ms = self.state.probing_deadline_ms
+        return "" if deadline_ms is None else f", in {span_text(max(0, deadline_ms - self.state.now_ms))} at the latest"
+
+
+def _load_then(move: MoveStory) -> list[str]:
+    """What the task and both ends of its move carried when that was decided, where loads decide."""
+    at = {each.member_id: each for each in move.candidates}
+    ends = [at[name] for name in dict.fromkeys((move.source, move.destination)) if name in at]
+    told = [f"{share_text(each.load_share)} on {each.member_id}" for each in ends if each.load_share is not None]
+    task = next((each.task_share for each in ends), None)
+    if not told or task is None:
+        return []
+    return [f"The load then, per thread and of a fair share: {', '.join(told)}; {share_text(task)} of that is {move.task}."]
+
+
+def expected_ms(member: MemberState, records: int) -> int | None:
+    """Time to restore `records` at the member's speed; None: it is not known."""
+    speed = member.restore_records_per_s
+    return None if not speed else max(0, records * 1_000 // speed)
+
+
+def _expected(member: MemberState, records: int) -> str:
+    """``, expected in 12.0 s at its 20,000 records/s``, or ""."""
+    needed_ms = expected_ms(member, records)
+    if needed_ms is None:
+        return ""
+    return f", expected in {span_text(needed_ms)} at its {member.restore_records_per_s:,} records/s"

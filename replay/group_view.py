@@ -1,0 +1,299 @@
+"""The folded state of one group at one offset, as values for tables and documents: the group, its members, its tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import attrs
+
+from equipoise.assignors import registry
+from equipoise.events.records import Entry
+from equipoise.events.tasks import Lag, TaskId
+from equipoise.replay.draining import Drain, drains
+from equipoise.replay.refold import Refold
+from equipoise.replay.wording import lag_form
+from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.state import GroupState, MemberState
+
+
+@attrs.frozen(kw_only=True)
+class PreparingRow:
+    """A task that a member's application prepares. `thousandths` and `since_ms` (how long it has done so by group time): None while it waits to try
+    again."""
+
+    thousandths: int | None
+    since_ms: int | None
+    has_failed: bool
+    """Its last preparation failed."""
+
+
+@attrs.frozen(kw_only=True)
+class CopyRow:
+    """One copy of a task that is not the running one. `best_lag_records`: the smallest seen since the warm-up began."""
+
+    member_id: str
+    lag: Lag | None
+    """As its member last reported it; None: not yet."""
+    best_lag_records: int | None = None
+    caught_up: bool
+    is_learner: bool
+    """It is there to take the task over."""
+    is_ready: bool
+    """Its member has said that it could."""
+    preparing: PreparingRow | None
+    """What its application does to make it ready; None: nothing."""
+
+    def document(self) -> dict[str, Any]:
+        return {**attrs.asdict(self), "lag": lag_form(self.lag)}
+
+
+@attrs.frozen(kw_only=True)
+class TaskRow:
+    """One task. `state`: owned, revoking (its owner was told to give it up), nobody. `destination`: of the movement in flight."""
+
+    task: TaskId
+    stateful: bool
+    end_offset: int
+    owner: str | None
+    owner_lag: Lag | None
+    """As its owner last reported it; None: not yet, or nobody owns it, or it has no state."""
+    state: str
+    destination: str | None
+    movement: str | None
+    is_learned: bool
+    """Somebody restores a copy, or keeps one, in order to take it over."""
+    preparing: PreparingRow | None
+    """What its owner's application does before its first record; None: nothing."""
+    warmups: tuple[CopyRow, ...]
+    standbys: tuple[CopyRow, ...]
+    token: int
+    hold_ms: int
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "task": str(self.task),
+            "stateful": self.stateful,
+            "end_offset": self.end_offset,
+            "owner": self.owner,
+            "owner_lag": lag_form(self.owner_lag),
+            "state": self.state,
+            "destination": self.destination,
+            "movement": self.movement,
+            "is_learned": self.is_learned,
+            "preparing": None if self.preparing is None else attrs.asdict(self.preparing),
+            "warmups": [copy.document() for copy in self.warmups],
+            "standbys": [copy.document() for copy in self.standbys],
+            "token": self.token,
+            "hold_ms": self.hold_ms,
+        }
+
+
+@attrs.frozen(kw_only=True)
+class MemberRow:
+    """One live incarnation. `silent_ms`: group time since its last valid fact; its session ends at `session_timeout_ms`."""
+
+    member_id: str
+    incarnation: int
+    phase: str
+    capacity: int
+    rack: str | None
+    active: tuple[TaskId, ...]
+    standby: tuple[TaskId, ...]
+    warmup: tuple[TaskId, ...]
+    revoking: tuple[TaskId, ...]
+    assignment_epoch: int
+    applied_epoch: int
+    silent_ms: int
+    session_timeout_ms: int
+    leaving: bool
+    released: bool
+    restore_records_per_s: int | None
+    """As it measured last, or as was known of others when it joined; None: not known."""
+    readiness: str = "word_or_lag"
+    """What makes a copy of it ready (`equipoise.events.facts.READINESS`)."""
+    ready_lag_records: int | None = None
+    """A limit of its own for that; None: the group's."""
+    acceptable_lag_records: int = 0
+    """How far behind a copy of it may be now."""
+    drain: Drain | None = None
+    """While it is leaving and still runs something: how long that takes."""
+    crashes: int = 0
+    """How often it crashed, not long ago."""
+    crash_backoff_ms: int | None = None
+    """Until its copies are preferred again; None: they are."""
+
+    def document(self) -> dict[str, Any]:
+        document = attrs.asdict(self, recurse=False)
+        for name in ("active", "standby", "warmup", "revoking"):
+            document[name] = [str(task) for task in getattr(self, name)]
+        drain = document.pop("drain")
+        document["drain"] = None if drain is None else attrs.asdict(drain)
+        return document
+
+
+@attrs.frozen(kw_only=True)
+class GroupView:
+    """The group's state after the fact at `offset`. Times are group time but for `append_ms`."""
+
+    group: str
+    log_id: str
+    offset: int
+    append_ms: int
+    phase: str
+    led_by: str
+    assignor: str
+    generation: int
+    decisions: int
+    now_ms: int
+    next_deadline_ms: int | None
+    verdict: str | None
+    available_movements: int
+    planned_movements: int
+    imbalance_before: int
+    imbalance_after: int
+    waiting_movements: int
+    members: tuple[MemberRow, ...]
+    tasks: tuple[TaskRow, ...]
+    differs_at: int | None
+    """Offset from which the log's own decisions differ from this state: see `verify`."""
+
+    def document(self) -> dict[str, Any]:
+        document = attrs.asdict(self, recurse=False)
+        document["members"] = [member.document() for member in self.members]
+        document["tasks"] = [task.document() for task in self.tasks]
+        document["log_differs_at"] = document.pop("differs_at")
+        return document
+
+
+def show(entries: Iterable[Entry], *, group: str | None = None, at_offset: int | None = None, load: Load = registry.load) -> GroupView:
+    """Folds `entries` up to and including the fact at `at_offset` (None: all) and returns what the leader then knows of `group`.
+
+    Raises InputError when the group must be named or is not there, or the log ends before `at_offset`; and what the log and the machine raise.
+    """
+    refold = Refold(group, load=load)
+    for _ in refold.follow(entries, until_offset=at_offset):
+        pass
+    return view(refold)
+
+
+def view(refold: Refold) -> GroupView:
+    """The state as it is now."""
+    return view_of(refold.machine, differs_at=refold.differs_at)
+
+
+def view_of(machine: GroupMachine, *, differs_at: int | None = None) -> GroupView:
+    """What a machine knows, live or refolded."""
+    state = machine.state
+    config = state.config
+    draining = drains(state)
+    verdict, available, planned, before, after = state.verdict or (None, 0, 0, 0, 0)
+    return GroupView(
+        group=state.group,
+        log_id=state.log_id,
+        offset=state.last_offset,
+        append_ms=state.last_append_ms or 0,
+        phase=state.phase.value,
+        led_by="nobody yet" if config is None else config.led_by,
+        assignor="" if config is None else f"{config.assignor} {config.behaviour_version}",
+        generation=state.generation,
+        decisions=state.number,
+        now_ms=state.now_ms,
+        next_deadline_ms=machine.next_deadline_ms,
+        verdict=verdict,
+        available_movements=available,
+        planned_movements=planned,
+        imbalance_before=before,
+        imbalance_after=after,
+        waiting_movements=state.waiting,
+        members=tuple(_member_row(state, state.members[member_id], draining.get(member_id)) for member_id in sorted(state.members)),
+        tasks=tuple(task_rows(state)),
+        differs_at=differs_at,
+    )
+
+
+def _member_row(state: GroupState, member: MemberState, drain: Drain | None) -> MemberRow:
+    crashes = state.recent_crashes(member.member_id)
+    return MemberRow(
+        member_id=member.member_id,
+        incarnation=member.incarnation,
+        phase=state.member_phase(member).value,
+        capacity=member.capacity,
+        rack=member.rack,
+        active=tuple(sorted(member.active)),
+        standby=tuple(sorted(member.standby)),
+        warmup=tuple(sorted(member.warmup)),
+        revoking=tuple(sorted(member.revoking)),
+        assignment_epoch=member.issued_epoch,
+        applied_epoch=member.applied_epoch,
+        silent_ms=state.now_ms - member.last_heard_ms,
+        session_timeout_ms=member.session_timeout_ms,
+        leaving=member.leaving,
+        released=member.released,
+        restore_records_per_s=member.restore_records_per_s or None,
+        readiness=member.readiness,
+        ready_lag_records=member.ready_lag_records,
+        acceptable_lag_records=state.acceptable_lag(member),
+        drain=drain,
+        crashes=0 if crashes is None else crashes.times,
+        crash_backoff_ms=None if crashes is None or crashes.until_ms is None else crashes.until_ms - state.now_ms,
+    )
+
+
+def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow]:
+    """Every task of the newest topology in rising order, or only one of them."""
+    standbys: dict[TaskId, list[str]] = {}
+    warmups: dict[TaskId, list[str]] = {}
+    for member_id in sorted(state.members):
+        member = state.members[member_id]
+        for task in member.standby:
+            standbys.setdefault(task, []).append(member_id)
+        for task in member.warmup:
+            warmups.setdefault(task, []).append(member_id)
+    acceptable = {member.member_id: state.acceptable_lag(member) for member in state.members.values()}
+    for task, part in state.tasks().items():
+        if only is not None and task != only:
+            continue
+        owner = state.owner.get(task)
+        holder = None if owner is None else state.members[owner]
+        movement = state.in_flight.get(task)
+        learners = state.learners(task)
+        yield TaskRow(
+            task=task,
+            stateful=part.stateful,
+            end_offset=state.end_offset(task, part),
+            owner=owner,
+            owner_lag=None if holder is None or not part.stateful else holder.lags.get(task),
+            state="nobody" if holder is None else "revoking" if task in holder.revoking else "owned",
+            destination=None if movement is None else movement.destination,
+            movement=None if movement is None else movement.state.value,
+            is_learned=bool(learners),
+            preparing=None if holder is None else preparing_row(state, holder, task),
+            warmups=tuple(_copy_row(state, name, task, acceptable[name], name in learners) for name in warmups.get(task, ())),
+            standbys=tuple(_copy_row(state, name, task, acceptable[name], name in learners) for name in standbys.get(task, ())),
+            token=state.tokens.get(task, 0),
+            hold_ms=state.holds.get(task, 0),
+        )
+
+
+def preparing_row(state: GroupState, member: MemberState, task: TaskId) -> PreparingRow | None:
+    """What the member's application does with the task; None: nothing."""
+    now, has_failed = member.preparing.get(task), task in member.failed
+    if now is not None:
+        return PreparingRow(thousandths=now.thousandths, since_ms=state.now_ms - now.since_ms, has_failed=has_failed)
+    return PreparingRow(thousandths=None, since_ms=None, has_failed=True) if has_failed else None
+
+
+def _copy_row(state: GroupState, member_id: str, task: TaskId, acceptable: int, is_learner: bool) -> CopyRow:
+    member = state.members[member_id]
+    lag = member.lags.get(task)
+    warmup = member.warmup.get(task)
+    return CopyRow(
+        member_id=member.member_id,
+        lag=lag,
+        best_lag_records=None if warmup is None else warmup.best_lag,
+        caught_up=member.is_caught_up(task, acceptable),
+        is_learner=is_learner,
+        is_ready=task in member.ready,
+        preparing=preparing_row(state, member, task),
+    )

@@ -1,0 +1,494 @@
+"""Who had which task when, and how each task came to move: what `explain` tells of one task and `timeline` of all.
+
+Watches a `Refold` step by step; keeps what changed, never what stayed, so its size is that of the history's changes and not of its records.
+
+::
+
+    running   the owner was granted it, and nothing says that it does not run it
+    starting  granted, but it first waits for a hold, or restores state it did not have
+    silent    its owner was not heard of for longer than its lease, or until the leader noticed that it had gone (`silence`)
+    nobody    no owner
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+
+import attrs
+
+from equipoise.assignors.load import weights
+from equipoise.assignors.problem import AssignmentProblem, Movement, MovementState
+from equipoise.assignors.racks import rack_of, traffic_cost
+from equipoise.assignors.ranking import acceptable_lag, is_ready
+from equipoise.events.decisions import AssignmentIssued, Move
+from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, Subtopology, TaskReady, TopologyDeclared
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.replay.refold import Step
+from equipoise.replay.silence import Silence, Silences
+from equipoise.statemachine.state import GroupPhase, GroupState
+
+FAR_BEHIND = 10_000
+"""Records. A copy that is further behind takes a while to restore, whatever larger lag the group accepts."""
+
+
+class Condition(enum.Enum):
+    """How a task is, over one interval."""
+
+    RUNNING = "running"
+    STARTING = "starting"
+    SILENT = "silent"
+    NOBODY = "nobody"
+
+
+@attrs.frozen(kw_only=True)
+class Interval:
+    """One task over [`from_ms`, `to_ms`), wall time of the log. `member_id` None: nobody."""
+
+    task: TaskId
+    member_id: str | None
+    condition: Condition
+    from_ms: int
+    to_ms: int
+    offset: int
+    """Of the fact that began it."""
+    generation: int
+
+
+@attrs.frozen(kw_only=True)
+class Candidate:
+    """A member as it stood when a movement was decided."""
+
+    member_id: str
+    owns_it: bool
+    lag: Lag | None
+    caught_up: bool
+    active_tasks: int
+    capacity: int
+    obstacle: str
+    """Why it could not get the task, or ""."""
+    restore_records_per_s: int
+    rack: str | None = None
+    traffic_cost: int | None = None
+    """What its traffic would cost there; None: the group is not rack-aware, or the racks are not known."""
+    load_share: int | None = None
+    """What it carries per thread, in millionths of a fair share of the load (`equipoise.assignors.load`); None: its assignor does not go by load."""
+    task_share: int | None = None
+    """What the task itself carries, in the same unit; the same on every member."""
+
+
+WAITS = ("slot_full", "carried", "warming", "next_probing")
+"""Reasons that say what a movement waits for, or that it goes on; not why it was begun."""
+
+
+@attrs.frozen(kw_only=True)
+class MoveStep:
+    """One step of a movement. `state`: of `equipoise.events.decisions.MOVE_STATES`, or ``observed`` in a group that something else leads."""
+
+    state: str
+    offset: int
+    number: int | None
+    """Of the decision that says so; None: no decision does (it only waits, or was observed)."""
+    append_ms: int
+    generation: int
+    cause: str
+    reason: str
+    lag_records: int | None
+    position: int | None
+    """Records that the destination's copy had then; None: unknown, or no state."""
+
+
+@attrs.define(kw_only=True)
+class MoveStory:
+    """A task's way from one member to another. `source` None: nobody had it before."""
+
+    task: TaskId
+    source: str | None
+    destination: str
+    steps: list[MoveStep]
+    declared_ready_ms: int | None = None
+    """When the destination's member said that its copy is ready to take over; None: it has not, or there is no state."""
+    candidates: tuple[Candidate, ...] = ()
+    """As they stood when it was decided; only where one task is followed."""
+    wanted_because: str | None = None
+    """Why, if the plan said so when it only waited."""
+
+    @property
+    def outcome(self) -> str:
+        last = self.steps[-1].state
+        return "granted" if last == "observed" else last if last in ("granted", "cancelled") else "under way"
+
+    @property
+    def began_ms(self) -> int:
+        return self.steps[0].append_ms
+
+    @property
+    def ended_ms(self) -> int | None:
+        return None if self.outcome == "under way" else self.steps[-1].append_ms
+
+    @property
+    def reason(self) -> str:
+        """Why it was begun: what the plan said, or the first reason that says more than that it waits or goes on."""
+        return self.wanted_because or next((step.reason for step in self.steps if step.reason not in WAITS), self.steps[0].reason)
+
+    def spent_ms(self, state: str, now_ms: int) -> int:
+        """Wall time in `state`, up to `now_ms` for the state it is still in."""
+        spent = 0
+        for step, after in zip(self.steps, [*self.steps[1:], None], strict=True):
+            if step.state == state:
+                until_ms = after.append_ms if after is not None else now_ms
+                spent += until_ms - step.append_ms
+        return spent
+
+    @property
+    def restored_records(self) -> int | None:
+        """Records that the destination's copy gained from the first step to the last; None: there was one step, it is unknown, or no state."""
+        positions = [step.position for step in self.steps if step.position is not None]
+        return positions[-1] - positions[0] if len(positions) > 1 else None
+
+
+@attrs.define(kw_only=True)
+class _Open:
+    """The interval a task is in now."""
+
+    member_id: str | None
+    condition: Condition
+    from_ms: int
+    offset: int
+    generation: int
+
+
+class Chronicle:
+    """`only`: follow one task, and note the candidates of each of its movements; None: follow all.
+
+    `intervals` and `moves` grow as the log goes on; first placements are among the moves, with source None. `finish` closes what is open.
+    """
+
+    def __init__(self, only: TaskId | None = None) -> None:
+        self._only = only
+        self.intervals: list[Interval] = []
+        self.moves: list[MoveStory] = []
+        self.waiting: dict[TaskId, MoveStory] = {}
+        """Wanted and not begun: no decision names these yet."""
+        self.under_way: dict[TaskId, MoveStory] = {}
+        self._learned: dict[TaskId, MoveStory] = {}
+        """Movements that go on while the task's owner gives it up and takes it again."""
+        self._open: dict[TaskId, _Open] = {}
+        self._topology: TopologyDeclared | None = None
+        self._tasks: dict[TaskId, None] = {}
+        """Those that are followed, of this topology."""
+        self._last_owner: dict[TaskId, str] = {}
+        self._silences = Silences()
+        self._starting: dict[str, set[TaskId]] = {}
+
+    def observe(self, step: Step, state: GroupState) -> None:
+        """Takes in one step; `state` is as it is after it."""
+        record = step.record
+        event = record.event
+        self._note_waiting(step, state)
+        self._note_declared(record, state)
+        for decision in step.decisions:
+            if isinstance(decision.decision, AssignmentIssued):
+                for move in decision.decision.moves:
+                    if self._only in (None, move.task):
+                        self._note_move(step, state, decision, decision.decision, move)
+        silences = self._silences.note(record, step.decisions, state)
+        self._cut({silence.member_id: silence for silence in silences if not silence.ended})
+        # What is current in a group that something else leads, its leader says; between two of its rounds nothing is known to change.
+        shadowing = state.phase is GroupPhase.SHADOWING
+        if isinstance(event, AssignmentObserved) if shadowing else step.decisions or isinstance(event, MemberLeft | MemberJoined | TopologyDeclared):
+            self._note_owners(step, state, {silence.member_id: silence.from_ms for silence in silences if silence.ended})
+        member_id = getattr(event, "member_id", None)
+        member = None if member_id is None else state.members.get(member_id)
+        is_current = member is not None and member.incarnation == getattr(event, "incarnation", None)
+        if is_current and isinstance(event, LagReported) and self._starting.get(event.member_id):
+            self._note_started(record, state, event.member_id)
+
+    # Movements
+
+    def _note_waiting(self, step: Step, state: GroupState) -> None:
+        if step.asked is None or state.phase is GroupPhase.SHADOWING:
+            return
+        wanted = {
+            movement.task: movement
+            for movement in step.asked.plan.movements
+            if movement.state is MovementState.WAITING and self._only in (None, movement.task)
+        }
+        for task in [task for task in self.waiting if task not in wanted and task not in state.in_flight]:
+            del self.waiting[task]
+        for task, movement in wanted.items():
+            story = self.waiting.get(task)
+            if story is not None:
+                story.destination = movement.destination
+            else:
+                self.waiting[task] = self._wait(step, state, movement)
+
+    def _wait(self, step: Step, state: GroupState, movement: Movement) -> MoveStory:
+        assert step.asked is not None
+        reason = step.asked.plan.reasons.get(movement.task)
+        first = MoveStep(
+            state="waiting",
+            offset=step.record.offset,
+            number=None,
+            append_ms=step.record.append_ms,
+            generation=state.generation,
+            cause="",
+            reason="slot_full" if reason is None else reason.code,
+            lag_records=None if reason is None else reason.lag_records,
+            position=_position(state, movement.task, movement.destination),
+        )
+        return MoveStory(
+            task=movement.task,
+            source=movement.source,
+            destination=movement.destination,
+            steps=[first],
+            candidates=self._candidates(step, movement.task),
+            wanted_because=None if reason is None else reason.because,
+        )
+
+    def _note_move(self, step: Step, state: GroupState, decided: DecisionRecord, issued: AssignmentIssued, move: Move) -> None:
+        if move.destination is None or move.reason == "eager":
+            return  # lost work that waits, and what an eager member is to have again, move nowhere
+        task = move.task
+        told = MoveStep(
+            state=move.state,
+            offset=step.record.offset,
+            number=decided.number,
+            append_ms=step.record.append_ms,
+            generation=issued.generation,
+            cause=issued.cause,
+            reason=move.reason,
+            lag_records=move.lag_records,
+            position=_position(state, task, move.destination),
+        )
+        story = self.under_way.get(task)
+        waited = self.waiting.pop(task, None)
+        if story is None or story.destination != move.destination:
+            if story is not None and move.source != move.destination:
+                story.steps.append(attrs.evolve(told, state="cancelled", reason="not_wanted"))  # passed on in one step, before anybody was told
+            if story is not None and move.source == move.destination and move.state == "revoking":
+                self._learned[task] = story
+            source = move.source if move.source is not None else self._last_owner.get(task)
+            if waited is not None and waited.destination == move.destination:
+                story = waited
+            else:
+                story = MoveStory(task=task, source=source, destination=move.destination, steps=[], candidates=self._candidates(step, task))
+            self.moves.append(story)
+            if move.state in ("warming", "revoking") and _is_ready(state, task, story.destination):
+                story.declared_ready_ms = step.record.append_ms  # said before anybody asked
+        story.steps.append(told)
+        if move.state in ("granted", "cancelled"):
+            if move.source != move.destination or self.under_way.get(task) is story:  # what an eager one got again may be on its way elsewhere
+                self.under_way.pop(task, None)
+            if move.source == move.destination and task in self._learned:
+                self.under_way[task] = self._learned.pop(task)
+        else:
+            self.under_way[task] = story
+
+    def _candidates(self, step: Step, task: TaskId) -> tuple[Candidate, ...]:
+        if self._only is None or step.asked is None:
+            return ()
+        return tuple(candidates(step.asked.problem, task, by_load=step.asked.plan.load is not None))
+
+    def _note_declared(self, record: Record, state: GroupState) -> None:
+        if isinstance(record.event, TaskReady | LagReported):
+            for task in record.event.tasks if isinstance(record.event, TaskReady) else record.event.ready:
+                story = self.under_way.get(task)
+                if story is not None and story.destination == record.event.member_id and story.declared_ready_ms is None:
+                    story.declared_ready_ms = record.append_ms if _is_ready(state, task, story.destination) else None
+
+    # Owners
+
+    def _cut(self, silences: Mapping[str, Silence]) -> None:
+        """What these members own was not run while they were silent, and goes on afterwards."""
+        for task, now in self._open.items() if silences else ():
+            silence = silences.get(now.member_id or "")
+            if silence is not None:
+                self._close(task, silence.to_ms, silence.from_ms)
+                self._open[task] = attrs.evolve(now, from_ms=max(now.from_ms, silence.to_ms))
+
+    def _note_owners(self, step: Step, state: GroupState, fell_silent_ms: Mapping[str, int]) -> None:
+        """`fell_silent_ms`: wall time of the last word of members whose end this step tells."""
+        gone: list[TaskId] = []
+        if state.topology is not self._topology:
+            self._topology = state.topology
+            tasks = state.tasks() if self._only is None else [self._only] if state.has_task(self._only) else []
+            self._tasks = dict.fromkeys(tasks)
+            gone = sorted(self._open.keys() - self._tasks.keys())
+        for task in self._tasks:
+            owner = state.owner.get(task)
+            now = self._open.get(task)
+            if now is None and owner is None and state.phase is not GroupPhase.LEADING and state.phase is not GroupPhase.SHADOWING:
+                continue  # before the group's first round there is nothing to tell
+            if now is None or now.member_id != owner or owner in fell_silent_ms:  # the same member may be back, as another incarnation
+                self._change_owner(step, state, task, owner, fell_silent_ms)
+        for task in gone:
+            self._close(task, step.record.append_ms)
+            del self._open[task]
+
+    def _change_owner(self, step: Step, state: GroupState, task: TaskId, owner: str | None, fell_silent_ms: Mapping[str, int]) -> None:
+        record = step.record
+        before = self._open.get(task)
+        if before is not None:
+            silent_ms = None if before.member_id is None else fell_silent_ms.get(before.member_id)
+            self._close(task, record.append_ms, silent_ms)
+        condition = Condition.NOBODY
+        if owner is not None:
+            condition = self._first_condition(state, task, owner)
+            if condition is Condition.STARTING:
+                self._starting.setdefault(owner, set()).add(task)
+            if state.phase is GroupPhase.SHADOWING:
+                self._note_observed(step, state, task, owner)
+            self._last_owner[task] = owner
+        self._open[task] = _Open(member_id=owner, condition=condition, from_ms=record.append_ms, offset=record.offset, generation=state.generation)
+
+    def _first_condition(self, state: GroupState, task: TaskId, owner: str) -> Condition:
+        """A copy that is ready and near starts at once, and so does a task whose changelogs are known to be empty. Others start by report.
+
+        How long a copy takes is not known of a group that something else leads.
+        """
+        part = _part(state, task)
+        if state.phase is GroupPhase.SHADOWING:
+            return Condition.RUNNING
+        if task in state.holds:
+            return Condition.STARTING
+        if part is None or not part.stateful:
+            return Condition.RUNNING
+        ends = [state.end_offsets.get(topic, {}).get(task.partition) for topic in part.changelog_topics]
+        if not any(end is None or end > 0 for end in ends):
+            return Condition.RUNNING
+        member = state.members[owner]
+        near = member.is_caught_up(task, min(FAR_BEHIND, state.acceptable_lag(member)))
+        return Condition.RUNNING if near or member.lags.get(task) is LagSentinel.ACTIVE else Condition.STARTING
+
+    def _note_observed(self, step: Step, state: GroupState, task: TaskId, owner: str) -> None:
+        source = self._last_owner.get(task)
+        event = step.record.event
+        if source == owner or not isinstance(event, AssignmentObserved):
+            return
+        observed = MoveStep(
+            state="observed",
+            offset=step.record.offset,
+            number=None,
+            append_ms=step.record.append_ms,
+            generation=event.generation,
+            cause=event.cause,
+            reason="observed",
+            lag_records=_known(state.members[owner].lags.get(task)),
+            position=_position(state, task, owner),
+        )
+        self.moves.append(MoveStory(task=task, source=source, destination=owner, steps=[observed], candidates=self._candidates(step, task)))
+
+    def _note_started(self, record: Record, state: GroupState, member_id: str) -> None:
+        """Its report says that it runs what it had to restore or to wait for."""
+        member = state.members[member_id]
+        starting = self._starting[member_id]
+        for task in sorted(starting):
+            now = self._open.get(task)
+            if now is None or now.member_id != member_id:
+                starting.discard(task)
+                continue
+            part = _part(state, task)
+            runs = task in member.held and (part is None or not part.stateful or member.lags.get(task) in (LagSentinel.ACTIVE, 0))
+            if runs:
+                starting.discard(task)
+                self._close(task, record.append_ms)
+                self._open[task] = _Open(
+                    member_id=member_id,
+                    condition=Condition.RUNNING,
+                    from_ms=record.append_ms,
+                    offset=record.offset,
+                    generation=now.generation,
+                )
+
+    def _close(self, task: TaskId, at_ms: int, silent_ms: int | None = None) -> None:
+        """Ends the open interval; with `silent_ms`, its last part is one in which the owner was not heard of any more."""
+        now = self._open[task]
+        ends = [(now.condition, now.from_ms, at_ms)]
+        if silent_ms is not None and silent_ms < at_ms:
+            silent_ms = max(now.from_ms, silent_ms)
+            ends = [(now.condition, now.from_ms, silent_ms), (Condition.SILENT, silent_ms, at_ms)]
+        for condition, from_ms, to_ms in ends:
+            if from_ms < to_ms:
+                self.intervals.append(
+                    Interval(
+                        task=task,
+                        member_id=now.member_id,
+                        condition=condition,
+                        from_ms=from_ms,
+                        to_ms=to_ms,
+                        offset=now.offset,
+                        generation=now.generation,
+                    )
+                )
+
+    def finish(self, at_ms: int) -> None:
+        """The log is read to its end: what is open lasts until then."""
+        for task in sorted(self._open):
+            self._close(task, at_ms)
+        self._open.clear()
+
+
+def candidates(problem: AssignmentProblem, task: TaskId, *, by_load: bool = False) -> list[Candidate]:
+    """Every member as the assignor saw it when it was asked about `task`, by id. `by_load`: its assignor goes by what tasks carry."""
+    found = []
+    weight = weights(problem.tasks, problem.members, problem.knobs) if by_load else {}
+    tasks = {each.id: each for each in problem.tasks}
+    known = tasks.get(task) if problem.knobs.rack_aware_strategy != "none" else None
+    for member in problem.members:
+        lag = member.lags.get(task)
+        owns_it = task in member.active
+        obstacle = ""
+        if member.leaving:
+            obstacle = "is leaving"
+        elif not member.knows(task):
+            obstacle = "runs an older topology"
+        elif member.crash_looping:
+            obstacle = "keeps crashing"
+        elif (task, member.id) in problem.blocked:
+            obstacle = "backs off"
+        found.append(
+            Candidate(
+                member_id=member.id,
+                owns_it=owns_it,
+                lag=lag,
+                caught_up=owns_it
+                or is_ready(lag, word=task in member.ready, readiness=member.readiness, acceptable=acceptable_lag(tasks, member, problem.knobs)),
+                active_tasks=len(member.active),
+                capacity=member.capacity,
+                obstacle=obstacle,
+                restore_records_per_s=member.restore_records_per_s,
+                rack=rack_of(member, problem.knobs),
+                traffic_cost=None if known is None else traffic_cost(known, member, problem.knobs),
+                load_share=sum(weight.get(each, 0) for each in member.active) // member.capacity if by_load else None,
+                task_share=weight.get(task),
+            )
+        )
+    return found
+
+
+def _part(state: GroupState, task: TaskId) -> Subtopology | None:
+    topology = state.topology
+    return None if topology is None else next((part for part in topology.subtopologies if part.subtopology == task.subtopology), None)
+
+
+def _is_ready(state: GroupState, task: TaskId, member_id: str) -> bool:
+    return member_id in state.members and task in state.members[member_id].ready
+
+
+def _position(state: GroupState, task: TaskId, member_id: str) -> int | None:
+    """Records that the member's copy of the task holds; None: unknown, or the task has no state."""
+    part = _part(state, task)
+    if part is None or not part.stateful:
+        return None
+    member = state.members.get(member_id)
+    lag = None if member is None else member.lags.get(task)
+    if lag is LagSentinel.UNKNOWN:
+        return None
+    end_offset = state.end_offset(task, part)
+    return 0 if lag is None else max(0, end_offset - (_known(lag) or 0))
+
+
+def _known(lag: Lag | None) -> int | None:
+    return lag if isinstance(lag, int) else None

@@ -1,0 +1,1 @@
+"""Histories of groups that something else led, read into facts."""

@@ -1,0 +1,10 @@
+"""The history of a real Kafka Streams group, read from its recorded files into facts: `import_history`."""
+
+from __future__ import annotations
+
+from equipoise.replay.importers.kafka_streams.importer import FactSink, ImportSummary, import_history
+from equipoise.replay.importers.kafka_streams.options import ImportOptions, options_of
+from equipoise.replay.importers.kafka_streams.source import Source, shipped_runs
+from equipoise.replay.importers.kafka_streams.wire import WireError
+
+__all__ = ["FactSink", "ImportOptions", "ImportSummary", "Source", "WireError", "import_history", "options_of", "shipped_runs"]

@@ -1,0 +1,124 @@
+"""Our decoder's reading beside another decoder's, and beside the leader's own log: where do they differ?"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from equipoise.replay.importers.kafka_streams.scan import group_records
+from equipoise.replay.importers.kafka_streams.source import Source
+from equipoise.replay.importers.kafka_streams.wire import GroupMetadata
+
+
+@attrs.frozen(kw_only=True)
+class Agreement:
+    """Generations compared field by field with ``history.jsonl``. `first_difference`: path of a field, None when all agree."""
+
+    available: bool
+    compared: int
+    agreed: int
+    missing_in_history: int
+    missing_in_topic: int
+    first_difference: str | None
+
+    @property
+    def complete(self) -> bool:
+        """Everything was compared, and everything agreed."""
+        return self.available and self.compared == self.agreed and not self.missing_in_history and not self.missing_in_topic
+
+    def as_json(self) -> dict[str, Any]:
+        """For the manifest."""
+        return attrs.asdict(self) if self.available else {"available": False, "how": "no history.jsonl to compare with"}
+
+
+def readable(at_ms: int, offset: int, event: GroupMetadata) -> dict[str, Any]:
+    """A generation in the form of ``history.jsonl``: one JSON object, members by id."""
+    return {
+        "at_ms": at_ms,
+        "offset": offset,
+        "record_version": event.record_version,
+        "protocol_type": event.protocol_type,
+        "generation": event.generation,
+        "protocol": event.protocol,
+        "leader": event.leader,
+        "state_timestamp": event.state_timestamp,
+        "members": [
+            {
+                "member_id": member.member_id,
+                "static_id": member.static_id,
+                "client_id": member.client_id,
+                "host": member.host,
+                "rebalance_timeout_ms": member.rebalance_timeout_ms,
+                "session_timeout_ms": member.session_timeout_ms,
+                "process_id": member.subscription.process_id,
+                "subscription": {
+                    "protocol_version": member.subscription.protocol_version,
+                    "topics": list(member.subscription.topics),
+                    "owned_partitions": {topic: list(each) for topic, each in member.subscription.owned_partitions.items()},
+                    "owned_generation": member.subscription.owned_generation,
+                    "rack": member.subscription.rack,
+                    "version": member.subscription.version,
+                    "latest_supported_version": member.subscription.latest_supported_version,
+                    "user_endpoint": member.subscription.user_endpoint,
+                    "task_offset_sums": {str(task): amount for task, amount in member.subscription.task_offset_sums.items()},
+                    "unique_field": member.subscription.unique_field,
+                    "error_code": member.subscription.error_code,
+                    "tags": member.subscription.tags,
+                },
+                "assignment": {
+                    "protocol_version": member.assignment.protocol_version,
+                    "partitions": {topic: list(each) for topic, each in member.assignment.partitions.items()},
+                    "version": member.assignment.version,
+                    "commonly_supported_version": member.assignment.commonly_supported_version,
+                    "active": [str(task) for task in member.assignment.active],
+                    "standby": {str(task): [list(each) for each in inputs] for task, inputs in member.assignment.standby.items()},
+                    "active_by_host": {host: [list(each) for each in inputs] for host, inputs in member.assignment.active_by_host.items()},
+                    "standby_by_host": {host: [list(each) for each in inputs] for host, inputs in member.assignment.standby_by_host.items()},
+                    "error": member.assignment.error,
+                    "next_rebalance_ms": member.assignment.next_rebalance_ms,
+                },
+            }
+            for member in sorted(event.members, key=lambda each: each.member_id)
+        ],
+    }
+
+
+def first_difference(path: str, ours: Any, theirs: Any) -> str | None:
+    """Path of the first place where two JSON values differ, with both; None when they are equal."""
+    if isinstance(ours, dict) and isinstance(theirs, dict):
+        for key in sorted({*ours, *theirs}):
+            if key not in ours or key not in theirs:
+                return f"{path}.{key}: only in {'history' if key in theirs else 'the topic'}"
+            found = first_difference(f"{path}.{key}", ours[key], theirs[key])
+            if found:
+                return found
+        return None
+    if isinstance(ours, list) and isinstance(theirs, list) and len(ours) == len(theirs):
+        pairs = enumerate(zip(ours, theirs, strict=True))
+        return next((found for index, pair in pairs if (found := first_difference(f"{path}[{index}]", *pair))), None)
+    return None if ours == theirs and type(ours) is type(theirs) else f"{path}: {ours!r:.60} in the topic, {theirs!r:.60} in history"
+
+
+def compare_history(source: Source, group: str) -> Agreement:
+    """Every generation of the dump beside the one of the same offset in ``history.jsonl``, every field. Raises WireError or InputError."""
+    theirs = {line.get("offset"): line for line in source.history()}
+    if not theirs:
+        return Agreement(available=False, compared=0, agreed=0, missing_in_history=0, missing_in_topic=0, first_difference=None)
+    compared = agreed = missing = 0
+    first: str | None = None
+    for raw, event in group_records(source, group):
+        if isinstance(event, GroupMetadata) and not event.deleted:
+            other = theirs.pop(raw.offset, None)
+            if other is None:
+                missing += 1
+                continue
+            if isinstance(other.get("members"), list):
+                other["members"] = sorted(other["members"], key=lambda each: str(each.get("member_id")) if isinstance(each, dict) else "")
+            found = first_difference(f"offset {raw.offset}", readable(raw.timestamp_ms, raw.offset, event), other)
+            compared += 1
+            agreed += found is None
+            first = first or found
+    return Agreement(
+        available=True, compared=compared, agreed=agreed, missing_in_history=missing, missing_in_topic=len(theirs), first_difference=first
+    )

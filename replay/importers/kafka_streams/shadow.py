@@ -1,0 +1,112 @@
+"""What equipoise would have decided at each generation of a group that something else leads, beside what its own leader did (PROTOCOL D7)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import attrs
+
+from equipoise.events.decisions import AssignmentProposed
+from equipoise.events.facts import AssignmentObserved, Fact
+from equipoise.events.parts import whole
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.tasks import TaskId
+from equipoise.replay.importers.kafka_streams.importer import import_history
+from equipoise.replay.importers.kafka_streams.options import ImportOptions
+from equipoise.replay.importers.kafka_streams.source import Source
+from equipoise.statemachine.machine import GroupMachine
+
+
+@attrs.frozen(kw_only=True)
+class Step:
+    """One task that goes elsewhere. None: nobody."""
+
+    task: TaskId
+    source: str | None
+    destination: str | None
+
+    def text(self) -> str:
+        return f"{self.task} {self.source or 'nobody'} -> {self.destination or 'nobody'}"
+
+
+@attrs.frozen(kw_only=True)
+class ShadowRound:
+    """One generation. `moved`: tasks whose owner its leader changed, those that it gave to nobody among them; a first owner is no move.
+
+    `target`: what equipoise would move in its place, in the end; `warming`: of these, tasks that it would first copy, and that run on meanwhile.
+    """
+
+    generation: int
+    at_ms: int
+    cause: str
+    members: tuple[str, ...]
+    moved: tuple[Step, ...]
+    unassigned: tuple[TaskId, ...]
+    target: tuple[Step, ...]
+    warming: tuple[TaskId, ...]
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "generation": self.generation,
+            "at_ms": self.at_ms,
+            "cause": self.cause,
+            "members": list(self.members),
+            "leader": {"moved": [_step(each) for each in self.moved], "unassigned": [str(task) for task in self.unassigned]},
+            "equipoise": {"moves": [_step(each) for each in self.target], "warming": [str(task) for task in self.warming]},
+        }
+
+
+def _step(step: Step) -> dict[str, str | None]:
+    return {"task": str(step.task), "from": step.source, "to": step.destination}
+
+
+class _Shadow:
+    """A log that folds what is imported into it, and keeps what came out."""
+
+    def __init__(self) -> None:
+        self.rounds: list[ShadowRound] = []
+        self._machine = GroupMachine()
+        self._offset = 0
+
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+        """See `importer.FactSink`."""
+        record = Record(group, self._offset, append_ms, event)
+        self._offset += 1
+        before = dict(self._machine.state.owner)
+        decided = self._machine.step(record)
+        if isinstance(event, AssignmentObserved):
+            self._observed(record, event, before, decided)
+        return record
+
+    def _observed(self, record: Record, event: AssignmentObserved, before: dict[TaskId, str], decided: list[DecisionRecord]) -> None:
+        after = {task: each.member_id for each in event.members for task in each.active}
+        present = {each.member_id for each in event.members}
+        proposal = next((each for each in whole(each.decision for each in decided) if isinstance(each, AssignmentProposed)), None)
+        ours = {} if proposal is None else {task: each.member_id for each in proposal.members for task in each.active}
+        copied = [] if proposal is None else [move.task for move in proposal.moves if move.state == "warming"]
+        self.rounds.append(
+            ShadowRound(
+                generation=event.generation,
+                at_ms=record.append_ms,
+                cause=event.cause,
+                members=tuple(sorted(present)),
+                moved=_steps(before, after),
+                unassigned=tuple(task for task in sorted(self._machine.state.tasks()) if task not in after),
+                target=_steps(before, ours),
+                warming=tuple(sorted(copied)),
+            )
+        )
+
+
+def _steps(before: dict[TaskId, str], after: dict[TaskId, str]) -> tuple[Step, ...]:
+    """Tasks that had an owner and have another one, or none, after."""
+    changed = (Step(task=task, source=owner, destination=after.get(task)) for task, owner in sorted(before.items()))
+    return tuple(step for step in changed if step.destination != step.source)
+
+
+def shadow(source: Source, options: ImportOptions) -> list[ShadowRound]:
+    """Every generation that `source` holds, in order. It is imported anew at each call: what is learnt later (the topology, who a member was) may
+    say more of earlier rounds. Raises what `import_history` does."""
+    log = _Shadow()
+    import_history(source, log, options=options)
+    return log.rounds

@@ -1,0 +1,478 @@
+"""Bytes of `__consumer_offsets` -> plain values. Written from the public wire formats, for classic groups that Kafka Streams leads.
+
+Where each layout is documented (Apache Kafka's message definitions and KIPs):
+
+===========================  ======================================================================================================
+record key                   OffsetCommitKey (kinds 0 and 1), GroupMetadataKey (kind 2); any other kind is some newer group's
+OffsetCommitValue            versions 0-4 (4 is flexible: compact strings, tagged fields)
+GroupMetadataValue           versions 0-4 (4 is flexible)
+consumer protocol            Subscription and Assignment, versions 0-3 (KIP-429 owned partitions, KIP-792 generation, KIP-881 rack)
+Streams SubscriptionInfo     versions 1-11 (KIP-441: offset sums from 7 on; KIP-708: client tags in 11)
+Streams AssignmentInfo       versions 1-11 (KIP-441: next rebalance from 7 on; named topologies from 10 on)
+===========================  ======================================================================================================
+
+All numbers are big-endian. Every read is bounded by its enclosing field and every count by the bytes that are left, so truncated or
+mutated bytes end in a `WireError` with the record's offset and the byte position, and never cost more than their own length.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import attrs
+
+from equipoise.events.tasks import TaskId
+from equipoise.replay.importers.kafka_streams.reader import Reader, WireError
+
+__all__ = [
+    "NEVER_MS",
+    "RUNS_IT",
+    "UNKNOWN_SUM",
+    "Assignment",
+    "GroupMember",
+    "GroupMetadata",
+    "OffsetCommit",
+    "Subscription",
+    "WireError",
+    "decode_record",
+]
+
+NEVER_MS = 2**63 - 1
+"""`AssignmentInfo.next_rebalance_ms` when nothing is scheduled."""
+RUNS_IT = -2
+"""Offset sum of a task that the member runs as active (Kafka Streams: `Task.LATEST_OFFSET`)."""
+UNKNOWN_SUM = -3
+"""Offset sum of a copy whose position is not known (`SubscriptionInfo.UNKNOWN_OFFSET_SUM`)."""
+
+Partitions = dict[str, tuple[int, ...]]
+"""topic -> partitions, in the order of the wire."""
+
+
+@attrs.frozen(kw_only=True)
+class OffsetCommit:
+    """One committed offset. `committed` None: the commit was deleted."""
+
+    group: str
+    topic: str
+    partition: int
+    committed: int | None
+
+
+@attrs.frozen(kw_only=True)
+class Subscription:
+    """What a consumer said when it joined, with the Streams user data in it."""
+
+    protocol_version: int
+    topics: tuple[str, ...]
+    owned_partitions: Partitions
+    owned_generation: int
+    rack: str | None
+    version: int
+    latest_supported_version: int
+    process_id: str
+    user_endpoint: str | None
+    task_offset_sums: dict[TaskId, int]
+    """task -> changelog offset sum, RUNS_IT or UNKNOWN_SUM. Before version 7 the wire has the two lists only: RUNS_IT for the tasks
+    it ran, UNKNOWN_SUM for its copies, as Kafka Streams reads them."""
+    unique_field: int
+    error_code: int
+    tags: dict[str, str]
+
+
+@attrs.frozen(kw_only=True)
+class Assignment:
+    """What the leader gave a consumer, with the Streams user data in it. `active[i]` reads the i-th of `input_partitions`."""
+
+    protocol_version: int
+    partitions: Partitions
+    version: int
+    commonly_supported_version: int
+    active: tuple[TaskId, ...]
+    standby: dict[TaskId, tuple[tuple[str, int], ...]]
+    active_by_host: dict[str, tuple[tuple[str, int], ...]]
+    standby_by_host: dict[str, tuple[tuple[str, int], ...]]
+    error: int
+    next_rebalance_ms: int
+
+    def input_partitions(self) -> list[tuple[str, int]]:
+        """All partitions in the order that pairs them with `active`: by topic, then partition (as Streams sorts them before pairing)."""
+        return sorted((topic, partition) for topic, partitions in self.partitions.items() for partition in partitions)
+
+
+@attrs.frozen(kw_only=True)
+class GroupMember:
+    """One consumer (a stream thread) in one generation."""
+
+    member_id: str
+    static_id: str | None
+    client_id: str
+    host: str
+    rebalance_timeout_ms: int
+    session_timeout_ms: int
+    subscription: Subscription
+    assignment: Assignment
+
+
+@attrs.frozen(kw_only=True)
+class GroupMetadata:
+    """One generation as the broker stored it. Without members: an empty group; `deleted`: the group's tombstone."""
+
+    group: str
+    record_version: int = -1
+    protocol_type: str = ""
+    generation: int = 0
+    protocol: str | None = None
+    leader: str | None = None
+    state_timestamp: int = -1
+    members: tuple[GroupMember, ...] = ()
+    deleted: bool = False
+
+
+def decode_record(offset: int, key: bytes, value: bytes | None, only_group: str | None = None) -> OffsetCommit | GroupMetadata | None:
+    """One record of `__consumer_offsets`. None: of another group than `only_group` (the value is not looked at, it need not be a Kafka Streams
+    group's), or of a kind that classic groups do not write (consumer, share and streams groups have others).
+
+    Raises:
+        WireError: the bytes are not of the documented form, or of a version that is not known here; the text says which.
+    """
+    reader = Reader(key, offset, "key")
+    kind = reader.int16("kind of the key")
+    if kind in (0, 1):
+        group, topic, partition = reader.string("group"), reader.string("topic"), reader.int32("partition")
+        if partition < 0:
+            raise reader.error(f"partition {partition} is negative", reader.position - 4)
+        reader.finish("the key of an offset commit")
+        if only_group is not None and group != only_group:
+            return None
+        committed = None if value is None else _offset_commit(Reader(value, offset, "value"))
+        return OffsetCommit(group=group, topic=topic, partition=partition, committed=committed)
+    if kind == 2:
+        group = reader.string("group")
+        reader.finish("the key of a group's metadata")
+        if only_group is not None and group != only_group:
+            return None
+        if value is None:
+            return GroupMetadata(group=group, deleted=True)
+        return _group_metadata(group, Reader(value, offset, "value"))
+    if kind < 0:
+        raise reader.error(f"kind {kind} is negative", 0)
+    return None
+
+
+def _offset_commit(reader: Reader) -> int:
+    version = reader.int16("version of the offset commit")
+    if not 0 <= version <= 4:
+        raise reader.error(f"offset commits of version {version} are not known here (0-4 are)", 0)
+    committed = reader.int64("committed offset")
+    if version >= 3:
+        reader.int32("leader epoch")
+    if version >= 4:
+        reader.compact_string("metadata")
+    else:
+        reader.string("metadata")
+    reader.int64("commit timestamp")
+    if version == 1:
+        reader.int64("expire timestamp")
+    if version >= 4:
+        reader.tagged_fields()
+    reader.finish("the offset commit")
+    return committed
+
+
+def _group_metadata(group: str, reader: Reader) -> GroupMetadata:
+    version = reader.int16("version of the group's metadata")
+    if not 0 <= version <= 4:
+        raise reader.error(f"group metadata of version {version} is not known here (0-4 are)", 0)
+    flexible = version >= 4
+    string: Callable[[str], str | None] = reader.compact_string if flexible else reader.nullable_string
+    protocol_type = _present(reader, string("protocol type"), "protocol type")
+    generation = reader.int32("generation")
+    protocol, leader = string("protocol"), string("leader")
+    state_timestamp = reader.int64("state timestamp") if version >= 2 else -1
+    length = reader.uvarint("number of members") - 1 if flexible else reader.int32("number of members")
+    members = [_member(reader, version, protocol_type) for _ in range(reader.count(length, 6 if flexible else 18, "members"))]
+    if flexible:
+        reader.tagged_fields()
+    reader.finish("the group's metadata")
+    if generation < 0:
+        raise reader.error(f"generation {generation} is negative", 2)
+    seen: set[str] = set()
+    for member in members:
+        if member.member_id in seen:
+            raise reader.error(f"member {member.member_id!r} stands in generation {generation} twice")
+        seen.add(member.member_id)
+    return GroupMetadata(
+        group=group,
+        record_version=version,
+        protocol_type=protocol_type,
+        generation=generation,
+        protocol=protocol,
+        leader=leader,
+        state_timestamp=state_timestamp,
+        members=tuple(members),
+    )
+
+
+def _present(reader: Reader, text: str | None, what: str) -> str:
+    if text is None:
+        raise reader.error(f"{what} is null")
+    return text
+
+
+def _member(reader: Reader, version: int, protocol_type: str) -> GroupMember:
+    flexible = version >= 4
+    string: Callable[[str], str | None] = reader.compact_string if flexible else reader.nullable_string
+    member_id = _present(reader, string("member id"), "member id")
+    static_id = string("static member id") if version >= 3 else None
+    client_id = _present(reader, string("client id"), "client id")
+    host = _present(reader, string("client host"), "client host")
+    rebalance_timeout_ms = reader.int32("rebalance timeout") if version >= 1 else -1
+    session_timeout_ms = reader.int32("session timeout")
+    if session_timeout_ms <= 0:
+        raise reader.error(f"session timeout {session_timeout_ms} ms is not positive", reader.position - 4)
+    if protocol_type != "consumer":
+        raise reader.error(f"protocol type {protocol_type!r} is not a consumer group's")
+
+    def length(what: str) -> int:
+        return reader.uvarint(f"length of {what}") - 1 if flexible else reader.int32(f"length of {what}")
+
+    subscription = _subscription(reader.nested(length("subscription"), "subscription"))
+    assignment = _assignment(reader.nested(length("assignment"), "assignment"))
+    if flexible:
+        reader.tagged_fields()
+    return GroupMember(
+        member_id=member_id,
+        static_id=static_id,
+        client_id=client_id,
+        host=host,
+        rebalance_timeout_ms=rebalance_timeout_ms,
+        session_timeout_ms=session_timeout_ms,
+        subscription=subscription,
+        assignment=assignment,
+    )
+
+
+# -- consumer protocol -------------------------------------------------------------------------------------------------------------
+
+
+def _consumer_version(reader: Reader, what: str) -> int:
+    version = reader.int16(f"version of the {what}")
+    if not 0 <= version <= 3:
+        raise reader.error(f"{what} of consumer protocol version {version} is not known here (0-3 are)", reader.position - 2)
+    return version
+
+
+def _partitions(reader: Reader, what: str) -> Partitions:
+    found: Partitions = {}
+    for topic, partitions in reader.array(
+        6, f"topics of the {what}", lambda inner: (inner.string("topic"), tuple(inner.array(4, "partitions", lambda each: each.int32("partition"))))
+    ):
+        if topic in found:
+            raise reader.error(f"topic {topic!r} stands in the {what} twice")
+        if any(partition < 0 for partition in partitions):
+            raise reader.error(f"a partition of {topic!r} in the {what} is negative")
+        found[topic] = partitions
+    return found
+
+
+def _user_data(reader: Reader, what: str) -> Reader:
+    length = reader.int32(f"length of the user data of the {what}")
+    if length == -1:
+        raise reader.error(f"the {what} has no user data: its consumer is no Kafka Streams thread")
+    return reader.nested(length, f"user data of the {what}")
+
+
+def _subscription(reader: Reader) -> Subscription:
+    version = _consumer_version(reader, "subscription")
+    topics = reader.array(2, "topics", lambda inner: inner.string("topic"))
+    user = _user_data(reader, "subscription")
+    owned: Partitions = _partitions(reader, "owned partitions") if version >= 1 else {}
+    generation = reader.int32("generation of the owned partitions") if version >= 2 else -1
+    rack = reader.nullable_string("rack") if version >= 3 else None
+    reader.finish("the subscription")
+    return _subscription_info(user, version, tuple(topics), owned, generation, rack)
+
+
+def _assignment(reader: Reader) -> Assignment:
+    version = _consumer_version(reader, "assignment")
+    partitions = _partitions(reader, "assignment")
+    user = _user_data(reader, "assignment")
+    reader.finish("the assignment")
+    return _assignment_info(user, version, partitions)
+
+
+# -- Kafka Streams' user data --------------------------------------------------------------------------------------------------------
+
+NEWEST_STREAMS_VERSION = 11
+OFFSET_SUMS_SINCE = 7
+NAMED_TOPOLOGIES_SINCE = 10
+
+
+def _streams_version(reader: Reader, what: str) -> int:
+    version = reader.int32(f"version of the {what}")
+    if not 1 <= version <= NEWEST_STREAMS_VERSION:
+        problem = f"{what} of Kafka Streams protocol version {version} is not known here (1-{NEWEST_STREAMS_VERSION} are)"
+        raise reader.error(problem, reader.position - 4)
+    return version
+
+
+def _task(reader: Reader) -> TaskId:
+    start = reader.position
+    subtopology, partition = reader.int32("sub-topology of a task"), reader.int32("partition of a task")
+    if not (0 <= subtopology <= 999_999_999 and 0 <= partition < 1_000_000):
+        raise reader.error(f"{subtopology}_{partition} is not a task id", start)
+    return TaskId(subtopology, partition)
+
+
+def _no_topology_name(reader: Reader, name: object) -> None:
+    if name:
+        raise reader.error("the task belongs to a named topology, which is not supported here")
+
+
+def _assigned_task(reader: Reader, version: int) -> TaskId:
+    task = _task(reader)
+    if version >= NAMED_TOPOLOGIES_SINCE:
+        characters = reader.int32("length of a topology name")
+        if characters:
+            reader.raw(reader.count(characters, 2, "characters of a topology name") * 2, "topology name")
+            _no_topology_name(reader, characters)
+    return task
+
+
+def _offset_sums(reader: Reader, version: int) -> list[tuple[TaskId, int]]:
+    if version < OFFSET_SUMS_SINCE:
+        ran = reader.array(8, "previous tasks", _task)
+        copies = reader.array(8, "standby tasks", _task)
+        return [(task, RUNS_IT) for task in ran] + [(task, UNKNOWN_SUM) for task in copies]
+
+    def flat(inner: Reader) -> list[tuple[TaskId, int]]:
+        task, amount = _task(inner), inner.int64("offset sum")
+        _no_topology_name(inner, inner.nullable_string("topology name"))
+        return [(task, amount)]
+
+    def grouped(inner: Reader) -> list[tuple[TaskId, int]]:
+        subtopology = inner.int32("sub-topology")
+        if not 0 <= subtopology <= 999_999_999:
+            raise inner.error(f"{subtopology} is not a sub-topology", inner.position - 4)
+
+        def one(each: Reader) -> tuple[TaskId, int]:
+            partition = each.int32("partition of a task")
+            if not 0 <= partition < 1_000_000:
+                raise each.error(f"{partition} is not a task's partition", each.position - 4)
+            return TaskId(subtopology, partition), each.int64("offset sum")
+
+        return inner.array(12, "offset sums of a sub-topology", one)
+
+    if version >= NAMED_TOPOLOGIES_SINCE:
+        return [pair for pairs in reader.array(18, "offset sums", flat) for pair in pairs]
+    return [pair for pairs in reader.array(8, "offset sums", grouped) for pair in pairs]
+
+
+def _sized_text(reader: Reader, what: str) -> str:
+    return reader.text(reader.int32(f"length of a {what}"), what)
+
+
+def _subscription_info(
+    reader: Reader, protocol_version: int, topics: tuple[str, ...], owned: Partitions, generation: int, rack: str | None
+) -> Subscription:
+    version = _streams_version(reader, "SubscriptionInfo")
+    latest = reader.int32("latest supported version") if version >= 3 else -1
+    process_id = reader.uuid("process id")
+    early = _offset_sums(reader, version) if version < OFFSET_SUMS_SINCE else []
+    endpoint: str | None = None
+    if version >= 2:
+        endpoint = reader.text(reader.int32("length of the user endpoint"), "user endpoint") or None
+    sums: dict[TaskId, int] = {}
+    for task, amount in early or (_offset_sums(reader, version) if version >= OFFSET_SUMS_SINCE else []):
+        if task in sums:
+            raise reader.error(f"task {task} has two offset sums")
+        if amount < 0 and amount not in (RUNS_IT, UNKNOWN_SUM):
+            raise reader.error(f"offset sum {amount} of task {task} is neither a number of records nor a known sentinel ({RUNS_IT}, {UNKNOWN_SUM})")
+        sums[task] = amount
+    unique_field = reader.int8("unique field") if version >= 8 else 0
+    error_code = reader.int32("error code") if version >= 9 else 0
+    tags: dict[str, str] = {}
+    if version >= 11:
+        for name, content in reader.array(8, "client tags", lambda inner: (_sized_text(inner, "tag"), _sized_text(inner, "tag's value"))):
+            if name in tags:
+                raise reader.error(f"client tag {name!r} stands there twice")
+            tags[name] = content
+    reader.finish("the SubscriptionInfo")
+    return Subscription(
+        protocol_version=protocol_version,
+        topics=topics,
+        owned_partitions=owned,
+        owned_generation=generation,
+        rack=rack,
+        version=version,
+        latest_supported_version=latest,
+        process_id=process_id,
+        user_endpoint=endpoint,
+        task_offset_sums=sums,
+        unique_field=unique_field,
+        error_code=error_code,
+        tags=tags,
+    )
+
+
+def _topic_partitions(reader: Reader) -> tuple[tuple[str, int], ...]:
+    return tuple(reader.array(6, "partitions", lambda inner: (inner.utf("topic"), inner.int32("partition"))))
+
+
+def _host(reader: Reader) -> str:
+    return f"{reader.utf('host')}:{reader.int32('port')}"
+
+
+def _by_host(reader: Reader, partitions: Callable[[Reader], tuple[tuple[str, int], ...]]) -> dict[str, tuple[tuple[str, int], ...]]:
+    return dict(reader.array(10, "hosts", lambda inner: (_host(inner), partitions(inner))))
+
+
+def _assignment_info(reader: Reader, protocol_version: int, partitions: Partitions) -> Assignment:
+    version = _streams_version(reader, "AssignmentInfo")
+    common = reader.int32("commonly supported version") if version >= 3 else -1
+    task_bytes = 12 if version >= NAMED_TOPOLOGIES_SINCE else 8
+    active = tuple(reader.array(task_bytes, "active tasks", lambda inner: _assigned_task(inner, version)))
+    standby: dict[TaskId, tuple[tuple[str, int], ...]] = {}
+    for task, inputs in reader.array(task_bytes + 4, "standby tasks", lambda inner: (_assigned_task(inner, version), _topic_partitions(inner))):
+        if task in standby:
+            raise reader.error(f"standby task {task} stands there twice")
+        standby[task] = inputs
+    active_by_host: dict[str, tuple[tuple[str, int], ...]] = {}
+    standby_by_host: dict[str, tuple[tuple[str, int], ...]] = {}
+    if version >= 5:  # topics by number from here on
+        names = dict(reader.array(6, "topic names", lambda inner: (inner.int32("number of a topic"), inner.utf("topic"))))
+
+        def numbered(inner: Reader) -> tuple[str, int]:
+            number = inner.int32("number of a topic")
+            if number not in names:
+                raise inner.error(f"topic number {number} is not in the list of topic names", inner.position - 4)
+            return names[number], inner.int32("partition")
+
+        def numbered_partitions(inner: Reader) -> tuple[tuple[str, int], ...]:
+            return tuple(inner.array(8, "partitions of a host", numbered))
+
+        active_by_host = _by_host(reader, numbered_partitions)
+        if version >= 6:
+            standby_by_host = _by_host(reader, numbered_partitions)
+    elif version >= 2:
+        active_by_host = _by_host(reader, _topic_partitions)
+    error = reader.int32("error code") if version >= 4 else 0
+    next_rebalance_ms = reader.int64("next rebalance") if version >= 7 else NEVER_MS
+    if next_rebalance_ms < 0:
+        raise reader.error(f"next rebalance at {next_rebalance_ms} ms is negative", reader.position - 8)
+    reader.finish("the AssignmentInfo")
+    assignment = Assignment(
+        protocol_version=protocol_version,
+        partitions=partitions,
+        version=version,
+        commonly_supported_version=common,
+        active=active,
+        standby=standby,
+        active_by_host=active_by_host,
+        standby_by_host=standby_by_host,
+        error=error,
+        next_rebalance_ms=next_rebalance_ms,
+    )
+    if len(active) != len(assignment.input_partitions()):
+        raise reader.error(f"{len(active)} active tasks for {len(assignment.input_partitions())} input partitions; there is one for each")
+    return assignment

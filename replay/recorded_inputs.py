@@ -1,0 +1,579 @@
+"""What the world did to a group, told apart from what its leader did: the part of a log that would have been the same under another leader.
+
+Joins, ends, configuration, topology and the growth of changelogs are exogenous; lags, readiness and acknowledgements are not: under another
+assignment they would have been others. Read from any log: one that equipoise led, or one imported from Kafka Streams, where what
+operators wrote down (the manifest's supplied actions) is better than what can be inferred, and wins.
+"""
+
+from __future__ import annotations
+
+import bisect
+import json
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
+
+from equipoise.events.decisions import EventRejected, MemberExpired
+from equipoise.events.errors import InputError
+from equipoise.events.facts import (
+    AssignmentObserved,
+    GroupConfigured,
+    LagReported,
+    LeaveCancelled,
+    LeaveIntended,
+    LeaveRequested,
+    LogOpened,
+    MemberJoined,
+    MemberLeft,
+    PartitionsObserved,
+    TaskReady,
+    TasksRevoked,
+    TopologyDeclared,
+)
+from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.replay.answers import ConfigurationAnswers
+from equipoise.replay.wording import groups_text
+
+HOLLOW_MS = 60_000
+"""A task that stood still for longer than this is taken for one that had nothing to do."""
+TAIL_MS = 60_000
+"""Past its last sample a curve goes on as it grew over this much time before."""
+
+
+@attrs.frozen
+class Curve:
+    """End offset of one partition over time. `samples`: (append_ms, end offset), in rising time, at least one."""
+
+    samples: tuple[tuple[int, int], ...]
+    _times: tuple[int, ...] = attrs.field(init=False, repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        object.__setattr__(self, "_times", tuple(at_ms for at_ms, _ in self.samples))
+
+    def at(self, ms: int) -> int:
+        """End offset at `ms`: linear between two samples, the first one's before it, growing on as in the last TAIL_MS after the last one."""
+        index = bisect.bisect_right(self._times, ms)
+        if index == 0:
+            return self.samples[0][1]
+        before_ms, before = self.samples[index - 1]
+        if index < len(self.samples):
+            after_ms, after = self.samples[index]
+            return before + (after - before) * (ms - before_ms) // (after_ms - before_ms)
+        tail = bisect.bisect_left(self._times, before_ms - TAIL_MS)
+        start_ms, start = self.samples[tail]
+        if start_ms == before_ms:
+            return before
+        return before + max(0, before - start) * (ms - before_ms) // (before_ms - start_ms)
+
+    def filled(self, hollow_ms: int = HOLLOW_MS) -> Curve:
+        """The curve without hollows up to so wide: a task that stands still writes nothing, and then all at once what came in meanwhile.
+
+        What came in is the outside's doing, and what stood still the leader's: so a sample under the straight line between two others that are no
+        further apart goes. A rate that rises for good is smeared over as much.
+        """
+        kept: list[tuple[int, int]] = []
+        for at_ms, end in self.samples:
+            while len(kept) >= 2 and at_ms - kept[-2][0] <= hollow_ms:
+                (first_ms, first), (middle_ms, middle) = kept[-2], kept[-1]
+                if (middle - first) * (at_ms - first_ms) >= (end - first) * (middle_ms - first_ms):
+                    break
+                kept.pop()
+            kept.append((at_ms, end))
+        return Curve(tuple(kept))
+
+    def rate_per_s(self, from_ms: int, to_ms: int) -> float:
+        """Mean growth in records/s between two times; 0.0 when they are the same."""
+        return (self.at(to_ms) - self.at(from_ms)) * 1_000 / (to_ms - from_ms) if to_ms > from_ms else 0.0
+
+
+@attrs.frozen(kw_only=True)
+class GroupStart:
+    """How the group began. `curves`: (topic, partition) -> end offsets over time."""
+
+    at_ms: int
+    group: str
+    config: GroupConfigured
+    topology: TopologyDeclared
+    curves: Mapping[tuple[str, int], Curve]
+
+    def end_offset(self, task: TaskId, ms: int) -> int:
+        """Records in the task's changelogs at `ms`; 0 for a task without state or of another topology."""
+        for part in self.topology.subtopologies:
+            if part.subtopology == task.subtopology:
+                curves = (self.curves.get((topic, task.partition)) for topic in part.changelog_topics)
+                return sum(curve.at(ms) for curve in curves if curve is not None)
+        return 0
+
+
+@attrs.frozen(kw_only=True)
+class ProcessStarted:
+    """A process began. `at_ms` is wall time."""
+
+    at_ms: int
+    member_id: str
+    incarnation: int
+    identity: str
+    """What its state directory calls it, the same as long as that is kept (Kafka's process id); of our own members: the member id."""
+    capacity: int
+    rack: str | None
+    tags: Mapping[str, str]
+    eager: bool
+    ready_lag_records: int | None
+    """A limit of its own by which it judged its copies; None: the group's."""
+    prepare_ms: int | None
+    """How long its application prepared a task before it moved: the median of this process, else of the group, else 0; None: it did not prepare."""
+    session_timeout_ms: int
+    lease_margin_ms: int
+    state_kept: bool
+    """Its disk still has what an earlier process of that name, or one before the log began, left there."""
+    lags: Mapping[TaskId, Lag]
+    """Copies it reported when it joined."""
+    joined_ms: int
+    """When the log first has it: when it began, plus what it took to start and to be let in."""
+    supplied: bool
+    """`at_ms` was written down by an operator; else it is `joined_ms`."""
+    pause_ms: int | None
+    """How long after its predecessor was gone somebody began it; None: no predecessor, or nobody wrote it down."""
+
+
+@attrs.frozen(kw_only=True)
+class ProcessEnded:
+    """A process ended. `at_ms`: from when on it was going, wall time."""
+
+    at_ms: int
+    member_id: str
+    incarnation: int
+    how: str
+    """``killed``: it stopped without a word. ``silent``: it closed its tasks and said nothing: Kafka Streams' default close (a member leaves its
+    group by ``KafkaStreams.close(CloseOptions.leaveGroup(true))`` only, KIP-812). ``closed``: it stopped and said so. ``announced``: it asked to
+    leave and waits until it may."""
+    inferred: bool
+    done_ms: int | None
+    """When it was gone, if somebody wrote that down."""
+
+
+@attrs.frozen(kw_only=True)
+class ConfigurationChanged:
+    """A later GroupConfigured."""
+
+    at_ms: int
+    config: GroupConfigured
+
+
+@attrs.frozen(kw_only=True)
+class TopologyChanged:
+    """A later TopologyDeclared."""
+
+    at_ms: int
+    topology: TopologyDeclared
+
+
+@attrs.frozen(kw_only=True)
+class PartitionsPlaced:
+    """Racks, weights and source lags of some partitions were told; without end offsets, which are curves. How far sources are read is the leader's
+    doing, too, but nothing else tells of it."""
+
+    at_ms: int
+    observed: PartitionsObserved
+
+
+Happening = ProcessStarted | ProcessEnded | ConfigurationChanged | TopologyChanged | PartitionsPlaced
+
+
+@attrs.frozen(kw_only=True)
+class Window:
+    """A stretch of the log that somebody marked, for tables. `measured`: what the group's own leader cost there, as the manifest has it."""
+
+    label: str
+    start_ms: int
+    end_ms: int
+    measured: Mapping[str, Any] | None
+
+
+@attrs.frozen(kw_only=True)
+class Exogenous:
+    """Everything the outside did, in order of time (ends before starts at the same moment)."""
+
+    start: GroupStart
+    happenings: tuple[Happening, ...]
+    windows: tuple[Window, ...]
+    end_ms: int
+    """When the log, or what was written down about it, ends."""
+    imported: bool
+    """Something else led this group."""
+    settings: Mapping[str, Any]
+    """Of an imported group, what was supplied beside its dump (`equipoise.replay.importers.kafka_streams.options.ImportOptions`); else nothing."""
+    first_leader: str
+    """Of an imported group, the `identity` of the process that was the first to join, and led; else ""."""
+    announce_closes: bool | None
+    """Every orderly close is ``announced`` (True) or ``closed`` (False); None: as each was."""
+
+    def with_closes(self, announce_closes: bool | None) -> Exogenous:
+        """The same outside, whose processes close in this way. None: as they do now."""
+        if announce_closes is None:
+            return self
+        how = "announced" if announce_closes else "closed"
+        happenings = tuple(
+            attrs.evolve(each, how=how) if isinstance(each, ProcessEnded) and each.how != "killed" else each for each in self.happenings
+        )
+        return attrs.evolve(self, happenings=happenings, announce_closes=announce_closes)
+
+
+@attrs.define
+class _Life:
+    """One incarnation, while the log is read."""
+
+    join: MemberJoined
+    joined_ms: int
+    offset: int
+    """Of its join."""
+    before: _Life | None
+    """The life of the same member that its join ended."""
+    heard_ms: int
+    intended_ms: int | None = None
+    asked_ms: int | None = None
+    removed_ms: int | None = None
+    end: ProcessEnded | None = None
+    preparing: dict[TaskId, int] = attrs.field(factory=dict)
+    """Task that its application was first said to prepare -> when."""
+    prepared_ms: list[int] = attrs.field(factory=list)
+    """How long it prepared each task until it was ready or ran."""
+
+    def prepares(self, event: LagReported | TaskReady, now_ms: int) -> None:
+        if isinstance(event, TaskReady):
+            done: set[TaskId] = set(event.tasks)
+        else:
+            done = {*event.ready, *(task for task, lag in event.lags.items() if lag is LagSentinel.ACTIVE)}
+            for task in event.preparing:
+                self.preparing.setdefault(task, now_ms)
+        for task in sorted(done & self.preparing.keys()):
+            self.prepared_ms.append(now_ms - self.preparing.pop(task))
+
+    def ends(self, at_ms: int, how: str, *, inferred: bool, removed_ms: int, better: bool = False) -> None:
+        """The first word on its end counts, unless a later one is `better` founded."""
+        if self.end is None or better:
+            self.removed_ms = removed_ms
+            self.end = ProcessEnded(
+                at_ms=at_ms, member_id=self.join.member_id, incarnation=self.join.incarnation, how=how, inferred=inferred, done_ms=None
+            )
+
+
+def _median(lengths_ms: list[int]) -> int:
+    return int(statistics.median(lengths_ms)) if lengths_ms else 0
+
+
+_OBSERVED_ENDS = {"left": "closed", "expired": "killed", "replaced": "killed"}
+
+
+class _Reading:
+    """One log being read."""
+
+    def __init__(self, group: str | None) -> None:
+        self.group = group
+        self.manifest: dict[str, Any] = {}
+        self.start_ms: int | None = None
+        self.config: GroupConfigured | None = None
+        self.topology: TopologyDeclared | None = None
+        self.changes: list[Happening] = []
+        self.samples: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self.lives: list[_Life] = []
+        self.live: dict[str, _Life] = {}
+        self.known: dict[tuple[str, int], _Life] = {}
+        self.now_ms = 0
+
+    def fact(self, record: Record) -> None:
+        event = record.event
+        if isinstance(event, LogOpened):
+            self.manifest = read_manifest(event.manifest)
+            return
+        if self.group is None:
+            self.group = record.group
+        elif self.group != record.group:
+            raise InputError(f"--group: the log holds several groups, {self.group!r} and {record.group!r} among them; name one")
+        self.now_ms = max(self.now_ms, record.append_ms)
+        if self.start_ms is None:
+            self.start_ms = self.now_ms
+        if isinstance(event, GroupConfigured):
+            if record.refused:
+                pass  # never in force
+            elif self.config is None:
+                self.config = event
+            else:
+                self.changes.append(ConfigurationChanged(at_ms=self.now_ms, config=event))
+        elif isinstance(event, TopologyDeclared):
+            if self.topology is None:
+                self.topology = event
+            else:
+                self.changes.append(TopologyChanged(at_ms=self.now_ms, topology=event))
+        elif isinstance(event, PartitionsObserved):
+            self._partitions(event)
+        elif isinstance(event, MemberJoined):
+            self._joined(event, record.offset)
+        elif isinstance(event, LeaveRequested):
+            for asked in (self.live[name] for name in event.members if name in self.live):
+                asked.asked_ms = None if event.withdrawn else self.now_ms if asked.asked_ms is None else asked.asked_ms
+        elif isinstance(event, AssignmentObserved):
+            for ended in event.ended:
+                life = self._life(ended.member_id, ended.incarnation)
+                if life is not None:
+                    life.ends(ended.ended_ms, _OBSERVED_ENDS[ended.how], inferred=ended.inferred, removed_ms=self.now_ms, better=True)
+        elif isinstance(event, LagReported | TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled | MemberLeft):
+            life = self._life(event.member_id, event.incarnation)
+            if life is not None:
+                self._heard(life, event)
+                if isinstance(event, LagReported | TaskReady):
+                    life.prepares(event, self.now_ms)
+
+    def _partitions(self, event: PartitionsObserved) -> None:
+        for topic, ends in event.end_offsets.items():
+            for partition, end in ends.items():
+                samples = self.samples.setdefault((topic, partition), [])
+                if samples and samples[-1][0] == self.now_ms:
+                    samples[-1] = (self.now_ms, end)
+                else:
+                    samples.append((self.now_ms, end))
+        if event.racks or event.weights or event.source_lags:
+            self.changes.append(PartitionsPlaced(at_ms=self.now_ms, observed=attrs.evolve(event, end_offsets={})))
+
+    def _joined(self, event: MemberJoined, offset: int) -> None:
+        before = self.live.get(event.member_id)
+        if before is not None and before.join.incarnation == event.incarnation:
+            return  # a repeat: the machine rejects it too
+        if before is not None and before.end is None:
+            before.ends(before.heard_ms, "killed", inferred=True, removed_ms=self.now_ms)
+        else:
+            before = None
+        self.live[event.member_id] = _Life(join=event, joined_ms=self.now_ms, offset=offset, before=before, heard_ms=self.now_ms)
+        self.known[event.member_id, event.incarnation] = self.live[event.member_id]
+        self.lives.append(self.live[event.member_id])
+
+    def _life(self, member_id: str, incarnation: int) -> _Life | None:
+        return self.known.get((member_id, incarnation))
+
+    def _heard(self, life: _Life, event: LagReported | TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled | MemberLeft) -> None:
+        life.heard_ms = self.now_ms
+        if isinstance(event, LeaveIntended) or (isinstance(event, LagReported) and event.leaving):
+            life.intended_ms = self.now_ms if life.intended_ms is None else life.intended_ms
+        elif isinstance(event, LeaveCancelled | LagReported):
+            life.intended_ms = None
+        elif isinstance(event, MemberLeft):
+            said_ms = [each for each in (life.intended_ms, life.asked_ms) if each is not None]
+            how = "announced" if said_ms else "closed"
+            life.ends(min(said_ms, default=self.now_ms), how, inferred=False, removed_ms=self.now_ms)
+
+    def _refused(self, life: _Life) -> None:
+        """Its join was rejected, as that of a member whose group has no configuration yet: it never was one, and joins as another incarnation."""
+        self.lives.remove(life)
+        del self.known[life.join.member_id, life.join.incarnation]
+        del self.live[life.join.member_id]
+        if life.before is not None:
+            life.before.end = None
+            self.live[life.join.member_id] = life.before
+
+    def decision(self, record: DecisionRecord) -> None:
+        if isinstance(record.decision, EventRejected):
+            joined = self.live.get(record.decision.member_id or "")
+            if joined is not None and joined.offset == record.caused_by:
+                self._refused(joined)
+        elif isinstance(record.decision, MemberExpired):
+            life = self._life(record.decision.member_id, record.decision.incarnation)
+            if life is not None:
+                life.ends(life.heard_ms, "killed", inferred=True, removed_ms=self.now_ms)
+
+
+class ExogenousReader:
+    """`read_exogenous` for who reads the log for other reasons as well: each record is taken once, in stored order."""
+
+    def __init__(self, *, group: str | None = None, announce_closes: bool | None = True) -> None:
+        self._group = group
+        self._announce_closes = announce_closes
+        self._reading = _Reading(group)
+        self._others: set[str] = set()
+        self._answers = ConfigurationAnswers()
+
+    def take(self, record: Entry) -> None:
+        """Raises InputError for several groups of which none was named, UnknownKindError for what a newer build wrote in the group."""
+        if self._group is None or record.group in ("", self._group):
+            self._known(self._answers.take(record))
+        elif not isinstance(record, DecisionRecord):
+            self._others.add(record.group)
+
+    def _known(self, records: Iterable[Entry]) -> None:
+        for record in records:
+            if isinstance(record, UnreadRecord):
+                raise record.error()
+            if isinstance(record, DecisionRecord):
+                self._reading.decision(record)
+            else:
+                self._reading.fact(record)
+
+    def exogenous(self) -> Exogenous:
+        """What was told so far. Raises InputError as `read_exogenous` does."""
+        self._known(self._answers.rest())
+        reading, group, announce_closes = self._reading, self._group, self._announce_closes
+        if reading.config is None or reading.topology is None or reading.start_ms is None or reading.group is None:
+            if reading.group is None or (group is not None and reading.start_ms is None):
+                named = "any group; import or simulate one" if group is None else f"group {group!r}; {groups_text(self._others)}"
+                raise InputError(f"{'' if group is None else '--group: '}the log holds no fact of {named}")
+            missing = "GroupConfigured" if reading.config is None else "TopologyDeclared"
+            raise InputError(f"the log has no {missing} fact of group {reading.group!r}; import or record it again")
+        imported = reading.config.led_by == "external"
+        actions = reading.manifest.get("supplied", {}).get("actions", {})
+        supplied = [each for each in actions.get("values", []) if each.get("instance")]
+        people = _processes(reading.lives, supplied, imported=imported)
+        windows = _windows(reading.manifest)
+        start = GroupStart(
+            at_ms=reading.start_ms,
+            group=reading.group,
+            config=reading.config,
+            topology=reading.topology,
+            curves={key: Curve(tuple(samples)) for key, samples in sorted(reading.samples.items())},
+        )
+        return Exogenous(
+            start=start,
+            happenings=tuple(sorted([*reading.changes, *people], key=_order)),
+            windows=windows,
+            end_ms=max([reading.now_ms, *(window.end_ms for window in windows)]),
+            imported=imported,
+            settings=reading.manifest.get("supplied", {}).get("settings", {}).get("values", {}),
+            first_leader=reading.manifest.get("observed", {}).get("first_leader", {}).get("process_id", ""),
+            announce_closes=None,
+        ).with_closes(announce_closes)
+
+
+def read_exogenous(
+    records: Iterable[Entry], *, group: str | None = None, announce_closes: bool | None = True
+) -> Exogenous:
+    """What the outside did, from a log of one group (or of several, when `group` names one).
+
+    The log says when a process closed in an orderly way; whether that was announced is the leader's side of it and not the outside's: a member of
+    equipoise asks to leave and is drained first (LeaveIntended), one of Kafka Streams cannot. Hence `announce_closes`; False: it stops at once;
+    None: each closes as it did.
+
+    Raises:
+        InputError: no configuration or topology, several groups and none named, the named one not there, or a manifest that is no JSON object.
+    """
+    reader = ExogenousReader(group=group, announce_closes=announce_closes)
+    for record in records:
+        reader.take(record)
+    return reader.exogenous()
+
+
+def _order(happening: Happening) -> tuple[int, int, str, int]:
+    if isinstance(happening, ProcessEnded):
+        return happening.at_ms, 1, happening.member_id, happening.incarnation
+    if isinstance(happening, ProcessStarted):
+        return happening.at_ms, 2, happening.member_id, happening.incarnation
+    return happening.at_ms, 0, type(happening).__name__, 0
+
+
+def read_manifest(text: str) -> dict[str, Any]:
+    """`LogOpened.manifest` as a dict; empty for a log that was lived. Raises InputError when it is no JSON object."""
+    if not text:
+        return {}
+    try:
+        manifest = json.loads(text)
+    except ValueError as error:
+        raise InputError(f"LogOpened.manifest: not JSON ({error})") from None
+    if not isinstance(manifest, dict):
+        raise InputError("LogOpened.manifest: not a JSON object")
+    return manifest
+
+
+def marked_windows(manifest: str) -> tuple[Window, ...]:
+    """The windows that a log's manifest (`LogOpened.manifest`) marks; none for a log that was lived. Raises InputError when it is no JSON object."""
+    return _windows(read_manifest(manifest))
+
+
+def _windows(manifest: Mapping[str, Any]) -> tuple[Window, ...]:
+    supplied = manifest.get("supplied", {})
+    measured = {each["action"]: each for each in supplied.get("measured", {}).get("values", [])}
+    return tuple(
+        Window(label=each["label"], start_ms=each["start_ms"], end_ms=each["end_ms"], measured=measured.get(each["label"]))
+        for each in supplied.get("actions", {}).get("windows", [])
+    )
+
+
+def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: bool) -> list[Happening]:
+    """Starts and ends of all processes; what operators wrote down wins."""
+    by_member: dict[str, list[_Life]] = {}
+    for life in lives:
+        by_member.setdefault(life.join.member_id, []).append(life)
+    found: list[Happening] = []
+    of_group = [length_ms for life in lives for length_ms in life.prepared_ms]
+    for member_id, theirs in sorted(by_member.items()):
+        told = [each for each in supplied if each["instance"] == member_id]
+        starts = [_told_start(told, life, theirs[index - 1] if index else None) for index, life in enumerate(theirs)]
+        gone_ms: int | None = None
+        for index, life in enumerate(theirs):
+            start = starts[index]
+            begin_ms = life.joined_ms if start is None else start["at_ms"]
+            next_begin_ms = None
+            if index + 1 < len(theirs):
+                following = starts[index + 1]
+                next_begin_ms = theirs[index + 1].joined_ms if following is None else following["at_ms"]
+            found.append(
+                ProcessStarted(
+                    at_ms=begin_ms,
+                    member_id=member_id,
+                    incarnation=life.join.incarnation,
+                    identity=life.join.join_nonce.split("@")[0] if imported else member_id,
+                    capacity=life.join.capacity,
+                    rack=life.join.rack,
+                    tags=life.join.tags,
+                    eager=life.join.eager,
+                    ready_lag_records=life.join.ready_lag_records,
+                    prepare_ms=None if life.join.readiness != "word_and_lag" else _median(life.prepared_ms or of_group),
+                    session_timeout_ms=life.join.session_timeout_ms,
+                    lease_margin_ms=life.join.lease_margin_ms,
+                    state_kept=_state_kept(life, theirs[index - 1] if index else None, start, imported=imported),
+                    lags=life.join.lags,
+                    joined_ms=life.joined_ms,
+                    supplied=start is not None,
+                    pause_ms=None if start is None or gone_ms is None else max(0, begin_ms - gone_ms),
+                )
+            )
+            end = _told_end(told, life, begin_ms, next_begin_ms) or life.end
+            gone_ms = None
+            if end is not None:
+                found.append(end)
+                gone_ms = end.done_ms
+    return found
+
+
+def _told_start(told: list[dict[str, Any]], life: _Life, before: _Life | None) -> dict[str, Any] | None:
+    """The last start that was written down before the log first has the process, and after its predecessor joined."""
+    after_ms = -1 if before is None else before.joined_ms
+    starts = [each for each in told if each["action"] == "start" and after_ms < each["at_ms"] <= life.joined_ms]
+    return starts[-1] if starts else None
+
+
+def _told_end(told: list[dict[str, Any]], life: _Life, begin_ms: int, next_begin_ms: int | None) -> ProcessEnded | None:
+    """The first kill or close that was written down between its start and its removal, or its successor's start."""
+    limits = [each for each in (life.removed_ms, next_begin_ms) if each is not None]
+    for each in told:
+        if each["action"] in ("kill", "close_begin") and begin_ms < each["at_ms"] and all(each["at_ms"] <= limit for limit in limits):
+            killed = each["action"] == "kill"
+            closes = [done["at_ms"] for done in told if done["action"] == "close_end" and done["at_ms"] >= each["at_ms"]]
+            at_ms = each.get("sent_ms", each["at_ms"]) if killed else each["at_ms"]
+            return ProcessEnded(
+                at_ms=at_ms,
+                member_id=life.join.member_id,
+                incarnation=life.join.incarnation,
+                how="killed" if killed else "silent" if each.get("leave_group") is False else "closed",
+                inferred=False,
+                done_ms=each["at_ms"] if killed else closes[0] if closes else None,
+            )
+    return None
+
+
+def _state_kept(life: _Life, before: _Life | None, start: dict[str, Any] | None, *, imported: bool) -> bool:
+    """Written down; else, for an imported group, by the process id (it lives in the state directory); else by what it joined with."""
+    if start is not None and start.get("state_dir") in ("kept", "empty"):
+        return bool(start["state_dir"] == "kept")
+    if imported and before is not None:
+        return before.join.join_nonce.split("@")[0] == life.join.join_nonce.split("@")[0]
+    return bool(life.join.lags)

@@ -1,0 +1,213 @@
+"""The broker: two topics with append times of its own clock, long polls, acknowledgements, failovers, and the checkpoints' store; its producers."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Generic, TypeVar, cast
+
+import attrs
+
+from equipoise.events.errors import GroupHalted
+from equipoise.events.facts import Fact, LogOpened
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.replay.simulation.engine import Engine
+from equipoise.replay.simulation.network import Endpoint, Network
+from equipoise.statemachine.partition import StoredCheckpoint
+
+T = TypeVar("T")
+MOST_RECORDS_A_FETCH = 500
+
+
+@attrs.define(eq=False)
+class Fetch:
+    """A long poll. `respond` is called at the asking endpoint with (records, next position, reached the end)."""
+
+    endpoint: str
+    position: int
+    respond: Callable[..., None]
+    tag: int
+    open: bool = True
+
+
+class Topic(Generic[T]):
+    """One partition, and who waits at its end."""
+
+    def __init__(self) -> None:
+        self.records: list[T] = []
+        self.parked: list[Fetch] = []
+
+
+MakeRecord = Callable[[str, int, int, Fact], Record]
+"""(group, offset, append_ms, event) -> record: `Record` itself, or `equipoise.events.codec.make_record` when checksums are wanted."""
+
+
+class Broker:
+    """Keeps the group's facts and decisions. Its clock is the world's plus an offset that changes when another broker takes over."""
+
+    def __init__(self, engine: Engine, network: Network, *, group: str, make_record: MakeRecord = Record) -> None:
+        self.engine = engine
+        self.network = network
+        self.group = group
+        self.make_record = make_record
+        self.facts: Topic[Record] = Topic()
+        self.decisions: Topic[DecisionRecord] = Topic()
+        self.published: list[DecisionRecord] = []
+        """Each decision once, by number: number n stands at n - 1."""
+        self.duplicates = 0
+        self.checkpoints: list[StoredCheckpoint] = []
+        self.clock_offset_ms = 0
+        self.log_id = ""
+        """As LogOpened says."""
+        self.failovers = 0
+        self._down_until_ms = engine.now_ms
+
+    @property
+    def up(self) -> bool:
+        return self.engine.now_ms >= self._down_until_ms
+
+    def fail_over(self, *, down_ms: int, clock_jump_ms: int) -> None:
+        """Nothing is answered for `down_ms`; then a broker whose clock is `clock_jump_ms` ahead of (< 0: behind) the last one's."""
+        self.failovers += 1
+        self._down_until_ms = max(self._down_until_ms, self.engine.now_ms + down_ms)
+        self.clock_offset_ms += clock_jump_ms
+        for topic in (self.facts, self.decisions):
+            for fetch in topic.parked:
+                fetch.open = False
+            topic.parked.clear()
+
+    def append_fact(self, event: Fact) -> Record:
+        """The next record of the facts partition; `append_ms` is this broker's clock (PROTOCOL L2)."""
+        if isinstance(event, LogOpened):
+            self.log_id = event.log_id
+        offset = len(self.facts.records)
+        record = self.make_record(self.group if offset else "", offset, max(0, self.engine.now_ms + self.clock_offset_ms), event)
+        self.facts.records.append(record)
+        return record
+
+    def wake_facts(self) -> None:
+        """Whoever waits at the end of the facts gets what is new."""
+        self._wake(self.facts)
+
+    def produce(self, producer: Producer, batch_number: int, topic: Topic[Any], items: list[Any]) -> None:
+        """A batch arrives. It is appended once, and acknowledged each time it comes."""
+        if not self.up:
+            return
+        if batch_number > producer.appended_batch:
+            producer.appended_batch = batch_number
+            if topic is self.facts:
+                for event in items:
+                    self.append_fact(event)
+            else:
+                for decision in items:
+                    self._append_decision(decision)
+            self._wake(topic)
+        producer.answer(batch_number)
+
+    def _append_decision(self, record: DecisionRecord) -> None:
+        """Two copies of one decision must be one decision (PROTOCOL L4, L5)."""
+        self.decisions.records.append(record)
+        if record.number == len(self.published) + 1:
+            self.published.append(record)
+            return
+        if record.number > len(self.published):
+            raise GroupHalted(self.group, record.caused_by, "decision_skipped", f"decision {record.number} was published after {len(self.published)}")
+        self.duplicates += 1
+        if self.published[record.number - 1] != record:
+            raise GroupHalted(self.group, record.caused_by, "published_differs", f"two decisions have number {record.number}")
+
+    def forget(self, keep: int) -> None:
+        """Lets go of all but the last `keep` facts and decisions; their places stay, and whoever reads one of them fails."""
+        for kept in (self.facts.records, self.decisions.records, self.published):
+            gone = cast(list[Any], kept)
+            for at in range(len(gone) - keep - 1, -1, -1):
+                if gone[at] is None:
+                    break
+                gone[at] = None
+
+    def store_checkpoint(self, checkpoint: StoredCheckpoint) -> None:
+        """Compacted: only the newest stays."""
+        if not self.checkpoints or checkpoint.offset > self.checkpoints[-1].offset:
+            self.checkpoints = [checkpoint]
+
+    def fetch(self, endpoint: str, topic: Topic[Any], position: int, wait_ms: int, respond: Callable[..., None], tag: int) -> None:
+        """A fetch arrives: it is answered at once when there is something to read, else when there is, or after `wait_ms` with nothing."""
+        if not self.up:
+            return
+        fetch = Fetch(endpoint, position, respond, tag)
+        if position < len(topic.records) or not wait_ms:
+            self._serve(topic, fetch)
+        else:
+            topic.parked.append(fetch)
+            self.engine.after(wait_ms, self._waited, topic, fetch)
+
+    def _waited(self, topic: Topic[Any], fetch: Fetch) -> None:
+        if fetch.open:
+            topic.parked.remove(fetch)
+            self._serve(topic, fetch)
+
+    def _wake(self, topic: Topic[Any]) -> None:
+        parked, topic.parked = topic.parked, []
+        for fetch in parked:
+            self._serve(topic, fetch)
+
+    def _serve(self, topic: Topic[Any], fetch: Fetch) -> None:
+        fetch.open = False
+        records = topic.records[fetch.position : fetch.position + MOST_RECORDS_A_FETCH]
+        position = fetch.position + len(records)
+        self.network.send(fetch.endpoint, fetch.respond, fetch.tag, records, position, position >= len(topic.records))
+
+    def locate_end(self, endpoint: str, respond: Callable[..., None], tag: int) -> None:
+        """The log's id, where its decisions partition ends, and the highest number before that place (PROTOCOL M1)."""
+        if self.up:
+            self.network.send(endpoint, respond, tag, self.log_id, len(self.decisions.records), len(self.published))
+
+
+class Producer:
+    """Appends to one topic in order: one request under way, sent again until acknowledged, appended once (Kafka's idempotent producer)."""
+
+    def __init__(self, owner: Endpoint, broker: Broker, topic: Topic[Any], acknowledged: Callable[[Any, int], None]) -> None:
+        self._owner = owner
+        self._broker = broker
+        self._topic = topic
+        self._acknowledged = acknowledged
+        self._waiting: list[tuple[Any, int]] = []
+        self._batch: list[tuple[Any, int]] = []
+        self.batch_number = 0
+        self.appended_batch = 0
+        """The last batch the broker has appended: the broker's memory of this producer."""
+
+    @property
+    def idle(self) -> bool:
+        return not self._batch and not self._waiting
+
+    def send(self, item: Any) -> None:
+        """`item` counts as sent now, however often it has to be sent again."""
+        self._waiting.append((item, self._owner.engine.now_ms))
+        if not self._batch:
+            self._next_batch()
+
+    def _next_batch(self) -> None:
+        self._batch, self._waiting = self._waiting, []
+        self.batch_number += 1
+        self._transmit(self.batch_number)
+
+    def _transmit(self, batch_number: int) -> None:
+        if batch_number != self.batch_number or not self._batch:
+            return
+        network = self._owner.network
+        items = [item for item, _ in self._batch]
+        network.send(self._owner.name, self._broker.produce, self, batch_number, self._topic, items)
+        self._owner.after(network.settings.resend_after_ms, self._transmit, batch_number)
+
+    def answer(self, batch_number: int) -> None:
+        """Called by the broker: the acknowledgement goes on its way."""
+        self._owner.network.send(self._owner.name, self._owner.run, self._answered, batch_number)
+
+    def _answered(self, batch_number: int) -> None:
+        if batch_number != self.batch_number or not self._batch:
+            return
+        batch, self._batch = self._batch, []
+        for item, sent_ms in batch:
+            self._acknowledged(item, sent_ms)
+        if self._waiting and not self._batch:
+            self._next_batch()

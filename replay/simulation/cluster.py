@@ -1,0 +1,249 @@
+"""The simulated cluster: a broker, workers that lead, processes that obey, a world that watches, and one seed.
+
+::
+
+    cluster = SimulatedCluster(config, seed=7)
+    cluster.start_worker()
+    cluster.start_process(ProcessSettings(member_id="m1"))
+    cluster.run_until(60_000)
+    cluster.world.owners(cluster.now_ms)
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from typing import Protocol
+
+import attrs
+
+from equipoise.events.codec import make_record
+from equipoise.events.errors import InputError, InvariantBroken
+from equipoise.events.facts import Fact, GroupConfigured, LogOpened, TopologyDeclared
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.replay.simulation.broker import Broker
+from equipoise.replay.simulation.engine import Engine
+from equipoise.replay.simulation.network import Network, NetworkSettings
+from equipoise.replay.simulation.process import Exit, Process, ProcessSettings, SessionFactory
+from equipoise.replay.simulation.restore import Disk
+from equipoise.replay.simulation.worker import Worker, WorkerSettings
+from equipoise.replay.simulation.world import EndOffsets, PartitionKey, World
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.member import MemberSession
+from equipoise.statemachine.partition import MachineFactory, real_machine
+
+
+class Sink(Protocol):
+    """What a complete log is written to: `equipoise.events.log.Log` is one."""
+
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record: ...
+    def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None: ...
+
+
+class MemorySink:
+    """Keeps a complete log in memory, in stored order."""
+
+    def __init__(self) -> None:
+        self.entries: list[Record | DecisionRecord] = []
+        self._offset = 0
+
+    def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
+        record = make_record(group, self._offset, append_ms, event)
+        self._offset += 1
+        self.entries.append(record)
+        return record
+
+    def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
+        self.entries += decisions
+
+
+@attrs.frozen(kw_only=True)
+class ClusterConfig:
+    """A group and the world around it. `growth`: end offsets of changelog partitions over world time."""
+
+    group: str = "group"
+    log_id: str = "simulated"
+    manifest: str = ""
+    configured: GroupConfigured
+    topology: TopologyDeclared
+    growth: Mapping[PartitionKey, EndOffsets] = attrs.field(factory=dict)
+    start_ms: int = 0
+    network: NetworkSettings = attrs.field(factory=NetworkSettings)
+    worker: WorkerSettings = attrs.field(factory=WorkerSettings)
+
+
+Watcher = Callable[[Record, list[DecisionRecord], GroupMachine], None]
+"""Called with every fact and what it decided, once each, in the log's order, and the machine that has just folded it."""
+
+
+class SimulatedCluster:
+    """Deterministic: equal configuration, seed and calls give equal logs, byte for byte.
+
+    With a `sink` the complete log is written to it as it is decided: fact, its decisions, next fact. Raises InvariantBroken(1) as soon as two
+    members really process one task at one moment, GroupHalted when a group halts or two computations of a decision differ.
+    """
+
+    def __init__(
+        self,
+        config: ClusterConfig,
+        *,
+        seed: int,
+        sink: Sink | None = None,
+        watcher: Watcher | None = None,
+        session_factory: SessionFactory = MemberSession,
+        machine_factory: MachineFactory = real_machine,
+    ) -> None:
+        self.config = config
+        self.engine = Engine(seed=seed, start_ms=config.start_ms)
+        self.network = Network(self.engine, config.network)
+        self.broker = Broker(self.engine, self.network, group=config.group, make_record=Record if sink is None else make_record)
+        self.world = World(config.topology, config.growth)
+        self.workers: list[Worker] = []
+        self.processes: list[Process] = []
+        """Every process that ever was, in order of starting."""
+        self.disks: dict[str, Disk] = {}
+        self.exits: list[tuple[int, str, Exit]] = []
+        """(when, process, how)."""
+        self.folded = 0
+        """Facts whose decisions are known."""
+        self._sink = sink
+        self._watcher = watcher
+        self._session_factory = session_factory
+        self._machine_factory = machine_factory
+        self._incarnation = 0
+        for event in (LogOpened(log_id=config.log_id, manifest=config.manifest), config.configured, config.topology):
+            self.broker.append_fact(event)
+
+    # Time
+
+    @property
+    def now_ms(self) -> int:
+        return self.engine.now_ms
+
+    def run_until(self, time_ms: int) -> None:
+        """Lets everything happen up to and including world time `time_ms`."""
+        self.engine.run_until(time_ms)
+
+    def run_for(self, duration_ms: int) -> None:
+        self.engine.run_until(self.engine.now_ms + duration_ms)
+
+    def step(self) -> bool:
+        """The next thing that happens; False when nothing is left."""
+        return self.engine.step()
+
+    # Workers
+
+    def start_worker(self) -> Worker:
+        """A worker takes the partition, whoever else may think that it has it."""
+        worker = Worker(
+            f"worker-{len(self.workers) + 1}",
+            self.engine,
+            self.network,
+            self.broker,
+            self.world,
+            self.config.worker,
+            machine_factory=self._machine_factory,
+            folded=self._was_folded,
+        )
+        self.workers.append(worker)
+        worker.start()
+        return worker
+
+    def live_workers(self) -> list[Worker]:
+        return [worker for worker in self.workers if worker.alive]
+
+    @property
+    def machine(self) -> GroupMachine:
+        """The machine that is furthest ahead. Raises InputError before any worker has taken over."""
+        machines = [worker.machine for worker in self.workers if worker.machine is not None]
+        if not machines:
+            raise InputError("SimulatedCluster: no worker has taken over yet; start one and let time pass")
+        return max(machines, key=lambda machine: machine.state.last_offset)
+
+    # Processes
+
+    def start_process(self, settings: ProcessSettings, *, state_kept: bool = True, proven_dead: int | None = None) -> Process:
+        """A process begins, on the disk of its member id. `proven_dead`: an earlier incarnation that its state directory's lock proves ended."""
+        if not state_kept:
+            self.wipe(settings.member_id)
+        lives = sum(process.member_id == settings.member_id for process in self.processes)
+        return self._start(settings, self.disks.setdefault(settings.member_id, Disk()), lives + 1, proven_dead)
+
+    def restart(self, member_id: str, *, proven: bool = True) -> Process:
+        """The member's last process, which has ended, comes back with its disk. `proven`: it says that its predecessor is dead (PROTOCOL M5)."""
+        before = self.last_process(member_id)
+        if before.alive:
+            raise InputError(f"SimulatedCluster.restart: {before.name} is still alive; kill it first, or duplicate it")
+        return self.start_process(before.settings, proven_dead=before.incarnation if proven else None)
+
+    def duplicate(self, member_id: str) -> Process:
+        """A second process with the same member id begins elsewhere, with an empty disk, while the first may well go on."""
+        lives = sum(process.member_id == member_id for process in self.processes)
+        disk = self.disks[member_id] = Disk()
+        return self._start(self.last_process(member_id).settings, disk, lives + 1, None)
+
+    def wipe(self, member_id: str) -> None:
+        """The member's disk is lost. A process that lives goes on with what it has open."""
+        self.disks[member_id] = Disk()
+
+    def last_process(self, member_id: str) -> Process:
+        """The member's process that was started last. Raises InputError when it never had one."""
+        for process in reversed(self.processes):
+            if process.member_id == member_id:
+                return process
+        raise InputError(f"SimulatedCluster: {member_id!r} never had a process")
+
+    def live_processes(self) -> list[Process]:
+        return [process for process in self.processes if process.alive]
+
+    def _start(self, settings: ProcessSettings, disk: Disk, life: int, proven_dead: int | None) -> Process:
+        process = Process(
+            f"{settings.member_id}#{life}",
+            self.engine,
+            self.network,
+            self.broker,
+            self.world,
+            settings,
+            disk,
+            next_incarnation=self._next_incarnation,
+            proven_dead=proven_dead,
+            session_factory=self._session_factory,
+            ended=self._process_ended,
+        )
+        self.processes.append(process)
+        process.start()
+        return process
+
+    def _next_incarnation(self) -> int:
+        self._incarnation += 1
+        return self._incarnation
+
+    def _process_ended(self, process: Process) -> None:
+        assert process.exit is not None, "a process that ended has ended somehow"
+        self.exits.append((self.now_ms, process.name, process.exit))
+
+    # The log
+
+    def append(self, fact: Fact) -> Record:
+        """An operator's fact: a new configuration or topology, at once."""
+        if isinstance(fact, TopologyDeclared):
+            self.world.declare(fact)
+        record = self.broker.append_fact(fact)
+        self.broker.wake_facts()
+        return record
+
+    def forget(self, keep: int) -> None:
+        """Lets go of facts and decisions older than the last `keep` of each, for runs that are long: nobody may ask for them any more."""
+        self.broker.forget(keep)
+
+    def _was_folded(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
+        if record.offset != self.folded:
+            return
+        self.folded += 1
+        if self._watcher is not None:
+            self._watcher(record, decisions, machine)
+        if self._sink is not None:
+            written = self._sink.append_fact(record.group, record.append_ms, record.event)
+            if attrs.evolve(written, refused=record.refused) != record:
+                raise InvariantBroken(8, f"offset {record.offset}: the log holds another record than was folded")
+            if decisions:
+                self._sink.append_decisions(decisions)

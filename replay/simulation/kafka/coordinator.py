@@ -1,0 +1,159 @@
+"""The group coordinator of the classic protocol: who is a member, when a round begins, when all have joined (Kafka: ``GroupMetadataManager``)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
+
+import attrs
+
+from equipoise.assignors.kafka_streams.threads import Subscription, ThreadAssignment
+from equipoise.replay.simulation.engine import Engine
+from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
+
+
+class Consumer(Protocol):
+    """A member of the group."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def alive(self) -> bool: ...
+    @property
+    def session_timeout_ms(self) -> int: ...
+    def assigned(self, assignment: ThreadAssignment) -> None:
+        """It learns what it is to run."""
+
+    def join_again(self) -> None:
+        """Another round began before it learned that."""
+
+
+Lead = Callable[[Sequence[Subscription], str], Mapping[str, ThreadAssignment]]
+"""(subscriptions of all members, the leader's name) -> consumer -> assignment."""
+
+
+class _Phase(enum.Enum):
+    EMPTY = enum.auto()
+    PREPARING = enum.auto()
+    """Members are joining."""
+    COMPLETING = enum.auto()
+    """All have, and the leader is deciding."""
+    STABLE = enum.auto()
+
+
+@attrs.define
+class _Member:
+    consumer: Consumer
+    heard_ms: int
+    subscription: Subscription
+    joined: bool = True
+    """For the round that is being prepared."""
+
+
+class Coordinator:
+    """`noted`: called with the cause of each round when its assignment is there."""
+
+    def __init__(self, engine: Engine, protocol: KafkaProtocol, *, lead: Lead, noted: Callable[[str], None]) -> None:
+        self.generation = 0
+        self._engine = engine
+        self._protocol = protocol
+        self._lead = lead
+        self._noted = noted
+        self._phase = _Phase.EMPTY
+        self._members: dict[str, _Member] = {}
+        self._leader = ""
+        self._cause = ""
+        self._hold_until_ms = 0
+
+    def join(self, consumer: Consumer, subscription: Subscription, cause: str) -> None:
+        """JoinGroup. `cause`: why, should it begin a round; of a new member that is its coming."""
+        known = self._members.get(consumer.name)
+        first = not self._members
+        self._members[consumer.name] = _Member(consumer, self._engine.now_ms, subscription)
+        if self._phase is not _Phase.PREPARING:
+            self._prepare(cause if known is not None else "join")
+            self._members[consumer.name].joined = True
+            if first:
+                self._hold()
+        elif known is None and self._engine.now_ms < self._hold_until_ms:
+            self._hold()
+        self._complete_if_all_joined()
+
+    def heartbeat(self, consumer: Consumer) -> bool:
+        """Whether a round is under way that the member has not joined."""
+        member = self._members.get(consumer.name)
+        if member is None:
+            return True
+        member.heard_ms = self._engine.now_ms
+        return self._phase is _Phase.PREPARING and not member.joined
+
+    def leave(self, consumer: Consumer) -> None:
+        """LeaveGroup."""
+        self._remove(consumer.name, "leave")
+
+    def fell_silent(self, consumer: Consumer, heard_ms: int = 0) -> None:
+        """It will say nothing more; the coordinator finds out by its session timeout. `heard_ms`: of its last commit."""
+        member = self._members.get(consumer.name)
+        if member is not None:
+            member.heard_ms = max(member.heard_ms, heard_ms)
+            self._engine.at(member.heard_ms + consumer.session_timeout_ms, self._expire, consumer.name)
+
+    def _expire(self, name: str) -> None:
+        member = self._members.get(name)
+        if member is None:
+            return
+        until_ms = member.heard_ms + member.consumer.session_timeout_ms
+        waits = self._phase is _Phase.PREPARING and member.joined  # a member whose join waits for the others is not expired
+        if waits or until_ms > self._engine.now_ms:
+            self._engine.at(max(until_ms, self._engine.now_ms + 1_000), self._expire, name)
+        else:
+            self._remove(name, "expiry")
+
+    def _remove(self, name: str, cause: str) -> None:
+        if self._members.pop(name, None) is None:
+            return
+        if not self._members:
+            self._phase = _Phase.EMPTY
+        elif self._phase is _Phase.PREPARING:
+            self._complete_if_all_joined()
+        else:
+            self._prepare(cause)
+
+    def _prepare(self, cause: str) -> None:
+        """Who waits for the last round's assignment hears that there is none, and joins again."""
+        waiting = self._phase is _Phase.COMPLETING
+        self._phase = _Phase.PREPARING
+        self._cause = cause
+        for member in self._members.values():
+            member.joined = False
+            if waiting:
+                member.consumer.join_again()
+
+    def _hold(self) -> None:
+        self._hold_until_ms = self._engine.now_ms + self._protocol.initial_delay_ms
+        self._engine.after(self._protocol.initial_delay_ms, self._complete_if_all_joined)
+
+    def _complete_if_all_joined(self) -> None:
+        if self._phase is not _Phase.PREPARING or self._engine.now_ms < self._hold_until_ms:
+            return
+        if self._members and all(member.joined for member in self._members.values()):
+            self._phase = _Phase.COMPLETING
+            self.generation += 1
+            if self._leader not in self._members:
+                self._leader = next(iter(self._members))
+            self._engine.after(self._protocol.leader_ms, self._sync, self.generation)
+
+    def _sync(self, generation: int) -> None:
+        """The leader's assignment is there."""
+        if self._phase is not _Phase.COMPLETING or generation != self.generation:
+            return
+        self._phase = _Phase.STABLE
+        self._noted(self._cause)
+        assignments = self._lead([member.subscription for member in self._members.values()], self._leader)
+        for name, member in list(self._members.items()):
+            member.heard_ms = self._engine.now_ms
+            if member.consumer.alive:
+                member.consumer.assigned(assignments[name])
+            else:
+                self.fell_silent(member.consumer)

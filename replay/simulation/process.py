@@ -1,0 +1,497 @@
+"""A process that hosts one member: it keeps the promises of the protocol by asking its session, and has a disk, a speed and a fate."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable, Iterable, Mapping
+
+import attrs
+
+from equipoise.events import fields
+from equipoise.events.facts import Fact, LagReported, Load
+from equipoise.events.records import DecisionRecord
+from equipoise.events.tasks import TaskId
+from equipoise.replay.simulation.broker import Broker, Producer
+from equipoise.replay.simulation.engine import Engine
+from equipoise.replay.simulation.network import Endpoint, Network
+from equipoise.replay.simulation.reader import Reader
+from equipoise.replay.simulation.restore import Disk, RestoreModel, Restorer
+from equipoise.replay.simulation.world import World
+from equipoise.statemachine.member import End, MemberSession, MemberSettings, Reception
+
+
+@attrs.frozen(kw_only=True)
+class ProcessSettings:
+    """One member's process. Times in milliseconds."""
+
+    member_id: str = attrs.field(validator=fields.text())
+    capacity: int = attrs.field(default=1, validator=fields.integer(1))
+    rack: str | None = None
+    tags: Mapping[str, str] = attrs.field(factory=dict)
+    eager: bool = False
+    session_timeout_ms: int = attrs.field(default=10_000, validator=fields.integer(1))
+    lease_margin_ms: int = attrs.field(default=2_000, validator=fields.integer())
+    heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
+    topology_epoch: int = 0
+    ready_lag_records: int | None = None
+    """A limit of its own (`MemberSettings.ready_lag_records`)."""
+    prepare_ms: int | None = None
+    """How long its application prepares a task, once its copy is near enough or it was granted; None: it does not."""
+    restore: RestoreModel = attrs.field(factory=RestoreModel)
+    start_ms: int = attrs.field(default=1_000, validator=fields.integer())
+    """From its start to its join."""
+    close_ms: int = attrs.field(default=50, validator=fields.integer())
+    """To close one task: flush, commit, let go."""
+    rejoin_ms: int = attrs.field(default=200, validator=fields.integer())
+    """From an incarnation's end to the next one's join."""
+    fetch_wait_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
+    tells_load: bool = False
+    """It reports the records that it processes of each task: as many as are written to its changelogs. No other load is simulated."""
+    crash_loses_ms: int = attrs.field(default=1_000, validator=fields.integer())
+    """What a killed process had written to changelogs in this last time is not in its stores."""
+
+
+class Exit(enum.Enum):
+    """How a process ended."""
+
+    KILLED = "killed"
+    LEFT = "left"
+    """It said MemberLeft."""
+    SILENT = "silent"
+    """It stopped everything and said nothing."""
+    SUPERSEDED = "superseded"
+    """Another process has its member id."""
+
+
+SessionFactory = Callable[[MemberSettings], MemberSession]
+
+
+class Process(Endpoint):
+    """One life of a member's process: it starts, hosts one incarnation after another, and ends."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        network: Network,
+        broker: Broker,
+        world: World,
+        settings: ProcessSettings,
+        disk: Disk,
+        *,
+        next_incarnation: Callable[[], int],
+        proven_dead: int | None = None,
+        session_factory: SessionFactory = MemberSession,
+        ended: Callable[[Process], None] = lambda process: None,
+    ) -> None:
+        super().__init__(name, engine, network)
+        self.settings = settings
+        self.disk = disk
+        self.started_ms = engine.now_ms
+        self.exit: Exit | None = None
+        self.lives = 0
+        """Incarnations so far."""
+        self._broker = broker
+        self._world = world
+        self._next_incarnation = next_incarnation
+        self._proven_dead = proven_dead
+        self._session_factory = session_factory
+        self._ended = ended
+        self._restorer = Restorer(settings.restore, world, settings.member_id, disk)
+        self._restorer.advance(engine.now_ms)
+        self._stateful = frozenset(task.subtopology for task, stateful in world.tasks.items() if stateful)
+        self._producer = Producer(self, broker, broker.facts, self._acknowledged)
+        self._reader = Reader(self, broker, broker.decisions, wait_ms=settings.fetch_wait_ms, arrived=self._decisions_arrived)
+        self._locating = 0
+        self._located_sent_ms = 0
+        self._ending: Exit | None = None
+        self._paused_ms = 0
+        self._look_tag = 0
+        self._poll_tag = 0
+        self._begin_incarnation_state()
+        self.session = self._new_session()
+
+    # What the world may know
+
+    @property
+    def member_id(self) -> str:
+        return self.settings.member_id
+
+    @property
+    def incarnation(self) -> int:
+        return self.session.incarnation
+
+    @property
+    def stops_by_ms(self) -> int:
+        return self.session.lease_ends_ms
+
+    @property
+    def running(self) -> list[TaskId]:
+        return sorted(self._running)
+
+    # Its fate
+
+    def start(self) -> None:
+        self.after(self.settings.start_ms, self._locate)
+
+    def kill(self) -> None:
+        """kill -9: nothing more is said or written."""
+        if self.alive:
+            self._stop_processing(self.engine.now_ms, self.settings.crash_loses_ms)
+            self._exit(Exit.KILLED)
+
+    def pause(self) -> None:
+        """SIGSTOP."""
+        if self.alive and not self.paused:
+            for task in self.running:
+                self._world.stopped(task, self, self.engine.now_ms)
+            self._restorer.advance(self.engine.now_ms)
+            self._paused_ms = self.engine.now_ms
+            super().pause()
+
+    def resume(self) -> None:
+        """SIGCONT: it goes on where it was, asks before each record, and does not know yet what happened meanwhile."""
+        if self.alive and self.paused:
+            now_ms = self.engine.now_ms
+            self._restorer.sleep_until(now_ms)
+            for task in self.running:
+                if self.session.may_process(task, now_ms):
+                    self._world.started(task, self, self._running[task], now_ms)
+                else:
+                    del self._running[task]
+                    self._wrote(task, now_ms)
+            super().resume()
+            self.run(self._reconcile)
+
+    def leave(self) -> None:
+        """An announced leave: it stays until it is released, then goes."""
+        self.run(self._leave)
+
+    def _leave(self) -> None:
+        self._ending = Exit.LEFT
+        self.session.intend_leave()
+        self._speak()
+
+    def cancel_leave(self) -> None:
+        self.run(self._cancel_leave)
+
+    def _cancel_leave(self) -> None:
+        self._ending = None
+        self.session.cancel_leave()
+        self._speak()
+
+    def close(self) -> None:
+        """A plain close: it stops everything, says so, and goes."""
+        self.run(self._close)
+
+    def _close(self) -> None:
+        self._ending = Exit.LEFT
+        if not self.session.joined:
+            self._exit(Exit.LEFT)
+            return
+        self.session.close(self.engine.now_ms)
+        self._reconcile()
+
+    def close_silently(self) -> None:
+        """It stops everything and goes without a word, as Kafka Streams does by default."""
+        self.run(self._close_silently)
+
+    def _close_silently(self) -> None:
+        if self._ending is not Exit.SILENT:
+            self._ending = Exit.SILENT
+            self._stop_processing(self.engine.now_ms, 0)
+            self.after(self.settings.close_ms, self._exit, Exit.SILENT)
+
+    def skip_records(self, records: int) -> None:
+        """A fault: its consumer loses some decisions of the next answer."""
+        self._reader.skip_next = records
+
+    def stick(self, duration_ms: int) -> None:
+        """A fault: its consumer makes no headway, and its heartbeats go on."""
+        self._reader.stuck_until_ms = self.engine.now_ms + duration_ms
+
+    # Joining
+
+    def _begin_incarnation_state(self) -> None:
+        self._running: dict[TaskId, int] = {}
+        """Task it processes -> token."""
+        self._closing: set[TaskId] = set()
+        self._woken: dict[TaskId, int] = {}
+        self._preparing: dict[TaskId, int] = {}
+        """Task that its application prepares -> since when."""
+        self._seen: tuple[int, End | None, bool] = (0, None, False)
+        self._next_number_position = 0
+        self._lapsed_ms: int | None = None
+
+    def _new_session(self) -> MemberSession:
+        given = self.settings
+        self.lives += 1
+        incarnation = self._next_incarnation()
+        return self._session_factory(
+            MemberSettings(
+                member_id=given.member_id,
+                incarnation=incarnation,
+                capacity=given.capacity,
+                rack=given.rack,
+                tags=given.tags,
+                eager=given.eager,
+                session_timeout_ms=given.session_timeout_ms,
+                lease_margin_ms=given.lease_margin_ms,
+                topology_epoch=given.topology_epoch,
+                join_nonce=f"{self.name}/{incarnation}"[-fields.MOST_TEXT_CHARS :],
+                ended_incarnation=self._proven_dead,
+                heartbeat_interval_ms=given.heartbeat_interval_ms,
+                ready_lag_records=given.ready_lag_records,
+                prepares=given.prepare_ms is not None,
+                stateful_subtopologies=self._stateful,
+            )
+        )
+
+    def _locate(self) -> None:
+        """Asks where the decisions end, until an answer comes (PROTOCOL M1)."""
+        if self._ending is not None:
+            self._exit(self._ending)
+            return
+        if self.session.joined:
+            return
+        self._locating += 1
+        self._located_sent_ms = self.engine.now_ms
+        self.network.send(self.name, self._broker.locate_end, self.name, self._comes, self._locating)
+        self.after(self.network.settings.resend_after_ms, self._located_long_ago, self._locating)
+
+    def _located_long_ago(self, tag: int) -> None:
+        if tag == self._locating and not self.session.joined:
+            self._locate()
+
+    def _comes(self, tag: int, log_id: str, position: int, last_number: int) -> None:
+        self.run(self._located, tag, log_id, position, last_number)
+
+    def _located(self, tag: int, log_id: str, position: int, last_number: int) -> None:
+        session, now_ms = self.session, self.engine.now_ms
+        if tag != self._locating or session.joined:
+            return
+        if now_ms >= self._located_sent_ms + session.lease_lasts_ms():
+            self._locate()
+            return
+        session.reader_placed(log_id=log_id, last_number=last_number, sent_ms=self._located_sent_ms, answered_ms=now_ms)
+        self._tell_progress()
+        self._say(session.join(now_ms))
+        self._next_number_position = position
+        self._reader.begin(position)
+        self._speak()
+
+    # What arrives
+
+    def _decisions_arrived(self, records: list[DecisionRecord], first: int, reached_end: bool, sent_ms: int) -> None:
+        now_ms = self.engine.now_ms
+        session = self.session
+        gap = False
+        for index, record in enumerate(records):
+            reception = session.receive(record, now_ms)
+            if reception is Reception.GAP:
+                gap = True
+                break
+            self._next_number_position = first + index + 1
+        if gap:
+            self._reader.seek(min(first, self._next_number_position))
+        session.fetch_completed(sent_ms=sent_ms, reached_end=reached_end, now_ms=now_ms)
+        self._look()
+        if self._lapsed_ms is not None and reached_end and sent_ms >= self._lapsed_ms and session is self.session:
+            self._lapsed_ms = None
+            self._come_back(session)
+
+    def _acknowledged(self, fact: Fact, sent_ms: int) -> None:
+        if getattr(fact, "incarnation", None) == self.session.incarnation:
+            number = fact.number if isinstance(fact, LagReported) else None
+            self.session.heartbeat_acknowledged(sent_ms=sent_ms, now_ms=self.engine.now_ms, report_number=number)
+            if self.session.has_more_to_report:
+                self._speak()
+        self._look()
+        self._go_if_done()
+
+    def _look(self) -> None:
+        """Something may have changed for the tasks."""
+        session = self.session
+        if self._seen != (session.assignment_epoch, session.ended, session.stopping):
+            self._reconcile()
+
+    # What is to be done
+
+    def _reconcile(self) -> None:
+        """Makes this process do what its session says: stop, close, restore, run, follow."""
+        session, now_ms = self.session, self.engine.now_ms
+        if not session.joined:
+            return
+        self._restorer.advance(now_ms)
+        for task in self.running:
+            if not session.may_process(task, now_ms):
+                self._world.stopped(task, self, now_ms)
+                del self._running[task]
+                self._wrote(task, now_ms)
+        self._seen = (session.assignment_epoch, session.ended, session.stopping)
+        closing = sorted(session.closing - self._closing)
+        if closing:
+            self._closing.update(closing)
+            self.after(self.settings.close_ms, self._closed, session, closing)
+        copies = session.standby | session.warmup
+        for task in [task for task in self._restorer.opening() if task not in session.grants or task in session.closing]:
+            self._restorer.leave(task, now_ms)
+        for task in [task for task in self._restorer.following() if task not in copies]:
+            self._restorer.leave(task, now_ms)
+        for task, grant in sorted(session.grants.items()):
+            if task not in session.closing and task not in self._running:
+                self._open(task, grant.start_ms, grant.token)
+        for task in sorted(copies):
+            self._restorer.follow(task, now_ms)
+        self._restorer.ready_lag_records = session.acceptable_lag or 0
+        self._prepare(session.to_prepare())
+        self._plan_look()
+        self._speak()
+        if session.ended is not None and not session.closing:
+            self._after_the_end()
+
+    def _open(self, task: TaskId, start_ms: int, token: int) -> None:
+        session, now_ms = self.session, self.engine.now_ms
+        if now_ms < start_ms:
+            if self._woken.get(task) != start_ms:
+                self._woken[task] = start_ms
+                self.after(start_ms - now_ms, self._reconcile)
+            return
+        if task.subtopology in self._stateful:
+            self._restorer.open(task, now_ms)
+            session.copy_progress(task, self._restorer.lag(task, now_ms), now_ms)
+            if self.settings.prepare_ms is not None and session.may_process(task, now_ms) and not session.is_prepared(task):
+                self._prepare((task,))
+                return
+        if session.may_process(task, now_ms):
+            self._restorer.leave(task, now_ms)
+            self._world.started(task, self, token, now_ms)
+            self._running[task] = token
+
+    def _prepare(self, tasks: Iterable[TaskId]) -> None:
+        for task in sorted(tasks):
+            if task not in self._preparing:
+                self._preparing[task] = self.engine.now_ms
+                self.after(self.settings.prepare_ms or 0, self._prepared, self.session, task)
+
+    def _prepared(self, session: MemberSession, task: TaskId) -> None:
+        if session is self.session:
+            del self._preparing[task]
+            session.declare_ready(task)
+            self._reconcile()
+
+    def _closed(self, session: MemberSession, tasks: list[TaskId]) -> None:
+        if session is not self.session:
+            return
+        for task in tasks:
+            self._closing.discard(task)
+            session.task_closed(task, self.engine.now_ms)
+        self._reconcile()
+        self._go_if_done()
+
+    def _plan_look(self) -> None:
+        look_ms = self._restorer.next_look_ms(self.engine.now_ms)
+        if look_ms is not None:
+            self._look_tag += 1
+            self.after(max(1, look_ms - self.engine.now_ms), self._restored_some, self._look_tag)
+
+    def _restored_some(self, tag: int) -> None:
+        if tag != self._look_tag or self.session.ended is not None:
+            return
+        self._tell_progress()
+        self._reconcile()
+
+    def _tell_progress(self) -> None:
+        """The lag of every copy on disk, but of what runs."""
+        now_ms = self.engine.now_ms
+        self._restorer.advance(now_ms)
+        for task in sorted(self.disk.positions):
+            if task not in self._running:
+                self.session.copy_progress(task, self._restorer.lag(task, now_ms), now_ms)
+        done = {task: min(999, (now_ms - since_ms) * 1_000 // max(1, self.settings.prepare_ms or 0)) for task, since_ms in self._preparing.items()}
+        self.session.note_preparing(done, ())
+        speed = float(self.settings.restore.records_per_s) if self._restorer.restored_anything else 0.0
+        tasks: dict[TaskId, int] = {}
+        if self.settings.tells_load:
+            tasks = {task: self._world.written_per_s(task, now_ms) for task in self.running if task.subtopology in self._stateful}
+        if speed or tasks:
+            self.session.load_measured(Load(restored_records_per_s=speed, tasks=tasks))
+
+    def _wrote(self, task: TaskId, now_ms: int) -> None:
+        if task.subtopology in self._stateful:
+            self._restorer.wrote(task, min(now_ms, self.session.lease_ends_ms))
+
+    # What it says
+
+    def _speak(self) -> None:
+        session, now_ms = self.session, self.engine.now_ms
+        if session.joined and session.ended is None and session.next_report_ms <= now_ms:
+            self._tell_progress()
+        for fact in session.poll(now_ms):
+            self._say(fact)
+        next_ms = session.next_poll_ms
+        if next_ms is not None:
+            self._poll_tag += 1
+            self.after(max(1, next_ms - now_ms), self._poll, self._poll_tag)
+
+    def _poll(self, tag: int) -> None:
+        if tag == self._poll_tag and self.alive:
+            self._speak()
+            self._look()
+
+    def _say(self, fact: Fact) -> None:
+        if isinstance(fact, LagReported) and self.engine.chance(self.network.settings.report_loss_per_million):
+            return
+        self._producer.send(fact)
+
+    # Ends
+
+    def _after_the_end(self) -> None:
+        """The incarnation is over and nothing runs any more: go, or come back with a new one."""
+        session = self.session
+        if session.ended in (End.LEFT, End.RELEASED):
+            self._ending = self._ending or Exit.LEFT
+            self._go_if_done()
+        elif self._ending is not None:
+            self._exit(self._ending)
+        elif session.ended is End.LEASE_LAPSED and not session.end_cause:
+            if self._lapsed_ms is None:
+                self._lapsed_ms = self.engine.now_ms  # what was decided about it meanwhile is read first
+        else:
+            self._come_back(session)
+
+    def _come_back(self, session: MemberSession) -> None:
+        """Joins again, unless another process has its id by now."""
+        if session.is_ousted:
+            self._exit(Exit.SUPERSEDED)
+            return
+        self._reader.end()
+        self._proven_dead = session.incarnation  # nothing of it runs any more
+        self._begin_incarnation_state()
+        self.session = self._new_session()
+        self.after(self.settings.rejoin_ms, self._locate)
+
+    def _go_if_done(self) -> None:
+        """Leaves once MemberLeft has been acknowledged."""
+        if self.alive and self.session.ended in (End.LEFT, End.RELEASED) and not self.session.closing and self._producer.idle:
+            self._exit(Exit.LEFT)
+
+    def _stop_processing(self, now_ms: int, lost_ms: int) -> None:
+        if self.paused:
+            self._restorer.sleep_until(now_ms)
+        for task in self._restorer.opening() + self._restorer.following():
+            self._restorer.leave(task, now_ms)
+        for task in self.running:
+            if not self.paused:
+                self._world.stopped(task, self, now_ms)
+            self._wrote(task, (self._paused_ms if self.paused else now_ms) - lost_ms)
+        self._running.clear()
+
+    def _exit(self, how: Exit) -> None:
+        if not self.alive:
+            return
+        self._stop_processing(self.engine.now_ms, 0)
+        self.exit = how
+        self._reader.end()
+        super().kill()
+        self._ended(self)

@@ -1,0 +1,309 @@
+"""`simulate`: what a group's outside did, from its log; everything else from the simulated cluster. Out come a complete log and what it cost.
+
+Exogenous facts (`equipoise.replay.recorded_inputs`): processes that start and end, configuration, topology, growth of changelogs. Endogenous: joins,
+lags, readiness, acknowledgements, decisions. The same input, settings and seed write the same log, byte for byte.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import attrs
+
+from equipoise.assignors import registry
+from equipoise.assignors.problem import check_knobs
+from equipoise.events.errors import InputError
+from equipoise.events.facts import GroupConfigured
+from equipoise.events.knobs import Knobs
+from equipoise.replay.recorded_inputs import ConfigurationChanged, Exogenous, PartitionsPlaced, ProcessEnded, ProcessStarted, TopologyChanged, Window
+from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, Sink, WorkerSettings
+from equipoise.replay.simulation.measures import Costs, Life, Notes, WindowCost
+from equipoise.replay.simulation.process import Process
+from equipoise.replay.simulation.world import World
+
+Progress = Callable[[int, int], None]
+"""(milliseconds simulated, milliseconds in all)."""
+PROGRESS_EVERY_MS = 1_000
+AFTER_EXIT_LOOK_MS = 100
+"""How often a start that waits for its predecessor's exit looks whether that is over."""
+
+
+@attrs.frozen(kw_only=True)
+class Simulation:
+    """What to simulate with. None: as the log has it.
+
+    `overrides`: knobs by name. `restore`: see `equipoise.replay.whatif.fit` for fitted speeds. Times in milliseconds; the recorded JVM application
+    took 1.3 s from its start to its first join request.
+    """
+
+    assignor: str | None = None
+    overrides: Mapping[str, Any] = attrs.field(factory=dict)
+    seed: int = 0
+    restore: RestoreModel = attrs.field(factory=RestoreModel)
+    network: NetworkSettings = attrs.field(factory=NetworkSettings)
+    worker: WorkerSettings = attrs.field(factory=WorkerSettings)
+    start_ms: int = 1_300
+    close_ms: int = 50
+    heartbeat_interval_ms: int = 3_000
+
+
+@attrs.frozen(kw_only=True)
+class SimulationResult:
+    """What happened. `facts`, `decisions`: records in the log. `windows`: those of the log; one over everything when it has none."""
+
+    group: str
+    log_id: str
+    configured: GroupConfigured
+    seed: int
+    announce_closes: bool | None
+    start_ms: int
+    end_ms: int
+    facts: int
+    decisions: int
+    windows: tuple[WindowCost, ...]
+    whole: WindowCost
+    lives: tuple[Life, ...]
+    measured: tuple[Mapping[str, Any] | None, ...]
+    """What the group's own leader cost in each window, where somebody measured it."""
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "group": self.group,
+            "log_id": self.log_id,
+            "assignor": self.configured.assignor,
+            "behaviour_version": self.configured.behaviour_version,
+            "knobs": attrs.asdict(self.configured.knobs),
+            "seed": self.seed,
+            "announce_closes": self.announce_closes,
+            "start_ms": self.start_ms,
+            "end_ms": self.end_ms,
+            "facts": self.facts,
+            "decisions": self.decisions,
+            "windows": [{**_cost_json(cost), "measured": measured} for cost, measured in zip(self.windows, self.measured, strict=True)],
+            "whole": _cost_json(self.whole),
+        }
+
+
+def _cost_json(cost: WindowCost) -> dict[str, Any]:
+    form = attrs.asdict(cost)
+    for silence in form["silences"]:
+        silence["task"] = f"{silence['task'][0]}_{silence['task'][1]}"
+    return form
+
+
+def override(knobs: Knobs, overrides: Mapping[str, Any]) -> Knobs:
+    """`knobs` with some replaced. Raises InputError for a name that is none, FieldError for a value that is unsound."""
+    known = {field.name for field in attrs.fields(Knobs)}
+    for name in overrides:
+        if name not in known:
+            raise InputError(f"knob {name!r}: there is none of that name; there are {', '.join(sorted(known))}")
+    replaced: dict[str, Any] = dict(overrides)
+    return attrs.evolve(knobs, **replaced)
+
+
+def configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupConfigured:
+    """The recorded configuration, led by equipoise, with the simulation's assignor and knobs. The solver is this build's.
+
+    Options are an assignor's own: another one begins with none.
+    """
+    assignor = registry.latest(simulation.assignor or recorded.assignor)
+    same = assignor.name == recorded.assignor
+    knobs = override(recorded.knobs if same else attrs.evolve(recorded.knobs, options={}), simulation.overrides)
+    check_knobs(assignor, knobs)
+    return GroupConfigured(
+        assignor=assignor.name,
+        behaviour_version=assignor.version,
+        solver=assignor.solver,
+        knobs=knobs,
+    )
+
+
+def simulate(exogenous: Exogenous, simulation: Simulation, *, sink: Sink | None = None, progress: Progress | None = None) -> SimulationResult:
+    """Plays `exogenous` against the simulated cluster. With a `sink` (a `Log`) the complete log is written there.
+
+    Raises:
+        InputError: a knob or assignor that does not exist, or processes whose lease cannot hold under the configuration.
+        GroupHalted, InvariantBroken: a defect, found by the run.
+    """
+    run = _Run(exogenous, simulation, sink)
+    cluster, start_ms, end_ms = run.cluster, exogenous.start.at_ms, exogenous.end_ms
+    for now_ms in range(start_ms, end_ms, PROGRESS_EVERY_MS):
+        cluster.run_until(min(end_ms, now_ms + PROGRESS_EVERY_MS))
+        if progress is not None:
+            progress(cluster.now_ms - start_ms, end_ms - start_ms)
+    return run.result()
+
+
+_ENDS = {"killed": Process.kill, "silent": Process.close_silently, "closed": Process.close, "announced": Process.leave}
+"""How a process ended (`ProcessEnded.how`) -> what it does."""
+
+
+class _Run:
+    """One simulation under way."""
+
+    def __init__(self, exogenous: Exogenous, simulation: Simulation, sink: Sink | None) -> None:
+        self.exogenous = exogenous
+        self.simulation = simulation
+        self.notes = Notes()
+        self.decisions = 0
+        start = exogenous.start
+        self.configured = configuration(start.config, simulation)
+        _check_leases(exogenous, self.configured.knobs)
+        config = ClusterConfig(
+            group=start.group,
+            log_id=log_id_of(exogenous, simulation, self.configured),
+            manifest=_manifest(exogenous, simulation),
+            configured=self.configured,
+            topology=start.topology,
+            growth=start.curves,
+            start_ms=start.at_ms,
+            network=simulation.network,
+            worker=simulation.worker,
+        )
+        self.epoch = start.topology.epoch
+        self.cluster = SimulatedCluster(config, seed=simulation.seed, sink=sink, watcher=self._folded)
+        self.cluster.start_worker()
+        for happening in exogenous.happenings:
+            self.cluster.engine.at(happening.at_ms, self._happens, happening)
+
+    def _folded(self, *what: Any) -> None:
+        self.decisions += len(what[1])
+        self.notes(*what)
+
+    def _happens(self, happening: Any) -> None:
+        if isinstance(happening, ProcessStarted):
+            self._starts(happening)
+        elif isinstance(happening, ProcessEnded):
+            process = self._process(happening.member_id)
+            if process is not None and process.alive:
+                _ENDS[happening.how](process)
+        elif isinstance(happening, ConfigurationChanged):
+            self.cluster.append(configuration(happening.config, self.simulation))
+        elif isinstance(happening, TopologyChanged):
+            self.epoch = happening.topology.epoch
+            self.cluster.append(happening.topology)
+        elif isinstance(happening, PartitionsPlaced):
+            self.cluster.append(happening.observed)
+
+    def _process(self, member_id: str) -> Process | None:
+        theirs = [process for process in self.cluster.processes if process.member_id == member_id]
+        return theirs[-1] if theirs else None
+
+    def _starts(self, happening: ProcessStarted) -> None:
+        """When its predecessor still drains, it begins after that, with the pause that was between the two."""
+        before = self._process(happening.member_id)
+        if before is not None and before.alive:
+            self.cluster.engine.after(AFTER_EXIT_LOOK_MS, self._starts, attrs.evolve(happening, at_ms=-1))
+            return
+        if before is not None and happening.at_ms == -1 and happening.pause_ms:
+            self.cluster.engine.after(happening.pause_ms, self._starts, attrs.evolve(happening, at_ms=-1, pause_ms=None))
+            return
+        simulation = self.simulation
+        settings = ProcessSettings(
+            member_id=happening.member_id,
+            capacity=happening.capacity,
+            rack=happening.rack,
+            tags=dict(happening.tags),
+            eager=happening.eager,
+            ready_lag_records=happening.ready_lag_records,
+            prepare_ms=happening.prepare_ms,
+            session_timeout_ms=happening.session_timeout_ms,
+            lease_margin_ms=happening.lease_margin_ms,
+            heartbeat_interval_ms=min(simulation.heartbeat_interval_ms, max(1, happening.session_timeout_ms // 3)),
+            topology_epoch=self.epoch,
+            restore=simulation.restore,
+            start_ms=simulation.start_ms,
+            close_ms=simulation.close_ms,
+            tells_load=True,
+        )
+        proven = before.incarnation if before is not None and happening.state_kept else None
+        self.cluster.start_process(settings, state_kept=happening.state_kept, proven_dead=proven)
+
+    def result(self) -> SimulationResult:
+        cluster = self.cluster
+        ends = {name: at_ms for at_ms, name, _ in cluster.exits}
+        lives = tuple(
+            Life(member_id=each.member_id, capacity=each.settings.capacity, start_ms=each.started_ms, end_ms=ends.get(each.name))
+            for each in cluster.processes
+        )
+        return result_of(
+            self.exogenous,
+            cluster.world,
+            self.notes,
+            lives,
+            configured=self.configured,
+            log_id=cluster.config.log_id,
+            seed=self.simulation.seed,
+            facts=cluster.folded,
+            decisions=self.decisions,
+        )
+
+
+def result_of(
+    exogenous: Exogenous,
+    world: World,
+    notes: Notes,
+    lives: tuple[Life, ...],
+    *,
+    configured: GroupConfigured,
+    log_id: str,
+    seed: int,
+    facts: int,
+    decisions: int,
+) -> SimulationResult:
+    """What a run cost that is over, whoever led."""
+    start_ms, end_ms = exogenous.start.at_ms, exogenous.end_ms
+    costs = Costs(tasks=world.tasks, history=world.history(end_ms), restores=world.restores, notes=notes, lives=lives, end_ms=end_ms)
+    windows = exogenous.windows or (Window(label="run", start_ms=start_ms, end_ms=end_ms, measured=None),)
+    return SimulationResult(
+        group=exogenous.start.group,
+        log_id=log_id,
+        configured=configured,
+        seed=seed,
+        announce_closes=exogenous.announce_closes,
+        start_ms=start_ms,
+        end_ms=end_ms,
+        facts=facts,
+        decisions=decisions,
+        windows=tuple(costs.window(window.label, window.start_ms, window.end_ms) for window in windows),
+        whole=costs.window("whole", start_ms, end_ms),
+        lives=lives,
+        measured=tuple(window.measured for window in windows),
+    )
+
+
+def _check_leases(exogenous: Exogenous, knobs: Knobs) -> None:
+    for happening in exogenous.happenings:
+        if isinstance(happening, ProcessStarted) and not knobs.max_step_ms <= happening.lease_margin_ms < happening.session_timeout_ms:
+            raise InputError(
+                f"{happening.member_id}: lease_margin_ms {happening.lease_margin_ms} must be from max_step_ms ({knobs.max_step_ms}) "
+                f"to under session_timeout_ms ({happening.session_timeout_ms}); set max_step_ms lower"
+            )
+
+
+def log_id_of(exogenous: Exogenous, simulation: Simulation, configured: GroupConfigured) -> str:
+    """Equal for equal runs, different for different ones."""
+    said = repr((exogenous.start, exogenous.happenings, exogenous.end_ms, configured, simulation))
+    return f"simulated-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
+
+
+def _manifest(exogenous: Exogenous, simulation: Simulation) -> str:
+    """What stands in the log about its own making, with the windows of the log it comes from."""
+    windows = [{"label": window.label, "start_ms": window.start_ms, "end_ms": window.end_ms} for window in exogenous.windows]
+    simulated = {
+        "by": "equipoise simulate",
+        "seed": simulation.seed,
+        "announce_closes": exogenous.announce_closes,
+        "assignor": simulation.assignor,
+        "overrides": dict(sorted(simulation.overrides.items())),
+        "restore": attrs.asdict(simulation.restore),
+        "network": attrs.asdict(simulation.network),
+        "start_ms": simulation.start_ms,
+        "close_ms": simulation.close_ms,
+        "heartbeat_interval_ms": simulation.heartbeat_interval_ms,
+    }
+    return json.dumps({"simulated": simulated, "supplied": {"actions": {"values": [], "windows": windows}}}, sort_keys=True)

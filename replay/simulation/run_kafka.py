@@ -1,0 +1,108 @@
+"""`simulate_kafka`: the same outside, led as it was recorded: by Kafka Streams itself, its coordinator and its assignor
+(`equipoise.replay.simulation.kafka`).
+
+The factual configuration of an imported group, and what another setting of Kafka Streams would have made of it.
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from equipoise.assignors import registry
+from equipoise.assignors.problem import check_knobs
+from equipoise.events.facts import GroupConfigured
+from equipoise.replay.recorded_inputs import ConfigurationChanged, Exogenous, Happening, ProcessEnded, ProcessStarted, TopologyChanged
+from equipoise.replay.simulation.kafka import InstanceSettings, KafkaGroup, KafkaProtocol
+from equipoise.replay.simulation.measures import Life
+from equipoise.replay.simulation.run import PROGRESS_EVERY_MS, Progress, Simulation, SimulationResult, log_id_of, override, result_of
+
+ASSIGNOR = "kafka_streams"
+FIRST_BY_MS = 100
+"""How much sooner than the others the group's first leader began to join."""
+
+
+def kafka_configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupConfigured:
+    """The recorded configuration with the simulation's knobs, led by Kafka Streams. Raises as `equipoise.replay.simulation.run.configuration`
+    does."""
+    assignor = registry.latest(ASSIGNOR)
+    knobs = override(recorded.knobs, simulation.overrides)
+    check_knobs(assignor, knobs)
+    return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, led_by="external", knobs=knobs)
+
+
+def simulate_kafka(
+    exogenous: Exogenous, simulation: Simulation, *, protocol: KafkaProtocol | None = None, progress: Progress | None = None
+) -> SimulationResult:
+    """Plays `exogenous` against a simulated Kafka Streams group. Of `simulation`, `overrides`, `seed`, `restore` and `start_ms` are used.
+
+    There is no log of it: Kafka writes none. Raises what `kafka_configuration` raises.
+    """
+    start, end_ms = exogenous.start, exogenous.end_ms
+    configured = kafka_configuration(start.config, simulation)
+    given = protocol_of(exogenous, configured) if protocol is None else protocol
+    group = KafkaGroup(
+        knobs=configured.knobs,
+        topology=start.topology,
+        growth={key: curve.filled() for key, curve in start.curves.items()},
+        protocol=given,
+        seed=simulation.seed,
+        start_ms=start.at_ms,
+    )
+    for happening in exogenous.happenings:
+        group.engine.at(happening.at_ms, _happens, group, happening, simulation, exogenous.first_leader)
+    for now_ms in range(start.at_ms, end_ms, PROGRESS_EVERY_MS):
+        group.engine.run_until(min(end_ms, now_ms + PROGRESS_EVERY_MS))
+        if progress is not None:
+            progress(group.engine.now_ms - start.at_ms, end_ms - start.at_ms)
+    return result_of(
+        exogenous,
+        group.world,
+        group.notes,
+        tuple(
+            Life(member_id=each.member_id, capacity=each.settings.threads, start_ms=each.started_ms, end_ms=each.ended_ms) for each in group.instances
+        ),
+        configured=configured,
+        log_id=log_id_of(exogenous, attrs.evolve(simulation, assignor=ASSIGNOR), configured),
+        seed=simulation.seed,
+        facts=0,
+        decisions=0,
+    )
+
+
+def protocol_of(exogenous: Exogenous, configured: GroupConfigured) -> KafkaProtocol:
+    """How this group goes about a rebalance, as far as the import was told; else Kafka's defaults."""
+    known = {name: exogenous.settings[name] for name in ("heartbeat_interval_ms", "commit_interval_ms") if name in exogenous.settings}
+    return KafkaProtocol(initial_delay_ms=configured.knobs.initial_delay_ms, **known)
+
+
+def _happens(group: KafkaGroup, happening: Happening, simulation: Simulation, first_leader: str) -> None:
+    if isinstance(happening, ProcessStarted):
+        leads = happening.identity == first_leader and group.last(happening.member_id) is None
+        group.start(
+            InstanceSettings(
+                member_id=happening.member_id,
+                identity=happening.identity,
+                threads=happening.capacity,
+                rack=happening.rack,
+                tags=dict(happening.tags),
+                session_timeout_ms=happening.session_timeout_ms,
+                restore=simulation.restore,
+                start_ms=simulation.start_ms - (FIRST_BY_MS if leads else 0),
+            ),
+            state_kept=happening.state_kept,
+        )
+    elif isinstance(happening, ProcessEnded):
+        instance = group.last(happening.member_id)
+        if instance is not None and instance.alive:
+            if happening.how == "killed":
+                instance.kill()
+            elif happening.how == "silent":
+                instance.close_silently()
+            else:
+                instance.leave(None if happening.done_ms is None else happening.done_ms - happening.at_ms)
+    elif isinstance(happening, ConfigurationChanged):
+        group.knobs = override(happening.config.knobs, simulation.overrides)
+    elif isinstance(happening, TopologyChanged):
+        group.declare(happening.topology)
+    else:
+        group.place(happening.observed.racks)

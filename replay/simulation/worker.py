@@ -1,0 +1,206 @@
+"""A worker that leads the group: it folds the facts with the real GroupMachine, publishes what that decides, and sends the ticks.
+
+Two may do so at once (a zombie and its successor). Neither trusts what is published, nor repeats it blindly: on taking over, a worker folds from
+the last checkpoint and compares (PROTOCOL L5).
+"""
+
+from __future__ import annotations
+
+import attrs
+
+from equipoise.events import fields
+from equipoise.events.fact_parts import observed_in_parts
+from equipoise.events.facts import Fact, ProbingTick
+from equipoise.events.records import DecisionRecord, Record
+from equipoise.replay.simulation.broker import Broker, Producer
+from equipoise.replay.simulation.engine import Engine
+from equipoise.replay.simulation.network import Endpoint, Network
+from equipoise.replay.simulation.reader import Reader
+from equipoise.replay.simulation.world import World
+from equipoise.statemachine.machine import GroupMachine
+from equipoise.statemachine.partition import Folded, GroupLead, MachineFactory, PartitionLead, real_machine
+from equipoise.statemachine.rejections import refused_fact
+
+
+@attrs.frozen(kw_only=True)
+class WorkerSettings:
+    """Times in milliseconds."""
+
+    takeover_ms: int = attrs.field(default=500, validator=fields.integer())
+    """From its start to having read the checkpoint and the logs."""
+    observe_ms: int = attrs.field(default=10_000, validator=fields.integer(1))
+    """Between two PartitionsObserved."""
+    fetch_wait_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
+
+
+class Worker(Endpoint):
+    """One process of the leader."""
+
+    def __init__(
+        self,
+        name: str,
+        engine: Engine,
+        network: Network,
+        broker: Broker,
+        world: World,
+        settings: WorkerSettings,
+        *,
+        machine_factory: MachineFactory = real_machine,
+        folded: Folded = lambda record, decisions, machine: None,
+    ) -> None:
+        super().__init__(name, engine, network)
+        self.settings = settings
+        self._lead: PartitionLead | None = None
+        self._broker = broker
+        self._world = world
+        self._machine_factory = machine_factory
+        self._folded = folded
+        self._decisions = Producer(self, broker, broker.decisions, self._published)
+        self._facts = Producer(self, broker, broker.facts, self._told)
+        self._reader = Reader(self, broker, broker.facts, wait_ms=settings.fetch_wait_ms, arrived=self._facts_arrived)
+        self._tick_armed = False
+        self._observing = False
+
+    @property
+    def machine(self) -> GroupMachine | None:
+        """None until the group was taken over."""
+        return None if self._lead is None else self._group(self._lead).machine
+
+    @property
+    def taken_over(self) -> int:
+        """Decisions recomputed on taking over and found to be those published."""
+        return 0 if self._lead is None else self._group(self._lead).confirmed
+
+    def _group(self, lead: PartitionLead) -> GroupLead:
+        return lead.group(self._broker.group)
+
+    # Taking over
+
+    def start(self) -> None:
+        self.after(self.settings.takeover_ms, self._take_over)
+
+    def kill(self) -> None:
+        self._reader.end()
+        super().kill()
+
+    def skip_records(self, records: int) -> None:
+        """A fault: its consumer loses some facts of the next answer."""
+        self._reader.skip_next = records
+
+    def _take_over(self) -> None:
+        if not self._broker.up:
+            self.after(self.network.settings.resend_after_ms, self._take_over)
+            return
+        broker = self._broker
+        lead = PartitionLead(machine_factory=self._machine_factory, identity=lambda decision: decision, folded=self._folded)
+        if broker.checkpoints:
+            lead.restore(broker.checkpoints[-1])
+            lead.position = broker.checkpoints[-1].offset + 1
+        group = self._group(lead)
+        self._read_published(lead)
+        missing = [decision for record in broker.facts.records[lead.position :] for decision in self._fold(lead, record)]
+        self._lead = lead
+        self._store_checkpoints(group.last_published)
+        for decision in missing:
+            self._decisions.send(decision)
+        self._reader.begin(lead.position)
+        self._observe(first=True)
+        lead.plan_ticks(self.engine.now_ms)
+        self._arm_tick()
+
+    def _read_published(self, lead: PartitionLead) -> None:
+        """All that is beyond what the lead knows."""
+        for decision in self._broker.published[self._group(lead).machine.state.number :]:
+            lead.take_published(self._broker.group, decision.number, decision, refused_fact(decision.decision, decision.caused_by))
+
+    # Folding
+
+    def _fold(self, lead: PartitionLead, record: Record) -> list[DecisionRecord]:
+        """One fact; what it caused and is not published. A halt of the one group there is ends the run."""
+        group = self._group(lead)
+        if lead.must_read_published(record):
+            self._read_published(lead)
+        missing = lead.fold(record, self.engine.now_ms)
+        if group.halted is not None:
+            raise group.halted
+        return missing
+
+    def _facts_arrived(self, records: list[Record], first: int, reached_end: bool, sent_ms: int) -> None:
+        lead = self._lead
+        assert lead is not None, "facts are read once the group was taken over"
+        for record in records:
+            if record.offset < lead.position:
+                continue
+            if record.offset > lead.position:
+                self._reader.seek(lead.position)  # the stream skipped some: they are read first
+                break
+            for decision in self._fold(lead, record):
+                self._decisions.send(decision)
+        if records:
+            lead.plan_ticks(self.engine.now_ms)
+            self._arm_tick()
+            self._observe()
+
+    def _published(self, decision: DecisionRecord, sent_ms: int) -> None:
+        self._store_checkpoints(decision.number)
+
+    def _store_checkpoints(self, number: int) -> None:
+        """Every decision up to `number` is acknowledged."""
+        if self._lead is not None:
+            for checkpoint in self._lead.acknowledged(self._broker.group, number):
+                self._broker.store_checkpoint(checkpoint)
+                self._lead.stored(checkpoint)
+
+    # Ticks and end offsets
+
+    def _arm_tick(self) -> None:
+        """Look again when a tick is due, if that is not arranged already."""
+        if self._lead is None or self._tick_armed:
+            return
+        tick_at_ms = self._group(self._lead).tick_at_ms
+        if tick_at_ms is not None:
+            self._tick_armed = True
+            self.after(tick_at_ms - self.engine.now_ms, self._tick)
+
+    def _tick(self) -> None:
+        self._tick_armed = False
+        assert self._lead is not None, "ticks are for a group that was taken over"
+        tick_at_ms = self._group(self._lead).tick_at_ms
+        if tick_at_ms is not None and self.engine.now_ms < tick_at_ms:
+            self._arm_tick()
+        for _ in self._lead.ticks_due(self.engine.now_ms):
+            self._facts.send(ProbingTick())
+
+    def _told(self, fact: Fact, sent_ms: int) -> None:
+        """A tick or an observation was appended; it is read like any other fact."""
+
+    def _observe(self, *, first: bool = False) -> None:
+        """End offsets that have changed, at most every `observe_ms`, while the group has members (PROTOCOL D6)."""
+        assert self._lead is not None, "end offsets are observed once the group was taken over"
+        group = self._group(self._lead)
+        if (self._observing and not group.machine.awaits_lags) or not (group.machine.state.members or first):
+            return
+        if not self._observing:
+            self._observing = True
+            self.after(self.settings.observe_ms, self._observed_long_ago)
+        ends: dict[str, dict[int, int]] = {}
+        for (topic, partition), growth in self._world.growth.items():
+            ends.setdefault(topic, {})[partition] = growth.at(self.engine.now_ms)
+        observed = self._lead.observe(group.name, ends, source_lags=_source_lags(group.machine) if group.machine.deals_by_lag else {})
+        for part in observed_in_parts(observed) if observed is not None else ():
+            self._facts.send(part)
+
+    def _observed_long_ago(self) -> None:
+        self._observing = False
+        self._observe()
+
+
+def _source_lags(machine: GroupMachine) -> dict[str, dict[int, int]]:
+    """Sources are not simulated: where nobody has said anything else they are read to their ends."""
+    state = machine.state
+    lags: dict[str, dict[int, int]] = {}
+    for task, part in state.tasks().items():
+        for topic in part.source_topics:
+            if task.partition not in state.source_lags.get(topic, {}):
+                lags.setdefault(topic, {})[task.partition] = 0
+    return lags

@@ -1,0 +1,212 @@
+"""What is really so: how much is in the changelogs, and who really processes which task at each millisecond.
+
+The world is not told by the leader. It watches the processes, and two of them on one task at one moment is the end of the run.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from typing import Protocol
+
+import attrs
+
+from equipoise.events.errors import FieldError, InvariantBroken
+from equipoise.events.facts import TopologyDeclared
+from equipoise.events.tasks import TaskId
+
+NEVER_MS = 2**62
+RATE_MS = 5_000
+"""A speed of writing is measured over so long."""
+
+PartitionKey = tuple[str, int]
+"""(topic, partition)."""
+
+
+class EndOffsets(Protocol):
+    """The end offset of one partition over time: recorded (`equipoise.replay.recorded_inputs.Curve`) or made up (`Growth`)."""
+
+    def at(self, ms: int, /) -> int:
+        """Records at world time `ms`, never fewer than before."""
+
+
+@attrs.frozen
+class Growth:
+    """An end offset over time: points (world time in ms, records), both rising; straight between them, flat before and after."""
+
+    points: tuple[tuple[int, int], ...]
+    _times: tuple[int, ...] = attrs.field(init=False, repr=False, eq=False)
+
+    def __attrs_post_init__(self) -> None:
+        times = tuple(at_ms for at_ms, _ in self.points)
+        if not times or any(later[0] <= earlier[0] or later[1] < earlier[1] for earlier, later in zip(self.points, self.points[1:], strict=False)):
+            raise FieldError("Growth.points", "needs at least one point (ms, records), in rising order of time, never falling in records")
+        object.__setattr__(self, "_times", times)
+
+    def at(self, time_ms: int) -> int:
+        """Records at `time_ms`, rounded down."""
+        index = bisect_right(self._times, time_ms)
+        if index == 0:
+            return self.points[0][1]
+        before_ms, before = self.points[index - 1]
+        if index == len(self.points):
+            return before
+        after_ms, after = self.points[index]
+        return before + (after - before) * (time_ms - before_ms) // (after_ms - before_ms)
+
+
+def steady(*, records: int, records_per_s: int, start_ms: int = 0, lasts_ms: int = 10**10) -> Growth:
+    """`records` at `start_ms`, then `records_per_s` more each second for `lasts_ms`."""
+    return Growth(((start_ms, records), (start_ms + lasts_ms, records + records_per_s * lasts_ms // 1_000)))
+
+
+@attrs.frozen(kw_only=True)
+class Ownership:
+    """One member really processed one task from `start_ms` to `end_ms`. `process`: which life of the member."""
+
+    task: TaskId
+    member_id: str
+    process: str
+    incarnation: int
+    token: int
+    start_ms: int
+    end_ms: int
+
+
+@attrs.frozen(kw_only=True)
+class Restore:
+    """`records` were read into one copy, until it was caught up or given up. `to_run`: the task was to run there, and waited for it."""
+
+    at_ms: int
+    task: TaskId
+    member_id: str
+    records: int
+    to_run: bool
+
+
+class Owner(Protocol):
+    """What the world has to know of a process that runs a task."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def member_id(self) -> str: ...
+    @property
+    def incarnation(self) -> int: ...
+    @property
+    def stops_by_ms(self) -> int:
+        """It processes nothing from this moment on, unless its lease is renewed before."""
+
+
+@attrs.define(eq=False)
+class _Running:
+    owner: Owner
+    incarnation: int
+    token: int
+    start_ms: int
+
+
+class World:
+    """Changelogs that grow, and the record of who ran what."""
+
+    def __init__(self, topology: TopologyDeclared, growth: Mapping[PartitionKey, EndOffsets], *, stands_still: bool = False) -> None:
+        """`stands_still`: nothing is written to the changelogs of a task that nobody runs; who runs it next writes it all at once."""
+        self._stands_still = stands_still
+        self._idle: dict[TaskId, tuple[int, int]] = {}
+        """Task -> when it was last stopped, and when it ran again."""
+        self.growth = dict(sorted(growth.items()))
+        self.tasks: dict[TaskId, bool] = {}
+        """Every task -> whether it has state."""
+        self.ownerships: list[Ownership] = []
+        self.restores: list[Restore] = []
+        self._growths: dict[TaskId, tuple[EndOffsets, ...]] = {}
+        self._running: dict[TaskId, _Running] = {}
+        self._tokens: dict[TaskId, int] = {}
+        self.declare(topology)
+
+    def declare(self, topology: TopologyDeclared) -> None:
+        """The tasks are those of `topology` from here on."""
+        for part in topology.subtopologies:
+            for partition in range(part.partitions):
+                task = TaskId(part.subtopology, partition)
+                self.tasks[task] = part.stateful
+                self._growths[task] = tuple(self.growth[topic, partition] for topic in part.changelog_topics if (topic, partition) in self.growth)
+
+    def end_offset(self, task: TaskId, time_ms: int) -> int:
+        """Records in the task's changelogs at `time_ms`."""
+        if self._stands_still and task in self._idle:
+            stopped_ms, runs_ms = self._idle[task]
+            if stopped_ms <= time_ms < runs_ms:
+                time_ms = stopped_ms
+        return sum(growth.at(time_ms) for growth in self._growths[task])
+
+    def written_per_s(self, task: TaskId, time_ms: int) -> int:
+        """Records written to the task's changelogs in the last RATE_MS before `time_ms`, per second."""
+        return (self.end_offset(task, time_ms) - self.end_offset(task, time_ms - RATE_MS)) * 1_000 // RATE_MS
+
+    def started(self, task: TaskId, owner: Owner, token: int, now_ms: int) -> None:
+        """`owner` processes `task` from now on. Raises InvariantBroken(1) when somebody else still does, or when a newer owner did before."""
+        other = self._running.get(task)
+        if other is not None and other.owner is not owner:
+            stops_ms = other.owner.stops_by_ms
+            if stops_ms > now_ms:
+                raise InvariantBroken(
+                    1,
+                    f"task {task} at {now_ms} ms: {owner.name} (incarnation {owner.incarnation}, token {token}) starts while "
+                    f"{other.owner.name} (incarnation {other.incarnation}, token {other.token}) may go on until {stops_ms} ms",
+                )
+            self._note(task, other, stops_ms)
+        if token < self._tokens.get(task, 0):
+            raise InvariantBroken(1, f"task {task} at {now_ms} ms: {owner.name} starts with token {token} after token {self._tokens[task]} was used")
+        self._tokens[task] = token
+        if task in self._idle:
+            self._idle[task] = (self._idle[task][0], now_ms)
+        self._running[task] = _Running(owner, owner.incarnation, token, now_ms)
+
+    def stopped(self, task: TaskId, owner: Owner, now_ms: int) -> None:
+        """`owner` no longer processes `task`. Where its lease ended before now, it stopped then."""
+        running = self._running.get(task)
+        if running is not None and running.owner is owner:
+            del self._running[task]
+            stopped_ms = min(now_ms, owner.stops_by_ms)
+            self._idle[task] = (stopped_ms, NEVER_MS)
+            self._note(task, running, stopped_ms)
+
+    def _note(self, task: TaskId, running: _Running, end_ms: int) -> None:
+        owner = running.owner
+        self.ownerships.append(
+            Ownership(
+                task=task,
+                member_id=owner.member_id,
+                process=owner.name,
+                incarnation=running.incarnation,
+                token=running.token,
+                start_ms=running.start_ms,
+                end_ms=max(running.start_ms, end_ms),
+            )
+        )
+
+    def owner_of(self, task: TaskId, now_ms: int) -> str | None:
+        """Member that processes `task` at this moment."""
+        running = self._running.get(task)
+        return None if running is None or running.owner.stops_by_ms <= now_ms else running.owner.member_id
+
+    def owners(self, now_ms: int) -> dict[TaskId, str]:
+        """Every task that is processed at this moment -> the member that does."""
+        return {task: owner for task in sorted(self._running) if (owner := self.owner_of(task, now_ms)) is not None}
+
+    def history(self, now_ms: int) -> list[Ownership]:
+        """All that was run so far, by (task, start), what still runs included as ending now."""
+        going_on = [
+            Ownership(
+                task=task,
+                member_id=running.owner.member_id,
+                process=running.owner.name,
+                incarnation=running.incarnation,
+                token=running.token,
+                start_ms=running.start_ms,
+                end_ms=max(running.start_ms, min(now_ms, running.owner.stops_by_ms)),
+            )
+            for task, running in self._running.items()
+        ]
+        return sorted([*self.ownerships, *going_on], key=lambda ownership: (ownership.task, ownership.start_ms, ownership.end_ms))

@@ -1,0 +1,219 @@
+"""The timeline as one SVG picture for a document: what the page shows first, drawn here, with nothing to click. No browser is needed to make it.
+
+From the top: the marked windows and every round, tasks as rows coloured by who runs them, how many tasks nobody runs, the time.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from typing import Any
+
+from equipoise.replay.timelines.build import Timeline
+from equipoise.replay.timelines.colours import CAUSE_COLOURS, colour_rules, member_colour
+from equipoise.replay.timelines.page import page_data
+from equipoise.replay.timelines.svg import MARK, label, markup, short
+from equipoise.replay.wording import clock_text, counted
+
+WIDTH = 920
+"""Pixels; about what a README is shown at."""
+_LEFT, _RIGHT = 78, 908
+"""Where time begins and ends."""
+_TOP = 34
+_CURVE = 30
+_MOST_NAMES = 12
+"""Members in the legend."""
+
+_RUNNING, _STARTING, _SILENT, _NOBODY = range(4)
+
+_RULES = """
+text { font: 10.5px system-ui, "Segoe UI", Roboto, sans-serif; fill: var(--soft); }
+text.title { font-size: 14px; font-weight: 600; fill: var(--ink); }
+text.head { font-weight: 600; }
+text.name { font-size: 10px; fill: var(--ink); }
+text.in { font-size: 8.5px; font-weight: 600; fill: #fff; }
+.end { text-anchor: end; }
+.line { stroke: var(--line); }
+.band { fill: var(--band); }
+.silent { fill: var(--silent); }
+.nobody { fill: var(--alarm); }
+.curve { fill: var(--alarm-soft); stroke: var(--alarm); }
+"""
+
+_STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14_400, 28_800, 86_400)
+"""Between two times written below, at least."""
+
+
+def render_picture(timeline: Timeline, *, title: str | None = None, to_ms: int | None = None) -> str:
+    """The whole SVG as text. Equal timelines give equal pictures.
+
+    `title` None: the group and who led it. `to_ms`: wall time at the right edge, so that two pictures have one scale; None, or before the log's
+    end: that end.
+    """
+    leader = "led by something else" if timeline.led_by == "external" else f"led by {timeline.led_by or 'nobody'} ({timeline.assignor})"
+    totals = timeline.totals()
+    told = f"{counted(totals.moves, 'change')} of owner"
+    until_ms = max(timeline.to_ms, to_ms or 0) - timeline.from_ms
+    return _Picture(page_data(timeline), title or f"{timeline.group}, {leader}", told, until_ms).svg()
+
+
+class _Picture:
+    """One picture being drawn, from the top down; `data` as the page has it."""
+
+    def __init__(self, data: dict[str, Any], title: str, told: str, until_ms: int) -> None:
+        self.data = data
+        self.title = title
+        self.told = told
+        self.until_ms = max(1, until_ms)
+        self.parts: list[str] = []
+
+    def svg(self) -> str:
+        tasks = self.data["tasks"]
+        high = 12 if len(tasks) <= 60 else 5 if len(tasks) <= 200 else 2
+        rows, below = self._rows(_TOP + 34, high)
+        bottom = below + 10 + _CURVE
+        self._backdrop(bottom)
+        self._rounds()
+        self.parts += rows
+        self._curve(below + 10)
+        self._legend(bottom + 36)
+        height = bottom + 44
+        title, told = markup(self.title), markup(self.told)
+        return "\n".join(
+            [
+                f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img">',
+                MARK,
+                f"<title>{title}: {told}</title>",
+                f"<style>\n{colour_rules()}{_RULES.lstrip()}</style>",
+                "<defs>",
+                *(_hatch(number) for number in range(len(self.data["members"]))),
+                "</defs>",
+                '<rect width="100%" height="100%" rx="8" fill="var(--card)"/>',
+                label(12, 21, title, "title"),
+                label(_RIGHT, 21, told, "name end"),
+                *self.parts,
+                "</svg>",
+                "",
+            ]
+        )
+
+    def x(self, ms: int) -> float:
+        return _LEFT + min(max(ms, 0), self.until_ms) * (_RIGHT - _LEFT) / self.until_ms
+
+    def span(self, since_ms: int, until_ms: int) -> tuple[float, float]:
+        """(left, width); what is too short to see is drawn as 0.7 wide."""
+        left = self.x(since_ms)
+        return left, max(0.7, self.x(until_ms) - left)
+
+    def _backdrop(self, bottom: int) -> None:
+        """Windows, every second one shaded, and the time."""
+        for number, window in enumerate(self.data["windows"]):
+            left, width = self.span(window["from"], window["to"])
+            if number % 2 == 0:
+                self.parts.append(f'<rect x="{short(left)}" y="{_TOP}" width="{short(width)}" height="{bottom - _TOP}" class="band"/>')
+            self.parts.append(label(left + 4, _TOP + 12, markup(_cut(window["label"].replace("_", " "), width)), "head"))
+        for ms in self._ticks():
+            self.parts.append(f'<path d="M{short(self.x(ms))} {_TOP + 16}V{bottom}" class="line"/>')
+            if self.x(ms) < _RIGHT - 44:
+                self.parts.append(label(self.x(ms) + 3, bottom + 13, clock_text(self.data["from"] + ms)[:8]))
+
+    def _ticks(self) -> list[int]:
+        most = (_RIGHT - _LEFT) // 80
+        least_s = math.ceil(self.until_ms / most / 1_000)
+        step_s = next((step for step in _STEPS_S if step >= least_s), math.ceil(least_s / 86_400) * 86_400)
+        return list(range(-self.data["from"] % (step_s * 1_000), self.until_ms + 1, step_s * 1_000))
+
+    def _rounds(self) -> None:
+        self.parts.append(label(_LEFT - 8, _TOP + 27, "rounds", "head end"))
+        marks: dict[str, list[str]] = defaultdict(list)
+        for each in self.data["rounds"]:
+            marks[CAUSE_COLOURS.get(each["cause"], "var(--faint)")].append(f"M{short(self.x(each['ms']))} {_TOP + 27}l-3-8h6z")
+        self.parts += [f'<path d="{"".join(shapes)}" fill="{colour}"/>' for colour, shapes in marks.items()]
+
+    def _rows(self, top: int, high: int) -> tuple[list[str], int]:
+        """The tasks, and where they end. One path a colour, as a picture of thousands of rectangles is slow and large."""
+        bar = max(1, high - 3)
+        places: list[int] = []
+        texts: list[str] = []
+        before = ""
+        y = top
+        for name in self.data["tasks"]:
+            part = name.split("_")[0]
+            y += 5 if before not in ("", part) else 0
+            if high > 8 or before != part:
+                texts.append(label(_LEFT - 8, y + 8.5, markup(name), "name end"))
+            before = part
+            places.append(y)
+            y += high
+        shapes: dict[str, list[str]] = defaultdict(list)
+        for task, member, condition, since_ms, until_ms, *_ in self.data["intervals"]:
+            left, width = self.span(since_ms, until_ms)
+            shapes[_paint(member, condition)].append(f"M{short(left)} {places[task]}h{short(width)}v{bar}h-{short(width)}z")
+            name = "" if member < 0 else self.data["members"][member]
+            if high > 8 and condition == _RUNNING and width > 8 + 5.5 * len(name):
+                texts.append(label(left + 4, places[task] + 7.5, markup(name), "in"))
+        for task, member, is_warmup, since_ms, until_ms, *_ in self.data["copies"]:
+            if is_warmup and high > 8:
+                left, width = self.span(since_ms, until_ms)
+                shapes[f'fill="{member_colour(member)}"'].append(f"M{short(left)} {places[task] + bar + 0.6}h{short(width)}v1.4h-{short(width)}z")
+        return [*(f'<path d="{"".join(drawn)}" {paint}/>' for paint, drawn in sorted(shapes.items())), *texts], y
+
+    def _curve(self, top: int) -> None:
+        """How many tasks nobody runs."""
+        changes: dict[int, int] = defaultdict(int)
+        for _, _, condition, since_ms, until_ms, *_ in self.data["intervals"]:
+            if condition != _RUNNING:
+                changes[since_ms] += 1
+                changes[until_ms] -= 1
+        levels: list[tuple[int, int]] = []
+        level = 0
+        for ms, change in sorted(changes.items()):
+            level += change
+            levels.append((ms, level))
+        most = max((level for _, level in levels), default=0)
+        bottom = top + _CURVE
+        self.parts.append(label(_LEFT - 8, top + 14, "not running", "head end"))
+        self.parts.append(label(_LEFT - 8, top + 27, f"most {most:,}", "end"))
+        drawn = "".join(f"H{short(self.x(ms))}V{short(bottom - level * _CURVE / max(1, most))}" for ms, level in levels)
+        self.parts.append(f'<path d="M{_LEFT} {bottom}{drawn}H{short(self.x(self.data["to"]))}V{bottom}z" class="curve"/>')
+
+    def _legend(self, y: int) -> None:
+        members = self.data["members"]
+        keys = [(name, f'fill="{member_colour(number)}"') for number, name in enumerate(members[:_MOST_NAMES])]
+        if len(members) > _MOST_NAMES:
+            keys.append((f"and {len(members) - _MOST_NAMES:,} more", 'fill="none"'))
+        if any(copy[2] for copy in self.data["copies"]):
+            keys.append(("warm-up (thin)", 'fill="var(--faint)"'))
+        conditions = {each[2] for each in self.data["intervals"]}
+        for condition, text in ((_STARTING, "granted, starting"), (_SILENT, "owner silent"), (_NOBODY, "nobody")):
+            if condition in conditions:
+                keys.append((text, _paint(0, condition)))
+        x = float(_LEFT)
+        for text, paint in keys:
+            high = 2 if text.endswith("(thin)") else 8
+            self.parts.append(f'<rect x="{short(x)}" y="{y - 4 - high / 2:g}" width="10" height="{high}" {paint}/>')
+            self.parts.append(label(x + 14, y, markup(text), "name"))
+            x += 26 + 5.8 * len(text)
+
+
+def _paint(member: int, condition: int) -> str:
+    """Attributes of a bar."""
+    if condition == _RUNNING:
+        return f'fill="{member_colour(member)}"'
+    if condition == _STARTING:
+        return f'fill="url(#h{member})"'
+    return 'class="silent"' if condition == _SILENT else 'class="nobody"'
+
+
+def _hatch(member: int) -> str:
+    colour = member_colour(member)
+    return (
+        f'<pattern id="h{member}" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
+        f'<rect width="5" height="5" fill="{colour}" fill-opacity=".22"/><rect width="2.4" height="5" fill="{colour}"/></pattern>'
+    )
+
+
+def _cut(text: str, width: float) -> str:
+    """What fits."""
+    room = int((width - 2) / 6)
+    return text if len(text) <= room else text[: room - 1].rstrip() + "…" if room > 3 else ""

@@ -1,0 +1,1 @@
+"""`what-if`: what other settings would have cost a recorded group."""

@@ -1,0 +1,325 @@
+"""`what_if`: what the same outside would have cost under other settings, each simulated, and how far the simulation can be believed.
+
+What the world did (`equipoise.replay.recorded_inputs`) is taken from the log; what the group did in answer comes from the simulated cluster, whose
+members restore as fast as the log shows. The group as it was, the *factual* configuration, is always simulated as well: how far that is from what
+was recorded is the error of everything beside it. The log is read once, however many configurations there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from equipoise.events.errors import EquipoiseError, GroupHalted, InputError
+from equipoise.events.facts import GroupConfigured
+from equipoise.events.knobs import Knobs
+from equipoise.events.records import Entry
+from equipoise.replay.recorded_inputs import Exogenous
+from equipoise.replay.simulation import MemorySink, RestoreModel
+from equipoise.replay.simulation.run import Simulation, SimulationResult, configuration, simulate
+from equipoise.replay.simulation.run_kafka import ASSIGNOR as KAFKA
+from equipoise.replay.simulation.run_kafka import kafka_configuration, simulate_kafka
+from equipoise.replay.totals import in_all
+from equipoise.replay.whatif.recording import METRICS, Metrics, Recording, mean, metrics_of, read_recording
+
+FACTUAL = "as it is"
+"""The name of the configuration that the group had."""
+
+LEAST_SPAN_MS = 1_000
+"""A leader needs half a second to take over, and a group something that happens."""
+Progress = Callable[[int, int], None]
+"""(milliseconds simulated, milliseconds in all), over all configurations and seeds."""
+
+
+@attrs.frozen(kw_only=True)
+class Configuration:
+    """A configuration to try: what is other than in the log. `knobs`: by name (`equipoise.events.knobs.Knobs`); `assignor` None: who leads, leads on.
+
+    A group that was imported from Kafka Streams goes on to be led by Kafka Streams itself, with `assignor` None or ``kafka_streams``; with any other,
+    equipoise leads in its place.
+
+    `announce_closes`: a member that closes says so first (True) or stops at once (False). None: as its leader has it: as each was where the log's own
+    leader leads on, announced where equipoise takes the place of Kafka Streams.
+    """
+
+    name: str
+    assignor: str | None = None
+    knobs: Mapping[str, Any] = attrs.field(factory=dict)
+    announce_closes: bool | None = None
+
+
+@attrs.frozen(kw_only=True)
+class Outcome:
+    """What one configuration cost. `runs`: one for each seed, `metrics` their mean. `error`: why it could not lead; then there are no runs."""
+
+    configuration: Configuration
+    assignor: str
+    knobs: Knobs
+    runs: tuple[Metrics, ...]
+    metrics: Metrics | None
+    error: str = ""
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "name": self.configuration.name,
+            "assignor": self.assignor,
+            "changes": dict(self.configuration.knobs),
+            "announce_closes": self.configuration.announce_closes,
+            "metrics": None if self.metrics is None else self.metrics.as_json(),
+            "runs": [run.as_json() for run in self.runs],
+            "error": self.error,
+        }
+
+
+@attrs.frozen(kw_only=True)
+class Deviation:
+    """One metric of the factual configuration. `simulated`: mean of the runs. `low`, `high`: of all runs, those with the restore speed at either end
+    of its interval among them. `error`: simulated beside recorded, 0.2 is 20 % too much.
+
+    None: not known, or nothing was recorded that it could be related to.
+    """
+
+    metric: str
+    recorded: float | None
+    simulated: float | None
+    low: float | None
+    high: float | None
+    error: float | None
+
+
+@attrs.frozen(kw_only=True)
+class WhatIf:
+    """The answer for one group. `factual`: the group's own configuration, simulated; `outcomes`: the others, in the order asked."""
+
+    group: str
+    facts: int
+    span_ms: int
+    seeds: tuple[int, ...]
+    restore_records_per_s: int
+    restore_basis: str
+    recorded: Metrics
+    eyes: str
+    """Who says what was recorded: ``measured`` in the group itself, or the ``log``."""
+    fidelity: tuple[Deviation, ...]
+    factual: Outcome
+    outcomes: tuple[Outcome, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """JSON-ready."""
+        return {
+            "group": self.group,
+            "facts": self.facts,
+            "span_ms": self.span_ms,
+            "seeds": list(self.seeds),
+            "restore_records_per_s": self.restore_records_per_s,
+            "restore_basis": self.restore_basis,
+            "recorded": self.recorded.as_json(),
+            "eyes": self.eyes,
+            "fidelity": [attrs.asdict(each) for each in self.fidelity],
+            "factual": self.factual.as_json(),
+            "outcomes": [each.as_json() for each in self.outcomes],
+        }
+
+
+def what_if(
+    entries: Iterable[Entry],
+    configurations: Sequence[Configuration] = (),
+    *,
+    group: str | None = None,
+    seeds: Sequence[int] = (0,),
+    restore_records_per_s: int | None = None,
+    progress: Progress | None = None,
+) -> WhatIf:
+    """What each configuration would have cost the group of a log. `entries`: facts and decisions in stored order, as `Log.read` gives them; read
+    once, and not kept.
+
+    A configuration that cannot lead (it halts, or breaks an invariant) is an outcome with an error. Equal arguments give equal answers.
+
+    Raises:
+        InputError: a knob or an assignor that does not exist, two configurations of one name, several groups and none named, a log of under
+            LEAST_SPAN_MS; before anything is simulated. FieldError: a knob's value is unsound.
+        What the log raises.
+    """
+    return what_if_recorded(
+        read_recording(entries, group=group), configurations, seeds=seeds, restore_records_per_s=restore_records_per_s, progress=progress
+    )
+
+
+def what_if_recorded(
+    recording: Recording,
+    configurations: Sequence[Configuration] = (),
+    *,
+    seeds: Sequence[int] = (0,),
+    restore_records_per_s: int | None = None,
+    progress: Progress | None = None,
+) -> WhatIf:
+    """`what_if` of a log that was read already."""
+    check_configurations(recording.exogenous, configurations)
+    if not seeds:
+        raise InputError("seeds: name at least one")
+    exogenous, fit = recording.exogenous, recording.fit
+    if restore_records_per_s is None:
+        speeds = _Speeds(fit.records_per_s, tuple(each for each in (fit.low_records_per_s, fit.high_records_per_s) if each is not None))
+    else:
+        speeds = _Speeds(restore_records_per_s, ())
+    span_ms = recording.span_ms
+    if span_ms < LEAST_SPAN_MS:
+        raise InputError(f"the log of group {exogenous.start.group!r} spans {span_ms} ms; there is nothing to play in less than {LEAST_SPAN_MS} ms")
+    bar = _Bar(progress, span_ms, (1 + len(speeds.ends) + len(configurations)) * len(seeds))
+    seen: list[Metrics] = []
+    factual = _outcome(recording, Configuration(name=FACTUAL), seeds, speeds.used, bar, seen)
+    outcomes = tuple(_outcome(recording, each, seeds, speeds.used, bar) for each in configurations)
+    return WhatIf(
+        group=exogenous.start.group,
+        facts=recording.facts,
+        span_ms=span_ms,
+        seeds=tuple(seeds),
+        restore_records_per_s=speeds.used,
+        restore_basis=fit.basis if restore_records_per_s is None else "given",
+        recorded=recording.recorded,
+        eyes=recording.eyes,
+        fidelity=_fidelity(recording, seeds, speeds, seen, bar),
+        factual=factual,
+        outcomes=outcomes,
+    )
+
+
+@attrs.frozen
+class Checked:
+    """A sound configuration. `same`: it is what the group has."""
+
+    configuration: Configuration
+    same: bool
+
+
+def check_configurations(exogenous: Exogenous, configurations: Sequence[Configuration]) -> list[Checked]:
+    """Raises what `what_if` raises for configurations that are unsound."""
+    names = {FACTUAL}
+    found = []
+    own = configured_as(exogenous, Configuration(name=FACTUAL))
+    for each in configurations:
+        if each.name in names:
+            raise InputError(f"configuration {each.name!r}: there are two of that name; give each its own")
+        names.add(each.name)
+        found.append(Checked(each, configured_as(exogenous, each) == own and each.announce_closes is None))
+    return found
+
+
+def configured_as(exogenous: Exogenous, each: Configuration) -> GroupConfigured:
+    """The group's configuration with the changes of `each`. Raises InputError for an assignor or a knob that there is none of, FieldError."""
+    simulation = _simulation(exogenous, each, seed=0, speed=1)
+    return (kafka_configuration if kafka_leads(exogenous, each) else configuration)(exogenous.start.config, simulation)
+
+
+def kafka_leads(exogenous: Exogenous, each: Configuration) -> bool:
+    """Whether Kafka Streams itself leads under this configuration."""
+    return exogenous.imported and each.assignor in (None, KAFKA)
+
+
+@attrs.frozen
+class _Speeds:
+    """Restore speeds in records/s: the one that is used, and the ends of its interval."""
+
+    used: int
+    ends: tuple[int, ...]
+
+
+class _Bar:
+    """Progress over several simulations."""
+
+    def __init__(self, progress: Progress | None, span_ms: int, runs: int) -> None:
+        self._progress = progress
+        self._span_ms = span_ms
+        self._runs = runs
+        self._done = 0
+
+    def __call__(self, done_ms: int, of_ms: int) -> None:
+        if self._progress is not None:
+            self._progress(self._done * self._span_ms + done_ms, self._runs * self._span_ms)
+
+    def next_run(self) -> None:
+        self._done += 1
+        self(0, self._span_ms)
+
+
+def _simulation(exogenous: Exogenous, each: Configuration, *, seed: int, speed: int) -> Simulation:
+    """Options of the recorded assignor say nothing to another one."""
+    recorded = exogenous.start.config
+    overrides = dict(each.knobs)
+    if each.assignor not in (None, recorded.assignor):
+        overrides.setdefault("options", {})
+    return Simulation(assignor=each.assignor, overrides=overrides, seed=seed, restore=RestoreModel(records_per_s=speed))
+
+
+def _play(recording: Recording, each: Configuration, seed: int, speed: int, bar: _Bar, seen: list[Metrics] | None = None) -> Metrics:
+    """One run. With `seen`: what the recording's eyes would have said of it is added there: of a group that was measured what it cost, else what its
+    log tells, read as the recorded one was."""
+    exogenous, simulation = recording.exogenous, _simulation(recording.exogenous, each, seed=seed, speed=speed)
+    memory = None if seen is None or recording.eyes == "measured" else MemorySink()
+    try:
+        result: SimulationResult
+        if kafka_leads(exogenous, each):
+            memory = None  # Kafka writes no log
+            result = simulate_kafka(exogenous.with_closes(each.announce_closes), simulation, progress=bar)
+        else:
+            announce = True if each.announce_closes is None and exogenous.imported else each.announce_closes
+            result = simulate(exogenous.with_closes(announce), simulation, sink=memory, progress=bar)
+    finally:
+        bar.next_run()
+    metrics = metrics_of(in_all([window.totals for window in result.windows]))
+    if seen is not None:
+        seen.append(metrics if memory is None else read_recording(memory.entries, group=result.group).recorded)
+    return metrics
+
+
+def _outcome(
+    recording: Recording, each: Configuration, seeds: Sequence[int], speed: int, bar: _Bar, seen: list[Metrics] | None = None
+) -> Outcome:
+    configured = configured_as(recording.exogenous, each)
+    runs: list[Metrics] = []
+    error = ""
+    for seed in seeds:
+        try:
+            runs.append(_play(recording, each, seed, speed, bar, seen))
+        except InputError:
+            raise
+        except EquipoiseError as problem:
+            error = problem.problem if isinstance(problem, GroupHalted) else str(problem)
+            break
+    return Outcome(
+        configuration=each,
+        assignor=configured.assignor,
+        knobs=configured.knobs,
+        runs=() if error else tuple(runs),
+        metrics=None if error else mean(runs),
+        error=error,
+    )
+
+
+def _fidelity(recording: Recording, seeds: Sequence[int], speeds: _Speeds, seen: Sequence[Metrics], bar: _Bar) -> tuple[Deviation, ...]:
+    """Recorded beside simulated. `seen`: the factual runs, fewer than `seeds` when one failed."""
+    ends: list[Metrics] = []
+    if len(seen) == len(seeds):
+        for speed in speeds.ends:
+            _outcome(recording, Configuration(name=FACTUAL), seeds, speed, bar, ends)
+    return tuple(
+        _deviation(metric, getattr(recording.recorded, metric), [getattr(run, metric) for run in seen], [getattr(run, metric) for run in ends])
+        for metric in METRICS
+    )
+
+
+def _deviation(metric: str, recorded: float | None, runs: Sequence[float | None], ends: Sequence[float | None]) -> Deviation:
+    values = [value for value in runs if value is not None]
+    everything = [*values, *(value for value in ends if value is not None)]
+    simulated = sum(values) / len(values) if values and len(values) == len(runs) else None
+    return Deviation(
+        metric=metric,
+        recorded=recorded,
+        simulated=None if simulated is None else round(simulated, 3),
+        low=min(everything, default=None),
+        high=max(everything, default=None),
+        error=None if not recorded or simulated is None else round(simulated / recorded - 1, 4),
+    )

@@ -1,0 +1,470 @@
+"""How fast did the members of a log restore, and how fast were their changelogs written? Fitted from what they reported.
+
+A copy that shrinks between two reports of its member was restored at (lag drop + growth) / time. That is a *measurement* only while the
+member was restoring all the time between the two: if all its copies are caught up at the later report, they may have been so long before, and the
+quotient is a *bound*: it was at least that fast. Kafka Streams reports a minute apart and catches up in seconds, so its logs give bounds almost
+only; equipoise's members report every few seconds, so theirs give measurements, and their median is used.
+
+Where there are too few measurements, everything seen is taken for what it is, an interval (interval censoring), and the most likely speed is found:
+speeds are log-normal around one median; what is known of that median before anything is seen is PRIOR. Without it bounds alone would allow
+any speed above the largest. What is used comes with the interval that has it nine times in ten.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from equipoise.events.decisions import MemberAssigned, MemberAssignedPart
+from equipoise.events.facts import (
+    AssignmentObserved,
+    GroupConfigured,
+    LagReported,
+    LogOpened,
+    MemberJoined,
+    PartitionsObserved,
+    TaskReady,
+    TopologyDeclared,
+)
+from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
+from equipoise.events.tasks import Lag, LagSentinel, TaskId
+from equipoise.replay.answers import ConfigurationAnswers
+from equipoise.replay.history import FAR_BEHIND
+from equipoise.replay.recorded_inputs import read_manifest
+from equipoise.replay.wording import counted
+
+LEAST_ROUND_MS = 2_500
+"""A Kafka Streams task that is given away and taken up again waits for a heartbeat interval (3 s), as good as always longer than this."""
+FEWEST_MEASURED = 3
+"""With fewer measurements a median says nothing."""
+MOST_SPREAD = 4.0
+"""A speed known to within this factor is a measurement (its geometric middle is taken); known less well, only its lower end is used."""
+DEFAULT_RECORDS_PER_S = 50_000
+"""When a log says nothing at all: a tenth of what one local disk and broker were seen to do (Kafka Streams, values of 152 bytes)."""
+PRIOR_FACTOR = 5.0
+"""Before anything is seen, the median speed is DEFAULT_RECORDS_PER_S, known to within this factor (one standard deviation of its logarithm)."""
+PRIOR_SPREAD = 0.5
+"""Before anything is seen, speeds of one group spread around their median by a factor of e to this (one standard deviation)."""
+READY_WITHIN_MS = 50
+"""Between a report and the word that a copy is ready, when the one was made for the other."""
+LEAST_WIDTH = 0.05
+"""Of an interval, as a part of its speed: clocks and positions are no more exact."""
+CONFIDENCE = 0.9
+MOST_INTERVALS = 400
+"""Of more observations those that say most are used: intervals, and the largest bounds."""
+
+
+@attrs.frozen(kw_only=True)
+class Observation:
+    """One member restored `records` within a stretch of time. Speed in records/s of all its copies together.
+
+    `high` None: a bound, it was at least `low`. `basis`: ``reports`` or ``first commit``.
+    """
+
+    member_id: str
+    from_ms: int
+    to_ms: int
+    copies: int
+    records: int
+    low: float
+    high: float | None
+    basis: str
+
+    @property
+    def measured(self) -> float | None:
+        """The speed, when it is known well enough."""
+        if self.high is None or self.low <= 0 or self.high / self.low > MOST_SPREAD:
+            return None
+        return math.sqrt(self.low * self.high)
+
+
+@attrs.frozen(kw_only=True)
+class Speed:
+    """What some observations say together, records/s. Quartiles are None where bounds leave them open."""
+
+    measured: int
+    bounds: int
+    lower_quartile: float | None
+    median: float | None
+    upper_quartile: float | None
+    largest_bound: float | None
+
+
+@attrs.frozen(kw_only=True)
+class Estimate:
+    """The speed that a simulation should use, and the interval that has it with CONFIDENCE. None: nothing was seen that could tell."""
+
+    records_per_s: int
+    low: int | None
+    high: int | None
+    basis: str
+
+
+@attrs.frozen(kw_only=True)
+class WriteRate:
+    """Growth of one changelog partition in records/s: quartiles over the stretches between its samples, and the mean over all."""
+
+    topic: str
+    partition: int
+    lower_quartile: float
+    median: float
+    upper_quartile: float
+    mean: float
+
+
+@attrs.frozen(kw_only=True)
+class Fit:
+    """The fit. `records_per_s`: what a simulation should use for one member, all its copies together; `basis`: where it comes from."""
+
+    records_per_s: int
+    low_records_per_s: int | None
+    high_records_per_s: int | None
+    """Between these with CONFIDENCE; None: nothing was seen."""
+    basis: str
+    overall: Speed
+    members: Mapping[str, Speed]
+    observations: tuple[Observation, ...]
+    write_rates: tuple[WriteRate, ...]
+    join_wait_ms: int
+    """Reports may be older than their record by this much (an imported group: they were sent when the rebalance began)."""
+
+    def table(self) -> list[tuple[str, ...]]:
+        """Rows for people, the first one is the header. One row for all members, one for each, one for each changelog topic."""
+        rows: list[tuple[str, ...]] = [("what", "measured", "bounds", "quartile", "median", "quartile", "at least", "used")]
+        for name, speed in [("restore, all members", self.overall), *((f"restore, {name}", speed) for name, speed in self.members.items())]:
+            used = f"{self.records_per_s:,}/s ({self.basis})" if speed is self.overall else ""
+            numbers = (speed.lower_quartile, speed.median, speed.upper_quartile, speed.largest_bound)
+            rows.append((name, str(speed.measured), str(speed.bounds), *("-" if each is None else f"{each:,.0f}/s" for each in numbers), used))
+        for topic in sorted({rate.topic for rate in self.write_rates}):
+            rates = [rate for rate in self.write_rates if rate.topic == topic]
+            sums = (sum(rate.lower_quartile for rate in rates), sum(rate.median for rate in rates), sum(rate.upper_quartile for rate in rates))
+            rows.append((f"writes, {topic} ({len(rates)} partitions)", str(len(rates)), "", *(f"{each:,.0f}/s" for each in sums), "", ""))
+        return rows
+
+    def as_json(self) -> dict[str, Any]:
+        """Everything, JSON-ready."""
+        return attrs.asdict(self)
+
+
+@attrs.define
+class _Copies:
+    """What one member last said of its copies, and what it had been told to keep by then."""
+
+    at_ms: int
+    positions: dict[TaskId, tuple[Lag, int]]
+    """task -> (lag, end offset)"""
+    told: frozenset[TaskId]
+
+
+class Fitting:
+    """`fit` for who reads the log for other reasons as well: each record is taken once, in stored order. `group`: whose; None: all are."""
+
+    def __init__(self, *, group: str | None = None) -> None:
+        self.group = group
+        self.observations: list[Observation] = []
+        self.ends: dict[tuple[str, int], int] = {}
+        self.samples: dict[tuple[str, int], list[tuple[int, int]]] = {}
+        self.changelogs: dict[int, tuple[str, ...]] = {}
+        self.acceptable = 0
+        self.external = False
+        self.join_wait_ms = 0
+        self.told: dict[tuple[str, int], frozenset[TaskId]] = {}
+        self.lags: dict[tuple[str, int], dict[TaskId, Lag]] = {}
+        self.last: dict[tuple[str, int], _Copies] = {}
+        self.now_ms = 0
+        self._answers = ConfigurationAnswers()
+
+    def take(self, record: Entry) -> None:
+        """Raises UnknownKindError for what a newer build wrote in the group."""
+        if self.group is None or record.group in ("", self.group):
+            self._known(self._answers.take(record))
+
+    def _known(self, records: Iterable[Entry]) -> None:
+        for record in records:
+            if isinstance(record, UnreadRecord):
+                raise record.error()
+            if isinstance(record, DecisionRecord):
+                self._decision(record)
+            else:
+                self._fact(record)
+
+    def _fact(self, record: Record) -> None:
+        event = record.event
+        self.now_ms = max(self.now_ms, record.append_ms)
+        if isinstance(event, LogOpened):
+            self._restores(event.manifest)
+        elif isinstance(event, GroupConfigured) and not record.refused:
+            self.acceptable = min(event.knobs.acceptable_recovery_lag, FAR_BEHIND)
+            self.external = event.led_by == "external"
+        elif isinstance(event, TopologyDeclared):
+            self.changelogs = {each.subtopology: each.changelog_topics for each in event.subtopologies}
+        elif isinstance(event, PartitionsObserved):
+            for topic, ends in event.end_offsets.items():
+                for partition, end in ends.items():
+                    self.ends[topic, partition] = end
+                    self.samples.setdefault((topic, partition), []).append((self.now_ms, end))
+        elif isinstance(event, MemberJoined):
+            if self.external:
+                self.join_wait_ms = max(self.join_wait_ms, event.session_timeout_ms // 3)
+            key = (event.member_id, event.incarnation)
+            self.lags[key] = dict(event.lags)
+            self.last[key] = self._copies(key)
+        elif isinstance(event, LagReported):
+            self._reported(event)
+        elif isinstance(event, TaskReady):
+            self._ready(event)
+        elif isinstance(event, AssignmentObserved):
+            for each in event.members:
+                self.told[each.member_id, each.incarnation] = frozenset((*each.active, *each.standby))
+                self.last[each.member_id, each.incarnation] = self._copies((each.member_id, each.incarnation))
+
+    def _decision(self, record: DecisionRecord) -> None:
+        event = record.decision
+        before: frozenset[TaskId] = frozenset()
+        if isinstance(event, MemberAssignedPart):
+            before = self.told[event.assigned.member_id, event.assigned.incarnation] if event.part > 1 else before
+            event = event.assigned
+        if isinstance(event, MemberAssigned):
+            self.told[event.member_id, event.incarnation] = before.union(event.active, event.standby, event.warmup)
+
+    def _restores(self, manifest: str) -> None:
+        """An imported log's manifest names tasks that had to be restored and were seen running: each is a bound.
+
+        Where it says how often the application commits, the restore was over at most so long before the first commit, which is the other end of
+        the interval, unless the task also waited for a round: that is longer than any commit interval worth the name.
+        """
+        told = read_manifest(manifest)
+        commit_ms = told.get("supplied", {}).get("settings", {}).get("values", {}).get("commit_interval_ms")
+        for each in told.get("observed", {}).get("restores", {}).get("values", []):
+            took_ms = each["committed_ms"] - each["granted_ms"]
+            if took_ms > 0:
+                least_ms = took_ms - commit_ms if commit_ms and took_ms < LEAST_ROUND_MS else 0
+                self.observations.append(
+                    Observation(
+                        member_id=each["member_id"],
+                        from_ms=each["granted_ms"],
+                        to_ms=each["committed_ms"],
+                        copies=1,
+                        records=each["records"],
+                        low=each["records"] * 1_000 / took_ms,
+                        high=each["records"] * 1_000 / least_ms if least_ms > 0 else None,
+                        basis="first commit",
+                    )
+                )
+
+    def fit(self) -> Fit:
+        """What was told so far."""
+        self._known(self._answers.rest())
+        observations = tuple(self.observations)
+        overall = speed_of(observations)
+        names = sorted({each.member_id for each in observations})
+        estimate = estimate_of(observations)
+        return Fit(
+            records_per_s=estimate.records_per_s,
+            low_records_per_s=estimate.low,
+            high_records_per_s=estimate.high,
+            basis=estimate.basis,
+            overall=overall,
+            members={name: speed_of([each for each in observations if each.member_id == name]) for name in names},
+            observations=observations,
+            write_rates=_write_rates(self),
+            join_wait_ms=self.join_wait_ms,
+        )
+
+    def _end(self, task: TaskId) -> int:
+        return sum(self.ends.get((topic, task.partition), 0) for topic in self.changelogs.get(task.subtopology, ()))
+
+    def _copies(self, key: tuple[str, int]) -> _Copies:
+        told = self.told.get(key, frozenset())
+        lags = self.lags.get(key, {})
+        tasks = sorted({*lags, *(task for task in told if self.changelogs.get(task.subtopology))})
+        return _Copies(self.now_ms, {task: (lags.get(task, self._end(task)), self._end(task)) for task in tasks}, told)
+
+    def _reported(self, event: LagReported) -> None:
+        key = (event.member_id, event.incarnation)
+        lags = self.lags.setdefault(key, {}) if event.base is not None else {}
+        lags.update(event.lags)
+        for task in event.forgotten:
+            lags.pop(task, None)
+        self.lags[key] = lags
+        before = self.last.get(key)
+        after = self._copies(key)
+        if before is not None and self.now_ms > before.at_ms:
+            self._observe(event.member_id, before, after)
+        self.last[key] = after
+
+    def _ready(self, event: TaskReady) -> None:
+        """A member reports as soon as a copy is ready, and says so right after: it was restoring until then."""
+        last = self.observations[-1] if self.observations else None
+        if last is None or last.high is not None or last.member_id != event.member_id or self.now_ms - last.to_ms > READY_WITHIN_MS:
+            return
+        self.observations[-1] = attrs.evolve(last, high=last.low)
+
+    def _observe(self, member_id: str, before: _Copies, after: _Copies) -> None:
+        """The copies that were far behind at the first report, and that the member was to keep from then to the second."""
+        took_ms = after.at_ms - before.at_ms
+        restored = copies = 0
+        busy = False
+        for task in sorted(before.told):
+            if task not in before.positions or task not in after.positions:
+                continue
+            (lag, end), (later, later_end) = before.positions[task], after.positions[task]
+            if not isinstance(lag, int) or lag <= self.acceptable:
+                continue
+            remaining = 0 if later is LagSentinel.ACTIVE else later
+            if not isinstance(remaining, int):
+                continue
+            growth = max(0, later_end - end)
+            restored += max(0, lag - remaining + growth)
+            copies += 1
+            busy = busy or remaining > self.acceptable + growth * self.join_wait_ms // took_ms
+        if copies and restored > 0:
+            low = restored * 1_000 / (took_ms + self.join_wait_ms)
+            high = restored * 1_000 / (took_ms - self.join_wait_ms) if busy and took_ms > self.join_wait_ms else None
+            self.observations.append(
+                Observation(
+                    member_id=member_id,
+                    from_ms=before.at_ms,
+                    to_ms=after.at_ms,
+                    copies=copies,
+                    records=restored,
+                    low=low,
+                    high=high,
+                    basis="reports",
+                )
+            )
+
+
+def fit(records: Iterable[Entry]) -> Fit:
+    """Restore speed of the members of one group's log and write rates of its changelogs; one pass, facts and decisions in stored order."""
+    fitting = Fitting()
+    for record in records:
+        fitting.take(record)
+    return fitting.fit()
+
+
+def estimate_of(observations: Sequence[Observation]) -> Estimate:
+    """What the observations say together: the median of the measurements where there are FEWEST_MEASURED, else the most likely speed."""
+    measured = sorted(each.measured for each in observations if each.measured is not None)
+    if len(measured) >= FEWEST_MEASURED:
+        median = speed_of(observations).median
+        if median is not None:
+            low, high = _around_the_median(measured)
+            return Estimate(records_per_s=max(1, round(median)), low=low, high=high, basis=f"median of {len(measured)} measurements")
+    if not observations:
+        return Estimate(records_per_s=DEFAULT_RECORDS_PER_S, low=None, high=None, basis="default: nothing was seen restoring")
+    low, middle, high = most_likely(observations)
+    bounds = sum(each.high is None for each in observations)
+    seen = f"{counted(bounds, 'bound')} and {counted(len(observations) - bounds, 'interval')}"
+    basis = f"most likely of {seen}, 90 % between {low:,} and {high:,}"
+    return Estimate(records_per_s=middle, low=low, high=high, basis=basis)
+
+
+def _around_the_median(measured: Sequence[float]) -> tuple[int, int]:
+    """The order statistics between which the median lies with at least CONFIDENCE; of too few, the least and the largest."""
+    number = len(measured)
+    below, rank = 0.0, 0
+    while rank < number // 2:
+        # of `number` tosses `rank` heads; by logarithms, as of over a thousand neither the binomial nor the power is a float any more
+        below += math.exp(math.lgamma(number + 1) - math.lgamma(rank + 1) - math.lgamma(number - rank + 1) - number * math.log(2))
+        if below > (1 - CONFIDENCE) / 2:
+            break
+        rank += 1
+    place = max(0, rank - 1)
+    return max(1, math.floor(measured[place])), math.ceil(measured[number - 1 - place])
+
+
+def most_likely(observations: Sequence[Observation]) -> tuple[int, int, int]:
+    """The speed below which the true median lies with 5, 50 and 95 %: posterior over a grid, each observation an interval of a log-normal speed."""
+    largest = max(each.low for each in observations)
+    telling = [each for each in observations if each.high is not None or each.low * 50 > largest]
+    telling = sorted(telling, key=lambda each: (each.high is None, -each.low))[:MOST_INTERVALS]
+    intervals = sorted(
+        {(math.log(each.low), math.inf if each.high is None else math.log(max(each.high, each.low * (1 + LEAST_WIDTH)))) for each in telling}
+    )
+    first, last = math.log(DEFAULT_RECORDS_PER_S) - 6, math.log(DEFAULT_RECORDS_PER_S) + 6
+    steps = 120
+    found: list[tuple[float, float]] = []
+    """(logarithm of the median, logarithm of its likelihood, over all spreads)"""
+    for step in range(steps + 1):
+        middle = first + (last - first) * step / steps
+        prior = -(((middle - math.log(DEFAULT_RECORDS_PER_S)) / math.log(PRIOR_FACTOR)) ** 2) / 2
+        likelihoods = []
+        for number in range(1, 13):
+            spread = number / 8
+            total = prior - (spread / PRIOR_SPREAD) ** 2 / 2
+            for low, high in intervals:
+                total += math.log(max(1e-12, _below(high, middle, spread) - _below(low, middle, spread)))
+            likelihoods.append(total)
+        top = max(likelihoods)
+        found.append((middle, top + math.log(sum(math.exp(each - top) for each in likelihoods))))
+    top = max(likelihood for _, likelihood in found)
+    weights = [math.exp(likelihood - top) for _, likelihood in found]
+    whole = sum(weights)
+    quantiles = []
+    for quantile in ((1 - CONFIDENCE) / 2, 0.5, (1 + CONFIDENCE) / 2):
+        passed = 0.0
+        for (middle, _), weight in zip(found, weights, strict=True):
+            passed += weight
+            if passed >= quantile * whole:
+                quantiles.append(max(1, round(math.exp(middle))))
+                break
+    return quantiles[0], quantiles[1], quantiles[2]
+
+
+def _below(speed: float, middle: float, spread: float) -> float:
+    """Share of a log-normal distribution below `speed`; all as logarithms."""
+    return 1.0 if speed == math.inf else 0.5 * math.erfc((middle - speed) / spread / math.sqrt(2))
+
+
+def speed_of(observations: Sequence[Observation]) -> Speed:
+    """Kaplan-Meier quartiles over measurements (events) and bounds (right-censored)."""
+    told = sorted([(each.measured, 0) if each.measured is not None else (each.low, 1) for each in observations])
+    lows = [each.low for each in observations]
+    quartiles: dict[float, float | None] = {0.25: None, 0.5: None, 0.75: None}
+    still = 1.0
+    for index, (speed, censored) in enumerate(told):
+        if not censored:
+            still *= 1 - 1 / (len(told) - index)
+            for quantile, found in quartiles.items():
+                if found is None and 1 - still >= quantile - 1e-9:
+                    quartiles[quantile] = speed
+    measured = sum(not censored for _, censored in told)
+    return Speed(
+        measured=measured,
+        bounds=len(told) - measured,
+        lower_quartile=quartiles[0.25],
+        median=quartiles[0.5],
+        upper_quartile=quartiles[0.75],
+        largest_bound=max(lows) if lows else None,
+    )
+
+
+def _write_rates(fitting: Fitting) -> tuple[WriteRate, ...]:
+    changelogs = {topic for topics in fitting.changelogs.values() for topic in topics}
+    found = []
+    for (topic, partition), samples in sorted(fitting.samples.items()):
+        rates = [
+            (after - before) * 1_000 / (after_ms - before_ms)
+            for (before_ms, before), (after_ms, after) in itertools.pairwise(samples)
+            if after_ms > before_ms
+        ]
+        if topic in changelogs and rates:
+            lower, median, upper = statistics.quantiles(rates, n=4, method="inclusive") if len(rates) > 1 else (rates[0],) * 3
+            span_ms = samples[-1][0] - samples[0][0]
+            found.append(
+                WriteRate(
+                    topic=topic,
+                    partition=partition,
+                    lower_quartile=lower,
+                    median=median,
+                    upper_quartile=upper,
+                    mean=(samples[-1][1] - samples[0][1]) * 1_000 / span_ms,
+                )
+            )
+    return tuple(found)

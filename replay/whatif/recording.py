@@ -1,0 +1,145 @@
+"""A group's log, read once for every question of what would have been: its outside, how fast its members restored, and what was recorded of its cost.
+
+What it cost is told in the same terms for a recorded run and for a simulated one: `Metrics`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+import attrs
+
+from equipoise.events.records import Entry
+from equipoise.replay.recorded_inputs import Exogenous, ExogenousReader, Window
+from equipoise.replay.simulation.measures import Costs, Life, Notes
+from equipoise.replay.simulation.world import Ownership
+from equipoise.replay.timelines.build import Timeline, build_timeline
+from equipoise.replay.totals import in_all
+from equipoise.replay.whatif.fit import Fit, Fitting
+
+
+@attrs.frozen(kw_only=True)
+class Metrics:
+    """What a run cost in all its marked windows together; in the whole of it when none is marked. None: nobody knows. Less is better."""
+
+    unavailable_task_seconds: float
+    """Tasks that nobody processed, times how long."""
+    records_restored: float | None
+    """Read into copies and into tasks that were to run."""
+    rebalances: float
+    """Rounds that told somebody something."""
+    imbalance_task_seconds: float
+    """Tasks that members had above or below their share, times how long."""
+    moves: float
+    """Changes of owner along the way."""
+    records_restored_before_running: float | None
+    """Those of `records_restored` that a task waited for."""
+
+    def as_json(self) -> dict[str, float | None]:
+        """JSON-ready, in the order of this class."""
+        return attrs.asdict(self)
+
+
+METRICS = tuple(field.name for field in attrs.fields(Metrics))
+
+
+def metrics_of(totals: Mapping[str, Any]) -> Metrics:
+    """Of totals as `equipoise.replay.simulation.measures` and the recorded runs have them. The imbalance of a recorded run is not among them: 0."""
+    return Metrics(
+        unavailable_task_seconds=totals["unavailable_task_seconds"],
+        records_restored=totals.get("records_restored"),
+        rebalances=totals["generations"],
+        imbalance_task_seconds=totals.get("imbalance_task_seconds", 0.0),
+        moves=totals["active_moves"],
+        records_restored_before_running=totals.get("records_restored_before_running"),
+    )
+
+
+def mean(runs: Sequence[Metrics]) -> Metrics:
+    """The mean of several runs; of what is not known in one of them: None."""
+    found: dict[str, float | None] = {}
+    for name in METRICS:
+        values = [getattr(run, name) for run in runs]
+        found[name] = None if None in values else round(sum(values) / len(values), 3)
+    return Metrics(**found)  # type: ignore[arg-type]  # only those are None that may be
+
+
+@attrs.frozen(kw_only=True)
+class Recording:
+    """`recorded`: what the log, or who measured the run, says of its cost. `eyes`: who says so, ``measured`` or ``log``."""
+
+    exogenous: Exogenous
+    fit: Fit
+    recorded: Metrics
+    eyes: str
+    facts: int
+
+    @property
+    def span_ms(self) -> int:
+        return self.exogenous.end_ms - self.exogenous.start.at_ms
+
+
+def read_recording(entries: Iterable[Entry], *, group: str | None = None) -> Recording:
+    """One pass over a log; memory grows with what changed, not with the records.
+
+    Raises what `build_timeline` and `read_exogenous` raise: InputError for several groups of which none is named, for a group that is not there, or
+    without configuration or topology; GroupHalted; what the log raises.
+    """
+    reader = ExogenousReader(group=group, announce_closes=None)
+    fitting = Fitting(group=group)
+
+    def tapped() -> Iterator[Entry]:
+        for entry in entries:
+            reader.take(entry)
+            fitting.take(entry)
+            yield entry
+
+    timeline = build_timeline(tapped(), group=group)
+    exogenous = reader.exogenous()
+    fit = fitting.fit()
+    seen = seen_in(timeline, fit)
+    measured = [window.measured["totals"] for window in exogenous.windows if window.measured is not None]
+    if measured and len(measured) == len(exogenous.windows):
+        told = metrics_of(in_all(measured))
+        seen = attrs.evolve(told, imbalance_task_seconds=seen.imbalance_task_seconds, records_restored=seen.records_restored)
+    return Recording(exogenous=exogenous, fit=fit, recorded=seen, eyes="measured" if measured else "log", facts=timeline.facts)
+
+
+def seen_in(timeline: Timeline, fit: Fit) -> Metrics:
+    """What a log itself says of its cost."""
+    totals = timeline.window_totals()
+    windows = timeline.windows or (Window(label="all", start_ms=timeline.from_ms, end_ms=timeline.to_ms, measured=None),)
+    costs = _costs(timeline)
+    restored = [
+        each.records for each in fit.observations if any(window.start_ms <= each.to_ms < window.end_ms for window in windows)
+    ]
+    return Metrics(
+        unavailable_task_seconds=round(sum(each.stopped_ms for each in totals) / 1_000, 1),
+        records_restored=sum(restored),
+        rebalances=sum(each.rounds for each in totals),
+        imbalance_task_seconds=round(sum(costs.imbalance_ms(window.start_ms, window.end_ms) for window in windows) / 1_000, 1),
+        moves=sum(each.moves for each in totals),
+        records_restored_before_running=None,
+    )
+
+
+def _costs(timeline: Timeline) -> Costs:
+    """The log's owners as if somebody had watched them, for what is reckoned in the same way in a simulated group."""
+    history = [
+        Ownership(
+            task=each.task, member_id=each.member_id, process=each.member_id, incarnation=0, token=0, start_ms=each.from_ms, end_ms=each.to_ms
+        )
+        for each in timeline.intervals
+        if each.member_id is not None
+    ]
+    lives = [
+        Life(
+            member_id=each.member_id,
+            capacity=each.capacity,
+            start_ms=each.joined_ms,
+            end_ms=each.ended_ms if each.silent_ms is None else each.silent_ms,
+        )
+        for each in timeline.lifelines
+    ]
+    return Costs(tasks=timeline.tasks, history=history, restores=(), notes=Notes(), lives=lives, end_ms=timeline.to_ms)
