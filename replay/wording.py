@@ -13,7 +13,6 @@ MOST_NAMED = 10
 """Names listed in one message."""
 
 MACHINE_REASONS: Mapping[str, str] = {
-    "carried": "{source} has let go; {destination} has it now",
     "not_wanted": "the target changed: the move to {destination} is no longer wanted",
     "destination_gone": "{destination} is gone",
     "destination_leaving": "{destination} is leaving itself",

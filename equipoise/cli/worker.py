@@ -11,6 +11,8 @@ from equipoise.cli.command import command
 from equipoise.cli.screen import Screen
 from equipoise.cli.settings import settings_options
 from equipoise.cli.visible import VisibleFormatter
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.connection import MISSING
 from equipoise.worker.settings import WorkerSettings
 
 
@@ -39,7 +41,10 @@ def worker(screen: Screen, settings: WorkerSettings) -> None:
 
 
 async def _lead(screen: Screen, settings: WorkerSettings) -> None:
-    from equipoise.worker.app import Worker  # loads Faust
+    try:
+        from equipoise.worker.app import Worker  # loads Faust
+    except ModuleNotFoundError:
+        raise InputError(MISSING) from None
 
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()

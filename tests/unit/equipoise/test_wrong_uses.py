@@ -269,3 +269,11 @@ def test_json_says_what_a_wrong_log_is_as_well(folder: Path) -> None:
     result = run(f"verify --json {folder}/empty.jsonl")
     assert result.exit_code == 2
     assert json.loads(result.stdout)["verdict"] == "cannot verify"
+
+
+@pytest.mark.parametrize("missing", ["prometheus_client", "faust", "aiokafka", "aiohttp"])
+def test_worker_without_its_extra_says_what_to_install(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; sys.argv = ['equipoise', 'worker']; from equipoise.__main__ import run; run()"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False, timeout=60)
+    assert done.stderr == "equipoise: Kafka needs the extra: pip install 'equipoise[kafka]'\n"
+    assert done.returncode == 2

@@ -36,6 +36,10 @@ def test_a_code_of_an_assignor_we_do_not_know_stands_as_it_is() -> None:
     assert reason_text("their {own}") == "their {own}"
 
 
+def test_reason_code_has_one_text() -> None:
+    assert not REASONS.keys() & MACHINE_REASONS.keys()
+
+
 def test_counts() -> None:
     assert [counted(number, "task") for number in (0, 1, 1_204)] == ["0 tasks", "1 task", "1,204 tasks"]
     assert counted(2, "stretch", "stretches") == "2 stretches"
