@@ -6,6 +6,7 @@ Decision rounds are not begun here: a transition only notes a cause, and the mac
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
@@ -81,12 +82,17 @@ def _acceptable(config: GroupConfigured) -> tuple[int, int]:
 
 
 def _give_back_slots(context: Context) -> None:
-    """Lower caps: the warm-ups furthest from ready end, explicitly, until what is left fits (PROTOCOL D8)."""
+    """Lower caps: the warm-ups furthest from ready end, explicitly, until what is left fits (PROTOCOL D8).
+
+    With fewer standbys a movement to one of them may have to go on as a warm-up, so it counts as one.
+    """
     state = context.state
     knobs = state.knobs
+    standbys = Counter(task for member in state.members.values() for task in member.standby)
     warmups: list[tuple[bool, int, TaskId, str]] = []
     for member_id, member in state.members.items():
-        for task in member.warmup:
+        moved = [task for task in member.incoming if task in member.standby and standbys[task] > knobs.num_standbys]
+        for task in (*member.warmup, *moved):
             lag = known_lag(member.lags.get(task))
             if context.is_apart(task):
                 continue

@@ -292,23 +292,29 @@ class Restorer:
 
     async def _place(self) -> None:
         """New copies are held against their changelogs, tasks to run get their goals, and the consumer gets what there is to read."""
-        for task, copy in list(self._copies.items()):
-            if copy.waiting is not None and copy.goals is None:
-                ends = await self._asker.end_offsets(self._partitions(task))
-                copy.goals = {tp.topic: end for tp, end in ends.items()}
-                self._ends.answered(ends)
-            if not copy.placed:
-                await self._hold_against(task, copy)
-        # A copy that came while others were placed waits for the next look: where it is may be no place of its changelog.
+        looked_at: set[TaskId] = set()
+        # Those that come meanwhile too: each time that the consumer is assigned something else, it fetches again what it had fetched ahead.
+        while coming := [(task, copy) for task, copy in self._copies.items() if task not in looked_at]:
+            for task, copy in coming:
+                looked_at.add(task)
+                if copy.waiting is not None and copy.goals is None:
+                    ends = await self._asker.end_offsets(self._partitions(task))
+                    copy.goals = {tp.topic: end for tp, end in ends.items()}
+                    self._ends.answered(ends)
+                if not copy.placed:
+                    await self._hold_against(task, copy)
+        # A copy that took the place of another meanwhile waits for the next look: where it is may be no place of its changelog.
         placed = {task: copy for task, copy in self._copies.items() if copy.placed}
         partitions = {tp: store for task, copy in placed.items() for tp, store in self._partitions(task, copy).items()}
-        if placed and (self._assigned != partitions.keys() or not all(copy.sought for copy in placed.values())):
+        unsought = {tp for task, copy in placed.items() if not copy.sought for tp in self._partitions(task, copy)}
+        if placed and self._assigned != partitions.keys():
             self._assigned = frozenset(partitions)
             self._consumer.assign(sorted(partitions))
-            for tp, store in partitions.items():
-                self._consumer.seek(tp, store.position)
-            for copy in placed.values():
-                copy.sought = True
+            unsought = set(partitions)
+        for tp in sorted(unsought):
+            self._consumer.seek(tp, partitions[tp].position)
+        for copy in placed.values():
+            copy.sought = True
 
     async def _hold_against(self, task: TaskId, copy: _Copy) -> None:
         """A store that its changelog can no longer continue begins anew."""

@@ -113,7 +113,7 @@ async def test_a_task_that_was_given_up_and_is_not_put_away_yet_is_at_no_known_p
     await application.make_topics()
     async with (
         leading(bootstrap, prefix, prefix, application.config, application.topology) as leader,
-        application.member("m1", tmp_path, "at_least_once", heartbeat_interval_ms=200) as first,
+        application.member("m1", tmp_path, "at_least_once", heartbeat_interval_ms=200, session_timeout_ms=30_000) as first,
     ):
         await until(lambda: len(first.running) == PARTITIONS)
         work: Any = first._running_host().work
