@@ -26,7 +26,7 @@ from tests.spark.test_stream import run
 pytestmark = pytest.mark.xdist_group("spark")
 
 RECORDS_A_TRIGGER = "100"
-MOST_S = 120
+MOST_S = 240
 
 
 @pytest.fixture(scope="module")
