@@ -127,9 +127,11 @@ async def test_a_task_that_was_given_up_and_is_not_put_away_yet_is_at_no_known_p
         try:
             async with application.member("m2", tmp_path, "at_least_once") as second:
                 await until(lambda: second.running)
-                task, spoken = next(iter(second.running)), len(reports(leader, "m1"))
+                task = next(iter(second.running))
+                await until(lambda: leader.machine.state.members["m1"].lags[task] is LagSentinel.UNKNOWN)
+                spoken = len(reports(leader, "m1"))
                 await until(lambda: len(reports(leader, "m1")) > spoken + 1)
-                assert leader.machine.state.members["m1"].lags[task] is LagSentinel.UNKNOWN
+                assert leader.machine.state.members["m1"].lags[task] is LagSentinel.UNKNOWN, "until it is put away"
                 closes.set()
                 await until(lambda: isinstance(leader.machine.state.members["m1"].lags[task], int))
         finally:
@@ -198,7 +200,7 @@ async def test_a_task_moves_when_it_is_prepared_and_not_before(bootstrap: str, p
         part = attrs.evolve(application.topology.subtopologies[0], changelog_topics=())
         application.topology = attrs.evolve(application.topology, subtopologies=(part,))
     await application.make_topics()
-    first_cache, cache = Cache(0.2), Cache(4.0, fails=1)
+    first_cache, cache = Cache(0.2), Cache(10.0, fails=1)
     state = tmp_path if kind == "stateful" else None
     async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
         lasting: dict[str, Any] = {"session_timeout_ms": 30_000}  # who joins again prepares again
@@ -211,8 +213,11 @@ async def test_a_task_moves_when_it_is_prepared_and_not_before(bootstrap: str, p
             async with second:
                 await until(lambda: second.preparing)
                 (task,) = second.preparing
-                shown = await status(bootstrap, prefix)
-                prepared = [(each["task"], copy["member_id"]) for each in shown["state"]["tasks"] for copy in each["warmups"] if copy["preparing"]]
+                prepared: list[tuple[str, str]] = []
+                while not prepared:
+                    assert not second.running, "it runs, and was never shown to be prepared"
+                    tasks = (await status(bootstrap, prefix))["state"]["tasks"]
+                    prepared = [(each["task"], copy["member_id"]) for each in tasks for copy in each["warmups"] if copy["preparing"]]
                 assert prepared == [(str(task), "m2")]
                 await until(lambda: len(second.running) == 1)
                 assert second.running.keys() == {task} == cache.warm.keys()
