@@ -309,6 +309,7 @@ class Work:
     def restored(self, task: TaskId) -> None:
         with self._shared.lock:
             self._shared.session.copy_progress(task, 0, boot_ms())
+            self._told.add(task)  # restored so soon that nobody looked meanwhile
         self._wake()
 
     async def still_granted(self, task: TaskId, token: int) -> bool:
