@@ -1,7 +1,8 @@
 """What the wheel is made of.
 
-`events`, `statemachine`, `assignors` and `replay` stand at the top of the repository and are packages of `equipoise`. For development the folder
-`equipoise` has links to them. A wheel gets the folders themselves: hatchling takes each file once, and would leave out what a link leads to.
+`events`, `statemachine`, `assignors` and `replay` stand at the top of the repository and are
+packages of `equipoise`. For development the folder `equipoise` has links to them. A wheel gets the
+folders themselves: hatchling takes each file once, and would leave out what a link leads to.
 """
 
 from __future__ import annotations
@@ -14,7 +15,9 @@ LINKED = ("assignors", "events", "replay", "statemachine")
 
 
 class LinkedPackages(BuildHookInterface):  # type: ignore[type-arg]
-    """Puts the linked folders into the standard wheel; an editable one leads to the repository, where the links are."""
+    """Puts the linked folders into the standard wheel; an editable one leads to the repository,
+    where the links are.
+    """
 
     PLUGIN_NAME = "custom"
 

@@ -1,4 +1,6 @@
-"""The fewest changes of owner that any balanced target needs: counted and proven without the solver."""
+"""The fewest changes of owner that any balanced target needs: counted and proven without the
+solver.
+"""
 
 from __future__ import annotations
 
@@ -20,19 +22,24 @@ MULTIPLIERS = (-2, -1, 0, 1, 2)  # a change of owner costs 1, so prices beyond t
 def moves_lower_bound(
     situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, balanced: bool
 ) -> int:
-    """A proven lower bound of the changes of owner from now to any target with all members within their shares.
+    """A proven lower bound of the changes of owner from now to any target with all members within
+    their shares.
 
-    Every change of owner is one of: a *settled* one (decided earlier), a *forced* one (the owner may not keep the task), or a chosen one. A free
-    task with one candidate counts as kept by it: any other target of it is a change of owner. Let s and n be the stateful and stateless tasks a
-    member keeps if nothing is chosen, settled arrivals included, and S and N all tasks of either kind. A balanced target gives each member s' and
-    n' tasks within its shares. Member by member, it changes at least as many owners as
+    Every change of owner is one of: a *settled* one (decided earlier), a *forced* one (the owner
+    may not keep the task), or a chosen one. A free task with one candidate counts as kept by it:
+    any other target of it is a change of owner. Let s and n be the stateful and stateless tasks a
+    member keeps if nothing is chosen, settled arrivals included, and S and N all tasks of either
+    kind. A balanced target gives each member s' and n' tasks within its shares. Member by member,
+    it changes at least as many owners as
 
     * tasks *leave* by choice, max(0, s - s') + max(0, n - n'), and the forced ones;
-    * tasks *arrive* that are not free for this member, max(0, s' - s - f) + max(0, n' - n - g), with f and g the free tasks it is a candidate for;
+    * tasks *arrive* that are not free for this member, max(0, s' - s - f) + max(0, n' - n - g),
+      with f and g the free tasks it is a candidate for;
     * tasks *arrive*, max(0, s' - s) + max(0, n' - n), less all free ones.
 
-    Each is a sum over members of some c(s', n'). As all s' add up to S and all n' to N, for any prices a and b it is at least the sum over members of
-    min(c(s', n') + a s' + b n'), less a S + b N, where each minimum runs over what its shares allow (weak duality). That is computed for some
+    Each is a sum over members of some c(s', n'). As all s' add up to S and all n' to N, for any
+    prices a and b it is at least the sum over members of min(c(s', n') + a s' + b n'), less a S + b
+    N, where each minimum runs over what its shares allow (weak duality). That is computed for some
     prices, and the highest of the bounds is taken.
 
     `balanced` False (the shares cannot all be kept): only settled and forced moves are certain.
@@ -58,7 +65,9 @@ def moves_lower_bound(
 
 
 class _Count:
-    """What each member keeps, and what could come to it without a change of owner; by whether the tasks are stateful."""
+    """What each member keeps, and what could come to it without a change of owner; by whether the
+    tasks are stateful.
+    """
 
     def __init__(self, situation: Situation) -> None:
         self.situation = situation
@@ -72,7 +81,9 @@ class _Count:
         self.kept[task.stateful][member] += 1
 
     def free(self, task: Task, candidates: Candidates | None, tasks: int) -> None:
-        """So many tasks like this one without owner: by candidates, or, without state, anybody who may run them."""
+        """So many tasks like this one without owner: by candidates, or, without state, anybody who
+        may run them.
+        """
         pool = candidates.fresh if candidates is not None else None if task.stateful else self.situation.eligible(task.id)
         members = candidates.members if candidates is not None else ()
         if pool is None and len(members) == 1:
@@ -111,9 +122,11 @@ class _Count:
 
 
 def _priced(s: Ints, n: Ints, limits: Ints, stateful: int, stateless: int, *, leave: bool) -> int:
-    """The best bound over prices. `s`, `n`: per member, up to where a count costs nothing; `limits`: per member (ls, us, lt, ut).
+    """The best bound over prices. `s`, `n`: per member, up to where a count costs nothing;
+    `limits`: per member (ls, us, lt, ut).
 
-    A sum of convex functions with one kink each has its minimum over a polygon where two of these lines meet: sides of the polygon, and kinks.
+    A sum of convex functions with one kink each has its minimum over a polygon where two of these
+    lines meet: sides of the polygon, and kinks.
     """
     ls, us, lt, ut = limits.T
     nothing = np.zeros_like(s)

@@ -1,21 +1,28 @@
-"""The assignor `cooperative`: incremental cooperative rebalancing, as KIP-415 tells it. Everybody keeps what nobody else is to have.
+"""The assignor `cooperative`: incremental cooperative rebalancing, as KIP-415 tells it. Everybody
+keeps what nobody else is to have.
 
 Design I
     What is to move is revoked from its owner and granted when that has let go; nothing else stops.
 Design II
-    A task whose owner left or died is *lost*. Nobody is given it for `scheduled_delay_ms`: its owner, which has its state, is likely to come back,
-    and then has it again at once. After that it is placed like a new one. While lost work waits, nothing else moves for balance.
+    A task whose owner left or died is *lost*. Nobody is given it for `scheduled_delay_ms`: its
+    owner, which has its state, is likely to come back, and then has it again at once. After that it
+    is placed like a new one. While lost work waits, nothing else moves for balance.
 Design III
-    The balance is reached in steps. A round revokes no more than `revocations_per_round` tasks for balance, and the next such part goes when their
-    new owners have them. Rounds in succession that revoke for balance are spaced by a back-off, `revocation_backoff_ms` and 40 times as much each
-    time, so that a fleet that starts does not shuffle once for each member; the parts of one step wait for each other and for no back-off.
+    The balance is reached in steps. A round revokes no more than `revocations_per_round` tasks for
+    balance, and the next such part goes when their new owners have them. Rounds in succession that
+    revoke for balance are spaced by a back-off, `revocation_backoff_ms` and 40 times as much each
+    time, so that a fleet that starts does not shuffle once for each member; the parts of one step
+    wait for each other and for no back-off.
 
-The target is that of the shared solver: balanced by the fewest changes of owner, and of all these one that spreads each sub-topology best.
+The target is that of the shared solver: balanced by the fewest changes of owner, and of all these
+one that spreads each sub-topology best.
 
-Where this differs from Kafka Connect, and why. There, work that its owner came back for stays idle until the delay is over; a member that leaves
-with nothing starts a delay; a rebalance during a back-off ends it; what was lost for good goes to whoever was idle once, however full it is now;
-the first tasks in the order of a report are the ones revoked, so whole connectors move; a new leader knows of nothing that was lost; and revoked
-work is idle until the next rebalance. None of that is so here: scenarios in ``tests/scenarios/cooperative`` show each beside what Connect does.
+Where this differs from Kafka Connect, and why. There, work that its owner came back for stays idle
+until the delay is over; a member that leaves with nothing starts a delay; a rebalance during a
+back-off ends it; what was lost for good goes to whoever was idle once, however full it is now; the
+first tasks in the order of a report are the ones revoked, so whole connectors move; a new leader
+knows of nothing that was lost; and revoked work is idle until the next rebalance. None of that is
+so here: scenarios in ``tests/scenarios/cooperative`` show each beside what Connect does.
 """
 
 from __future__ import annotations
@@ -39,20 +46,25 @@ from equipoise.events.knobs import Knobs
 from equipoise.events.tasks import TaskId
 
 BACKOFF_FACTOR = 40
-"""How much longer each back-off in succession is; the factor of Kafka Connect, whose first one is 40 ms too."""
+"""How much longer each back-off in succession is; the factor of Kafka Connect, whose first one is
+40 ms too.
+"""
 IN_PARTS = "in_parts"
 """In its memory: there while a step goes on of which a part was begun."""
 MOST_IN_SUCCESSION = 8
-"""After so many in succession a back-off grows no more: whatever it began with, it is at its cap of `scheduled_delay_ms` long before."""
+"""After so many in succession a back-off grows no more: whatever it began with, it is at its cap of
+`scheduled_delay_ms` long before.
+"""
 
 
 @attrs.frozen(kw_only=True)
 class Delays:
     """The options of `cooperative`, in milliseconds of group time.
 
-    `scheduled_delay_ms`: how long a lost task waits for its owner; Connect's scheduled.rebalance.max.delay.ms. 0: not at all.
-    `revocation_backoff_ms`: the first back-off. None is longer than `scheduled_delay_ms`. 0: none.
-    `revocations_per_round`: tasks that may be on their way for balance at a time. 0: all of them.
+    `scheduled_delay_ms`: how long a lost task waits for its owner; Connect's
+    scheduled.rebalance.max.delay.ms. 0: not at all. `revocation_backoff_ms`: the first back-off.
+    None is longer than `scheduled_delay_ms`. 0: none. `revocations_per_round`: tasks that may be on
+    their way for balance at a time. 0: all of them.
     """
 
     scheduled_delay_ms: int = 300_000
@@ -61,19 +73,25 @@ class Delays:
 
     @classmethod
     def of(cls, knobs: Knobs, known: Collection[str]) -> Delays:
-        """Raises FieldError for one of these that is no whole number >= 0, and for an option that is none of `known`."""
+        """Raises FieldError for one of these that is no whole number >= 0, and for an option that
+        is none of `known`.
+        """
         fields = {field.name: field.default for field in attrs.fields(cls) if field.name in known}
         options.known_only(knobs, Cooperative.name, fields)
         return cls(**{name: options.whole(knobs, name, default) for name, default in fields.items()})
 
     def backoff_ms(self, times: int) -> int:
-        """How long the next round that revokes for balance waits after the `times`-th in succession; 0: the last succession is over."""
+        """How long the next round that revokes for balance waits after the `times`-th in
+        succession; 0: the last succession is over.
+        """
         grown_ms: int = self.revocation_backoff_ms * BACKOFF_FACTOR ** min(max(times - 1, 0), MOST_IN_SUCCESSION)
         return min(self.scheduled_delay_ms, grown_ms)
 
 
 class Cooperative:
-    """KIP-415. Pure and without memory: since when a task is lost, and whose it was, stands in the problem."""
+    """KIP-415. Pure and without memory: since when a task is lost, and whose it was, stands in the
+    problem.
+    """
 
     name = "cooperative"
     version = 2
@@ -83,7 +101,9 @@ class Cooperative:
     options: tuple[str, ...] = ("scheduled_delay_ms", "revocation_backoff_ms", "revocations_per_round")
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound."""
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
+        option is unsound.
+        """
         delays = Delays.of(problem.knobs, self.options)
         situation = Situation(problem, behaviour=self.behaviour)
         shares = Shares(situation)
@@ -134,8 +154,8 @@ def _returned(situation: Situation) -> dict[TaskId, str]:
 
 
 def _still_lost(problem: AssignmentProblem, situation: Situation, homes: Mapping[TaskId, str], delays: Delays) -> dict[TaskId, int]:
-    """Lost tasks that wait for their member -> until when. One that somebody was promised before is his; and nobody waits for a member that is back
-    and keeps crashing."""
+    """Lost tasks that wait for their member -> until when. One that somebody was promised before is
+    his; and nobody waits for a member that is back and keeps crashing."""
     waits = {
         task.id: task.lost_since_ms + delays.scheduled_delay_ms
         for task in situation.tasks.values()
@@ -145,7 +165,9 @@ def _still_lost(problem: AssignmentProblem, situation: Situation, homes: Mapping
 
 
 def _candidates(situation: Situation, homes: Mapping[TaskId, str], settled: Mapping[TaskId, str]) -> dict[TaskId, Candidates]:
-    """Tasks that nobody owns -> who may have them without that being a change of owner: who had them, if he is back, else anybody."""
+    """Tasks that nobody owns -> who may have them without that being a change of owner: who had
+    them, if he is back, else anybody.
+    """
     found: dict[TaskId, Candidates] = {}
     for task in situation.tasks.values():
         if task.id in homes:
@@ -158,8 +180,8 @@ def _candidates(situation: Situation, homes: Mapping[TaskId, str], settled: Mapp
 def _movements(
     problem: AssignmentProblem, situation: Situation, delays: Delays, target: Mapping[TaskId, str], lost: Mapping[TaskId, int]
 ) -> tuple[Movements, Revocations, Memory]:
-    """What is to move is revoked at once, but for what moves for balance alone: that waits while lost work waits, and for the back-off, and goes in
-    parts."""
+    """What is to move is revoked at once, but for what moves for balance alone: that waits while
+    lost work waits, and for the back-off, and goes in parts."""
     moving = [task for task, owner in situation.owner.items() if target.get(task, owner) != owner]
     carried = [task for task in moving if task in situation.in_flight]
     forced = [task for task in moving if task not in situation.in_flight and not _may_stay(situation, task)]
@@ -199,9 +221,11 @@ def _may_stay(situation: Situation, task: TaskId) -> bool:
 
 
 def _back_off(problem: AssignmentProblem, delays: Delays, *, wanted: bool, under_way: bool, lost: bool) -> tuple[str, Revocations]:
-    """What moves for balance have to wait for ("": nothing; they begin now), and what is to be remembered.
+    """What moves for balance have to wait for ("": nothing; they begin now), and what is to be
+    remembered.
 
-    A back-off that something waited for is never cut short, whatever comes in between. Otherwise a group that comes to rest ends the succession.
+    A back-off that something waited for is never cut short, whatever comes in between. Otherwise a
+    group that comes to rest ends the succession.
     """
     said = problem.revocations
     until_ms = said.until_ms if said.until_ms > problem.now_ms else 0

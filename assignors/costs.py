@@ -12,7 +12,9 @@ from equipoise.events.tasks import TaskId
 
 
 def restore_records(situation: Situation, target: Mapping[TaskId, str]) -> int:
-    """Records to be restored before the target is reached: by members that do not own the task yet and are not caught up."""
+    """Records to be restored before the target is reached: by members that do not own the task yet
+    and are not caught up.
+    """
     records = 0
     for task in situation.others:
         member = target.get(task)
@@ -25,7 +27,9 @@ def restore_records(situation: Situation, target: Mapping[TaskId, str]) -> int:
 
 
 def cross_rack(situation: Situation, target: Mapping[TaskId, str]) -> int:
-    """Source partitions whose replicas are all in other racks than the task's owner in the target; unknown racks do not count."""
+    """Source partitions whose replicas are all in other racks than the task's owner in the target;
+    unknown racks do not count.
+    """
     remote = 0
     known = {member: rack for member, rack in situation.racks.of.items() if rack is not None}
     for task, owner in target.items() if known else ():
@@ -36,7 +40,9 @@ def cross_rack(situation: Situation, target: Mapping[TaskId, str]) -> int:
 
 
 def rack_cost(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> int:
-    """Of running the tasks where the target has them, and of moving them there from where they run after this plan."""
+    """Of running the tasks where the target has them, and of moving them there from where they run
+    after this plan.
+    """
     racks = situation.racks
     return racks.total(target) + sum(racks.move_cost(task) for task, owner in target.items() if task in now and now[task] != owner)
 
@@ -44,8 +50,9 @@ def rack_cost(situation: Situation, now: Mapping[TaskId, str], target: Mapping[T
 def rack_stages(situation: Situation, now: Mapping[TaskId, str], target: Target, standbys: StandbyGoal | None) -> tuple[StageCost, ...]:
     """Each stage with its cost and a bound of it; nothing where racks make no difference.
 
-    The bound of the first stage is that of the solver when it proved its target optimal: of all targets that are as balanced. Otherwise every task
-    costs at least what it costs where it costs least.
+    The bound of the first stage is that of the solver when it proved its target optimal: of all
+    targets that are as balanced. Otherwise every task costs at least what it costs where it costs
+    least.
     """
     racks, stages = situation.racks, []
     if racks.counts:
@@ -64,7 +71,9 @@ def rack_lower_bound(stages: tuple[StageCost, ...], standbys: StandbyGoal | None
 def plan_cost(
     situation: Situation, now: Mapping[TaskId, str], target: Target, standbys: StandbyGoal | None, *, moves: int, bound: int, imbalance: int
 ) -> PlanCost:
-    """The whole account of a plan that goes from `now` to the target. `bound`: of its `moves`. `standbys`: their goal, where racks matter to them."""
+    """The whole account of a plan that goes from `now` to the target. `bound`: of its `moves`.
+    `standbys`: their goal, where racks matter to them.
+    """
     stages = rack_stages(situation, now, target, standbys)
     rack_bound = rack_lower_bound(stages, standbys)
     return PlanCost(

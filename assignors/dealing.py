@@ -1,4 +1,5 @@
-"""Partitions of topics dealt to the members that subscribe to them, by count first and then by lag (KIP-169, "Algorithm", step 2).
+"""Partitions of topics dealt to the members that subscribe to them, by count first and then by lag
+(KIP-169, "Algorithm", step 2).
 
 ::
 
@@ -8,11 +9,14 @@
         then to the one with the least lag             of this topic
         then to the first by id                        of its UTF-16 units
 
-All members of a topic begin with nothing, so what is dealt are anonymous *hands*, in rising order of the members. Who gets which hand is open among
-members that subscribe to the same; `hands` settles it, so that the fewest partitions change their owner. When nobody owns anything, they go by id.
+All members of a topic begin with nothing, so what is dealt are anonymous *hands*, in rising order
+of the members. Who gets which hand is open among members that subscribe to the same; `hands`
+settles it, so that the fewest partitions change their owner. When nobody owns anything, they go by
+id.
 
-The difference of two members' lags of a topic is at most the widest *row*, a row being the next n partitions for n members and its width the lag of
-its first less that of its last (0 for a partition that is not there): members take a row in rising order of their lag, so a difference d becomes one
+The difference of two members' lags of a topic is at most the widest *row*, a row being the next n
+partitions for n members and its width the lag of its first less that of its last (0 for a partition
+that is not there): members take a row in rising order of their lag, so a difference d becomes one
 between d - width and d + width with its sign turned.
 """
 
@@ -32,7 +36,9 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen
 class Topic:
-    """Partitions by decreasing lag and then by partition, and who subscribes to them; at least one member does."""
+    """Partitions by decreasing lag and then by partition, and who subscribes to them; at least one
+    member does.
+    """
 
     lags: Mapping[TaskId, int]
     pool: Pool
@@ -72,7 +78,8 @@ class Load:
 def topics_of(situation: Situation, lags: Mapping[TaskId, int]) -> list[Topic]:
     """The topics in the order of their sub-topologies; those that nobody subscribes to are absent.
 
-    Partitions of a topic that only members of a newer topology know are a topic of their own, behind it.
+    Partitions of a topic that only members of a newer topology know are a topic of their own,
+    behind it.
     """
     topics: dict[tuple[int, Pool], dict[TaskId, int]] = {(task.subtopology, situation.eligible(task)): {} for task in situation.tasks}
     for task in sorted(situation.tasks, key=lambda task: -lags[task]):  # tasks are in rising order, and equals stay so
@@ -101,7 +108,9 @@ def deal_topic(situation: Situation, topic: Topic, tolerance: int = 0) -> Dealt:
 
 
 def hand_out(topic: Topic, fixed: Mapping[TaskId, str], loads: Mapping[str, Load]) -> dict[TaskId, str]:
-    """Partition -> member, beside those that are `fixed`. `loads`: those of the subscribers, `fixed` included; they grow."""
+    """Partition -> member, beside those that are `fixed`. `loads`: those of the subscribers,
+    `fixed` included; they grow.
+    """
     owner = {task: fixed[task] for task in topic.lags if task in fixed}
     held = topic.counts(owner)
     least = [(held[name], loads[name].count, loads[name].lag, text_key(name), name) for name in topic.pool.members]
@@ -120,7 +129,8 @@ def hand_out(topic: Topic, fixed: Mapping[TaskId, str], loads: Mapping[str, Load
 
 @attrs.frozen
 class Row:
-    """The next partitions of a topic, at most one for each of its members. `place`: of the topic."""
+    """The next partitions of a topic, at most one for each of its members. `place`: of the topic.
+    """
 
     place: int
     members: Sequence[str]
@@ -142,13 +152,17 @@ class Row:
 def deal_all(situation: Situation, topics: Sequence[Topic], tolerance: int = 0) -> Dealt:
     """All topics in rows, from nothing: first the full ones, then what is left of each topic.
 
-    A full row gives one partition to each subscriber, so it is a matter of lag alone: the more behind a member is, the less it gets. The widest come
-    first, narrow ones even out what they left. What is left of a topic goes to those of its subscribers that have the fewest partitions *of all
-    topics*, then the least lag; topics that few subscribe to come first, because they have the least choice.
+    A full row gives one partition to each subscriber, so it is a matter of lag alone: the more
+    behind a member is, the less it gets. The widest come first, narrow ones even out what they
+    left. What is left of a topic goes to those of its subscribers that have the fewest partitions
+    *of all topics*, then the least lag; topics that few subscribe to come first, because they have
+    the least choice.
 
-    So members that subscribe to the same have as many partitions of each topic and in the whole, to within one. Two members of one subscription that
-    all topics share differ in lag by at most the widest full row, the largest lag among what is left of topics, and what the lags left of each topic
-    differ by: the one's (j+1)th such partition comes after the other's j-th. `tolerance`: see `_suits`.
+    So members that subscribe to the same have as many partitions of each topic and in the whole, to
+    within one. Two members of one subscription that all topics share differ in lag by at most the
+    widest full row, the largest lag among what is left of topics, and what the lags left of each
+    topic differ by: the one's (j+1)th such partition comes after the other's j-th. `tolerance`: see
+    `_suits`.
     """
     rank = {name: (numbers, text_key(name)) for numbers, names in subscriptions(topics).items() for name in names}
     loads = loads_of(topics, {})
@@ -164,7 +178,9 @@ def deal_all(situation: Situation, topics: Sequence[Topic], tolerance: int = 0) 
 
 
 def fill_all(topics: Sequence[Topic], fixed: Mapping[TaskId, str]) -> dict[TaskId, str]:
-    """Only what is not `fixed`: by the count of its topic, then by the count and the lag of all topics."""
+    """Only what is not `fixed`: by the count of its topic, then by the count and the lag of all
+    topics.
+    """
     loads = loads_of(topics, fixed)
     return {task: name for topic in topics for task, name in hand_out(topic, fixed, loads).items()}
 
@@ -197,7 +213,9 @@ def loads_of(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> dict[str, 
 
 
 def deal_nearer(situation: Situation, topics: Sequence[Topic], tolerance: int = 0) -> Dealt:
-    """What members have of these topics, which is even, is given anew where that is worth it by racks; else it stays. `tolerance`: see `_suits`."""
+    """What members have of these topics, which is even, is given anew where that is worth it by
+    racks; else it stays. `tolerance`: see `_suits`.
+    """
     now = {task: situation.owner[task] for topic in topics for task in topic.lags}
     near = _given(situation, now, topics, _suits(topics, tolerance))
     racks = situation.racks
@@ -209,8 +227,9 @@ def deal_nearer(situation: Situation, topics: Sequence[Topic], tolerance: int = 
 
 
 def _suits(topics: Iterable[Topic], tolerance: int = 0, singles: Mapping[TaskId, int] | None = None) -> dict[TaskId, Suit]:
-    """Partitions of a topic stand for each other whose lags are equal; where racks make a difference, also those that differ by no more than
-    `tolerance` from the largest of their suit. `singles`: partitions that do so across topics, with a number for what they have in common."""
+    """Partitions of a topic stand for each other whose lags are equal; where racks make a
+    difference, also those that differ by no more than `tolerance` from the largest of their suit.
+    `singles`: partitions that do so across topics, with a number for what they have in common."""
     suits: dict[TaskId, Suit] = {}
     found = [(task, lag) for topic in topics for task, lag in topic.lags.items()]
     largest: dict[int, int] = {}
@@ -223,13 +242,15 @@ def _suits(topics: Iterable[Topic], tolerance: int = 0, singles: Mapping[TaskId,
 
 
 def _single(topics: Sequence[Topic], place: int) -> int:
-    """The one partition that is left of a topic may stand for that of another topic with the same subscribers: whoever has it, both are even."""
+    """The one partition that is left of a topic may stand for that of another topic with the same
+    subscribers: whoever has it, both are even.
+    """
     return -1 - next(index for index, topic in enumerate(topics) if topic.pool.members == topics[place].pool.members)
 
 
 def _given(situation: Situation, owner: Mapping[TaskId, str], topics: Sequence[Topic], suits: Mapping[TaskId, Suit]) -> Dealt:
-    """The same hands, so that the fewest partitions move, and before that, where racks make a difference, so that it costs least; members with the
-    same subscription may change hands."""
+    """The same hands, so that the fewest partitions move, and before that, where racks make a
+    difference, so that it costs least; members with the same subscription may change hands."""
     hands: dict[str, list[TaskId]] = {}
     for task, name in owner.items():
         hands.setdefault(name, []).append(task)

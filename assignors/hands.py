@@ -1,10 +1,13 @@
-"""Who gets which hand: what was dealt to members that are alike goes to them so that the fewest tasks change their owner.
+"""Who gets which hand: what was dealt to members that are alike goes to them so that the fewest
+tasks change their owner.
 
-Members that subscribe to the same are dealt to alike, so any of them may have any hand; and tasks of one *suit*, such as those of one sub-topology
-with equal lags, may stand for each other in any hand. So a member keeps, of each suit, as many of its own as its hand has, and which hand it gets is
+Members that subscribe to the same are dealt to alike, so any of them may have any hand; and tasks
+of one *suit*, such as those of one sub-topology with equal lags, may stand for each other in any
+hand. So a member keeps, of each suit, as many of its own as its hand has, and which hand it gets is
 an assignment problem: the sum of what is kept, at its largest.
 
-Before: m1 owns 0_0 and 0_1, m2 owns 0_2, m3 nothing; lags are equal; hands (0_0), (0_1), (0_2). After: m1 keeps 0_0, m2 keeps 0_2, 0_1 goes to m3.
+Before: m1 owns 0_0 and 0_1, m2 owns 0_2, m3 nothing; lags are equal; hands (0_0), (0_1), (0_2).
+After: m1 keeps 0_0, m2 keeps 0_2, 0_1 goes to m3.
 """
 
 from __future__ import annotations
@@ -26,23 +29,30 @@ Shape = tuple[tuple[Suit, int], ...]
 
 
 MOST_PAIRS = 4_000_000
-"""Hands that differ times members: beyond that each member has the hand it was dealt, and keeps what it can of that. (2,000 members, seconds.)"""
+"""Hands that differ times members: beyond that each member has the hand it was dealt, and keeps
+what it can of that. (2,000 members, seconds.)
+"""
 
 
 @attrs.frozen
 class Dealt:
-    """`owner`: task -> its member. `unique`: False when as few tasks would move in another way too."""
+    """`owner`: task -> its member. `unique`: False when as few tasks would move in another way too.
+    """
 
     owner: Mapping[TaskId, str]
     unique: bool = True
     rack_cost_lower_bound: int = 0
-    """Where racks make a difference: of what these hands cost, traffic and changes of owner, however they are given."""
+    """Where racks make a difference: of what these hands cost, traffic and changes of owner,
+    however they are given.
+    """
     for_traffic: frozenset[TaskId] = frozenset()
     """Tasks that change their owner for that alone."""
 
 
 def given(hands: Mapping[str, Sequence[TaskId]], suits: Mapping[TaskId, Suit], owner: Mapping[TaskId, str]) -> Dealt:
-    """The same hands, given anew among the members named. When none of them owns any of it, each has the hand it was dealt."""
+    """The same hands, given anew among the members named. When none of them owns any of it, each
+    has the hand it was dealt.
+    """
     tasks = [task for hand in hands.values() for task in hand]
     if not any(owner.get(task) in hands for task in tasks):
         return Dealt({task: name for name, hand in hands.items() for task in hand})
@@ -83,10 +93,11 @@ def shape(suits: Iterable[Suit]) -> Shape:
 
 
 def _matched(shapes: Mapping[Shape, int], held: Mapping[Suit, Mapping[str, int]], members: Sequence[str]) -> tuple[dict[str, Shape], bool]:
-    """Member -> the shape of its hand, and whether no other way keeps as much. `shapes`: how many hands have each; as many as members.
+    """Member -> the shape of its hand, and whether no other way keeps as much. `shapes`: how many
+    hands have each; as many as members.
 
-    A flow: from each shape to the members that would keep more of it than of the worst, or through a pool to any, and from each member one unit to
-    the sink.
+    A flow: from each shape to the members that would keep more of it than of the worst, or through
+    a pool to any, and from each member one unit to the sink.
     """
     ordered = sorted(shapes)
     keeps = keeps_of(ordered, held, members)

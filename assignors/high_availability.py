@@ -1,4 +1,5 @@
-"""The assignor `high_availability`: KIP-441 as its text tells it. A task moves when its destination is caught up, and not before.
+"""The assignor `high_availability`: KIP-441 as its text tells it. A task moves when its destination
+is caught up, and not before.
 
 ::
 
@@ -8,12 +9,14 @@
     get_movements                      target minus now, as warm-ups with slots       movements
     assign_standbys                    hot copies beside the active ones              standbys
 
-The KIP's balance evaluation is the same question asked again: its available movements are those whose state is REVOKING.
+The KIP's balance evaluation is the same question asked again: its available movements are those
+whose state is REVOKING.
 
-What differs from the KIP, and why. The KIP computes the target regardless of what runs where and moves most of a group when one member joins;
-here the present owner is part of the target's cost. The KIP deals all tasks anew to the members of the min rank; here a task that is owned stays
-until its movement completes, for a change of owner without need is a stop without need. The KIP deals stateless tasks anew at every round; here
-they are part of the same target, and stay as well.
+What differs from the KIP, and why. The KIP computes the target regardless of what runs where and
+moves most of a group when one member joins; here the present owner is part of the target's cost.
+The KIP deals all tasks anew to the members of the min rank; here a task that is owned stays until
+its movement completes, for a change of owner without need is a stop without need. The KIP deals
+stateless tasks anew at every round; here they are part of the same target, and stay as well.
 """
 
 from __future__ import annotations
@@ -52,7 +55,9 @@ class HighAvailability:
     """Names of what it reads in `knobs.options`."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an option that it does not have."""
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an
+        option that it does not have.
+        """
         options.known_only(problem.knobs, self.name, self.options)
         situation = Situation(problem, announced=self.announced, behaviour=self.behaviour)
         return hand_over(situation, _Counts(situation))
@@ -67,13 +72,18 @@ class HighAvailability1(HighAvailability):
 
 
 class Balance(Protocol):
-    """What is to be even, and by which moves: the part of `hand_over` that assignors do not share."""
+    """What is to be even, and by which moves: the part of `hand_over` that assignors do not share.
+    """
 
     def target(self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
-        """Who is to run what in the end. Tasks of `candidates` need an owner now; those of `settled` go where that says (PROTOCOL D9)."""
+        """Who is to run what in the end. Tasks of `candidates` need an owner now; those of
+        `settled` go where that says (PROTOCOL D9).
+        """
 
     def owners_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> Mapping[TaskId, str]:
-        """Owners for tasks that need one now, of their candidates only, as balanced as that allows beside what is `running`."""
+        """Owners for tasks that need one now, of their candidates only, as balanced as that allows
+        beside what is `running`.
+        """
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
         """See `PlanCost.imbalance`."""
@@ -107,7 +117,9 @@ class _Counts:
 
 
 def hand_over(situation: Situation, balance: Balance) -> Plan:
-    """The plan that brings the group to the target of `balance` with state moved first: what all assignors of this kind share."""
+    """The plan that brings the group to the target of `balance` with state moved first: what all
+    assignors of this kind share.
+    """
     candidates = _candidates(situation)
     overdue = _overdue(situation)
     settled = _settled(situation, candidates, overdue)
@@ -130,7 +142,8 @@ def _stands(situation: Situation, task: TaskId) -> bool:
 
 
 def _candidates(situation: Situation) -> dict[TaskId, Candidates]:
-    """Tasks that need an owner now -> who may be it: the destination of their movement if that stands or is of the min rank, else the min rank.
+    """Tasks that need an owner now -> who may be it: the destination of their movement if that
+    stands or is of the min rank, else the min rank.
 
     Stateless tasks without a movement are absent: anybody who may run them may be it.
     """
@@ -144,7 +157,8 @@ def _candidates(situation: Situation) -> dict[TaskId, Candidates]:
 
 
 def _overdue(situation: Situation) -> dict[TaskId, Candidates]:
-    """Stateful tasks of leaving members whose drain timeout has passed -> who may have them at once: as for tasks without owner (PROTOCOL M7).
+    """Stateful tasks of leaving members whose drain timeout has passed -> who may have them at
+    once: as for tasks without owner (PROTOCOL M7).
 
     What is being revoked already goes where it was to go.
     """
@@ -162,7 +176,9 @@ def _overdue(situation: Situation) -> dict[TaskId, Candidates]:
 
 
 def _leave_now(balance: Balance, overdue: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
-    """Overdue tasks -> where they go now: to their target if it is one of their candidates, otherwise to another of them."""
+    """Overdue tasks -> where they go now: to their target if it is one of their candidates,
+    otherwise to another of them.
+    """
     straight = {task: target[task] for task, candidates in overdue.items() if target[task] in candidates}
     others = {task: candidates for task, candidates in overdue.items() if task not in straight}
     running = {task: member for task, member in target.items() if task not in others}
@@ -170,7 +186,8 @@ def _leave_now(balance: Balance, overdue: Mapping[TaskId, Candidates], target: M
 
 
 def _settled(situation: Situation, candidates: Mapping[TaskId, Candidates], overdue: Mapping[TaskId, Candidates]) -> dict[TaskId, str]:
-    """Tasks whose movement goes on, whatever the balance says now (PROTOCOL D9) -> its destination."""
+    """Tasks whose movement goes on, whatever the balance says now (PROTOCOL D9) -> its destination.
+    """
     return {
         task: movement.destination
         for task, movement in situation.in_flight.items()
@@ -181,8 +198,8 @@ def _settled(situation: Situation, candidates: Mapping[TaskId, Candidates], over
 def _now(situation: Situation, balance: Balance, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
     """Who runs what after this plan.
 
-    Owners keep what they own. A free task goes to its target if that is one of its candidates, otherwise to another of them, as balanced as they
-    allow.
+    Owners keep what they own. A free task goes to its target if that is one of its candidates,
+    otherwise to another of them, as balanced as they allow.
     """
     now = {**target, **situation.owner}
     waiting = {task: takers for task, takers in candidates.items() if task in target and target[task] not in takers.everyone}

@@ -1,4 +1,5 @@
-"""The orders in which Java gives out strings, for what has to come out as a Java assignor would have it.
+"""The orders in which Java gives out strings, for what has to come out as a Java assignor would
+have it.
 
 Nothing here uses Python's own hash: every order is a function of the text alone.
 """
@@ -15,7 +16,9 @@ MASK_32 = 0xFFFF_FFFF
 
 
 def text_key(text: str) -> bytes:
-    """Sorts as `String.compareTo`: by UTF-16 code unit, which differs from Python's order beyond U+FFFF."""
+    """Sorts as `String.compareTo`: by UTF-16 code unit, which differs from Python's order beyond
+    U+FFFF.
+    """
     return text.encode("utf-16-be", "surrogatepass")
 
 
@@ -29,10 +32,11 @@ def text_hash(text: str) -> int:
 
 
 def hash_order(keys: Iterable[T], hash_of: Callable[[T], int]) -> tuple[T, ...]:
-    """The keys, each once, in the order of a `HashMap` they were put into in the order given. `hash_of` gives unsigned 32-bit numbers.
+    """The keys, each once, in the order of a `HashMap` they were put into in the order given.
+    `hash_of` gives unsigned 32-bit numbers.
 
-    16 buckets, doubled while more than three quarters of them are wanted; a bucket is chosen by the hash with its upper half folded in, and holds its
-    keys in the order of their coming.
+    16 buckets, doubled while more than three quarters of them are wanted; a bucket is chosen by the
+    hash with its upper half folded in, and holds its keys in the order of their coming.
     """
     distinct = tuple(dict.fromkeys(keys))
     buckets = FEWEST_BUCKETS

@@ -1,4 +1,6 @@
-"""JSON documents read field by field: what is wrong with a value is said in one line with its path, as ``$.members[0].lags["0_3"]``."""
+"""JSON documents read field by field: what is wrong with a value is said in one line with its path,
+as ``$.members[0].lags["0_3"]``.
+"""
 
 from __future__ import annotations
 
@@ -30,7 +32,9 @@ def _no_constant(text: str) -> NoReturn:
 
 
 def parsed(line: str | bytes) -> Any:
-    """What stands in one line of JSON. Raises InputError when it is none, or a key stands twice in one object."""
+    """What stands in one line of JSON. Raises InputError when it is none, or a key stands twice in
+    one object.
+    """
     try:
         return json.loads(line, object_pairs_hook=_object, parse_constant=_no_constant)
     except _Repeated as repeated:

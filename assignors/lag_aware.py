@@ -1,24 +1,33 @@
-"""The assignor `lag_aware`: KIP-169, partitions of topics dealt to the members of a consumer group, by count first and then by lag.
+"""The assignor `lag_aware`: KIP-169, partitions of topics dealt to the members of a consumer group,
+by count first and then by lag.
 
-The KIP's example: C0 and C1 read t0 with the lags 100,000, 60,000 and 50,000. Before, by range: 160,000 and 50,000. After: 100,000 and 110,000.
+The KIP's example: C0 and C1 read t0 with the lags 100,000, 60,000 and 50,000. Before, by range:
+160,000 and 50,000. After: 100,000 and 110,000.
 
-A topic is a sub-topology here, and one of its partitions a task; `dealing` has the algorithm. Who subscribes to a topic are the members that know the
-sub-topology (`Member.subtopologies`). Capacity and copies of state play no part, as in the KIP.
+A topic is a sub-topology here, and one of its partitions a task; `dealing` has the algorithm. Who
+subscribes to a topic are the members that know the sub-topology (`Member.subtopologies`). Capacity
+and copies of state play no part, as in the KIP.
 
-The option `cross_topic` deals all topics together, so that counts and lags are even over all that members have. Without it each topic is dealt by
-itself, as the KIP says: ten topics of one partition each go to one member.
+The option `cross_topic` deals all topics together, so that counts and lags are even over all that
+members have. Without it each topic is dealt by itself, as the KIP says: ten topics of one partition
+each go to one member.
 
-What differs from the KIP, because a group that runs must not be dealt anew at every question: what is even stays as it is, whatever lags do in the
-meantime. A topic is dealt anew when a partition has no owner that may keep it, when counts differ by two, or when an operator asks for a new deal
-(`AssignmentProblem.anew`); with `cross_topic` all topics are, and also when counts differ by two in the whole of members that subscribe to the same.
-While partitions of it are being handed over, only those that need an owner are dealt, beside the others; the rest waits until that is done. And a
-partition that changes its owner is revoked first and granted when its owner has let go; the KIP's consumers all stop.
+What differs from the KIP, because a group that runs must not be dealt anew at every question: what
+is even stays as it is, whatever lags do in the meantime. A topic is dealt anew when a partition has
+no owner that may keep it, when counts differ by two, or when an operator asks for a new deal
+(`AssignmentProblem.anew`); with `cross_topic` all topics are, and also when counts differ by two in
+the whole of members that subscribe to the same. While partitions of it are being handed over, only
+those that need an owner are dealt, beside the others; the rest waits until that is done. And a
+partition that changes its owner is revoked first and granted when its owner has let go; the KIP's
+consumers all stop.
 
-Racks, which the KIP does not know, come last: with `rack_aware_strategy` the same hands are given so that the least is read across racks
-(`near_hands`). Counts are what they would be without; so are lags, but for partitions that stand for each other, of equal lag or within
-`rack_lag_tolerance`: with a tolerance of d records, two members that have k partitions of a topic each at most may differ by 2*d*k more. What is even
-moves only when the traffic falls by more than the moves cost, and then changes places in the same way. `balanced_min_cost` means the same as
-`min_cost`: each topic is spread anyway.
+Racks, which the KIP does not know, come last: with `rack_aware_strategy` the same hands are given
+so that the least is read across racks (`near_hands`). Counts are what they would be without; so are
+lags, but for partitions that stand for each other, of equal lag or within `rack_lag_tolerance`:
+with a tolerance of d records, two members that have k partitions of a topic each at most may differ
+by 2*d*k more. What is even moves only when the traffic falls by more than the moves cost, and then
+changes places in the same way. `balanced_min_cost` means the same as `min_cost`: each topic is
+spread anyway.
 """
 
 from __future__ import annotations
@@ -45,10 +54,12 @@ RACK_LAG_TOLERANCE = "rack_lag_tolerance"
 
 
 def partition_lag(*, beginning: int | None, end: int | None, committed: int | None, auto_offset_reset: str = "latest") -> int:
-    """Records of a partition that the group has still to read (KIP-169 "Lag", its sign put right), never below 0.
+    """Records of a partition that the group has still to read (KIP-169 "Lag", its sign put right),
+    never below 0.
 
-    All offsets are of next records. `committed` None: nothing was committed yet, so the group begins where `auto.offset.reset` says: at the end for
-    "latest" (in any case of letters), else at the beginning. The others None: not known, counts 0.
+    All offsets are of next records. `committed` None: nothing was committed yet, so the group
+    begins where `auto.offset.reset` says: at the end for "latest" (in any case of letters), else at
+    the beginning. The others None: not known, counts 0.
     """
     after = end or 0
     following = committed
@@ -61,9 +72,10 @@ def partition_lag(*, beginning: int | None, end: int | None, committed: int | No
 class Ways:
     """The options of `lag_aware`.
 
-    `cross_topic`: see above. `rack_lag_tolerance`: partitions of a topic whose lags differ by no more records may stand for each other where racks
-    make a difference. `auto_offset_reset`: where the members begin to read a partition of which the group has committed nothing; for whoever observes
-    the lags.
+    `cross_topic`: see above. `rack_lag_tolerance`: partitions of a topic whose lags differ by no
+    more records may stand for each other where racks make a difference. `auto_offset_reset`: where
+    the members begin to read a partition of which the group has committed nothing; for whoever
+    observes the lags.
     """
 
     cross_topic: bool = False
@@ -84,8 +96,9 @@ class Ways:
 class LagAware:
     """KIP-169. Pure and without memory. Its options: see `Ways`.
 
-    It does not promise CAUGHT_UP_FIRST: who has a copy plays no part. It keeps no copies, so COPIES_CAPPED holds of itself. Its balance is that of
-    each topic, and is reached when everybody has let go of what it was asked for.
+    It does not promise CAUGHT_UP_FIRST: who has a copy plays no part. It keeps no copies, so
+    COPIES_CAPPED holds of itself. Its balance is that of each topic, and is reached when everybody
+    has let go of what it was asked for.
     """
 
     name = "lag_aware"
@@ -95,7 +108,9 @@ class LagAware:
     guarantees = frozenset({Guarantee.ALWAYS_OWNED, Guarantee.COPIES_CAPPED, Guarantee.CONVERGES})
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound or none of its own."""
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
+        option is unsound or none of its own.
+        """
         ways = Ways.of(problem.knobs)
         situation = Situation(problem)
         topics = topics_of(situation, task_lags(situation))
@@ -106,7 +121,9 @@ class LagAware:
 
 
 def auto_offset_reset(knobs: Knobs) -> str:
-    """Where the members of a group begin that has committed nothing, as its option says; whichever assignor it has."""
+    """Where the members of a group begin that has committed nothing, as its option says; whichever
+    assignor it has.
+    """
     return options.one_of(knobs, AUTO_OFFSET_RESET, OFFSET_RESETS)
 
 
@@ -150,7 +167,9 @@ def _left(situation: Situation, topics: Iterable[Topic]) -> Dealt:
 
 
 def _nearer(situation: Situation, topics: Sequence[Topic], ways: Ways) -> Dealt:
-    """What is even stays, but for partitions that change places because that is less to read across racks, by more than the changes cost."""
+    """What is even stays, but for partitions that change places because that is less to read across
+    racks, by more than the changes cost.
+    """
     return deal_nearer(situation, topics, ways.rack_lag_tolerance) if situation.racks.counts else Dealt({})
 
 
@@ -171,7 +190,9 @@ def _is_even_in_the_whole(topics: Sequence[Topic], heading: Mapping[TaskId, str]
 
 
 def _plan(situation: Situation, topics: Sequence[Topic], target: Mapping[TaskId, str], dealt: Dealt) -> Plan:
-    """Who owns a task that goes elsewhere is told to give it up; who gets a free one has it at once."""
+    """Who owns a task that goes elsewhere is told to give it up; who gets a free one has it at
+    once.
+    """
     now = {**target, **situation.owner}
     movements = tuple(
         Movement(task=task, source=now[task], destination=target[task], state=MovementState.REVOKING)
@@ -207,7 +228,9 @@ def _plan(situation: Situation, topics: Sequence[Topic], target: Mapping[TaskId,
 
 
 def _rack_stages(situation: Situation, target: Mapping[TaskId, str], dealt: Dealt) -> tuple[StageCost, ...]:
-    """What is read across racks and what the moves cost, where that counts, and a lower bound of it for the same hands, however they are given."""
+    """What is read across racks and what the moves cost, where that counts, and a lower bound of it
+    for the same hands, however they are given.
+    """
     if not situation.racks.counts:
         return ()
     return (StageCost(name="active", cost=rack_cost(situation, situation.owner, target), lower_bound=dealt.rack_cost_lower_bound),)
@@ -233,7 +256,9 @@ def _member_plans(
 
 
 def _reasons(situation: Situation, target: Mapping[TaskId, str], lags: Mapping[TaskId, int], for_traffic: Container[TaskId]) -> dict[TaskId, Reason]:
-    """For each task that moves or is placed, with its lag, or that of its new owner if it has state; and for what who leaves gives up for nobody."""
+    """For each task that moves or is placed, with its lag, or that of its new owner if it has
+    state; and for what who leaves gives up for nobody.
+    """
     reasons: dict[TaskId, Reason] = {}
     merits = Merits(situation, situation.owner, target)
     for task, destination in sorted(target.items()):
@@ -258,7 +283,8 @@ def _reasons(situation: Situation, target: Mapping[TaskId, str], lags: Mapping[T
 
 
 def _imbalance(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> int:
-    """Partitions over the upper share of their topic plus those under the lower one, summed over members and topics.
+    """Partitions over the upper share of their topic plus those under the lower one, summed over
+    members and topics.
 
     The share of who may not have a partition is 0.
     """
@@ -273,7 +299,8 @@ def _imbalance(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> int:
 def _moves_lower_bound(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> int:
     """The fewest changes of owner to any target that is even in each topic.
 
-    Of what they own of a topic with T partitions, n members keep at most floor(T / n) each, and T mod n of them one more.
+    Of what they own of a topic with T partitions, n members keep at most floor(T / n) each, and T
+    mod n of them one more.
     """
     moves = 0
     for topic in topics:

@@ -1,5 +1,6 @@
-"""The assignor `learner`: smooth scaling as its proposal tells it. A *learner* is a copy that restores in order to take over; its member says itself
-when it is ready (`TaskReady`), and the task moves then, and not before.
+"""The assignor `learner`: smooth scaling as its proposal tells it. A *learner* is a copy that
+restores in order to take over; its member says itself when it is ready (`TaskReady`), and the task
+moves then, and not before.
 
 ::
 
@@ -10,11 +11,13 @@ when it is ready (`TaskReady`), and the task moves then, and not before.
     scale down                 a leaving member's tasks are learned by those who stay; it is released when it has nothing left
     stateless                  in two phases: revoked, then assigned (KIP-415); there is nothing to learn
 
-What nobody runs goes to whoever is soonest ready, by reported lags: waiting for a word would be waiting without need.
+What nobody runs goes to whoever is soonest ready, by reported lags: waiting for a word would be
+waiting without need.
 
-Where this does better than the proposal: there, owners give up every task that is being learned whenever a rebalance begins, so that a hand-over
-needs one rebalance and not two; whoever is not ready yet costs its task a stop, at each rebalance again. Here only the task whose learner is ready is
-given up. With the option `strict` it is done as in the proposal, to be compared.
+Where this does better than the proposal: there, owners give up every task that is being learned
+whenever a rebalance begins, so that a hand-over needs one rebalance and not two; whoever is not
+ready yet costs its task a stop, at each rebalance again. Here only the task whose learner is ready
+is given up. With the option `strict` it is done as in the proposal, to be compared.
 """
 
 from __future__ import annotations
@@ -33,13 +36,16 @@ STRICT = "strict"
 
 
 class Learner(HighAvailability):
-    """Readiness by a member's word. Pure and without memory: what is under way stands in the problem.
+    """Readiness by a member's word. Pure and without memory: what is under way stands in the
+    problem.
 
     `knobs.options`:
 
-    * `strict` (default False): a task that is being learned is given up at every rebalance and taken again by its owner, as the proposal has it.
-      A rebalance is a round that something new began: a join, a leave, a word of readiness. Rounds that only follow up on what was decided are none.
-      Leaving members keep what they run until its learner is ready, in the proposal's own tables too.
+    * `strict` (default False): a task that is being learned is given up at every rebalance and
+      taken again by its owner, as the proposal has it. A rebalance is a round that something new
+      began: a join, a leave, a word of readiness. Rounds that only follow up on what was decided
+      are none. Leaving members keep what they run until its learner is ready, in the proposal's own
+      tables too.
     """
 
     name = "learner"
@@ -48,7 +54,9 @@ class Learner(HighAvailability):
     options = (STRICT,)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError for an option that is none or unsound, and what high_availability raises."""
+        """See `Assignor.assign`. Raises FieldError for an option that is none or unsound, and what
+        high_availability raises.
+        """
         if not options.flag(problem.knobs, STRICT):
             return super().assign(problem)
         given_back = {movement.task for movement in problem.in_flight if movement.source == movement.destination}
@@ -78,7 +86,8 @@ def _learning_goes_on(problem: AssignmentProblem, movement: Movement) -> Movemen
 
 
 def _taken_again(problem: AssignmentProblem) -> Iterator[Movement]:
-    """Tasks that their owners have just taken again: whoever learns them goes on, and keeps its slot.
+    """Tasks that their owners have just taken again: whoever learns them goes on, and keeps its
+    slot.
 
     Where there are standbys a warm-up may be one to be; then only the target says who goes on.
     """
@@ -97,7 +106,9 @@ def _behind(member: Member, task: TaskId) -> tuple[bool, int, str]:
 
 
 def _given_up_by_owners(problem: AssignmentProblem, plan: Plan, learned: set[TaskId] | frozenset[TaskId]) -> Plan:
-    """The plan, but that the owners of these tasks, where they are learned and nobody is ready yet, give them up and take them again."""
+    """The plan, but that the owners of these tasks, where they are learned and nobody is ready yet,
+    give them up and take them again.
+    """
     members = {member.id: member for member in problem.members}
     movements: list[Movement] = []
     reasons = dict(plan.reasons)
@@ -116,5 +127,7 @@ def _given_up_by_owners(problem: AssignmentProblem, plan: Plan, learned: set[Tas
 
 
 def _runs(owner: Member, task: TaskId) -> bool:
-    """It runs the task and may have it again; who is leaving gives nothing up before its learner is ready."""
+    """It runs the task and may have it again; who is leaving gives nothing up before its learner is
+    ready.
+    """
     return not owner.leaving and owner.knows(task) and task in owner.active and owner.lags.get(task) is LagSentinel.ACTIVE

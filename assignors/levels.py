@@ -1,20 +1,26 @@
-"""Evening out loads by few moves: how full each member is, who takes what must have an owner, and which moves pay.
+"""Evening out loads by few moves: how full each member is, who takes what must have an owner, and
+which moves pay.
 
-A member's *level* is what it carries per thread, in the unit of its tasks' weights, rounded down. A move of a task of weight w from m to n *pays*
-more than g when n, with the task, is still more than g below where m is now::
+A member's *level* is what it carries per thread, in the unit of its tasks' weights, rounded down. A
+move of a task of weight w from m to n *pays* more than g when n, with the task, is still more than
+g below where m is now::
 
     level(n with w) + g < level(m)
 
-Then the higher of the two levels falls, in exact numbers too, for g is worth thousands of roundings.
+Then the higher of the two levels falls, in exact numbers too, for g is worth thousands of
+roundings.
 
-**Bound.** Where no move pays more than g, the most loaded member and the least loaded one differ by at most the lightest task of the most loaded one,
-on a thread of the least loaded one, plus g. (Else that task would pay.) As the mean lies between the two, nobody is further than that from the
-mean. This holds where every task may go everywhere; what is under way, blocked or of another topology is left where it is.
+**Bound.** Where no move pays more than g, the most loaded member and the least loaded one differ by
+at most the lightest task of the most loaded one, on a thread of the least loaded one, plus g. (Else
+that task would pay.) As the mean lies between the two, nobody is further than that from the mean.
+This holds where every task may go everywhere; what is under way, blocked or of another topology is
+left where it is.
 
-**No thrash.** A plan is a set of moves of which any part may be carried out, in any order, and each move still pays when its turn comes: in one
-plan a member gives or takes, never both, and at the end of the whole plan each taker is still more than g below where each of its givers was with
-the task. So from plan to plan the levels, sorted from the highest down, only fall, and no state of the group comes twice as long as its loads
-stay what they are.
+**No thrash.** A plan is a set of moves of which any part may be carried out, in any order, and each
+move still pays when its turn comes: in one plan a member gives or takes, never both, and at the end
+of the whole plan each taker is still more than g below where each of its givers was with the task.
+So from plan to plan the levels, sorted from the highest down, only fall, and no state of the group
+comes twice as long as its loads stay what they are.
 """
 
 from __future__ import annotations
@@ -40,7 +46,8 @@ class Move:
 
 
 class Levels:
-    """Who has which tasks, and how full that makes the members that stay. `weight`: task -> its weight, at least 1.
+    """Who has which tasks, and how full that makes the members that stay. `weight`: task -> its
+    weight, at least 1.
 
     `grain`: outcomes whose levels differ by less are alike.
     """
@@ -58,7 +65,9 @@ class Levels:
         self._tasks: dict[str, set[TaskId]] = {member: set() for member in situation.members}
         self.order = _canonical_order(situation)
         self._ladders: dict[tuple[int, str | None], list[tuple[int, int, str]]] = {}
-        """Capacity, and rack where racks make a difference -> (level, place in the canonical order, member) of those that stay, rising."""
+        """Capacity, and rack where racks make a difference -> (level, place in the canonical order,
+        member) of those that stay, rising.
+        """
         self._ladder_of = {name: (threads, situation.racks.of[name] if situation.racks.counts else None) for name, threads in self._capacity.items()}
         for member in situation.members.values():
             if not member.leaving:
@@ -114,10 +123,11 @@ class Levels:
     # Owners for tasks that must have one
 
     def place(self, task: TaskId, candidates: Candidates | None, *, unblocked: bool = False) -> None:
-        """Gives the task to whoever is least full with it: of `candidates`, or of all that may run it (`unblocked`: and may begin a warm-up of it).
+        """Gives the task to whoever is least full with it: of `candidates`, or of all that may run
+        it (`unblocked`: and may begin a warm-up of it).
 
-        Those that differ by less than the grain are alike: then who is nearest to what it reads comes first, then who had it before, then who is
-        soonest ready.
+        Those that differ by less than the grain are alike: then who is nearest to what it reads
+        comes first, then who had it before, then who is soonest ready.
         """
         situation, weight = self.situation, self.weight[task]
         if candidates is None:
@@ -139,7 +149,9 @@ class Levels:
         self.give(task, min(dict.fromkeys(found), key=worth))
 
     def _least_full(self, pool: Pool, source: str = "", besides: Container[str] = ()) -> list[str]:
-        """Of each capacity (and rack) the least full member of the pool that is neither `source` nor one of `besides`."""
+        """Of each capacity (and rack) the least full member of the pool that is neither `source`
+        nor one of `besides`.
+        """
         found = []
         for ladder in self._ladders.values():
             member = next((member for _, _, member in ladder if member in pool and member != source and member not in besides), None)
@@ -159,7 +171,9 @@ class Levels:
     # Moves that pay
 
     def gain(self) -> int:
-        """What the best single move would pay: the greatest g for which one pays g; 0 when none pays anything."""
+        """What the best single move would pay: the greatest g for which one pays g; 0 when none
+        pays anything.
+        """
         best = 0
         ends = self.ends()
         for source in self.falling() if ends is not None else ():
@@ -174,10 +188,12 @@ class Levels:
         return best
 
     def even_out(self, margin: int, mean: int) -> list[Move]:
-        """Moves, each of which pays more than `margin`; see the module. The levels are then as if they were made.
+        """Moves, each of which pays more than `margin`; see the module. The levels are then as if
+        they were made.
 
-        The fullest gives first. What it gives, and to whom, is what leaves both least outside of what is even (the mean, less or more half the
-        margin); among alike ones what comes nearest to what it reads, then what goes home, or is soonest ready, then the heaviest.
+        The fullest gives first. What it gives, and to whom, is what leaves both least outside of
+        what is even (the mean, less or more half the margin); among alike ones what comes nearest
+        to what it reads, then what goes home, or is soonest ready, then the heaviest.
 
         Before: m1 (5, 4, 1), m2 (2), each of one thread. After: m1 (5, 1), m2 (2, 4).
         """
@@ -190,9 +206,11 @@ class Levels:
         return plan.moves
 
     def destinations(self, task: TaskId, source: str, besides: Container[str], near: dict[Pool, list[str]]) -> list[str]:
-        """Whom the task may go to: the least full of each capacity (and rack), and who has a copy that is ready; none `besides`.
+        """Whom the task may go to: the least full of each capacity (and rack), and who has a copy
+        that is ready; none `besides`.
 
-        `near`: pool -> its least full members, for as long as source, levels and `besides` are the same.
+        `near`: pool -> its least full members, for as long as source, levels and `besides` are the
+        same.
         """
         situation = self.situation
         pool = situation.unblocked(task)
@@ -218,7 +236,9 @@ class _Plan:
         self.given: dict[str, list[Move]] = {}
         self.taken: dict[str, list[Move]] = {}
         self.sources = [(-levels.level(member), levels.order[member], member) for member in levels.falling()]
-        """A heap, the fullest first. Who has nothing to give in this plan is left out of it; what remains is for the next plan."""
+        """A heap, the fullest first. Who has nothing to give in this plan is left out of it; what
+        remains is for the next plan.
+        """
 
     def next_move(self) -> Move | None:
         """The best move of the fullest member that has one; None: no move pays."""
@@ -271,11 +291,14 @@ class _Plan:
 
 
 def fewest_moves(dealt: Mapping[str, list[int]], capacity: Mapping[str, int], highest: int, lowest: int, forced: int) -> int:
-    """A lower bound of the moves from one deal to any in which no level is above `highest` and none below `lowest`.
+    """A lower bound of the moves from one deal to any in which no level is above `highest` and none
+    below `lowest`.
 
-    `dealt`: member -> weights of its tasks now; `capacity`: of those that stay. From a member that is too full at least so many tasks go as it takes
-    of its heaviest to bring it down to `highest`, and `forced` from those that leave; to one that is too empty come at least so many as it would take
-    of the heaviest there are. Every move goes from one and comes to one, so each of the two sums is a bound.
+    `dealt`: member -> weights of its tasks now; `capacity`: of those that stay. From a member that
+    is too full at least so many tasks go as it takes of its heaviest to bring it down to `highest`,
+    and `forced` from those that leave; to one that is too empty come at least so many as it would
+    take of the heaviest there are. Every move goes from one and comes to one, so each of the two
+    sums is a bound.
     """
     heaviest = sorted((weight for of in dealt.values() for weight in of), reverse=True)
     leave, arrive = forced, 0
@@ -296,7 +319,9 @@ def fewest_moves(dealt: Mapping[str, list[int]], capacity: Mapping[str, int], hi
 
 
 def _canonical_order(situation: Situation) -> dict[str, int]:
-    """Member -> its place among all by what it is and has, so that names decide only between members that differ in nothing else."""
+    """Member -> its place among all by what it is and has, so that names decide only between
+    members that differ in nothing else.
+    """
     incoming: dict[str, list[TaskId]] = {}
     for movement in situation.in_flight.values():
         incoming.setdefault(movement.destination, []).append(movement.task)

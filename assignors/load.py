@@ -1,22 +1,25 @@
 """What each task weighs: of what members report of their hosts, one whole number per task.
 
-A weight is in millionths of a *fair share*: what one thread would carry if the group's load were spread evenly over the threads of the members that
-stay. So the weights of all tasks add up to a million per thread, and whatever is measured in them reads as a part of what a thread should carry.
+A weight is in millionths of a *fair share*: what one thread would carry if the group's load were
+spread evenly over the threads of the members that stay. So the weights of all tasks add up to a
+million per thread, and whatever is measured in them reads as a part of what a thread should carry.
 
-Each dimension (cpu, memory, disk, throughput) is first brought to that unit by its own sum over the group, so that what is told apart is who carries
-how much of it, and a group that idles is as even or uneven as one that is busy. Then they are averaged, by the weights in `knobs.options`:
+Each dimension (cpu, memory, disk, throughput) is first brought to that unit by its own sum over the
+group, so that what is told apart is who carries how much of it, and a group that idles is as even
+or uneven as one that is busy. Then they are averaged, by the weights in `knobs.options`:
 
-====================  =======  ====================================================================================
-option                default  is
-====================  =======  ====================================================================================
-`load_cpu`            1        weight of processor time
-`load_throughput`     1        weight of records processed
-`load_memory`         0        weight of memory in use; most of it is a process's own and comes along with no task
-`load_disk`           0        weight of disk in use
-====================  =======  ====================================================================================
+====================  =======
+==================================================================================== option
+default  is ====================  =======
+==================================================================================== `load_cpu`
+1        weight of processor time `load_throughput`     1        weight of records processed
+`load_memory`         0        weight of memory in use; most of it is a process's own and comes
+along with no task `load_disk`           0        weight of disk in use ====================
+=======  ====================================================================================
 
-A dimension that nobody reports has no part in it. A task that nothing is known of (it just came to be, or nobody reports) weighs as the mean of its
-sub-topology, else of all; where nothing is known of any task, all weigh the same, and balance is by count. No task weighs nothing.
+A dimension that nobody reports has no part in it. A task that nothing is known of (it just came to
+be, or nobody reports) weighs as the mean of its sub-topology, else of all; where nothing is known
+of any task, all weigh the same, and balance is by count. No task weighs nothing.
 """
 
 from __future__ import annotations
@@ -72,7 +75,9 @@ def _amount(task: Task, dimension: str) -> int:
 
 
 def _means(every: Sequence[Task], known: Mapping[TaskId, int]) -> list[int]:
-    """For each task the mean weight of its sub-topology's known tasks, else of all known ones, else the same for all; at least 1."""
+    """For each task the mean weight of its sub-topology's known tasks, else of all known ones, else
+    the same for all; at least 1.
+    """
     of_subtopology: dict[int, list[int]] = {}
     for task, weight in known.items():
         of_subtopology.setdefault(task.subtopology, []).append(weight)

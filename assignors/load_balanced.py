@@ -1,28 +1,37 @@
-"""The assignor `load_balanced`: even in what tasks carry, not in how many they are. State moves first, as in `high_availability`.
+"""The assignor `load_balanced`: even in what tasks carry, not in how many they are. State moves
+first, as in `high_availability`.
 
-All but the target is `high_availability`: ranks, warm-ups, slots, standbys, hand-over. The target is this:
+All but the target is `high_availability`: ranks, warm-ups, slots, standbys, hand-over. The target
+is this:
 
-* Every task has a weight (`load`), made of what members report of their hosts (`TaskLoad`; how a host's load is told apart by tasks says
-  `equipoise.statemachine.loads`).
-* What must have an owner goes to the least full of those that may have it, the heaviest first; what is under way is carried to its end.
-* Other tasks move only when it pays (`levels`): when some single move betters things by more than `load_high_percent` of a fair share, the group is
-  *rebalanced*, by moves that each better it by more than `load_low_percent`, until none does. Between the two nothing begins: so loads that wander by
-  less than the difference move no work. That a group is being rebalanced is remembered (`Plan.memory`).
+* Every task has a weight (`load`), made of what members report of their hosts (`TaskLoad`; how a
+  host's load is told apart by tasks says `equipoise.statemachine.loads`).
+* What must have an owner goes to the least full of those that may have it, the heaviest first; what
+  is under way is carried to its end.
+* Other tasks move only when it pays (`levels`): when some single move betters things by more than
+  `load_high_percent` of a fair share, the group is *rebalanced*, by moves that each better it by
+  more than `load_low_percent`, until none does. Between the two nothing begins: so loads that
+  wander by less than the difference move no work. That a group is being rebalanced is remembered
+  (`Plan.memory`).
 
-With `rack_aware_strategy` outcomes that are alike by load are told apart by traffic, and while no rebalancing goes on tasks change places for traffic
-as far as that leaves loads as even (`near_levels`). `balanced_min_cost` means the same as `min_cost`: what is spread here is load.
+With `rack_aware_strategy` outcomes that are alike by load are told apart by traffic, and while no
+rebalancing goes on tasks change places for traffic as far as that leaves loads as even
+(`near_levels`). `balanced_min_cost` means the same as `min_cost`: what is spread here is load.
 
-What it promises, where every task may go everywhere: at rest the fullest and the emptiest member differ per thread by at most the lightest task
-of the fullest one plus `load_high_percent` of a fair share; just after a rebalancing, plus `load_low_percent`. (Tasks are not split, so no deal
-can do without a part of the first.) A plan says the levels now and at its target, and that bound (`Plan.load`).
+What it promises, where every task may go everywhere: at rest the fullest and the emptiest member
+differ per thread by at most the lightest task of the fullest one plus `load_high_percent` of a fair
+share; just after a rebalancing, plus `load_low_percent`. (Tasks are not split, so no deal can do
+without a part of the first.) A plan says the levels now and at its target, and that bound
+(`Plan.load`).
 
-====================  =======  =====================================================================================
-option                default  is
-====================  =======  =====================================================================================
+====================  =======
+===================================================================================== option
+default  is ====================  =======
+=====================================================================================
 `load_high_percent`   20       of a fair share: what one move must better for a rebalancing to begin
-`load_low_percent`    5        the same for it to go on; 1 or more, at most the former
-`load_cpu`, ...                weights of the dimensions: see `load`
-====================  =======  =====================================================================================
+`load_low_percent`    5        the same for it to go on; 1 or more, at most the former `load_cpu`,
+...                weights of the dimensions: see `load` ====================  =======
+=====================================================================================
 """
 
 from __future__ import annotations
@@ -48,7 +57,9 @@ DEFAULT_PERCENTS: Mapping[str, int] = {"load_high_percent": 20, "load_low_percen
 REBALANCING = "rebalancing"
 """In its memory: there while a rebalancing goes on."""
 NEAR_TASKS, NEAR_MEMBERS = "near_tasks", "near_members"
-"""In its memory: tasks that move for traffic, and where to, one for one. What is under way of it stands in the problem too."""
+"""In its memory: tasks that move for traffic, and where to, one for one. What is under way of it
+stands in the problem too.
+"""
 
 
 class LoadBalanced:
@@ -61,7 +72,9 @@ class LoadBalanced:
     guarantees = frozenset(Guarantee)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound or none of its own."""
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
+        option is unsound or none of its own.
+        """
         balance = LoadTarget(Situation(problem, behaviour=self.behaviour), Thresholds.of(problem.knobs), problem.memory)
         plan = hand_over(balance.situation, balance)
         return attrs.evolve(
@@ -83,7 +96,9 @@ class LoadBalanced1(LoadBalanced):
 
 @attrs.frozen(kw_only=True)
 class Thresholds:
-    """What a move must better, in millionths of a fair share, for a rebalancing to begin (`high`) and to go on (`low`)."""
+    """What a move must better, in millionths of a fair share, for a rebalancing to begin (`high`)
+    and to go on (`low`).
+    """
 
     high: int
     low: int
@@ -171,14 +186,18 @@ class LoadTarget:
         return {NEAR_MEMBERS: tuple(self.near.values()), NEAR_TASKS: tuple(self.near)} if self.near else {}
 
     def owners_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> dict[TaskId, str]:
-        """Owners for tasks that need one now, of their candidates only, as even as that allows beside what is `running`."""
+        """Owners for tasks that need one now, of their candidates only, as even as that allows
+        beside what is `running`.
+        """
         levels = self._levels(running)
         for task in sorted(candidates, key=lambda task: (-self.weight[task], task)):
             levels.place(task, candidates[task])
         return {task: levels.owner[task] for task in sorted(candidates) if task in levels.owner}
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
-        """What the best single move would better, in thousandths of a fair share; 0 when that is not worth a move."""
+        """What the best single move would better, in thousandths of a fair share; 0 when that is
+        not worth a move.
+        """
         gain = self._levels(owner).gain()
         return 0 if gain <= self.thresholds.high else -(-gain // (FAIR_SHARE // 1_000))
 
@@ -231,4 +250,6 @@ class LoadTarget:
 
 
 PARTS_OF_A_MARGIN = 8
-"""Outcomes that differ by less than such a part of the lower threshold are alike; then what is at home, or ready, goes first."""
+"""Outcomes that differ by less than such a part of the lower threshold are alike; then what is at
+home, or ready, goes first.
+"""

@@ -1,7 +1,9 @@
-"""Sources of a flow network that may stand for each other, as one: the solver sees a node for each *kind* of task, not for each task.
+"""Sources of a flow network that may stand for each other, as one: the solver sees a node for each
+*kind* of task, not for each task.
 
-Before: 0_0 and 0_1 both may go to the pool at 3 or to m1 at 1. After: one node with a supply of 2, and arcs for up to 2. Of what comes back the first
-task takes what goes along the first arc, and so on; which of them takes what makes no difference to any cost.
+Before: 0_0 and 0_1 both may go to the pool at 3 or to m1 at 1. After: one node with a supply of 2,
+and arcs for up to 2. Of what comes back the first task takes what goes along the first arc, and so
+on; which of them takes what makes no difference to any cost.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ def mixed(values: Hashes, salt: int) -> Hashes:
 
 
 class Merged:
-    """A network with one source for all that have one unit, nothing that enters, and the same arcs in the same order at the same costs."""
+    """A network with one source for all that have one unit, nothing that enters, and the same arcs
+    in the same order at the same costs.
+    """
 
     def __init__(self, supply: Ints, tail: Ints, head: Ints, capacity: Ints, cost: Ints) -> None:
         self.supply, self.tail, self.head, self.capacity, self.cost = supply, tail, head, capacity, cost

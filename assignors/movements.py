@@ -1,16 +1,20 @@
-"""How the target becomes true without stopping work: movements as warm-ups (KIP-441, "create a standby task for each task we want to move").
+"""How the target becomes true without stopping work: movements as warm-ups (KIP-441, "create a
+standby task for each task we want to move").
 
 A movement of a stateful task lives WAITING -> WARMING -> REVOKING -> granted:
 
-* REVOKING at once when the task has no state, when its destination is caught up, or when its owner is leaving and its drain timeout has passed;
+* REVOKING at once when the task has no state, when its destination is caught up, or when its owner
+  is leaving and its drain timeout has passed;
 * WARMING without a slot when the destination is a standby of the task: it goes on as such;
-* WARMING without a slot when its owner is leaving, and the destination will have restored it, with all that it restores already, by the drain
-  timeout (PROTOCOL M7): what leaves is learned together, and waits for nothing that moves for balance;
-* otherwise it needs a warm-up slot, of the group and of the destination. What is in flight keeps its slot, until the task is granted; then slots go
-  to what is soonest ready. Without a slot it is WAITING.
+* WARMING without a slot when its owner is leaving, and the destination will have restored it, with
+  all that it restores already, by the drain timeout (PROTOCOL M7): what leaves is learned together,
+  and waits for nothing that moves for balance;
+* otherwise it needs a warm-up slot, of the group and of the destination. What is in flight keeps
+  its slot, until the task is granted; then slots go to what is soonest ready. Without a slot it is
+  WAITING.
 
-So other copies beside the standbys never exceed the caps. A destination that is caught up by a copy nobody asked for needs no slot; it is told to
-keep that copy as a warm-up if slots are left over.
+So other copies beside the standbys never exceed the caps. A destination that is caught up by a copy
+nobody asked for needs no slot; it is told to keep that copy as a warm-up if slots are left over.
 """
 
 from __future__ import annotations
@@ -35,9 +39,11 @@ class Slots:
         """Member -> records that it has to restore before it gets to what is begun now."""
 
     def take_apart(self, task: TaskId, member: str) -> bool:
-        """Begin a copy outside the caps, if the member will have restored it by the time that the task's owner has to be gone.
+        """Begin a copy outside the caps, if the member will have restored it by the time that the
+        task's owner has to be gone.
 
-        All of a member's copies are restored at the speed of the member, so they are ready as soon together as one after the other.
+        All of a member's copies are restored at the speed of the member, so they are ready as soon
+        together as one after the other.
         """
         situation = self._situation
         if not situation.is_apart(task):
@@ -92,7 +98,9 @@ class Movements:
 
 
 def get_movements(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: Slots) -> Movements:
-    """The KIP's `getMovements`, with what each waits for. Tasks without an owner in `now` or in `target` have none."""
+    """The KIP's `getMovements`, with what each waits for. Tasks without an owner in `now` or in
+    `target` have none.
+    """
     planner = _Planner(situation, now, target, slots)
     planner.carry_on()
     planner.begin()
@@ -100,7 +108,9 @@ def get_movements(situation: Situation, now: Mapping[TaskId, str], target: Mappi
 
 
 class Merits:
-    """Why a task that may stay is to move all the same: for balance, for its traffic, or to make room for one that moves for its own."""
+    """Why a task that may stay is to move all the same: for balance, for its traffic, or to make
+    room for one that moves for its own.
+    """
 
     def __init__(self, situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> None:
         self._racks = situation.racks
@@ -120,7 +130,9 @@ class Merits:
         return "traffic" if costs[1] < costs[0] else "traffic_room"
 
     def rack_costs(self, task: TaskId) -> tuple[int, int] | None:
-        """What running it costs in traffic where it is and where it goes; None: racks make no difference."""
+        """What running it costs in traffic where it is and where it goes; None: racks make no
+        difference.
+        """
         racks = self._racks
         return (racks.cost(task, self._now[task]), racks.cost(task, self._target[task])) if racks.counts else None
 
@@ -146,7 +158,9 @@ class _Planner:
         self.merits = Merits(situation, now, target)
 
     def carry_on(self) -> None:
-        """What is in flight keeps its slot; a destination that is caught up by now gets the task (PROTOCOL D3, D9)."""
+        """What is in flight keeps its slot; a destination that is caught up by now gets the task
+        (PROTOCOL D3, D9).
+        """
         for task in sorted(self.carried, key=lambda task: (not self._hands_over(task), self.soon(task), task)):
             destination = self.target[task]
             if self._hands_over(task):
@@ -251,12 +265,16 @@ class _Planner:
 
 
 def keep_ready(movements: Movements, slots: Slots) -> frozenset[tuple[TaskId, str]]:
-    """Destinations that are ready by chance and may keep their copy fresh until the task is theirs, as far as slots are left over."""
+    """Destinations that are ready by chance and may keep their copy fresh until the task is theirs,
+    as far as slots are left over.
+    """
     return frozenset(pair for pair in movements.ready_by_chance if slots.take_apart(*pair) or (slots.left and slots.take(pair[1])))
 
 
 def _is_standby(situation: Situation, task: TaskId, source: str, destination: str) -> bool:
-    """Is the destination's copy a standby: because it is one, or because too few other members are there to hold the standbys?"""
+    """Is the destination's copy a standby: because it is one, or because too few other members are
+    there to hold the standbys?
+    """
     wanted = situation.knobs.num_standbys
     if wanted == 0 or not situation.tasks[task].stateful:
         return False

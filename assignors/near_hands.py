@@ -1,17 +1,22 @@
-"""Who gets which hand where racks make a difference: the same hands as without them, given so that the least is read across racks.
+"""Who gets which hand where racks make a difference: the same hands as without them, given so that
+the least is read across racks.
 
-Counts, and lags but for partitions that stand for each other, are settled when the hands are dealt (`dealing`). What is open is which of the members
-that are alike gets which hand, and, within a suit, which of its tasks. Two stages, each solved exactly by min-cost flow:
+Counts, and lags but for partitions that stand for each other, are settled when the hands are dealt
+(`dealing`). What is open is which of the members that are alike gets which hand, and, within a
+suit, which of its tasks. Two stages, each solved exactly by min-cost flow:
 
-1. **Hands to members.** A hand costs a member at least what the cheapest tasks of its suits would cost it, as many as the hand has. That is exact
-   where each suit has one task, as it is when all lags differ.
+1. **Hands to members.** A hand costs a member at least what the cheapest tasks of its suits would
+   cost it, as many as the hand has. That is exact where each suit has one task, as it is when all
+   lags differ.
 2. **Tasks to members**, suit by suit, with as many places as the hands say.
 
-A cost is that of the traffic and of a change of owner, in one coin (`racks`); then the fewest changes. What the first stage costs is a lower bound of
-what any way to give these hands costs; where the second reaches it, the whole is proven. Where all tasks are of one suit the two are one stage, and
-exact.
+A cost is that of the traffic and of a change of owner, in one coin (`racks`); then the fewest
+changes. What the first stage costs is a lower bound of what any way to give these hands costs;
+where the second reaches it, the whole is proven. Where all tasks are of one suit the two are one
+stage, and exact.
 
-Before: m1 in rack a runs 0_0, whose replica is in b; m2 in b runs 0_1, whose is in a; lags are equal. After: they have changed places.
+Before: m1 in rack a runs 0_0, whose replica is in b; m2 in b runs 0_1, whose is in a; lags are
+equal. After: they have changed places.
 """
 
 from __future__ import annotations
@@ -62,13 +67,17 @@ def _cost(situation: Situation, owner: Mapping[TaskId, str]) -> int:
 
 
 def _one_suit(situation: Situation, tasks: Sequence[TaskId], counts: Mapping[str, int]) -> Dealt:
-    """All tasks stand for each other: who has how many of them is settled together with which, so one stage is exact."""
+    """All tasks stand for each other: who has how many of them is settled together with which, so
+    one stage is exact.
+    """
     placed, flow = _placed(situation, tasks, dict.fromkeys(sorted(counts), min(counts.values())), more=max(counts.values()) - min(counts.values()))
     return Dealt(placed, flow.unique, _cost(situation, placed) if flow.optimal else 0)
 
 
 def _placed(situation: Situation, tasks: Sequence[TaskId], places: Mapping[str, int], more: int = 0) -> tuple[dict[TaskId, str], Flow]:
-    """Tasks of one suit -> members that have so many places for them, at the least cost. `more`: places that each has, if all others are taken."""
+    """Tasks of one suit -> members that have so many places for them, at the least cost. `more`:
+    places that each has, if all others are taken.
+    """
     racks, pool = situation.racks, pool_of(sorted(places))
     network = AssignmentNetwork(situation.tasks, levels=3, racks=racks.of)
     for task in tasks:
@@ -92,7 +101,8 @@ def _matched(
 ) -> tuple[dict[str, Shape], int, bool]:
     """Member -> the shape of its hand, the least that costs, and whether there is no other way.
 
-    A flow: from each shape to the members that own any of it, or through those of a rack to any, and from each member one unit to the sink.
+    A flow: from each shape to the members that own any of it, or through those of a rack to any,
+    and from each member one unit to the sink.
     """
     racks, column = situation.racks, {name: index for index, name in enumerate(members)}
     ordered = sorted(set(dealt.values()))
@@ -134,7 +144,9 @@ def _held(situation: Situation, of_suit: Mapping[Suit, Sequence[TaskId]], column
 def _given(
     shapes: Sequence[Shape], counts: Ints, members: Sequence[str], rack_of: Ints, by_rack: Ints, by_member: Ints, keeps: Ints, owners: Sequence[int]
 ) -> tuple[dict[str, Shape], int, bool]:
-    """`shapes`, and how many hands have each; the least that each (row) costs in each rack, and each member (column), and how much it would keep."""
+    """`shapes`, and how many hands have each; the least that each (row) costs in each rack, and
+    each member (column), and how much it would keep.
+    """
     racks = by_rack.shape[1]
     first_shape, first_rack, first_member = 1, 1 + len(shapes), 1 + len(shapes) + racks  # 0 is the sink
     kind, place = np.divmod(np.arange(len(shapes) * racks, dtype=np.int64), racks)

@@ -1,16 +1,22 @@
-"""Tasks that change places to be nearer to what they read, where that leaves loads as even as they are.
+"""Tasks that change places to be nearer to what they read, where that leaves loads as even as they
+are.
 
-A change is one move, or two tasks that change places. It is made when the traffic falls by more than its moves cost (`racks`), and only if
+A change is one move, or two tasks that change places. It is made when the traffic falls by more
+than its moves cost (`racks`), and only if
 
-* neither of its two members ends further from what is even than the lower threshold, or than both were before;
-* with all changes made no move pays more than before, or than the lower threshold (see `levels` for what a move pays). So what a rebalancing has
-  reached is kept, and noise that moved nothing goes on moving nothing. That is looked at for the members of each change against all others, as if
-  every task might go everywhere, so it holds where it may not.
+* neither of its two members ends further from what is even than the lower threshold, or than both
+  were before;
+* with all changes made no move pays more than before, or than the lower threshold (see `levels` for
+  what a move pays). So what a rebalancing has reached is kept, and noise that moved nothing goes on
+  moving nothing. That is looked at for the members of each change against all others, as if every
+  task might go everywhere, so it holds where it may not.
 
-What was begun is carried to its end (`Plan.memory`), for half a change may be uneven. Changes only ever lower the traffic; so they end, whatever
-loads do in between. It is a search by steps and proves nothing: what else could be had is unknown.
+What was begun is carried to its end (`Plan.memory`), for half a change may be uneven. Changes only
+ever lower the traffic; so they end, whatever loads do in between. It is a search by steps and
+proves nothing: what else could be had is unknown.
 
-Before: m1 in rack a runs 0_0 (weight 5, replica in b) and 0_2 (4); m2 in b runs 0_1 (5, in a) and 0_3 (4). After: 0_0 and 0_1 have changed places.
+Before: m1 in rack a runs 0_0 (weight 5, replica in b) and 0_2 (4); m2 in b runs 0_1 (5, in a) and
+0_3 (4). After: 0_0 and 0_1 have changed places.
 """
 
 from __future__ import annotations
@@ -24,13 +30,17 @@ from equipoise.assignors.levels import Levels, Move
 from equipoise.events.tasks import TaskId
 
 PARTNERS = 8
-"""How many tasks just lighter, and just heavier, a task is tried to change places with, in each rack: others would hardly leave loads as they are."""
+"""How many tasks just lighter, and just heavier, a task is tried to change places with, in each
+rack: others would hardly leave loads as they are.
+"""
 MOST_LOOKS = 100_000
 """Changes looked at for one plan; the rest is for the next one."""
 
 
 def bring_near(levels: Levels, *, mean: int, low: int, high: int) -> list[Move]:
-    """Moves that are made for traffic; the levels are then as if they were made. `mean`: the level of all; `low`, `high`: the thresholds."""
+    """Moves that are made for traffic; the levels are then as if they were made. `mean`: the level
+    of all; `low`, `high`: the thresholds.
+    """
     search = _Search(levels, mean, low, high)
     for _ in range(len(levels.owner)):
         change = search.best()
@@ -58,7 +68,9 @@ class _Book:
         self._sort()
 
     def _sort(self) -> None:
-        """For each capacity of a taker the givers that would gain most, and the takers that carry least: three each, as at most two are changed."""
+        """For each capacity of a taker the givers that would gain most, and the takers that carry
+        least: three each, as at most two are changed.
+        """
         self._givers = {
             threads: sorted(((-self._worth(name, stand, threads), name) for name, stand in self.stands.items() if stand.lightest is not None))[:3]
             for threads in self._threads
@@ -73,7 +85,9 @@ class _Book:
         return stand.load // self.capacity[name] - (stand.lightest or 0) // threads
 
     def pays(self, changed: Mapping[str, _Stand]) -> int:
-        """The most that a move could pay from or to a member whose stand is `changed`, or a little more (roundings)."""
+        """The most that a move could pay from or to a member whose stand is `changed`, or a little
+        more (roundings).
+        """
         best = 0
         for name, stand in changed.items():
             for threads in self._threads:
@@ -120,7 +134,9 @@ class _Search:
         return racks.cost(task, self.levels.owner[task]) - racks.active(task).least
 
     def best(self) -> tuple[Move, ...] | None:
-        """The best change of the task that could save most of those that have one; None: there is none, or it was looked for long enough."""
+        """The best change of the task that could save most of those that have one; None: there is
+        none, or it was looked for long enough.
+        """
         while self._queue and self.looks < MOST_LOOKS:
             task = self._queue[-1]
             if task not in self._moved:
@@ -134,7 +150,9 @@ class _Search:
         return None
 
     def _changes_of(self, task: TaskId) -> Iterator[tuple[int, int, int, TaskId, tuple[Move, ...]]]:
-        """(What it costs, how uneven it is, the other member's place, the other task, the change), for those that save something."""
+        """(What it costs, how uneven it is, the other member's place, the other task, the change),
+        for those that save something.
+        """
         levels, racks = self.levels, self.levels.situation.racks
         source, weight = levels.owner[task], levels.weight[task]
         here = racks.cost(task, source)

@@ -6,16 +6,19 @@
     stateful task --> pool of who may run it --> member's stateful tasks
     stateless task --> pool of who may run it --------------------------> all its tasks
 
-A task has an arc to each member that it names and one arc to a pool, never one to each member. Shares are soft, so that there always is a solution:
-a place up to the lower share costs 0, from there to the upper share 1, above it 2. As the number of tasks is given, the sum is the number of tasks
-outside the shares plus a constant. When all tasks are of one kind, a member is one node.
+A task has an arc to each member that it names and one arc to a pool, never one to each member.
+Shares are soft, so that there always is a solution: a place up to the lower share costs 0, from
+there to the upper share 1, above it 2. As the number of tasks is given, the sum is the number of
+tasks outside the shares plus a constant. When all tasks are of one kind, a member is one node.
 
-Where racks make a difference, a pool is split by them, and a task has one more arc for each rack that is better than the rest::
+Where racks make a difference, a pool is split by them, and a task has one more arc for each rack
+that is better than the rest::
 
     task --(costs less there)--> members of the pool in that rack --> member ...
     task --------------> pool --> members of the pool in any rack
 
-Where sub-topologies are spread, a member has one more node for each of them, in front of the others, with as many places at cost 0 as it should have.
+Where sub-topologies are spread, a member has one more node for each of them, in front of the
+others, with as many places at cost 0 as it should have.
 """
 
 from __future__ import annotations
@@ -43,7 +46,8 @@ MOST_STEPS = 64  # eight shares too many: beyond that evenness no longer matters
 
 
 Lane = int
-"""Which of a member's nodes: OUTER, INNER, or that of one sub-topology and kind (see `_lane_of`)."""
+"""Which of a member's nodes: OUTER, INNER, or that of one sub-topology and kind (see `_lane_of`).
+"""
 OUTER: Lane = 0
 """All its tasks."""
 INNER: Lane = 1
@@ -61,8 +65,9 @@ def _lane_of(subtopology: int, stateful: bool) -> Lane:
 
 @attrs.define(eq=False)
 class Offer:
-    """A choice that tasks of one lane may have in common: any member of the pool at `cost` (None: it may not), and those in a rack of `near` at what
-    stands there. One object for all tasks that are alike, so each costs no more than its name."""
+    """A choice that tasks of one lane may have in common: any member of the pool at `cost` (None:
+    it may not), and those in a rack of `near` at what stands there. One object for all tasks that
+    are alike, so each costs no more than its name."""
 
     pool: Pool
     lane: Lane
@@ -86,7 +91,9 @@ class _TaskArcs:
 
 @attrs.define
 class _Offers:
-    """What tasks were offered, one item for each task and offer; and the arcs of each offer, which all its tasks have."""
+    """What tasks were offered, one item for each task and offer; and the arcs of each offer, which
+    all its tasks have.
+    """
 
     node: list[int] = attrs.field(factory=list)
     offer: list[int] = attrs.field(factory=list)
@@ -103,7 +110,8 @@ class _Offers:
     """Of each place that an arc leads to."""
 
     def open(self, key: _Key, arcs: Sequence[tuple[_Key | _Part, int, int, int]]) -> int:
-        """A new offer's number. `arcs`: place, node, row of costs, and what the last level costs."""
+        """A new offer's number. `arcs`: place, node, row of costs, and what the last level costs.
+        """
         self.key.append(key)
         self.first.append(len(self.head))
         self.arcs.append(len(arcs))
@@ -115,7 +123,8 @@ class _Offers:
         return len(self.key) - 1
 
     def written_out(self) -> tuple[Ints, Ints]:
-        """For each arc of each task: the item it belongs to, and which of the offers' arcs it is."""
+        """For each arc of each task: the item it belongs to, and which of the offers' arcs it is.
+        """
         offer = np.array(self.offer, dtype=np.int64)
         arcs = np.array(self.arcs, dtype=np.int64)[offer]
         item = np.repeat(np.arange(len(offer)), arcs)
@@ -155,9 +164,11 @@ class _InnerArcs:
 
 
 class AssignmentNetwork:
-    """Built arc by arc, solved, and read back. `levels`: costs per arc, the most important first. Tasks are added in rising order.
+    """Built arc by arc, solved, and read back. `levels`: costs per arc, the most important first.
+    Tasks are added in rising order.
 
-    `racks`: member -> rack, when racks make a difference. `spread`: each sub-topology has lanes of its own.
+    `racks`: member -> rack, when racks make a difference. `spread`: each sub-topology has lanes of
+    its own.
 
     Arcs stand in columns, and costs in a table: few of them differ but in the last level.
     """
@@ -206,7 +217,9 @@ class AssignmentNetwork:
         arcs.pair.append((task, member))
 
     def pooled(self, task: TaskId, offer: Offer, more: int = 0) -> None:
-        """The task has this offer, for so much `more` on the last level of costs. `offer` is of its lane."""
+        """The task has this offer, for so much `more` on the last level of costs. `offer` is of its
+        lane.
+        """
         offers = self._offers
         node = self._task_node.get(task)
         offers.node.append(self._source(task) if node is None else node)
@@ -256,7 +269,9 @@ class AssignmentNetwork:
         self._inner.add(self._member_node[member, lane], head, capacity, self._row(cost), self._hashed(member), _PLACE + (lane << 32) | sum(cost))
 
     def shares(self, member: str, lower: int, upper: int, *, kind: str) -> None:
-        """Soft bounds for a member's stateful tasks, or for all its tasks; the first level of cost counts what is outside."""
+        """Soft bounds for a member's stateful tasks, or for all its tasks; the first level of cost
+        counts what is outside.
+        """
         lane = INNER if kind == "stateful" else OUTER
         if lane == INNER and not self._two_kinds:
             return
@@ -269,10 +284,12 @@ class AssignmentNetwork:
     def room(
         self, member: str, lower: int, upper: int, *, taken: int, wanted: int, level: int = 0, finer: tuple[int, int, int] | None = None
     ) -> None:
-        """Places for up to `wanted` tasks beside those `taken`, even as far as can be: a place costs 0 up to the lower share, 1 up to the upper one,
-        and beyond that more with every part of a share. `level`: where that stands among the costs.
+        """Places for up to `wanted` tasks beside those `taken`, even as far as can be: a place
+        costs 0 up to the lower share, 1 up to the upper one, and beyond that more with every part
+        of a share. `level`: where that stands among the costs.
 
-        `finer`: another level, with a lower and an upper share that count there; beyond the upper one a place costs 2.
+        `finer`: another level, with a lower and an upper share that count there; beyond the upper
+        one a place costs 2.
         """
         below = max(0, lower - taken)
         within = max(0, upper - taken) - below
@@ -309,7 +326,9 @@ class AssignmentNetwork:
         return found
 
     def places(self, member: str, kind: Kind, steps: Iterable[tuple[int, Sequence[int]]]) -> None:
-        """What a member's tasks of one sub-topology and kind cost: (up to how many, each of them), in rising order of both."""
+        """What a member's tasks of one sub-topology and kind cost: (up to how many, each of them),
+        in rising order of both.
+        """
         self._open_pools()
         before = 0
         for end, cost in steps:
@@ -349,7 +368,8 @@ class AssignmentNetwork:
         )
 
     def _costs(self, tail: Ints, item: Ints, arc: Ints) -> tuple[Ints, ...]:
-        """Per level and arc, less what its task costs whatever arc it takes: no reason for any of them. Without that more levels fit into one solve.
+        """Per level and arc, less what its task costs whatever arc it takes: no reason for any of
+        them. Without that more levels fit into one solve.
 
         `item`, `arc`: as `_Offers.written_out` has them.
         """
@@ -370,7 +390,8 @@ class AssignmentNetwork:
         return (*(avoidable(table[row, level]) for level in range(self._levels - 1)), avoidable(last))
 
     def _names(self, tail: Ints, offered_head: Ints) -> Hashes:
-        """Of all that an arc joins, and of its role there: no two arcs that compete have the same."""
+        """Of all that an arc joins, and of its role there: no two arcs that compete have the same.
+        """
         direct, inner = self._direct, self._inner
         of_node = np.zeros(self._nodes, dtype=np.uint64)
         of_node[list(self._task_node.values())] = [(task[0] << 32 | task[1]) + 1 for task in self._task_node]
@@ -390,9 +411,11 @@ class AssignmentNetwork:
     def assigned(
         self, flow: Flow, *, order: Callable[[TaskId], Any] | None = None, never: Callable[[TaskId], Container[str | None]] | None = None
     ) -> dict[TaskId, str]:
-        """Task -> member. What the flow sent through a pool is dealt by `deal`, in `order`: first to the pool's racks, then to the members.
+        """Task -> member. What the flow sent through a pool is dealt by `deal`, in `order`: first
+        to the pool's racks, then to the members.
 
-        `never`: members that a task must not go to, though its pool has them. Tasks for which no member is left are absent.
+        `never`: members that a task must not go to, though its pool has them. Tasks for which no
+        member is left are absent.
         """
         direct, offers, inner = len(self._direct.node), self._offers, len(self._inner.tail)
         amount = flow.amount

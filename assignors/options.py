@@ -1,4 +1,6 @@
-"""What an assignor is told in `Knobs.options`, read and checked: errors name the option as ``config.options.<name>``."""
+"""What an assignor is told in `Knobs.options`, read and checked: errors name the option as
+``config.options.<name>``.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from equipoise.events.knobs import Knobs
 
 
 def known_only(knobs: Knobs, assignor: str, known: Iterable[str] = ()) -> None:
-    """Raises FieldError for an option that `assignor` does not have: a name that is ignored is most likely a slip."""
+    """Raises FieldError for an option that `assignor` does not have: a name that is ignored is most
+    likely a slip.
+    """
     unknown = sorted(knobs.options.keys() - set(known))
     if unknown:
         raise FieldError(f"config.options.{unknown[0]}", f"{assignor} has no such option; it has {', '.join(sorted(known)) or 'none'}")

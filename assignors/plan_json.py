@@ -12,7 +12,9 @@ from equipoise.events.tasks import TaskId
 
 
 def plan_json(plan: Plan, naming: Naming = PLAIN) -> dict[str, Any]:
-    """The plan as plain lists and objects, keys in their fixed order, members and tasks in rising order; but `active` as the plan has it."""
+    """The plan as plain lists and objects, keys in their fixed order, members and tasks in rising
+    order; but `active` as the plan has it.
+    """
     cost = plan.cost
     return {
         "members": {member: _member_json(part, naming) for member, part in plan.members.items()},

@@ -1,4 +1,6 @@
-"""What every assignor of movements says of members in its plan: the tasks each may hold now, and where they are going."""
+"""What every assignor of movements says of members in its plan: the tasks each may hold now, and
+where they are going.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from equipoise.events.tasks import TaskId
 def member_plans(
     situation: Situation, now: Mapping[TaskId, str], planned: Iterable[Movement], standbys: Standbys, warmups: frozenset[tuple[TaskId, str]]
 ) -> dict[str, MemberPlan]:
-    """What each member may hold now. It revokes what moves at once, what nobody may run while it is leaving, and what no topology has any more.
+    """What each member may hold now. It revokes what moves at once, what nobody may run while it is
+    leaving, and what no topology has any more.
 
     `now` and the standbys' holders are in rising order, and so is what each member has.
     """
@@ -46,7 +49,9 @@ def member_plans(
 
 
 def by_member(situation: Situation, owner: Mapping[TaskId, str]) -> dict[str, tuple[TaskId, ...]]:
-    """Member -> its tasks; every member is named. `owner` is in rising order, and so is what each has."""
+    """Member -> its tasks; every member is named. `owner` is in rising order, and so is what each
+    has.
+    """
     tasks: dict[str, list[TaskId]] = {member: [] for member in situation.members}
     for task, member in owner.items():
         tasks[member].append(task)

@@ -1,13 +1,17 @@
-"""Racks: where members are, and what it costs to run a task or to keep a copy of it there (KIP-925, KIP-708).
+"""Racks: where members are, and what it costs to run a task or to keep a copy of it there (KIP-925,
+KIP-708).
 
-A partition is *remote* for a member when none of its replicas is in the member's rack; it then costs its weight x `rack_traffic_cost`. Running a
-task costs its source partitions, and its changelogs when `rack_changelog_cost` says so; keeping a copy costs its changelogs. A stateless task costs
-1 for each remote partition and moves for nothing, as in Kafka.
+A partition is *remote* for a member when none of its replicas is in the member's rack; it then
+costs its weight x `rack_traffic_cost`. Running a task costs its source partitions, and its
+changelogs when `rack_changelog_cost` says so; keeping a copy costs its changelogs. A stateless task
+costs 1 for each remote partition and moves for nothing, as in Kafka.
 
-What is not known degrades and disables nothing: a partition whose racks are not known costs the same everywhere, that is nothing; a member whose
-rack is not known is taken to be remote from every partition, so it gets what has no better place.
+What is not known degrades and disables nothing: a partition whose racks are not known costs the
+same everywhere, that is nothing; a member whose rack is not known is taken to be remote from every
+partition, so it gets what has no better place.
 
-When no choice of member makes a difference, traffic is not counted at all, and plans are those of the strategy `none`.
+When no choice of member makes a difference, traffic is not counted at all, and plans are those of
+the strategy `none`.
 """
 
 from __future__ import annotations
@@ -21,7 +25,9 @@ from equipoise.events.knobs import Knobs
 from equipoise.events.tasks import TaskId
 
 RACK_TAG = "rack"
-"""The client tag that names a member's rack; where `rack_aware_tags` lists it, it wins over the member's `rack` (KIP-925, 4.D)."""
+"""The client tag that names a member's rack; where `rack_aware_tags` lists it, it wins over the
+member's `rack` (KIP-925, 4.D).
+"""
 STATELESS_TRAFFIC_COST = 1
 STATELESS_NON_OVERLAP_COST = 0
 
@@ -35,9 +41,11 @@ def rack_of(member: Member, knobs: Knobs) -> str | None:
 
 @attrs.frozen(eq=False)
 class Traffic:
-    """What one task costs, by rack: `near` names the racks where it costs less than `far`, which it costs everywhere else.
+    """What one task costs, by rack: `near` names the racks where it costs less than `far`, which it
+    costs everywhere else.
 
-    One is another's equal only if it is the same object, so that it is cheap to look up by: `Racks` keeps one for all tasks that cost the same.
+    One is another's equal only if it is the same object, so that it is cheap to look up by: `Racks`
+    keeps one for all tasks that cost the same.
     """
 
     far: int
@@ -84,7 +92,9 @@ def _traffic(remote: _Remote, racks: Container[str | None]) -> Traffic:
 
 
 def traffic_cost(task: Task, member: Member, knobs: Knobs) -> int | None:
-    """What it costs that the member runs the task; None: its rack or those of all its partitions are not known."""
+    """What it costs that the member runs the task; None: its rack or those of all its partitions
+    are not known.
+    """
     rack, remote = rack_of(member, knobs), _remote_costs(_run_by(task, knobs))
     return None if rack is None or not remote else _traffic(remote, (rack,)).at(rack)
 
@@ -92,7 +102,8 @@ def traffic_cost(task: Task, member: Member, knobs: Knobs) -> int | None:
 class Racks:
     """Where the members are, and what that costs.
 
-    `counts`: traffic makes a difference for who runs what; `copies_count`: for who keeps copies. `spreads`: sub-topologies are to be spread.
+    `counts`: traffic makes a difference for who runs what; `copies_count`: for who keeps copies.
+    `spreads`: sub-topologies are to be spread.
     """
 
     def __init__(self, knobs: Knobs, tasks: Mapping[TaskId, Task], members: Mapping[str, Member]) -> None:
@@ -114,7 +125,9 @@ class Racks:
         self.spreads = self.counts and knobs.rack_aware_strategy == "balanced_min_cost"
 
     def _profile(self, *priced: _Priced) -> Traffic:
-        """One `Traffic` for all tasks whose partitions have the same racks and weights: most of a group share a few."""
+        """One `Traffic` for all tasks whose partitions have the same racks and weights: most of a
+        group share a few.
+        """
         key = _remote_costs(priced)
         found = self._profiles.get(key)
         if found is None:
@@ -150,7 +163,9 @@ class Racks:
         return sum(traffic.at(self.of[owner[task]]) for task, traffic in self.active_traffic.items() if task in owner)
 
     def least(self) -> int:
-        """A lower bound of `total`: every task where it costs least, whatever that does to the balance."""
+        """A lower bound of `total`: every task where it costs least, whatever that does to the
+        balance.
+        """
         return sum(traffic.least for traffic in self.active_traffic.values())
 
     def least_of_copies(self, wanted: Mapping[TaskId, int]) -> int:
@@ -163,9 +178,11 @@ Values = tuple[str | None, ...]
 
 
 class Places:
-    """Which members are apart: in different racks, or, where `rack_aware_tags` are given, different by these (KIP-708).
+    """Which members are apart: in different racks, or, where `rack_aware_tags` are given, different
+    by these (KIP-708).
 
-    Members with the same rack and the same tags are in one place. `matter`: there are members that are apart.
+    Members with the same rack and the same tags are in one place. `matter`: there are members that
+    are apart.
     """
 
     def __init__(self, knobs: Knobs, members: Iterable[Member]) -> None:
@@ -191,7 +208,8 @@ class Places:
         self.matter = any(len({values[index] for values in staying}) > 1 for index in range(len(next(iter(staying), ()))))
 
     def alike(self, place: str, copies: Iterable[str]) -> int:
-        """What a copy here has in common with the other copies of its task, by their places: 1 for each of them and each key that is the same.
+        """What a copy here has in common with the other copies of its task, by their places: 1 for
+        each of them and each key that is the same.
 
         A place that is not known is taken to be the same, for nobody can say that it is not.
         """

@@ -1,7 +1,8 @@
-"""Assignors by name and behaviour version: the built-in ones, and those installed under the entry-point group `equipoise.assignors`.
+"""Assignors by name and behaviour version: the built-in ones, and those installed under the
+entry-point group `equipoise.assignors`.
 
-An entry point names an `Assignor` class or a callable without parameters that gives one; its own name does not matter, the assignor's `name` and
-`version` do.
+An entry point names an `Assignor` class or a callable without parameters that gives one; its own
+name does not matter, the assignor's `name` and `version` do.
 """
 
 from __future__ import annotations
@@ -24,12 +25,16 @@ ENTRY_POINT_GROUP = "equipoise.assignors"
 
 NEWEST: tuple[Assignor, ...] = (Cooperative(), HighAvailability(), KafkaConnect(), KafkaStreams(), LagAware(), Learner(), LoadBalanced())
 FORMER: tuple[Assignor, ...] = (Cooperative1(), HighAvailability1(), Learner1(), LoadBalanced1(), KafkaConnect1())
-"""Behaviour versions that logs were written with: a group keeps its own until it is configured anew, and its log replays as it was decided."""
+"""Behaviour versions that logs were written with: a group keeps its own until it is configured
+anew, and its log replays as it was decided.
+"""
 
 
 @functools.cache
 def available() -> dict[tuple[str, int], Assignor]:
-    """(name, version) -> assignor, in rising order. Raises InputError when two claim the same place, or one cannot be loaded."""
+    """(name, version) -> assignor, in rising order. Raises InputError when two claim the same
+    place, or one cannot be loaded.
+    """
     found: dict[tuple[str, int], Assignor] = {}
     for builtin in (*NEWEST, *FORMER):
         found[builtin.name, builtin.version] = builtin
@@ -50,7 +55,9 @@ def available() -> dict[tuple[str, int], Assignor]:
 
 
 def load(name: str, version: int) -> Assignor:
-    """The assignor of that name and behaviour version. Raises InputError when this installation has none."""
+    """The assignor of that name and behaviour version. Raises InputError when this installation has
+    none.
+    """
     found = available().get((name, version))
     if found is None:
         named = [key for key in available() if key[0] == name] or list(available())

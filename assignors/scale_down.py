@@ -1,7 +1,9 @@
-"""Whom to ask to leave when a group is to shrink: those whose leaving moves the least state, taken evenly from the racks.
+"""Whom to ask to leave when a group is to shrink: those whose leaving moves the least state, taken
+evenly from the racks.
 
-The proposal behind `learner` has a tool that "will attempt to inform 8 of 40 hosts" when a cluster of 40 is scaled down to 80 %, and does not say
-which. Here that is a pure function of what the group has; who is asked then says `LeaveIntended`, and the group's assignor does the rest.
+The proposal behind `learner` has a tool that "will attempt to inform 8 of 40 hosts" when a cluster
+of 40 is scaled down to 80 %, and does not say which. Here that is a pure function of what the group
+has; who is asked then says `LeaveIntended`, and the group's assignor does the rest.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ NO_RACK = ""
 
 @attrs.frozen(kw_only=True)
 class Asked:
-    """One member to be asked. `records`: what has to be restored elsewhere because it goes after those picked before it."""
+    """One member to be asked. `records`: what has to be restored elsewhere because it goes after
+    those picked before it.
+    """
 
     member: str
     rack: str
@@ -33,9 +37,11 @@ class Asked:
 
 @attrs.frozen(kw_only=True)
 class ScaleDown:
-    """Whom to ask. `leaving`: those who are leaving already; they count. `asked`: in the order in which they were picked.
+    """Whom to ask. `leaving`: those who are leaving already; they count. `asked`: in the order in
+    which they were picked.
 
-    `keep`: members that stay. `restore_records`: of all of `asked` together. `racks`: rack -> (members now, members that stay).
+    `keep`: members that stay. `restore_records`: of all of `asked` together. `racks`: rack ->
+    (members now, members that stay).
     """
 
     keep: int
@@ -46,16 +52,20 @@ class ScaleDown:
 
 
 def scale_down(problem: AssignmentProblem, percent: int) -> ScaleDown:
-    """Members to ask, so that `percent` of the members stay, rounded up: 40 members to 80 % asks 8. Members that are leaving already count as asked.
+    """Members to ask, so that `percent` of the members stay, rounded up: 40 members to 80 % asks 8.
+    Members that are leaving already count as asked.
 
-    * **Racks.** Each gives up its share of those who go, rounded down or up, and keeps a member while as many stay as there are racks.
-    * **State.** Of those the racks allow, the one whose leaving costs the fewest records is picked, again and again. A task with state needs its
-      owner and its standbys, so it costs what the best copies that stay have to restore for that, and the whole changelog for each copy that is
-      missing. A copy on a member that goes is none, so costs are reckoned anew after each pick. Where no two members have copies of one task, the
-      sum is the least there can be.
+    * **Racks.** Each gives up its share of those who go, rounded down or up, and keeps a member
+      while as many stay as there are racks.
+    * **State.** Of those the racks allow, the one whose leaving costs the fewest records is picked,
+      again and again. A task with state needs its owner and its standbys, so it costs what the best
+      copies that stay have to restore for that, and the whole changelog for each copy that is
+      missing. A copy on a member that goes is none, so costs are reckoned anew after each pick.
+      Where no two members have copies of one task, the sum is the least there can be.
     * **Ties.** Fewer active tasks, then the id.
 
-    Time: copies x log(members), plus picks x racks. Raises InputError when `percent` is not from 1 to 100, or there is nobody.
+    Time: copies x log(members), plus picks x racks. Raises InputError when `percent` is not from 1
+    to 100, or there is nobody.
     """
     if not 1 <= percent <= 100:
         raise InputError(f"percent: {percent} of 100 members cannot stay; name 1 to 100")
@@ -76,8 +86,9 @@ def scale_down(problem: AssignmentProblem, percent: int) -> ScaleDown:
 
 
 def drain_ms(problem: AssignmentProblem, asked: Collection[str], assignor: Assignor) -> int | None:
-    """How long until what `asked` run, and those who are leaving already, is restored elsewhere, if all are asked now: by the plan that the assignor
-    makes for it, at the speeds that the receivers measured. None: nobody measured one. What is written meanwhile is not counted.
+    """How long until what `asked` run, and those who are leaving already, is restored elsewhere, if
+    all are asked now: by the plan that the assignor makes for it, at the speeds that the receivers
+    measured. None: nobody measured one. What is written meanwhile is not counted.
 
     Raises what `Assignor.assign` raises.
     """
@@ -110,7 +121,9 @@ class _Quotas:
         self.gone = dict.fromkeys(self.size, 0)
 
     def may_give(self, rack: str) -> bool:
-        """Whether one more may go: not above its share, and what other racks must still give remains to be given."""
+        """Whether one more may go: not above its share, and what other racks must still give
+        remains to be given.
+        """
         if self.gone[rack] < self.least[rack]:
             return True
         left = self.to_go - sum(self.gone.values())
@@ -158,7 +171,9 @@ class _Picker:
         heapq.heappush(self.queues[self.rack[name]], (self.cost[name], len(self.situation.members[name].active), name))
 
     def _cheapest(self, rack: str) -> tuple[int, int, str]:
-        """Of those in this rack that stay; entries whose cost is another by now are dropped on the way."""
+        """Of those in this rack that stay; entries whose cost is another by now are dropped on the
+        way.
+        """
         queue = self.queues[rack]
         while queue[0][2] not in self.staying or queue[0][0] != self.cost[queue[0][2]]:
             heapq.heappop(queue)
@@ -173,7 +188,9 @@ class _Picker:
         return sum(self._to_restore(task, without=name) - self._to_restore(task) for task in self.held[name])
 
     def _to_restore(self, task: TaskId, *, without: str | None = None) -> int:
-        """Records until the task has its owner and its standbys, from the best copies on members that stay."""
+        """Records until the task has its owner and its standbys, from the best copies on members
+        that stay.
+        """
         copies = self.situation.copies[task].items()
         records = sorted(0 if copy.caught_up else copy.records for name, copy in copies if name in self.staying and name != without)[: self.needed]
         return sum(records) + (self.needed - len(records)) * whole(self.situation.tasks[task])

@@ -1,4 +1,6 @@
-"""How many tasks each member is to have: balance by capacity (PROTOCOL D4), and what is outside of it."""
+"""How many tasks each member is to have: balance by capacity (PROTOCOL D4), and what is outside of
+it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,9 @@ class Share:
 
 @attrs.frozen
 class Slack:
-    """How many tasks a member may have `below` the floor of its fair share, and `above` the ceiling of it."""
+    """How many tasks a member may have `below` the floor of its fair share, and `above` the ceiling
+    of it.
+    """
 
     below: int = 0
     above: int = 0
@@ -44,19 +48,24 @@ def shares_of(members: Seats, tasks: int, slack: Slack) -> dict[str, Share]:
 
 
 def _fair(members: Seats, tasks: int) -> Iterable[tuple[str, int, int, int]]:
-    """Each member with its capacity, and its part of the tasks by capacity, rounded down and up. One that leaves has no capacity."""
+    """Each member with its capacity, and its part of the tasks by capacity, rounded down and up.
+    One that leaves has no capacity.
+    """
     capacities = sum([capacity for _, capacity, leaving in members if not leaving])
     for member, capacity, leaving in members:
         yield (member, 0, 0, 0) if leaving else (member, capacity, tasks * capacity // capacities, -(-tasks * capacity // capacities))
 
 
 def slack_of(members: Seats, tasks: int, balance_factor: int, kept: Mapping[str, int]) -> Slack:
-    """The slack with which `balance_factor` is the most that two members of equal capacity differ by (KIP-441: "the target difference in number of
-    tasks assigned to the node with the most tasks vs. the node with the least tasks").
+    """The slack with which `balance_factor` is the most that two members of equal capacity differ
+    by (KIP-441: "the target difference in number of tasks assigned to the node with the most tasks
+    vs. the node with the least tasks").
 
-    Between the floor and the ceiling of a fair share there is a difference of 1 already, so the rest of it goes below the floor, above the ceiling,
-    or in part to both. Where all fair shares are whole, one more, because there the floor is the ceiling; at least 1 on each side then, as nobody is
-    below without another above. Of these the one in which the fewest tasks have to move; of several the one most like the same on both sides.
+    Between the floor and the ceiling of a fair share there is a difference of 1 already, so the
+    rest of it goes below the floor, above the ceiling, or in part to both. Where all fair shares
+    are whole, one more, because there the floor is the ceiling; at least 1 on each side then, as
+    nobody is below without another above. Of these the one in which the fewest tasks have to move;
+    of several the one most like the same on both sides.
 
     `kept`: how many of the tasks each member has, less those that leave it in any case.
     """
@@ -70,11 +79,15 @@ def slack_of(members: Seats, tasks: int, balance_factor: int, kept: Mapping[str,
     free = tasks - sum([count for *_, count in fair])
 
     def arriving(below: int) -> int:
-        """Tasks that have to come to somebody, beside those that are on their way to anybody; the fewer, the larger `below` is."""
+        """Tasks that have to come to somebody, beside those that are on their way to anybody; the
+        fewer, the larger `below` is.
+        """
         return sum([max(0, floor - below - count) for floor, _, count in fair]) - free
 
     def departing(below: int) -> int:
-        """Tasks that have to go from somebody; the more, the larger `below` is, because less is left for above."""
+        """Tasks that have to go from somebody; the more, the larger `below` is, because less is
+        left for above.
+        """
         return sum([max(0, count - ceiling - (both - below)) for _, ceiling, count in fair])
 
     def moves(below: int) -> int:
@@ -117,8 +130,8 @@ def _kept(situation: Situation) -> dict[TaskId, str]:
 
 
 class Shares:
-    """Balance (PROTOCOL D4): between floor and ceiling of T*c/C, with the slack that balance_factor gives, for stateful tasks and for all tasks. A
-    leaving member: 0.
+    """Balance (PROTOCOL D4): between floor and ceiling of T*c/C, with the slack that balance_factor
+    gives, for stateful tasks and for all tasks. A leaving member: 0.
 
     C: capacity of the members that stay. When all tasks are of one kind the two bounds are one.
     """
@@ -134,14 +147,18 @@ class Shares:
         self._limits: dict[Kind, dict[str, int]] | None = None
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
-        """Tasks outside the shares, summed over members; with both kinds of tasks, over stateful tasks plus over all tasks."""
+        """Tasks outside the shares, summed over members; with both kinds of tasks, over stateful
+        tasks plus over all tasks.
+        """
         outside = outside_shares(self.every, Counter(owner.values()))
         if self.two_kinds:
             outside += outside_shares(self.stateful, self._situation.stateful_of(owner))
         return outside
 
     def parts(self) -> Mapping[Kind, Mapping[str, Share]]:
-        """Each sub-topology's tasks dealt evenly, by capacity, to the members that may run any of them: between floor and ceiling."""
+        """Each sub-topology's tasks dealt evenly, by capacity, to the members that may run any of
+        them: between floor and ceiling.
+        """
         sizes: dict[Kind, int] = {}
         for task in self._situation.tasks.values():
             kind = task.id.subtopology, task.stateful
@@ -154,10 +171,12 @@ class Shares:
         return parts
 
     def limits(self) -> Mapping[Kind, Mapping[str, int]]:
-        """For the strategy `balanced_min_cost`: the most tasks of a sub-topology that each member should have (KIP-925, 4.B.II); else empty.
+        """For the strategy `balanced_min_cost`: the most tasks of a sub-topology that each member
+        should have (KIP-925, 4.B.II); else empty.
 
-        Of a sub-topology's g tasks a member with the upper share u of all T tasks of their kind should have at most ceil(g*u/T), as in Kafka, which
-        takes for u what the member has. Where only some may run the sub-topology, at least what falls to it among them.
+        Of a sub-topology's g tasks a member with the upper share u of all T tasks of their kind
+        should have at most ceil(g*u/T), as in Kafka, which takes for u what the member has. Where
+        only some may run the sub-topology, at least what falls to it among them.
         """
         if self._limits is None:
             self._limits = {}

@@ -1,4 +1,6 @@
-"""The problem sorted, checked and indexed once, so that nothing after depends on the order in which it was given."""
+"""The problem sorted, checked and indexed once, so that nothing after depends on the order in which
+it was given.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen(eq=False)
 class Pool:
-    """Members that may all be given the same tasks, in rising order. One object per set of members: compared by identity, which costs nothing."""
+    """Members that may all be given the same tasks, in rising order. One object per set of members:
+    compared by identity, which costs nothing.
+    """
 
     members: tuple[str, ...]
     as_set: frozenset[str]
@@ -39,10 +43,11 @@ def pool_of(members: Iterable[str]) -> Pool:
 
 @attrs.frozen(eq=False)
 class Alike:
-    """Tasks in rising order that differ in their names and in the size of their state only, as far as a target asks: nobody owns them, has a copy of
-    them, or had them before.
+    """Tasks in rising order that differ in their names and in the size of their state only, as far
+    as a target asks: nobody owns them, has a copy of them, or had them before.
 
-    In a new group these are all. What is true of `first` is true of all of them, so it is found out once.
+    In a new group these are all. What is true of `first` is true of all of them, so it is found out
+    once.
     """
 
     first: Task
@@ -53,12 +58,17 @@ class Alike:
 
 @attrs.frozen(kw_only=True)
 class Behaviour:
-    """In what the behaviour versions differ of the assignors that share this code. As it stands: the newest."""
+    """In what the behaviour versions differ of the assignors that share this code. As it stands:
+    the newest.
+    """
 
     slack_on_both_sides: bool = False
-    """`balance_factor` - 1 is allowed below the fair share and above it, so members differ by up to twice as much."""
+    """`balance_factor` - 1 is allowed below the fair share and above it, so members differ by up to
+    twice as much.
+    """
     leaving_within_caps: bool = False
-    """Copies that take over from leaving members take the slots of `max_warmups`, like all others."""
+    """Copies that take over from leaving members take the slots of `max_warmups`, like all others.
+    """
 
 
 NEWEST = Behaviour()
@@ -68,11 +78,13 @@ VERSION_1 = Behaviour(slack_on_both_sides=True, leaving_within_caps=True)
 class Situation:
     """Who there is, what there is to run, who runs it, and who has which copy.
 
-    `owner`: task -> the member that owns it; tasks without an owner are absent. `in_flight`: movements decided earlier that still hold: their
-    destination lives, is eligible and does not own the task yet. `announced`: a copy is ready to take over when its member says so, and by no lag.
+    `owner`: task -> the member that owns it; tasks without an owner are absent. `in_flight`:
+    movements decided earlier that still hold: their destination lives, is eligible and does not own
+    the task yet. `announced`: a copy is ready to take over when its member says so, and by no lag.
 
-    A member that keeps crashing (`Member.crash_looping`) stands here as one that leaves, as long as another member stays: its share is 0, it gets
-    nothing new, and what it runs moves when somebody else is ready. It is still eligible for what no other may run, and see `last_resort`.
+    A member that keeps crashing (`Member.crash_looping`) stands here as one that leaves, as long as
+    another member stays: its share is 0, it gets nothing new, and what it runs moves when somebody
+    else is ready. It is still eligible for what no other may run, and see `last_resort`.
     `crash_loops` False: it counts as any other.
     """
 
@@ -104,7 +116,9 @@ class Situation:
         self.pace = Pace({name: member.restore_records_per_s for name, member in self.members.items()})
         self._of_subtopology, self._of_task = self._pools()
         self.pools = (*self._of_subtopology.values(), *self._of_task.values())
-        """Those of all sub-topologies, and of tasks whose pool is another than their sub-topology's; a pool may stand there more than once."""
+        """Those of all sub-topologies, and of tasks whose pool is another than their
+        sub-topology's; a pool may stand there more than once.
+        """
         self._unblocked: dict[tuple[Pool, tuple[str, ...]], Pool] = {}
         self._homes = self._index_homes()
         self.in_flight: dict[TaskId, Movement] = {
@@ -138,7 +152,8 @@ class Situation:
         return list(groups.values())
 
     def _pools(self) -> tuple[dict[int, Pool], dict[TaskId, Pool]]:
-        """Sub-topology -> members that may run any of its tasks; task -> members that may run it, in sub-topologies where they differ.
+        """Sub-topology -> members that may run any of its tasks; task -> members that may run it,
+        in sub-topologies where they differ.
 
         Equal pools are one object.
         """
@@ -179,13 +194,17 @@ class Situation:
         return self._homes.get(task, ())
 
     def comes_home(self, member: str, task: TaskId) -> bool:
-        """It had the task before, and still has a good part of its state: less than half is to be restored."""
+        """It had the task before, and still has a good part of its state: less than half is to be
+        restored.
+        """
         if task not in self.members[member].home:
             return False
         return not self.tasks[task].stateful or self.caught_up(member, task) or 2 * self.records(member, task) < whole(self.tasks[task])
 
     def eligible(self, task: TaskId) -> Pool:
-        """Members that may be given the task: live, not leaving, and their topology epoch has it (PROTOCOL D1)."""
+        """Members that may be given the task: live, not leaving, and their topology epoch has it
+        (PROTOCOL D1).
+        """
         if self._of_task and task in self._of_task:
             return self._of_task[task]
         return self._of_subtopology[task.subtopology]
@@ -195,7 +214,9 @@ class Situation:
         return self._of_subtopology[subtopology]
 
     def last_resort(self, task: TaskId) -> Iterable[str]:
-        """Members that keep crashing and know the task, though others may be given it: for as long as nobody else has a copy that is any good."""
+        """Members that keep crashing and know the task, though others may be given it: for as long
+        as nobody else has a copy that is any good.
+        """
         for member in self._crash_looping:
             if member.knows(task) and not self.may_run(member.id, task):
                 yield member.id
@@ -219,7 +240,9 @@ class Situation:
         return member in self.eligible(task)
 
     def unblocked(self, task: TaskId) -> Pool:
-        """Those of `eligible` on which a warm-up of it may begin. Tasks with the same ones share one pool."""
+        """Those of `eligible` on which a warm-up of it may begin. Tasks with the same ones share
+        one pool.
+        """
         pool = self.eligible(task)
         if task not in self.blocked:
             return pool
@@ -243,7 +266,9 @@ class Situation:
         return copy is not None and copy.caught_up
 
     def within_records(self, member: str, task: TaskId) -> bool:
-        """It counts as caught up by acceptable_recovery_lag, a limit of its own or its word, and not by acceptable_recovery_ms alone."""
+        """It counts as caught up by acceptable_recovery_lag, a limit of its own or its word, and
+        not by acceptable_recovery_ms alone.
+        """
         of = self.members[member]
         limit = self.knobs.acceptable_recovery_lag if of.ready_lag_records is None else of.ready_lag_records
         return (of.readiness == "word_or_lag" and task in of.ready) or self.records(member, task) <= limit
@@ -256,7 +281,9 @@ class Situation:
         return whole(self.tasks[task]) if copy is None else copy.records
 
     def span(self, member: str, task: TaskId) -> int:
-        """How long the member would take to get there, as `Pace.span` has it; 0 when it could run the task at once."""
+        """How long the member would take to get there, as `Pace.span` has it; 0 when it could run
+        the task at once.
+        """
         return 0 if self.is_ready(member, task) else self.pace.span(member, self.records(member, task))
 
     def lag(self, member: str, task: TaskId) -> int | None:
@@ -272,7 +299,8 @@ class Situation:
     def must_move(self, task: TaskId) -> bool:
         """Its owner may not keep it, and somebody else may have it.
 
-        (An owner of an older topology epoch keeps what nobody else can run; a leaving one does not.)
+        (An owner of an older topology epoch keeps what nobody else can run; a leaving one does
+        not.)
         """
         owner = self.owner.get(task)
         return owner is not None and not self.may_run(owner, task) and bool(self.eligible(task))

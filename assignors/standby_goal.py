@@ -1,18 +1,25 @@
-"""Where standbys should be in the end, when it matters in which rack they are (KIP-925, 4.C; KIP-708).
+"""Where standbys should be in the end, when it matters in which rack they are (KIP-925, 4.C;
+KIP-708).
 
-One copy of every task after another: each round is a transportation problem of its own, solved exactly like the target's, given the rounds before it.
-Costs of a copy, each outweighing all that follow:
+One copy of every task after another: each round is a transportation problem of its own, solved
+exactly like the target's, given the rounds before it. Costs of a copy, each outweighing all that
+follow:
 
-1. what it has in common with the copies before it, the active one first: as many places (racks, or values of tags) as there are;
+1. what it has in common with the copies before it, the active one first: as many places (racks, or
+   values of tags) as there are;
 2. unevenness: loads of all copies, active ones included, against the shares by capacity;
-3. rack cost: `rack_traffic_cost` for each remote changelog partition, and `rack_non_overlap_cost` where it is not yet;
-4. changes; then a warm-up that stalled there; then unevenness of the copies so far, so that a round leaves the next ones what they need; then
-   records to restore; then a tie-break drawn from the ids.
+3. rack cost: `rack_traffic_cost` for each remote changelog partition, and `rack_non_overlap_cost`
+   where it is not yet;
+4. changes; then a warm-up that stalled there; then unevenness of the copies so far, so that a round
+   leaves the next ones what they need; then records to restore; then a tie-break drawn from the
+   ids.
 
-With `rack_standby_strategy` `balance` the first holds for the first `rack_standbys_apart` copies alone, so the others go where they cost least. Where
-no strategy is set, the tags are all that is asked for, and all copies keep to them (KIP-708).
+With `rack_standby_strategy` `balance` the first holds for the first `rack_standbys_apart` copies
+alone, so the others go where they cost least. Where no strategy is set, the tags are all that is
+asked for, and all copies keep to them (KIP-708).
 
-A copy stays unless another place is better at one of these, so a group whose standbys are as good as can be is left alone.
+A copy stays unless another place is better at one of these, so a group whose standbys are as good
+as can be is left alone.
 """
 
 from __future__ import annotations
@@ -33,15 +40,17 @@ from equipoise.assignors.transport import stable_hash
 from equipoise.events.tasks import TaskId
 
 MOST_PLACES = 16
-"""Places that a task is offered in one round: all of them up to this number; of more, the best, and of equals others for each task. It bounds the
-arcs, as a tag may be different on every member. With more places than this a plan is not said to be optimal, unless it costs what its bound says."""
+"""Places that a task is offered in one round: all of them up to this number; of more, the best, and
+of equals others for each task. It bounds the arcs, as a tag may be different on every member. With
+more places than this a plan is not said to be optimal, unless it costs what its bound says."""
 LEVELS = 7
 UNEVENNESS, UNEVENNESS_SO_FAR = 1, 5  # their places among the levels
 
 
 @attrs.frozen(kw_only=True)
 class StandbyGoal:
-    """`holders`: task -> who is to have its standbys, the first one first. `unique`: as of a plan."""
+    """`holders`: task -> who is to have its standbys, the first one first. `unique`: as of a plan.
+    """
 
     holders: Mapping[TaskId, tuple[str, ...]]
     stage: StageCost
@@ -51,7 +60,9 @@ class StandbyGoal:
 
 
 def standby_goal(situation: Situation, wishes: Mapping[TaskId, Wish], load: Mapping[str, int], shares: Mapping[str, Share]) -> StandbyGoal:
-    """`load`: member -> stateful tasks it is to run. `shares`: fewest and most copies of any kind that each member is to have."""
+    """`load`: member -> stateful tasks it is to run. `shares`: fewest and most copies of any kind
+    that each member is to have.
+    """
     goal = _Goal(situation, wishes, dict(load), shares)
     rounds = max((wish.copies for wish in wishes.values()), default=0)
     for number in range(rounds):
@@ -76,7 +87,9 @@ class _Goal:
         self._members_of: dict[Pool, dict[str, int]] = {}
         self._most_taken = max((len(wish.never) + wish.copies for wish in wishes.values()), default=0)
         self._offers: dict[tuple[Pool, Lane, tuple[str, ...], frozenset[str], Traffic, int], Offer] = {}
-        """Of this round: where somebody may have a copy, one for all tasks for which it is the same."""
+        """Of this round: where somebody may have a copy, one for all tasks for which it is the
+        same.
+        """
 
     def round(self, number: int) -> None:
         """One more copy of each task that has fewer than `number` + 1."""
@@ -118,7 +131,9 @@ class _Goal:
         return self.exact and self.rounds <= 1
 
     def exchange(self, load: Mapping[str, int]) -> None:
-        """Improve what the rounds gave; or what is here, if that is complete and gets no worse so. So what was reached once is kept."""
+        """Improve what the rounds gave; or what is here, if that is complete and gets no worse so.
+        So what was reached once is kept.
+        """
 
         def searched(holders: dict[TaskId, list[str]]) -> StandbySearch:
             exchanges = StandbySearch(self.situation, self.wishes, load, self.shares, self._apart, holders)
@@ -136,7 +151,9 @@ class _Goal:
         self.holders, self.load, self.cost = best.holders, best.load, best.worth()[2]
 
     def _add(self, network: AssignmentNetwork, task: TaskId, *, apart: bool) -> bool:
-        """One task's arcs; False: nobody may have a copy. `apart`: it counts what a copy has in common with those before it."""
+        """One task's arcs; False: nobody may have a copy. `apart`: it counts what a copy has in
+        common with those before it.
+        """
         situation, wish = self.situation, self.wishes[task]
         others = tuple([self.places.of[member] for member in (wish.owner, *self.holders[task])]) if apart else ()
         any_arc = False
@@ -156,7 +173,9 @@ class _Goal:
         return any_arc or bool(offer.near)
 
     def _offer(self, network: AssignmentNetwork, task: TaskId, others: tuple[str, ...]) -> Offer:
-        """Places where somebody may have a copy, and what it would cost there. `others`: the places of the copies before it."""
+        """Places where somebody may have a copy, and what it would cost there. `others`: the places
+        of the copies before it.
+        """
         pool, move_cost = self.situation.unblocked(task), self._move_cost(task)
         traffic = self.situation.racks.standby(task)
         members = self._by_place(pool)
@@ -206,7 +225,9 @@ class _Goal:
         return min(found, key=lambda member: (self.load[member] / self.situation.members[member].capacity, member), default=None)
 
     def _move_cost(self, task: TaskId) -> int:
-        """What a new copy costs beside its traffic: something as long as it replaces one that could stay."""
+        """What a new copy costs beside its traffic: something as long as it replaces one that could
+        stay.
+        """
         if not self.wishes[task].here:
             return 0
         stays = any(self.situation.may_run(member, task) and self._may_have(task, member) for member in self.wishes[task].here)

@@ -1,8 +1,10 @@
 """Standbys that change places: what is left to gain when copies were placed one after another.
 
-A copy moves to another member, or copies of two tasks change members, whenever that makes the whole better by the costs of `standby_goal`. So what is
-apart stays apart and what is even stays even, or gets better, before anything costs less. It is a search and not a solve: it ends when no move and no
-exchange of two is left that gains, or after MOST_LOOKS. (Kafka exchanges the copies of each two clients, KIP-925, 4.C.)
+A copy moves to another member, or copies of two tasks change members, whenever that makes the whole
+better by the costs of `standby_goal`. So what is apart stays apart and what is even stays even, or
+gets better, before anything costs less. It is a search and not a solve: it ends when no move and no
+exchange of two is left that gains, or after MOST_LOOKS. (Kafka exchanges the copies of each two
+clients, KIP-925, 4.C.)
 """
 
 from __future__ import annotations
@@ -20,7 +22,9 @@ MOST_LOOKS = 80_000
 """Pairs of copies of a task that are looked at in one search: some tenths of a second."""
 
 Worth = tuple[int, int, int, int, int, int]
-"""What copies have in common, unevenness, rack cost, changes, stalled warm-ups, records: each outweighs all that follow; less is better."""
+"""What copies have in common, unevenness, rack cost, changes, stalled warm-ups, records: each
+outweighs all that follow; less is better.
+"""
 NOTHING: Worth = (0, 0, 0, 0, 0, 0)
 
 
@@ -28,8 +32,9 @@ NOTHING: Worth = (0, 0, 0, 0, 0, 0)
 class Wish:
     """A task whose standbys are to be placed.
 
-    `copies`: how many. `owner`: who is to run it. `never`: members that cannot have one. `here`: members that have one. `begun`: members where one is
-    being restored; that it goes there has been decided, and costs nothing more.
+    `copies`: how many. `owner`: who is to run it. `never`: members that cannot have one. `here`:
+    members that have one. `begun`: members where one is being restored; that it goes there has been
+    decided, and costs nothing more.
     """
 
     copies: int
@@ -40,7 +45,8 @@ class Wish:
 
 
 class StandbySearch:
-    """The search. `load`: member -> stateful tasks it is to run; `apart`: does it count what the copy of this number has in common with those before?
+    """The search. `load`: member -> stateful tasks it is to run; `apart`: does it count what the
+    copy of this number has in common with those before?
 
     `holders`: task -> who has its standbys; changed in place.
     """
@@ -87,8 +93,9 @@ class StandbySearch:
         return _sum(total, (0, uneven, 0, 0, 0, 0))
 
     def _worth(self, task: TaskId, members: list[str]) -> Worth:
-        """Of one task's copies, but for the unevenness, which is a matter of all tasks. The one that is furthest from the owner counts as the first,
-        in whatever order they stand: so what is better is better in every round, and no group goes round in circles."""
+        """Of one task's copies, but for the unevenness, which is a matter of all tasks. The one
+        that is furthest from the owner counts as the first, in whatever order they stand: so what
+        is better is better in every round, and no group goes round in circles."""
         situation, wish = self.situation, self.wishes[task]
         places, traffic = situation.places, situation.racks.standby(task)
         before = [places.of[wish.owner]]
@@ -106,7 +113,9 @@ class StandbySearch:
         return common, 0, cost + self.replaced(task, members) * situation.knobs.rack_non_overlap_cost, changes, dislike, records
 
     def replaced(self, task: TaskId, members: list[str]) -> int:
-        """How many of these copies are new and stand where one that is here could stay; nothing where racks make no difference to copies."""
+        """How many of these copies are new and stand where one that is here could stay; nothing
+        where racks make no difference to copies.
+        """
         wish = self.wishes[task]
         if not wish.here or not self.situation.racks.copies_count:
             return 0
@@ -132,7 +141,9 @@ class StandbySearch:
         return places.alike(places.of[member], others) > 0
 
     def _elsewhere(self, task: TaskId, number: int) -> Iterator[tuple[str, Worth]]:
-        """Other members that may have this copy, and what the task's copies are worth more or less then."""
+        """Other members that may have this copy, and what the task's copies are worth more or less
+        then.
+        """
         members, wish = self.holders[task], self.wishes[task]
         now = self._worth(task, members)
         for member in self.situation.eligible(task).members:
@@ -152,7 +163,9 @@ class StandbySearch:
         return best[0] < NOTHING
 
     def _swap(self, task: TaskId, number: int) -> bool:
-        """With the first copy with which that gains. One of the two gains by itself: this one; the other has its own turn."""
+        """With the first copy with which that gains. One of the two gains by itself: this one; the
+        other has its own turn.
+        """
         giver = self.holders[task][number]
         for member, gain in list(self._elsewhere(task, number)):
             if gain >= NOTHING:

@@ -1,14 +1,21 @@
-"""Standbys: `num_standbys` copies of each stateful task, beside the member that runs it, spread evenly and left where they are.
+"""Standbys: `num_standbys` copies of each stateful task, beside the member that runs it, spread
+evenly and left where they are.
 
-The KIP places one ("if count < num_standbys"); all of them are placed here, one round over all tasks after another, so that scarcity is shared.
+The KIP places one ("if count < num_standbys"); all of them are placed here, one round over all
+tasks after another, so that scarcity is shared.
 
-* Copies a member holds stay, as long as the task needs them. The copy that a movement warms up counts as one of them only where its destination held
-  a standby of the task, or nobody else can hold one (see `movements`); in the reckoning of loads it counts as its source's, which keeps its own copy
-  once it has handed the task over. The KIP counts it always: then a hot copy goes for one that has everything to restore.
-* Missing copies are placed at once: first where a copy is left over and there is room, then on the least loaded member.
-* A member with more copies than its share (of (1 + n) x tasks, by capacity; the tasks it is to run count), or one that is leaving, passes them on
-  without loss, and so does one with more than the least to one with less: the new copy restores as a warm-up, under the same caps; when it is
-  caught up it becomes the standby, and the old one goes. A leaving member's copies count until then, or until it has left.
+* Copies a member holds stay, as long as the task needs them. The copy that a movement warms up
+  counts as one of them only where its destination held a standby of the task, or nobody else can
+  hold one (see `movements`); in the reckoning of loads it counts as its source's, which keeps its
+  own copy once it has handed the task over. The KIP counts it always: then a hot copy goes for one
+  that has everything to restore.
+* Missing copies are placed at once: first where a copy is left over and there is room, then on the
+  least loaded member.
+* A member with more copies than its share (of (1 + n) x tasks, by capacity; the tasks it is to run
+  count), or one that is leaving, passes them on without loss, and so does one with more than the
+  least to one with less: the new copy restores as a warm-up, under the same caps; when it is caught
+  up it becomes the standby, and the old one goes. A leaving member's copies count until then, or
+  until it has left.
 
 Where racks or tags matter, where the copies are to be in the end comes from `standby_goal`.
 """
@@ -40,7 +47,8 @@ MANY_COPIES = 4
 class Standbys:
     """`holders`: task -> members, in rising order.
 
-    `warmups`: (task, member) copies that are to replace a standby elsewhere. `placed`: tasks that got a new standby.
+    `warmups`: (task, member) copies that are to replace a standby elsewhere. `placed`: tasks that
+    got a new standby.
     """
 
     holders: Mapping[TaskId, tuple[str, ...]]
@@ -53,7 +61,9 @@ class Standbys:
 
 
 def assign_standbys(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements, slots: Slots) -> Standbys:
-    """Where the standbys of all stateful tasks are to be. `now`, `target`: who runs a task, and who is to."""
+    """Where the standbys of all stateful tasks are to be. `now`, `target`: who runs a task, and who
+    is to.
+    """
     if situation.knobs.num_standbys == 0:
         return Standbys(holders={}, warmups=frozenset(), placed=frozenset(), unsettled=False)
     board = _Board(situation, now, target, movements)
@@ -71,10 +81,12 @@ def assign_standbys(situation: Situation, now: Mapping[TaskId, str], target: Map
 
 
 class _Exchange:
-    """Standbys where racks or tags matter: a goal for all of them, and copies passed on one by one until it is reached.
+    """Standbys where racks or tags matter: a goal for all of them, and copies passed on one by one
+    until it is reached.
 
-    A copy that is missing is placed at once. One that is to be elsewhere is replaced as always: the new copy restores as a warm-up, and when it is
-    caught up the old one goes. A task on its way to a member that has a standby keeps it there, and the others are placed as for its new owner.
+    A copy that is missing is placed at once. One that is to be elsewhere is replaced as always: the
+    new copy restores as a warm-up, and when it is caught up the old one goes. A task on its way to
+    a member that has a standby keeps it there, and the others are placed as for its new owner.
     """
 
     def __init__(
@@ -168,14 +180,18 @@ class _Board:
         self.must_stay = movements.standby_destinations
 
     def _shares(self) -> dict[str, Share]:
-        """How many copies each member is to have, what it is to run included; those that are left over count until they are gone."""
+        """How many copies each member is to have, what it is to run included; those that are left
+        over count until they are gone.
+        """
         members = seats(self.situation)
         copies = sum(self.wanted.values()) + len(self.holders)
         kept = {member.id: self.load[member.id] + len(member.standby) for member in self.situation.members.values()}
         return shares_of(members, copies, group_slack(self.situation, members, copies, kept))
 
     def _wanted(self) -> dict[TaskId, int]:
-        """As many copies as are asked for, if there are so many members beside the one that runs the task."""
+        """As many copies as are asked for, if there are so many members beside the one that runs
+        the task.
+        """
         asked = self.situation.knobs.num_standbys
         wanted = dict.fromkeys(self.holders, asked)
         if any(len(pool.members) <= asked for pool in self.situation.pools):
@@ -199,7 +215,9 @@ class _Board:
                 self.remove(task, min(self.holders[task], key=lambda member: self._worth_keeping(task, member)))
 
     def _worth_keeping(self, task: TaskId, member: str) -> tuple[bool, bool, int, int, str]:
-        """Least first: what a movement needs stays; then copies of members that stay, with room, with the least to restore."""
+        """Least first: what a movement needs stays; then copies of members that stay, with room,
+        with the least to restore.
+        """
         return (
             self.must_stay.get(task) == member,
             not self.situation.members[member].leaving,
@@ -209,7 +227,9 @@ class _Board:
         )
 
     def fill(self) -> None:
-        """Missing copies, one round over all tasks after another: copies that are left over, then what is missing still."""
+        """Missing copies, one round over all tasks after another: copies that are left over, then
+        what is missing still.
+        """
         self.heap = [self._entry(member.id) for member in self.situation.members.values() if not member.leaving]
         heapq.heapify(self.heap)
         for copies in range(max(self.wanted.values(), default=0)):
@@ -223,9 +243,11 @@ class _Board:
                 self._deal(pool, tasks, copies)
 
     def _deal(self, pool: Pool, tasks: list[TaskId], copies: int) -> None:
-        """One more than `copies` of each task: first how many go to each member, so that loads are even; then which, by the canonical rule.
+        """One more than `copies` of each task: first how many go to each member, so that loads are
+        even; then which, by the canonical rule.
 
-        Tasks of one owner follow each other and members take turns: so an owner's standbys spread over many, and with them its work when it dies.
+        Tasks of one owner follow each other and members take turns: so an owner's standbys spread
+        over many, and with them its work when it dies.
         """
         of_owner: defaultdict[str, list[TaskId]] = defaultdict(list)
         for task in tasks:
@@ -251,7 +273,9 @@ class _Board:
         return (self.now[task], self.destination.get(task), *self.holders[task])
 
     def _places(self, pool: Pool, of_owner: Mapping[str, list[TaskId]], tasks: list[TaskId]) -> dict[str, int]:
-        """Member -> how many copies it gets, one of each task: each goes to the least loaded one that has not all it can hold."""
+        """Member -> how many copies it gets, one of each task: each goes to the least loaded one
+        that has not all it can hold.
+        """
         held = Counter(itertools.chain.from_iterable([self.holders[task] for task in tasks]))
         room = {member: len(tasks) - len(of_owner.get(member, ())) - held[member] for member in pool.members}
         places = self._level_places(room, len(tasks))
@@ -268,9 +292,11 @@ class _Board:
         return places
 
     def _level_places(self, room: Mapping[str, int], copies: int) -> dict[str, int]:
-        """Member -> places that it gets whatever the order, so that most copies need no look at who is least loaded.
+        """Member -> places that it gets whatever the order, so that most copies need no look at who
+        is least loaded.
 
-        They bring each member with room up to the same whole number of copies for each of its capacity, the highest for which there are enough.
+        They bring each member with room up to the same whole number of copies for each of its
+        capacity, the highest for which there are enough.
         """
         if copies < MANY_COPIES * len(room):
             return dict.fromkeys(room, 0)
@@ -327,7 +353,9 @@ class _Board:
         return found
 
     def pass_on(self, slots: Slots) -> tuple[frozenset[tuple[TaskId, str]], bool]:
-        """Copies of members that have too many, or are leaving. Returns warm-ups, and whether any copy is still to be passed on."""
+        """Copies of members that have too many, or are leaving. Returns warm-ups, and whether any
+        copy is still to be passed on.
+        """
         warmups: set[tuple[TaskId, str]] = set()
         begun = [
             (task, member.id)
@@ -371,7 +399,9 @@ class _Board:
                 return frozenset(warmups), unsettled
 
     def _surplus(self) -> Iterator[tuple[TaskId, str]]:
-        """Copies that may be passed on, cheapest first: of members that leave, have too many, or, while somebody has too few, more than the least."""
+        """Copies that may be passed on, cheapest first: of members that leave, have too many, or,
+        while somebody has too few, more than the least.
+        """
         too_few = any(load < self.lower[member] for member, load in self.load.items())
         most = self.lower if too_few else self.upper
         givers = {member for member, load in self.load.items() if load > most[member] or self.situation.members[member].leaving}
@@ -385,7 +415,9 @@ class _Board:
             yield task, member
 
     def _evens_out(self, giver: str, taker: str) -> bool:
-        """Whether a copy should go from one to the other: from a leaving member, or from one over its share, or to one under its own."""
+        """Whether a copy should go from one to the other: from a leaving member, or from one over
+        its share, or to one under its own.
+        """
         if self.load[taker] >= self.upper[taker]:
             return False
         if self.situation.members[giver].leaving or self.load[giver] > self.upper[giver]:
@@ -393,7 +425,9 @@ class _Board:
         return self.load[giver] > self.lower[giver] and self.load[taker] < self.lower[taker]
 
     def _giver(self, task: TaskId, taker: str) -> str | None:
-        """The standby that a new copy on `taker` is to replace: of a leaving member, or of the one that is most over its share."""
+        """The standby that a new copy on `taker` is to replace: of a leaving member, or of the one
+        that is most over its share.
+        """
         found = sorted(
             (not self.situation.members[member].leaving, self.upper[member] - self.load[member], member)
             for member in self.holders[task]
@@ -430,7 +464,8 @@ class _Board:
         self.load[self._counted_at(task, member)] -= 1
 
     def _counted_at(self, task: TaskId, member: str) -> str:
-        """A destination that is a standby becomes the owner, and then its source holds the standby."""
+        """A destination that is a standby becomes the owner, and then its source holds the standby.
+        """
         return self.now[task] if self.must_stay.get(task) == member else member
 
     def _entry(self, member: str, more: int = 0) -> tuple[float, str]:

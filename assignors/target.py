@@ -1,4 +1,5 @@
-"""Where tasks can run now, and where they should: `constrainedBalancedAssignment` and `proposeBalancedAssignment` of KIP-441.
+"""Where tasks can run now, and where they should: `constrainedBalancedAssignment` and
+`proposeBalancedAssignment` of KIP-441.
 
 They are one transportation problem (see `network`) with two costs.
 """
@@ -22,7 +23,8 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen(kw_only=True, eq=False)
 class Candidates:
-    """The members of a task's min rank: by name, because they have copies, or `fresh`, all that may run it and are least busy restoring.
+    """The members of a task's min rank: by name, because they have copies, or `fresh`, all that may
+    run it and are least busy restoring.
 
     Tasks that are alike share one object.
     """
@@ -43,7 +45,9 @@ class Candidates:
 
 @attrs.frozen(kw_only=True)
 class Target:
-    """`owner`: task -> who is to run it in the end, in rising order; tasks that nobody may run are absent."""
+    """`owner`: task -> who is to run it in the end, in rising order; tasks that nobody may run are
+    absent.
+    """
 
     owner: Mapping[TaskId, str]
     optimal: bool = True
@@ -51,9 +55,11 @@ class Target:
 
 
 def min_rank(situation: Situation, tasks: Iterable[TaskId], alike: Iterable[Alike] = ()) -> dict[TaskId, Candidates]:
-    """Stateful tasks that need an owner now -> the members of their min rank. Tasks nobody may run are absent.
+    """Stateful tasks that need an owner now -> the members of their min rank. Tasks nobody may run
+    are absent.
 
-    Rank 0 if anybody is caught up on it. The others are ranked by `_soonest_ready`. `alike`: more such tasks, of which nobody has a copy.
+    Rank 0 if anybody is caught up on it. The others are ranked by `_soonest_ready`. `alike`: more
+    such tasks, of which nobody has a copy.
     """
     found: dict[TaskId, Candidates] = {}
     cold: list[TaskId] = []
@@ -75,14 +81,18 @@ def min_rank(situation: Situation, tasks: Iterable[TaskId], alike: Iterable[Alik
 
 
 def _soonest_ready(situation: Situation, portions: Iterable[tuple[list[TaskId], int]]) -> dict[TaskId, Candidates]:
-    """For tasks on which nobody is caught up: least expected time to ready, the restore queue included (PROTOCOL D3).
+    """For tasks on which nobody is caught up: least expected time to ready, the restore queue
+    included (PROTOCOL D3).
 
-    A member's queue is what it restores for tasks it owns, plus what it is likely to get here: so one that has half a copy of many tasks does not
-    get all of them, and one that is busy is spared. Times are spans (`Pace`): a member that measured a speed is judged by it. Members that differ by
-    no more than acceptable_recovery_lag, by its definition next to no time, rank alike. Tasks that no copy makes ready sooner go to whoever would be
-    first to have restored one like them: which of them gets which is a matter of balance. Names play no part in it.
+    A member's queue is what it restores for tasks it owns, plus what it is likely to get here: so
+    one that has half a copy of many tasks does not get all of them, and one that is busy is spared.
+    Times are spans (`Pace`): a member that measured a speed is judged by it. Members that differ by
+    no more than acceptable_recovery_lag, by its definition next to no time, rank alike. Tasks that
+    no copy makes ready sooner go to whoever would be first to have restored one like them: which of
+    them gets which is a matter of balance. Names play no part in it.
 
-    `portions`: one task each, or more that the same members may run and of which nobody has a copy; and the records of all their state.
+    `portions`: one task each, or more that the same members may run and of which nobody has a copy;
+    and the records of all their state.
     """
     slack = situation.knobs.acceptable_recovery_lag
     pace = situation.pace
@@ -118,10 +128,11 @@ def _soonest_ready(situation: Situation, portions: Iterable[tuple[list[TaskId], 
 
 
 class _Level:
-    """How far up the restore queues of a pool are filled when records are poured into the shortest ones, each taking as many as its member restores.
+    """How far up the restore queues of a pool are filled when records are poured into the shortest
+    ones, each taking as many as its member restores.
 
-    `queue`: member -> span. The level is `filled` / `speed`: of the `members` shortest queues, which stand at it, `speed` is the sum of the speeds.
-    The others are longer.
+    `queue`: member -> span. The level is `filled` / `speed`: of the `members` shortest queues,
+    which stand at it, `speed` is the sum of the speeds. The others are longer.
     """
 
     def __init__(self, pace: Pace, queue: Mapping[str, int], pool: Pool) -> None:
@@ -129,7 +140,9 @@ class _Level:
         self.pool = pool
         self.queues = sorted(((queue[member], pace.speed[member]) for member in pool.members), key=lambda each: (each[0], -each[1]))
         self.first: list[tuple[int, int]] = []
-        """Of the queues those that no faster member's is as short as: one of them is the first to have restored anything."""
+        """Of the queues those that no faster member's is as short as: one of them is the first to
+        have restored anything.
+        """
         for length, speed in self.queues:
             if not self.first or speed > self.first[-1][1]:
                 self.first.append((length, speed))
@@ -156,7 +169,9 @@ class _Level:
             self.members += 1
 
     def is_later(self, records: int, *, than: int) -> bool:
-        """Would `records` be ready later than `than`, on whichever member is first, above the level and its queue?"""
+        """Would `records` be ready later than `than`, on whichever member is first, above the level
+        and its queue?
+        """
         self._settle()
         effort = records * self.pace.slowest
         return all(
@@ -165,9 +180,11 @@ class _Level:
         )
 
     def idle(self, queue: Mapping[str, int], slack: int) -> Pool:
-        """Members that would have restored a task like those poured in before the level and one more such task, or next to first.
+        """Members that would have restored a task like those poured in before the level and one
+        more such task, or next to first.
 
-        Where all restore alike: those whose queue is below the level, or next to the shortest. The pool itself when that is everybody.
+        Where all restore alike: those whose queue is below the level, or next to the shortest. The
+        pool itself when that is everybody.
         """
         self._settle()
         pool = self.pool
@@ -191,10 +208,12 @@ def _restore_queues(situation: Situation) -> dict[str, int]:
 def constrained_balanced_assignment(
     situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]
 ) -> dict[TaskId, str]:
-    """Owners for stateful tasks that need one now, of the min rank only, as balanced as that allows beside what is `running`.
+    """Owners for stateful tasks that need one now, of the min rank only, as balanced as that allows
+    beside what is `running`.
 
-    A place costs nothing up to the member's lower share, 1 up to its upper share, and one more for each further part of a share.
-    Among equals, members that had the task before come first, then those that have restored it soonest.
+    A place costs nothing up to the member's lower share, 1 up to its upper share, and one more for
+    each further part of a share. Among equals, members that had the task before come first, then
+    those that have restored it soonest.
     """
     if not candidates:
         return {}
@@ -225,10 +244,12 @@ def constrained_balanced_assignment(
 def adopted_target(
     situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, even_parts: bool = False
 ) -> Target:
-    """The proposed balance, adopted only if something must change or it is better than what runs (the KIP's last lines: no thrash).
+    """The proposed balance, adopted only if something must change or it is better than what runs
+    (the KIP's last lines: no thrash).
 
-    Better: more balanced; or as balanced and cheaper where racks make a difference, what the changes cost included. So when traffic could be less the
-    group moves once, and stays. `even_parts`: see `propose_balanced_assignment`.
+    Better: more balanced; or as balanced and cheaper where racks make a difference, what the
+    changes cost included. So when traffic could be less the group moves once, and stays.
+    `even_parts`: see `propose_balanced_assignment`.
     """
     running = Target(owner={task: situation.owner[task] for task in situation.tasks if task in situation.owner})
     must_change = (
@@ -248,7 +269,9 @@ def adopted_target(
 
 
 def _worth(situation: Situation, shares: Shares, target: Mapping[TaskId, str]) -> tuple[int, int, int]:
-    """What a target is judged by where nothing must change, the most important first; less is better."""
+    """What a target is judged by where nothing must change, the most important first; less is
+    better.
+    """
     racks = situation.racks
     changes = sum(racks.move_cost(task) for task, member in target.items() if situation.owner[task] != member) if racks.counts else 0
     return shares.imbalance(target), shares.crowding(target), racks.total(target) + changes
@@ -257,18 +280,23 @@ def _worth(situation: Situation, shares: Shares, target: Mapping[TaskId, str]) -
 def propose_balanced_assignment(
     situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, even_parts: bool = False
 ) -> Target:
-    """The target: among all assignments with the least imbalance the one that changes the fewest owners, regardless of ranks.
+    """The target: among all assignments with the least imbalance the one that changes the fewest
+    owners, regardless of ranks.
 
-    Where racks make a difference, the cost of traffic and of the changes together come before the changes alone (KIP-925: `rack_traffic_cost` and
-    `rack_non_overlap_cost` say how much one outweighs the other), and before them, where sub-topologies are to be spread, that they are.
+    Where racks make a difference, the cost of traffic and of the changes together come before the
+    changes alone (KIP-925: `rack_traffic_cost` and `rack_non_overlap_cost` say how much one
+    outweighs the other), and before them, where sub-topologies are to be spread, that they are.
 
-    `even_parts`: of all that is as good until here, what is most even by sub-topology; nothing moves for that alone.
+    `even_parts`: of all that is as good until here, what is most even by sub-topology; nothing
+    moves for that alone.
 
-    Then, in this order: the moves liked best (see LIKED, NEUTRAL, BLOCKED), fewest records to restore, a tie-break drawn from the ids. `settled`:
-    destinations decided earlier (PROTOCOL D9), kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when it
-    goes to one of them. For tasks that are alike they are the same, and none of them is settled.
+    Then, in this order: the moves liked best (see LIKED, NEUTRAL, BLOCKED), fewest records to
+    restore, a tie-break drawn from the ids. `settled`: destinations decided earlier (PROTOCOL D9),
+    kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when
+    it goes to one of them. For tasks that are alike they are the same, and none of them is settled.
 
-    Before: m1 (0_0, 0_1, 0_2, 0_3), m2 (), both of capacity 1. After: m1 keeps two, m2 is to get the two that are cheapest to restore.
+    Before: m1 (0_0, 0_1, 0_2, 0_3), m2 (), both of capacity 1. After: m1 keeps two, m2 is to get
+    the two that are cheapest to restore.
     """
     racks = situation.racks
     limits = shares.limits()
@@ -304,8 +332,8 @@ STAYS = (0, 0, 0, 0, 0, 0, 0)
 
 
 def _steps_of_part(most: int, part: Share | None, every: int) -> Iterator[tuple[int, tuple[int, ...]]]:
-    """What a member's tasks of one sub-topology cost, as (up to how many, each of them): above `most` they crowd; beyond its even part they are
-    uneven."""
+    """What a member's tasks of one sub-topology cost, as (up to how many, each of them): above
+    `most` they crowd; beyond its even part they are uneven."""
     ends = {most, every} if part is None else {most, part.lower, part.upper, every}
     for end in sorted(ends):
         uneven = 0 if part is None or end <= part.lower else 1 if end <= part.upper else 2
@@ -315,8 +343,10 @@ def _steps_of_part(most: int, part: Share | None, every: int) -> Iterator[tuple[
 class _TaskArcs:
     """The arcs of each task.
 
-    Costs: (imbalance, crowding, rack cost, changes of owner, unevenness, dislike, records to restore), where dislike is one of LIKED, NEUTRAL and
-    BLOCKED. The rack cost is that of `racks.Racks`: of the traffic, and of a change of owner in the same coin; 0 where racks make no difference.
+    Costs: (imbalance, crowding, rack cost, changes of owner, unevenness, dislike, records to
+    restore), where dislike is one of LIKED, NEUTRAL and BLOCKED. The rack cost is that of
+    `racks.Racks`: of the traffic, and of a change of owner in the same coin; 0 where racks make no
+    difference.
     """
 
     def __init__(self, network: AssignmentNetwork, situation: Situation) -> None:
@@ -341,7 +371,9 @@ class _TaskArcs:
         self.network.pooled_all(tasks, offers, list(itertools.islice(records, len(tasks))))
 
     def _add_named(self, task: TaskId, of_task: Task, candidates: Candidates | None) -> None:
-        """To its owner, and to members that it names: its candidates, those that have copies or had it before, and those it may not warm up on."""
+        """To its owner, and to members that it names: its candidates, those that have copies or had
+        it before, and those it may not warm up on.
+        """
         situation = self.situation
         owner = situation.owner.get(task)
         unblocked = situation.unblocked(task)
@@ -370,7 +402,9 @@ class _TaskArcs:
                 self.network.direct(task, member, (0, 0, rack_cost, change, 0, dislike, records))
 
     def _offers(self, task: Task, candidates: Candidates | None) -> list[Offer]:
-        """Of all that may run it: at once, if they are of its min rank, and by a movement. The records come on top."""
+        """Of all that may run it: at once, if they are of its min rank, and by a movement. The
+        records come on top.
+        """
         situation = self.situation
         traffic, unblocked = situation.racks.active(task.id), situation.unblocked(task.id)
         changes = 0 if candidates is None and task.id not in situation.owner else 1
@@ -393,10 +427,14 @@ class _TaskArcs:
 
 
 LIKED = 0
-"""It goes back home, or is a guest where it is, or its move ends a restore because the destination is caught up."""
+"""It goes back home, or is a guest where it is, or its move ends a restore because the destination
+is caught up.
+"""
 NEUTRAL = 1
 BLOCKED = 2
-"""The last warm-up there stalled: only if nothing else does as well; then it waits for its back-off."""
+"""The last warm-up there stalled: only if nothing else does as well; then it waits for its
+back-off.
+"""
 
 
 def _restoring(situation: Situation, task: TaskId) -> bool:

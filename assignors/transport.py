@@ -1,14 +1,18 @@
-"""The one transportation problem: minimum-cost flow with costs of falling importance, a proof, and a fair tie-break.
+"""The one transportation problem: minimum-cost flow with costs of falling importance, a proof, and
+a fair tie-break.
 
 OR-Tools' SimpleMinCostFlow does the work; what stands here is what it does not do:
 
-* **Costs in order of importance.** Each level outweighs all that follow. Levels are scaled into one int64 cost as long as they fit; what does not
-  fit is solved afterwards on the *optimal face*: with the potentials of the first solve, an arc with a positive reduced cost stays empty and one
-  with a negative one stays full in every optimum, so only arcs of reduced cost zero remain free.
-* **A proof.** Potentials are computed here, not taken from the solver: shortest distances in the residual network exist only if it has no negative
-  cycle, and then the flow is optimal (Ahuja, Magnanti, Orlin, "Network Flows", theorem 9.1). Integers throughout, so it is exact.
-* **Ties.** A cycle of cost zero in the residual network is another optimum. Then arcs get a small cost drawn from a stable hash of what they join;
-  if a zero cycle remains, the next salt is drawn, REDRAWS times at most; then `unique` is False.
+* **Costs in order of importance.** Each level outweighs all that follow. Levels are scaled into one
+  int64 cost as long as they fit; what does not fit is solved afterwards on the *optimal face*: with
+  the potentials of the first solve, an arc with a positive reduced cost stays empty and one with a
+  negative one stays full in every optimum, so only arcs of reduced cost zero remain free.
+* **A proof.** Potentials are computed here, not taken from the solver: shortest distances in the
+  residual network exist only if it has no negative cycle, and then the flow is optimal (Ahuja,
+  Magnanti, Orlin, "Network Flows", theorem 9.1). Integers throughout, so it is exact.
+* **Ties.** A cycle of cost zero in the residual network is another optimum. Then arcs get a small
+  cost drawn from a stable hash of what they join; if a zero cycle remains, the next salt is drawn,
+  REDRAWS times at most; then `unique` is False.
 """
 
 from __future__ import annotations
@@ -32,15 +36,18 @@ TIE_BITS = 30  # with 100,000 arcs two that compete draw the same number once in
 
 
 class SolverFailure(EquipoiseError):
-    """The solver gave no optimum for a problem that has one: never a rejection, always a halt (PROTOCOL L6)."""
+    """The solver gave no optimum for a problem that has one: never a rejection, always a halt
+    (PROTOCOL L6).
+    """
 
 
 @attrs.frozen(kw_only=True)
 class Network:
     """Nodes 0..nodes-1; `supply` per node, in units, sums to 0; arcs as parallel arrays.
 
-    `costs`: one array >= 0 per level, the most important first. `names`: gives a stable hash of what each arc joins, if there are ties.
-    `most_costed`: how many arcs with a cost a unit can pass on its way.
+    `costs`: one array >= 0 per level, the most important first. `names`: gives a stable hash of
+    what each arc joins, if there are ties. `most_costed`: how many arcs with a cost a unit can pass
+    on its way.
     """
 
     nodes: int
@@ -86,7 +93,9 @@ def solve(network: Network) -> Flow:
 
 
 def _forced(network: Network) -> Flags:
-    """Arcs that carry whatever their tail has, as nothing comes in there and no other arc goes out: a task that may go to one place only."""
+    """Arcs that carry whatever their tail has, as nothing comes in there and no other arc goes out:
+    a task that may go to one place only.
+    """
     usable = network.capacity > 0
     enters = np.bincount(network.head[usable], minlength=network.nodes)
     leaves = np.bincount(network.tail[usable], minlength=network.nodes)
@@ -96,19 +105,23 @@ def _forced(network: Network) -> Flags:
 
 
 class _Face:
-    """All flows that are optimal for the levels minimised so far: arcs that are still `free`, and one such flow, `amount`."""
+    """All flows that are optimal for the levels minimised so far: arcs that are still `free`, and
+    one such flow, `amount`.
+    """
 
     def __init__(self, network: Network) -> None:
         self.network = network
         forced = _forced(network)
         self.free: Flags = (network.capacity > 0) & ~forced
         self.amount: Ints = np.where(forced, network.supply[network.tail], 0)
-        # The solver multiplies costs by the number of nodes, and keeps twice that below 2**63 (BAD_COST_RANGE otherwise).
+        # The solver multiplies costs by the number of nodes, and keeps twice that below 2**63
+        # (BAD_COST_RANGE otherwise).
         self.most_cost = 2 ** (61 - (network.nodes + 1).bit_length())
         self.units = int(network.supply[network.supply > 0].sum())
 
     def scaled(self, start: int) -> tuple[Ints, int, bool]:
-        """As many levels from `start` on as fit into one cost, each outweighing the sum of all below it; the level to go on with; is it exact?
+        """As many levels from `start` on as fit into one cost, each outweighing the sum of all
+        below it; the level to go on with; is it exact?
 
         A single level too large for the solver loses its lowest bits.
         """
@@ -155,7 +168,9 @@ class _Face:
         self.amount = amount
 
     def _potentials(self, cost: Ints) -> Ints | None:
-        """Shortest distance to each node in the residual network, from anywhere (Bellman-Ford, all arcs at once); None: it has a negative cycle."""
+        """Shortest distance to each node in the residual network, from anywhere (Bellman-Ford, all
+        arcs at once); None: it has a negative cycle.
+        """
         network = self.network
         onward = self.free & (self.amount < network.capacity)
         back = self.free & (self.amount > 0)
@@ -179,10 +194,12 @@ class _Face:
         return drawn
 
     def has_other(self) -> bool:
-        """Does the face hold another flow? It does if its residual network has a cycle other than there and back on one arc.
+        """Does the face hold another flow? It does if its residual network has a cycle other than
+        there and back on one arc.
 
-        Arcs that are neither empty nor full go both ways: they tie their ends into one, unless they close a cycle. The rest go one way: what
-        cannot be entered or cannot be left is on no cycle, and is peeled off until nothing or a cycle remains.
+        Arcs that are neither empty nor full go both ways: they tie their ends into one, unless they
+        close a cycle. The rest go one way: what cannot be entered or cannot be left is on no cycle,
+        and is peeled off until nothing or a cycle remains.
         """
         network = self.network
         tail, head, amount = network.tail[self.free], network.head[self.free], self.amount[self.free]

@@ -9,11 +9,13 @@ from equipoise.events.tasks import TaskId
 
 
 def deal(tasks: Sequence[TaskId], places: Mapping[str, int], never: Callable[[TaskId], Container[str | None]] | None = None) -> dict[TaskId, str]:
-    """The canonical rule for what is left open: tasks, in the order given, go round the members, in rising order, one to each that has a place left.
+    """The canonical rule for what is left open: tasks, in the order given, go round the members, in
+    rising order, one to each that has a place left.
 
-    So tasks that follow each other spread over the members. A task goes to the next member that it may go to: one that is not in `never` of it.
-    Those for which none is left come last: others change places for them (an augmenting path, the shortest there is). Tasks for which nobody can are
-    absent.
+    So tasks that follow each other spread over the members. A task goes to the next member that it
+    may go to: one that is not in `never` of it. Those for which none is left come last: others
+    change places for them (an augmenting path, the shortest there is). Tasks for which nobody can
+    are absent.
     """
     if never is None:
         return dict(zip(tasks, _turns(places), strict=False))
@@ -56,7 +58,9 @@ def _turns(places: Mapping[str, int]) -> list[str]:
 def _change_places(
     task: TaskId, dealt: dict[TaskId, str], left: dict[str, int], members: Sequence[str], never: Callable[[TaskId], Container[str | None]]
 ) -> None:
-    """Finds a place for `task` by moving others on, breadth first; changes nothing if there is none."""
+    """Finds a place for `task` by moving others on, breadth first; changes nothing if there is
+    none.
+    """
     if not any(left.values()):
         return
     guests: dict[str, list[TaskId]] = {}

@@ -1,6 +1,8 @@
-"""Does a plan keep its promises? Judged from problem and plan alone, with nothing of how the plan was made; so it judges any assignor.
+"""Does a plan keep its promises? Judged from problem and plan alone, with nothing of how the plan
+was made; so it judges any assignor.
 
-Invariants 1, 3 and 6 bind every plan; 2, 4 and 5 bind assignors that declare them (`Guarantee`). Time and memory in the size of problem and plan.
+Invariants 1, 3 and 6 bind every plan; 2, 4 and 5 bind assignors that declare them (`Guarantee`).
+Time and memory in the size of problem and plan.
 """
 
 from __future__ import annotations
@@ -16,7 +18,8 @@ from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
 
 
 def plan_faults(problem: AssignmentProblem, plan: Plan, guarantees: Set[Guarantee]) -> list[str]:
-    """What is wrong with the plan, each as one line that names members and tasks; empty: it holds."""
+    """What is wrong with the plan, each as one line that names members and tasks; empty: it holds.
+    """
     judge = _Judge(problem, plan, apart=Guarantee.LEAVING_APART in guarantees)
     faults = list(judge.form())
     if faults:
@@ -66,7 +69,9 @@ class _Judge:
         staying = [member for member in problem.members if not member.leaving]
         self._all_is_known = any(member.subtopologies is None for member in staying)
         self._known: dict[int, int] = {}
-        """Sub-topology -> of its partitions, how many are known to some member that is not leaving; unless one knows all."""
+        """Sub-topology -> of its partitions, how many are known to some member that is not leaving;
+        unless one knows all.
+        """
         for member in staying:
             for subtopology, partitions in (member.subtopologies or {}).items():
                 self._known[subtopology] = max(partitions, self._known.get(subtopology, 0))
@@ -76,7 +81,9 @@ class _Judge:
         return self._all_is_known or task.partition < self._known.get(task.subtopology, 0)
 
     def not_to_be_given(self, name: str, tasks: Collection[TaskId]) -> Collection[TaskId]:
-        """Those of the tasks that the member must not get, because it is leaving or does not know them."""
+        """Those of the tasks that the member must not get, because it is leaving or does not know
+        them.
+        """
         member = self.members[name]
         if member.leaving:
             return tasks
@@ -117,7 +124,8 @@ class _Judge:
                 yield f"movement of {movement.task}: no reason is given"
 
     def ownership(self) -> Iterator[str]:
-        """1: a task is active only where it is free or owned and kept; what is not kept is revoked."""
+        """1: a task is active only where it is free or owned and kept; what is not kept is revoked.
+        """
         active = {name: part.active for name, part in self.plan.members.items()}
         for task, names in _in_several(active):
             for name in names[1:]:
@@ -152,14 +160,18 @@ class _Judge:
             yield from _named(f"{name} is to keep as standby and as warm-up", frozenset(part.warmup).intersection(part.standby))
 
     def leaving(self) -> Iterator[str]:
-        """6: a leaving member gets nothing new; nor does one get copies of what its topology does not know."""
+        """6: a leaving member gets nothing new; nor does one get copies of what its topology does
+        not know.
+        """
         for name, part in self.plan.members.items():
             member = self.members[name]
             unfit = frozenset(self.not_to_be_given(name, (*part.standby, *part.warmup)))
             yield from _named(f"{name} is leaving or does not know what it is to copy:", unfit.difference(member.standby, member.warmup))
 
     def movements(self) -> Iterator[str]:
-        """Movements are the difference between now and the target, and members are told what their states say."""
+        """Movements are the difference between now and the target, and members are told what their
+        states say.
+        """
         wanted = {task for task, name in self.now.items() if self.target.get(task, name) != name}
         given_back = {movement.task for movement in self.plan.movements if self._is_taken_again(movement)}
         named = [movement.task for movement in self.plan.movements]
@@ -196,7 +208,8 @@ class _Judge:
             yield f"{name}: begins on {movement.destination} during its back-off"
 
     def lost(self) -> Iterator[str]:
-        """Only what was lost, and is given to nobody, is left undone on purpose, and not for ever."""
+        """Only what was lost, and is given to nobody, is left undone on purpose, and not for ever.
+        """
         active = frozenset(itertools.chain.from_iterable(part.active for part in self.plan.members.values())) if self.plan.lost_until_ms else ()
         for task, until_ms in self.plan.lost_until_ms.items():
             if task not in self.tasks or self.tasks[task].lost_since_ms is None:
@@ -209,13 +222,16 @@ class _Judge:
                 yield f"{task} is left to nobody: no reason is given"
 
     def _is_taken_again(self, movement: Movement) -> bool:
-        """Its owner gives it up and takes it again, because it is being learned; the target is its learner."""
+        """Its owner gives it up and takes it again, because it is being learned; the target is its
+        learner.
+        """
         reason = self.plan.reasons.get(movement.task)
         is_learned = reason is not None and reason.code == "being_learned"
         return movement.source == movement.destination and movement.state is MovementState.REVOKING and is_learned
 
     def always_owned(self) -> Iterator[str]:
-        """2: every task has a target, and somebody runs it now or has been asked to give it up, whenever anybody may run it.
+        """2: every task has a target, and somebody runs it now or has been asked to give it up,
+        whenever anybody may run it.
 
         Or it was lost, and the plan says until when it waits.
         """
@@ -230,7 +246,8 @@ class _Judge:
         return self.has_eligible(task) and task not in self.plan.lost_until_ms
 
     def caught_up_first(self) -> Iterator[str]:
-        """4: a stateful task is granted, or its owner asked to give it up, for a member that is caught up, if one is.
+        """4: a stateful task is granted, or its owner asked to give it up, for a member that is
+        caught up, if one is.
 
         What was decided before stands.
         """
@@ -256,7 +273,8 @@ class _Judge:
     def copies_capped(self) -> Iterator[str]:
         """5: warm-ups within the caps of group and member, standbys within the number asked for.
 
-        Above a cap that was lowered, a number may only fall. With LEAVING_APART those of tasks whose owner is leaving do not count.
+        Above a cap that was lowered, a number may only fall. With LEAVING_APART those of tasks
+        whose owner is leaving do not count.
         """
         knobs = self.problem.knobs
         counted = {name: [task for task in part.warmup if not self._is_apart(task)] for name, part in self.plan.members.items()}
@@ -276,7 +294,9 @@ class _Judge:
 
 
 def _in_several(lists: Mapping[str, Collection[TaskId]]) -> list[tuple[TaskId, list[str]]]:
-    """Tasks that stand in more than one of the lists, in rising order, and in which. In one list each task stands once."""
+    """Tasks that stand in more than one of the lists, in rising order, and in which. In one list
+    each task stands once.
+    """
     if len(frozenset().union(*lists.values())) == sum(map(len, lists.values())):
         return []
     tasks = Counter(itertools.chain.from_iterable(lists.values()))

@@ -1,6 +1,7 @@
 """The problem and the plan of `equipoise assign`, as JSON.
 
-One object a line in, one a line out, keys in a fixed order. What is wrong with a problem is said in one line with its JSON path.
+One object a line in, one a line out, keys in a fixed order. What is wrong with a problem is said in
+one line with its JSON path.
 
 ::
 
@@ -8,21 +9,26 @@ One object a line in, one a line out, keys in a fixed order. What is wrong with 
      "tasks": [{"id": "0_0", "stateful": true, "end_offset": 5000, "source": [{"topic": "t", "partition": 0, "racks": ["a"]}]}],
      "members": [{"id": "m1", "capacity": 2, "active": ["0_0"], "lags": {"0_0": "active"}}]}
 
-Only `tasks` and `members` are required, in each task `id` and `stateful`, in each member `id`. `version` left out: the highest installed. A member
-may also have `warmup`, `ready`, `readiness` (what `ready` is worth; left out: "word_or_lag"), `ready_lag_records` (a limit of its own), `home`,
-`subtopologies` (those of its topology with their number of partitions, ``{"0": 6}``; left out: it can run every task), `drained`,
-`drain_deadline_ms`, `eager`, `reported` and `restore_records_per_s`, the problem `in_flight` (objects like the plan's movements), `blocked` (pairs
-[task, member]), `now_ms`, `revocations` and `memory` (what the last plan said there), `follow_up` and `anew`, a task `written_records_per_s`,
-`lost_since_ms` and `guest`.
+Only `tasks` and `members` are required, in each task `id` and `stateful`, in each member `id`.
+`version` left out: the highest installed. A member may also have `warmup`, `ready`, `readiness`
+(what `ready` is worth; left out: "word_or_lag"), `ready_lag_records` (a limit of its own), `home`,
+`subtopologies` (those of its topology with their number of partitions, ``{"0": 6}``; left out: it
+can run every task), `drained`, `drain_deadline_ms`, `eager`, `reported` and
+`restore_records_per_s`, the problem `in_flight` (objects like the plan's movements), `blocked`
+(pairs [task, member]), `now_ms`, `revocations` and `memory` (what the last plan said there),
+`follow_up` and `anew`, a task `written_records_per_s`, `lost_since_ms` and `guest`.
 
-A group of plain consumers has partitions of topics for tasks: then each task has a name, `topic` and `partition`, and the `lag` of the group on it (a
-number of records; "unknown", or left out, counts as 0) or the offsets that say it: `end`, and `committed` or, where the group has committed nothing,
-`beginning` and the option `auto_offset_reset`. A member may say to which `topics` it subscribes (left out: to all); see `topics`::
+A group of plain consumers has partitions of topics for tasks: then each task has a name, `topic`
+and `partition`, and the `lag` of the group on it (a number of records; "unknown", or left out,
+counts as 0) or the offsets that say it: `end`, and `committed` or, where the group has committed
+nothing, `beginning` and the option `auto_offset_reset`. A member may say to which `topics` it
+subscribes (left out: to all); see `topics`::
 
     {"assignor": "lag_aware", "config": {"options": {"cross_topic": true}},
      "tasks": [{"id": "t0-0", "topic": "t0", "partition": 0, "lag": 753}], "members": [{"id": "c1", "topics": ["t0"]}]}
 
-A lag of `"active"` from a member that does not list the task as active is allowed: a zombie says so too. Its copy counts as one of unknown age.
+A lag of `"active"` from a member that does not list the task as active is allowed: a zombie says so
+too. Its copy counts as one of unknown age.
 """
 
 from __future__ import annotations
@@ -50,7 +56,9 @@ DEFAULT_ASSIGNOR = "high_availability"
 
 
 def assign_line(line: str | bytes) -> str:
-    """One problem in, one plan out, both one line of JSON. Raises InputError with the JSON path of what is wrong."""
+    """One problem in, one plan out, both one line of JSON. Raises InputError with the JSON path of
+    what is wrong.
+    """
     name, version, problem, naming = _question(line)
     assignor = registry.latest(name) if version is None else registry.load(name, version)
     try:
@@ -70,7 +78,9 @@ class PlanUnsound(EquipoiseError):
 
 
 def problem_of(line: str | bytes) -> tuple[str, int | None, AssignmentProblem]:
-    """Assignor, its version (None: the highest), and the problem. Raises InputError with the JSON path of what is wrong."""
+    """Assignor, its version (None: the highest), and the problem. Raises InputError with the JSON
+    path of what is wrong.
+    """
     return _question(line)[:3]
 
 

@@ -1,10 +1,11 @@
 """`python -m bench`: runs every benchmark and prints one table.
 
-A benchmark is a module ``bench/<name>_bench.py`` with ``run() -> list[tuple[str, float, str]]``: what was measured, the number, and what it is to be
-held against ("at most 8: ..."). Numbers are ratios and counts, never wall time alone: this machine is not the next one.
+A benchmark is a module ``bench/<name>_bench.py`` with ``run() -> list[tuple[str, float, str]]``:
+what was measured, the number, and what it is to be held against ("at most 8: ..."). Numbers are
+ratios and counts, never wall time alone: this machine is not the next one.
 
-``live_<name>_bench.py`` is the benchmark ``live-<name>``, on a real Kafka: it takes minutes, and runs only when it
-is asked for, by its name or by `--live`.
+``live_<name>_bench.py`` is the benchmark ``live-<name>``, on a real Kafka: it takes minutes, and
+runs only when it is asked for, by its name or by `--live`.
 """
 
 from __future__ import annotations
@@ -32,7 +33,9 @@ def benchmarks(folder: Path) -> list[str]:
 
 
 def environment() -> str:
-    """What a reader must know of the machine to read the numbers; to be asked before it is put to work."""
+    """What a reader must know of the machine to read the numbers; to be asked before it is put to
+    work.
+    """
     machine = f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores"
     return f"{machine}, load {os.getloadavg()[0]:.1f} before"
 

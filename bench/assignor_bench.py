@@ -1,5 +1,5 @@
-"""How one decision's time of `high_availability` grows with the group. What a decision leads to: `convergence_bench`; what it costs beside Java:
-`java_bench`."""
+"""How one decision's time of `high_availability` grows with the group. What a decision leads to:
+`convergence_bench`; what it costs beside Java: `java_bench`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,9 @@ END_OFFSET = 150_000
 
 
 def group(tasks: int, members: int, joiners: int = 1) -> AssignmentProblem:
-    """`tasks` stateful tasks dealt out evenly over `members` members, and `joiners` more that have nothing."""
+    """`tasks` stateful tasks dealt out evenly over `members` members, and `joiners` more that have
+    nothing.
+    """
     dealt: dict[str, list[TaskId]] = {f"m{index:05}": [] for index in range(members)}
     names = list(dealt)
     for partition in range(tasks):
@@ -34,7 +36,9 @@ def group(tasks: int, members: int, joiners: int = 1) -> AssignmentProblem:
 
 
 def best_seconds(problem: AssignmentProblem, turns: int) -> float:
-    """One decision's CPU time, the best of some turns: what the machine does besides plays little part."""
+    """One decision's CPU time, the best of some turns: what the machine does besides plays little
+    part.
+    """
     assignor = HighAvailability()
     spent = []
     for _ in range(turns):

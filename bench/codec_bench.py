@@ -1,7 +1,8 @@
-"""What the codec costs: decoding through constructor and validators, over a bare `msgpack.unpackb` of the same bytes in the same run.
+"""What the codec costs: decoding through constructor and validators, over a bare `msgpack.unpackb`
+of the same bytes in the same run.
 
-The bare unpack is a floor: it checks nothing, names nothing and makes no task. The two take turns, and each is judged by its best turn, so that a
-busy machine slows both or neither.
+The bare unpack is a floor: it checks nothing, names nothing and makes no task. The two take turns,
+and each is judged by its best turn, so that a busy machine slows both or neither.
 """
 
 from __future__ import annotations

@@ -1,7 +1,9 @@
-"""`python -m bench.connect_differential`: random scripts, the assignor `kafka_connect` against the class of the published jar.
+"""`python -m bench.connect_differential`: random scripts, the assignor `kafka_connect` against the
+class of the published jar.
 
-Everything that Connect's answer depends on is drawn: ids whose hashes share a bucket or that Java orders otherwise than we, few and many workers,
-connectors and tasks, work that two claim, rounds that reach nobody, leaders that have lost a generation, and every kind of delay. Prints how many
+Everything that Connect's answer depends on is drawn: ids whose hashes share a bucket or that Java
+orders otherwise than we, few and many workers, connectors and tasks, work that two claim, rounds
+that reach nobody, leaders that have lost a generation, and every kind of delay. Prints how many
 scripts came out equal in all their rounds, and the first that did not.
 """
 
@@ -27,7 +29,9 @@ TASKS = (0, 1, 2, 3, 7, 20)
 
 
 def script(dice: random.Random) -> dict[str, Any]:
-    """A script in the form of the vectors (`tests.vectors`), with one worker or more in every round."""
+    """A script in the form of the vectors (`tests.vectors`), with one worker or more in every
+    round.
+    """
     connectors, workers = _names(dice, dice.choice(("conn{}", "c-{}", "")), 20), _names(dice, dice.choice(("w{}", "10.0.0.{}:8083", "")), 40)
     steps: list[dict[str, Any]] = []
     live = [workers.pop() for _ in range(min(dice.choice((1, 2, 3, 8, 15, 25)), len(workers)))]
@@ -71,7 +75,9 @@ def _names(dice: random.Random, form: str, count: int) -> list[str]:
 
 
 def theirs(scripts: Iterable[dict[str, Any]]) -> list[dict[str, Any]]:
-    """What the class of the jar decides, script by script. Raises InputError when there is no Java to ask."""
+    """What the class of the jar decides, script by script. Raises InputError when there is no Java
+    to ask.
+    """
     lines = "".join(json.dumps(each) + "\n" for each in scripts)
     command = ["java", "-cp", kafka_java.classpath(SOURCES, DRIVER, BUILT), DRIVER_CLASS]
     done = subprocess.run(command, input=lines, capture_output=True, text=True, check=True, encoding="utf-8")

@@ -1,10 +1,13 @@
-"""How a group comes to its target after a change of members: `high_availability` beside `kafka_streams`, in the simulated cluster.
+"""How a group comes to its target after a change of members: `high_availability` beside
+`kafka_streams`, in the simulated cluster.
 
-The changes are those of Kafka's TaskAssignorConvergenceTest. Members have one thread, copies restore within a probing interval, the group may have
-two warm-ups; ids are UUIDs, drawn anew for each run, for Kafka deals tasks out in their order. Means over all runs.
+The changes are those of Kafka's TaskAssignorConvergenceTest. Members have one thread, copies
+restore within a probing interval, the group may have two warm-ups; ids are UUIDs, drawn anew for
+each run, for Kafka deals tasks out in their order. Means over all runs.
 
-*Rounds* are those that look at copies, up to the last change of owner: probing rounds, and those that a copy begins which is ready. Rounds that only
-pass a task on are not counted. Standbys that make room for the joiner are passed on after that.
+*Rounds* are those that look at copies, up to the last change of owner: probing rounds, and those
+that a copy begins which is ready. Rounds that only pass a task on are not counted. Standbys that
+make room for the joiner are passed on after that.
 """
 
 from __future__ import annotations
@@ -22,7 +25,9 @@ OURS, KAFKA = "high_availability", "kafka_streams"
 DRAWS = 3
 WARMUPS = 2
 PROBING_MS = 20_000
-"""Shorter than Kafka's ten minutes, for the sake of time: a restore takes a second here, so nothing else changes."""
+"""Shorter than Kafka's ten minutes, for the sake of time: a restore takes a second here, so nothing
+else changes.
+"""
 
 
 @attrs.frozen

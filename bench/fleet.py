@@ -1,13 +1,15 @@
-"""A whole fleet through every job over many groups: simulated and archived, one group damaged on purpose, then verified, told and asked what if on
-Spark, and one group at a time by the plain functions. Both must say the same, to the byte, and of the damaged group one row that says so.
+"""A whole fleet through every job over many groups: simulated and archived, one group damaged on
+purpose, then verified, told and asked what if on Spark, and one group at a time by the plain
+functions. Both must say the same, to the byte, and of the damaged group one row that says so.
 
 ::
 
     python -m bench.fleet                                                # 200 groups, 5,000,000 records: an hour of two cores
     python -m bench.fleet --folder out/small --groups 10 --records 250000
 
-Each stage leaves its answer in the folder. A run that was ended goes on where it was: with the groups that were not simulated yet, with the job that
-Spark had not answered, with the groups that the plain function had not answered.
+Each stage leaves its answer in the folder. A run that was ended goes on where it was: with the
+groups that were not simulated yet, with the job that Spark had not answered, with the groups that
+the plain function had not answered.
 """
 
 from __future__ import annotations
@@ -49,7 +51,7 @@ Answers = dict[str, Any]
 """Group -> what a job says of it, as JSON has it."""
 
 
-# ------------------------------------------------------------------------------------------------------------------- the jobs
+# ----------------------------------------------------------------------------------------- the jobs
 
 
 def _verify_plain(unit: Unit) -> Any:
@@ -112,7 +114,7 @@ def first_difference(ours: Any, theirs: Any, place: str = "") -> str | None:
     return next((found for each, one, other in pairs if (found := first_difference(one, other, each)) is not None), None)
 
 
-# --------------------------------------------------------------------------------------------------------------------- stages
+# ------------------------------------------------------------------------------------------- stages
 
 
 @attrs.define
@@ -149,7 +151,9 @@ class Run:
         os.replace(part, self._notes)
 
     def _work(self, name: str, label: str, total: int, tasks: Iterable[tuple[str, int, Callable[..., Any], tuple[Any, ...]]]) -> Iterator[Any]:
-        """Does tasks (group, size, function, its arguments) in processes, and notes each that is done. `total`: size of all of the stage."""
+        """Does tasks (group, size, function, its arguments) in processes, and notes each that is
+        done. `total`: size of all of the stage.
+        """
         stage = self._stage(name)
         with ProcessPoolExecutor(CORES, mp_context=multiprocessing.get_context("spawn")) as pool:
             running: dict[Future[Any], tuple[str, int]] = {}
@@ -185,7 +189,9 @@ class Run:
         return f"g{self.fleet.groups // 2:03}"
 
     def poison(self) -> None:
-        """One fact of the group in the middle gets another time, in a file that is what its name says."""
+        """One fact of the group in the middle gets another time, in a file that is what its name
+        says.
+        """
         stage = self._stage("poison")
         if stage.over:
             return
@@ -227,7 +233,9 @@ class Run:
         return answers
 
     def plainly(self, job: Job, units: Sequence[Unit]) -> Answers:
-        """What the plain function says of the groups, one at a time in as many processes as there are cores."""
+        """What the plain function says of the groups, one at a time in as many processes as there
+        are cores.
+        """
         name, folder = f"plain {job.name}", self.folder / f"plain-{job.name}"
         folder.mkdir(exist_ok=True)
         stage = self._stage(name)
@@ -274,7 +282,8 @@ def _tasks(spark: Any) -> str:
 @click.option("--folder", type=click.Path(path_type=Path), default=Path("out/fleet"), show_default=True, help="Where archive and answers are kept.")
 @click.option("--beside-every", type=click.IntRange(1), default=1, show_default=True, help="what-if: the plain function on every so manieth group.")
 def fleet(screen: Screen, groups: int, records: int, seed: int, folder: Path, beside_every: int) -> int:
-    """Simulates a fleet, damages one group, runs verify, timeline and what-if over all of it on Spark, and compares with the plain functions.
+    """Simulates a fleet, damages one group, runs verify, timeline and what-if over all of it on
+    Spark, and compares with the plain functions.
 
     Exit code 0: all is identical, and the damaged group alone is an error. 1: it is not.
 

@@ -1,6 +1,8 @@
-"""What one lag report costs: decoding and folding it, over a bare unpack of the same bytes, and as the group grows.
+"""What one lag report costs: decoding and folding it, over a bare unpack of the same bytes, and as
+the group grows.
 
-Peers in the same run: `msgpack.unpackb` of the same payload (a floor: it checks nothing), and the same group with fewer members.
+Peers in the same run: `msgpack.unpackb` of the same payload (a floor: it checks nothing), and the
+same group with fewer members.
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ LAGS: dict[TaskId, Lag] = {TaskId(0, partition): partition * 1_000 for partition
 
 
 def _group(members: int, tasks: int) -> tuple[GroupMachine, int]:
-    """A machine with `members` members and `tasks` tasks that has not begun to assign (the delay is long), and the next offset."""
+    """A machine with `members` members and `tasks` tasks that has not begun to assign (the delay is
+    long), and the next offset.
+    """
     machine = GroupMachine()
     assignor = registry.load("high_availability", 1)
     knobs = Knobs(initial_delay_ms=10**9, checkpoint_every_records=0)

@@ -1,11 +1,15 @@
-"""One decision of `high_availability` over one of Kafka Streams' own class, warm, in the same run on the same machine.
+"""One decision of `high_availability` over one of Kafka Streams' own class, warm, in the same run
+on the same machine.
 
-Ours: from the frozen problem to the plan with its reasons, judged by `plan_faults`. Java's: `HighAvailabilityTaskAssignor.assign` alone, in one JVM,
-its first turns dropped. Times are of the CPU, of the thread that decides, and of both the best turn counts: so what else the machine does plays
-little part. Groups are as at their start: nobody runs anything and no copy is reported, as Kafka's own scale test begins.
+Ours: from the frozen problem to the plan with its reasons, judged by `plan_faults`. Java's:
+`HighAvailabilityTaskAssignor.assign` alone, in one JVM, its first turns dropped. Times are of the
+CPU, of the thread that decides, and of both the best turn counts: so what else the machine does
+plays little part. Groups are as at their start: nobody runs anything and no copy is reported, as
+Kafka's own scale test begins.
 
-In rows with racks there are five, each task reads two partitions with two replicas each, and the strategy is KIP-925's for the least traffic; what
-is read across racks is said of both. Groups that Java is not asked about, because it would not end, are held against a time in seconds.
+In rows with racks there are five, each task reads two partitions with two replicas each, and the
+strategy is KIP-925's for the least traffic; what is read across racks is said of both. Groups that
+Java is not asked about, because it would not end, are held against a time in seconds.
 
 The Java rows need a JDK 17 and Maven; without them there is a word why.
 """
@@ -138,7 +142,9 @@ def _texts(plan: Plan) -> dict[str, list[str]]:
 
 
 def alone(case: Case) -> list[tuple[str, float, str]]:
-    """Rows for `python -m bench`, from a process of its own, whose memory is that of the problem, the decision and what Python has loaded."""
+    """Rows for `python -m bench`, from a process of its own, whose memory is that of the problem,
+    the decision and what Python has loaded.
+    """
     with concurrent.futures.ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
         seconds, peak_mb = pool.submit(_alone, case).result()
     return [

@@ -1,7 +1,9 @@
-"""`python -m bench.kafka_differential`: random problems, the assignor `kafka_streams` against the class of the published jar.
+"""`python -m bench.kafka_differential`: random problems, the assignor `kafka_streams` against the
+class of the published jar.
 
-Everything that Kafka's answer depends on is drawn: ids that Java orders otherwise than we, many and few clients, uneven threads, lags and sentinels,
-tags, racks known and unknown, both strategies, standbys, warm-ups. Prints how many answers were equal, and the first problem for which one was not.
+Everything that Kafka's answer depends on is drawn: ids that Java orders otherwise than we, many and
+few clients, uneven threads, lags and sentinels, tags, racks known and unknown, both strategies,
+standbys, warm-ups. Prints how many answers were equal, and the first problem for which one was not.
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ def problem(dice: random.Random) -> dict[str, Any]:
 
 
 def _crowded(dice: random.Random) -> dict[str, Any]:
-    """Tasks so many that Java's maps keep them in trees, and clients of whom few differ in every tag."""
+    """Tasks so many that Java's maps keep them in trees, and clients of whom few differ in every
+    tag.
+    """
     subtopologies, partitions = dice.randint(10, 16), dice.randint(260, 320)
     return {
         "assignor": "kafka_streams",

@@ -1,4 +1,5 @@
-"""The published Kafka Streams jar beside us: fetches it with Maven, compiles the driver in ``bench/java``, asks it.
+"""The published Kafka Streams jar beside us: fetches it with Maven, compiles the driver in
+``bench/java``, asks it.
 
 Needs a JDK 17 or later and Maven on the path. Jars and classes are kept under ``.venv/java``.
 """
@@ -25,7 +26,9 @@ def available() -> bool:
 
 
 def classpath(sources: Path = SOURCES, driver: str = DRIVER, into: Path = BUILT) -> str:
-    """The driver's, built if the one that is there is not that of these sources. Raises InputError when it cannot be."""
+    """The driver's, built if the one that is there is not that of these sources. Raises InputError
+    when it cannot be.
+    """
     if not available():
         raise InputError("java, javac and mvn: one of them is not installed; apt-get install -y default-jdk-headless maven")
     jars, classes = into / "jars", into / "classes"
@@ -50,10 +53,11 @@ def _run(*command: str) -> None:
 def assigned(
     problems: Iterable[Mapping[str, Any]], *, turns: int = 1, most_s: int | None = None, timeout_s: float | None = None
 ) -> list[dict[str, Any]]:
-    """Kafka's answers to problems in the form of `equipoise assign`, in their order; what is in one stands in the driver.
+    """Kafka's answers to problems in the form of `equipoise assign`, in their order; what is in one
+    stands in the driver.
 
-    `turns`: how often each is assigned in one JVM; `most_s`: none is begun anew after that many seconds. Raises subprocess.TimeoutExpired when all
-    took longer than `timeout_s`.
+    `turns`: how often each is assigned in one JVM; `most_s`: none is begun anew after that many
+    seconds. Raises subprocess.TimeoutExpired when all took longer than `timeout_s`.
     """
     lines = "".join(json.dumps(problem) + "\n" for problem in problems)
     arguments = [str(turns)] if most_s is None else [str(turns), str(most_s)]

@@ -1,4 +1,6 @@
-"""What the benchmarks on a real broker share: the broker, a worker as it is deployed, groups that are led, and how times are put into a row."""
+"""What the benchmarks on a real broker share: the broker, a worker as it is deployed, groups that
+are led, and how times are put into a row.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ PATIENCE_S = 120.0
 
 @contextlib.contextmanager
 def broker() -> Iterator[str]:
-    """``host:port`` of a real Kafka: `KAFKA_BOOTSTRAP` of the environment, or one that is started here and ended at the end."""
+    """``host:port`` of a real Kafka: `KAFKA_BOOTSTRAP` of the environment, or one that is started
+    here and ended at the end.
+    """
     given = os.environ.get("KAFKA_BOOTSTRAP")
     if given:
         yield given
@@ -95,7 +99,9 @@ class WorkerProcess:
 
 
 class Groups:
-    """Groups whose members are simulated, in a process of their own: what they cost is not the measurer's. They live as long as the context."""
+    """Groups whose members are simulated, in a process of their own: what they cost is not the
+    measurer's. They live as long as the context.
+    """
 
     def __init__(self, settings: WorkerSettings, groups: int, members: int, tasks: int, **member: Any) -> None:
         context = multiprocessing.get_context("spawn")

@@ -1,7 +1,8 @@
-"""How long running tasks stand still while a fourth member joins three, restores 500 MB of state and takes its tasks over.
+"""How long running tasks stand still while a fourth member joins three, restores 500 MB of state
+and takes its tasks over.
 
-Each task gets a record every 20 ms; a pause is the time between two of its records processed, by whomever. What counts begins before the
-fourth member joins and ends after it has everything.
+Each task gets a record every 20 ms; a pause is the time between two of its records processed, by
+whomever. What counts begins before the fourth member joins and ends after it has everything.
 """
 
 from __future__ import annotations
@@ -41,7 +42,9 @@ async def fill(application: Application) -> None:
 
 
 async def measured(bootstrap: str, folder: Path) -> tuple[list[float], dict[int, float], float]:
-    """Seconds of the hand-overs, the longest pause of each task, seconds from the fourth's start until it had its share."""
+    """Seconds of the hand-overs, the longest pause of each task, seconds from the fourth's start
+    until it had its share.
+    """
     connection = Connection(bootstrap=bootstrap)
     config = configured(initial_delay_ms=3_000, acceptable_recovery_lag=1_000, probing_interval_ms=1_000)
     application = Application(connection=connection, name="downtime", partitions=TASKS, config=config)

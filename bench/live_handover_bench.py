@@ -1,8 +1,9 @@
-"""How long a task stands still when it is handed over as planned, to a member that has its state: from the last record that the old owner
-processed to the first of the new one, each record a few milliseconds behind the other.
+"""How long a task stands still when it is handed over as planned, to a member that has its state:
+from the last record that the old owner processed to the first of the new one, each record a few
+milliseconds behind the other.
 
-Three members by turns: the third joins, warms up and takes its share, leaves and gives it back; each task that moves is a hand-over. Members,
-worker and broker are processes of their own.
+Three members by turns: the third joins, warms up and takes its share, leaves and gives it back;
+each task that moves is a hand-over. Members, worker and broker are processes of their own.
 """
 
 from __future__ import annotations

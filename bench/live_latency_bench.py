@@ -1,11 +1,13 @@
-"""From a fact sent to its decision read, over one produce-consume round trip of the same broker in the same run.
+"""From a fact sent to its decision read, over one produce-consume round trip of the same broker in
+the same run.
 
-The decision's way holds two such trips: the fact to the worker, the decision back. The clients are the same ones for both: one producer, one
-consumer, in this process; a worker as it is deployed leads in another, and the members of its groups live in a third. Asked by turns, one at
-a time:
+The decision's way holds two such trips: the fact to the worker, the decision back. The clients are
+the same ones for both: one producer, one consumer, in this process; a worker as it is deployed
+leads in another, and the members of its groups live in a third. Asked by turns, one at a time:
 
 - a record to a topic that nobody else uses, read back: the round trip;
-- a fact that is answered with one decision and changes nothing (MemberLeft of somebody who is not there);
+- a fact that is answered with one decision and changes nothing (MemberLeft of somebody who is not
+  there);
 - a member that joins a group: the assignor decides, and the joined member reads what it is given.
 """
 

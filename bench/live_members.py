@@ -1,4 +1,6 @@
-"""Real members for the benchmarks on a real broker: a small stateful application whose members are processes, and note when they processed what."""
+"""Real members for the benchmarks on a real broker: a small stateful application whose members are
+processes, and note when they processed what.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,9 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client, writer
 
 Turn = tuple[int, int, float]
-"""Partition, fencing token, and when one of its records was processed: seconds of CLOCK_MONOTONIC, which processes of one machine share."""
+"""Partition, fencing token, and when one of its records was processed: seconds of CLOCK_MONOTONIC,
+which processes of one machine share.
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -142,7 +146,9 @@ def state_directory(folder: str) -> dict[str, Any]:
 
 
 def pauses(turns: Iterable[Turn]) -> tuple[list[float], dict[int, float]]:
-    """Seconds between the last record of each owner and the first of the next one; and the longest time without a record, by partition."""
+    """Seconds between the last record of each owner and the first of the next one; and the longest
+    time without a record, by partition.
+    """
     of_task: dict[int, list[tuple[float, int]]] = defaultdict(list)
     for partition, token, when_s in turns:
         of_task[partition].append((when_s, token))

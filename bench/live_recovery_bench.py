@@ -1,6 +1,8 @@
-"""How long a worker takes to take over a log of a million facts: folding them all, and from the checkpoints that its predecessor left.
+"""How long a worker takes to take over a log of a million facts: folding them all, and from the
+checkpoints that its predecessor left.
 
-The facts are what a log is full of: reports of members that run their tasks, of 50 groups with 20 members each.
+The facts are what a log is full of: reports of members that run their tasks, of 50 groups with 20
+members each.
 """
 
 from __future__ import annotations
@@ -74,7 +76,9 @@ async def write(settings: WorkerSettings) -> None:
 
 
 def take_over(settings: WorkerSettings) -> tuple[float, float, int]:
-    """Seconds from one worker's start of taking over to its leading, CPU seconds of the whole process until then, offset it leads from."""
+    """Seconds from one worker's start of taking over to its leading, CPU seconds of the whole
+    process until then, offset it leads from.
+    """
     with WorkerProcess(settings) as worker:
         worker.until_said("taken over")
         cpu_s = worker.cpu_s

@@ -1,7 +1,8 @@
-"""Restoring a task from its changelog into `rocksdict`, beside reading that changelog and doing nothing with it; and how well limits are kept.
+"""Restoring a task from its changelog into `rocksdict`, beside reading that changelog and doing
+nothing with it; and how well limits are kept.
 
-Records of 150 bytes, each key once. Reading alone is the restorer's own consumer, with its settings and its size of a batch. Both are done by
-turns, and of each the median counts.
+Records of 150 bytes, each key once. Reading alone is the restorer's own consumer, with its settings
+and its size of a batch. Both are done by turns, and of each the median counts.
 """
 
 from __future__ import annotations

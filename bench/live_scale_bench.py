@@ -1,8 +1,10 @@
-"""What one worker can lead: 200 groups of 20 members with a heartbeat each 3 s, for minutes; and how many heartbeats a second are too many.
+"""What one worker can lead: 200 groups of 20 members with a heartbeat each 3 s, for minutes; and
+how many heartbeats a second are too many.
 
-The members of the 200 groups are real sessions over the real broker (`tests/live/swarm.py`). A probe asks all the while, four times a second, how
-long a fact takes to be answered: a worker that falls behind answers later and later. Then more and more heartbeats are added, of groups that
-only report, until it does.
+The members of the 200 groups are real sessions over the real broker (`tests/live/swarm.py`). A
+probe asks all the while, four times a second, how long a fact takes to be answered: a worker that
+falls behind answers later and later. Then more and more heartbeats are added, of groups that only
+report, until it does.
 """
 
 from __future__ import annotations
@@ -103,7 +105,9 @@ async def stretch(prober: Prober, groups: Groups, worker: WorkerProcess, reporte
 
 
 async def measured(settings: WorkerSettings, groups: Groups, worker: WorkerProcess) -> tuple[Stretch, dict[str, int], list[Stretch]]:
-    """The steady time, what the groups counted in it, and every step with more, up to the first that is too much."""
+    """The steady time, what the groups counted in it, and every step with more, up to the first
+    that is too much.
+    """
     probes = [0]
     async with Prober(settings) as prober:
         reporters = Reporters(prober)

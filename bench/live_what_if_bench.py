@@ -1,7 +1,8 @@
 """How close `what-if` comes to what a live group did, with settings far from the defaults.
 
-A group of two members is joined by a third, which has everything to restore, and later loses its first to a kill. It does so under each of
-SETTINGS; then `what_if` simulates each group under the configuration that it had. Restores are throttled, so that they take longer than reports.
+A group of two members is joined by a third, which has everything to restore, and later loses its
+first to a kill. It does so under each of SETTINGS; then `what_if` simulates each group under the
+configuration that it had. Restores are throttled, so that they take longer than reports.
 """
 
 from __future__ import annotations
@@ -35,10 +36,13 @@ JOIN_S, KILL_S, END_S = 10.0, 40.0, 40.0
 """Seconds before the third member joins, from then to the kill, from then to the end."""
 SEEDS = range(5)
 GOALS = {"unavailable_task_seconds": 0.2, "records_restored": 0.2, "moves": 0.2, "rebalances": 0.4}
-"""Most that a simulated figure may be off, as a part of what was recorded. Whether two copies that are ready at about the same time share a round is
-chance, so the number of rounds is known less well."""
+"""Most that a simulated figure may be off, as a part of what was recorded. Whether two copies that
+are ready at about the same time share a round is chance, so the number of rounds is known less
+well."""
 FLOORS = {"unavailable_task_seconds": 10.0, "records_restored": 100_000.0, "moves": 5.0, "rebalances": 5.0}
-"""The least that an error is related to: where little was recorded, one step more or less is no fifth of anything."""
+"""The least that an error is related to: where little was recorded, one step more or less is no
+fifth of anything.
+"""
 
 
 async def fill(application: Application) -> None:
@@ -87,7 +91,9 @@ def entries(location: str, group: str) -> list[Entry]:
 
 
 def error_of(deviation: Deviation) -> float:
-    """How far the simulated figure is off, as a part of the recorded one or of its floor; related to the goal."""
+    """How far the simulated figure is off, as a part of the recorded one or of its floor; related
+    to the goal.
+    """
     recorded, simulated = deviation.recorded or 0.0, deviation.simulated or 0.0
     return abs(simulated - recorded) / max(recorded, FLOORS[deviation.metric]) / GOALS[deviation.metric]
 

@@ -8,7 +8,8 @@ from pathlib import Path
 def peak_mb() -> float:
     """The most that was ever resident, in MiB. Linux.
 
-    Not `ru_maxrss`: the kernel hands that one on through fork and exec, so that a small child of a large process is as large as its parent.
+    Not `ru_maxrss`: the kernel hands that one on through fork and exec, so that a small child of a
+    large process is as large as its parent.
     """
     for line in Path("/proc/self/status").read_text().splitlines():
         if line.startswith("VmHWM:"):

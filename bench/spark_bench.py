@@ -1,12 +1,16 @@
-"""Jobs over many groups: Spark beside as many plain processes as there are cores, on the same work; and one long group in little memory.
+"""Jobs over many groups: Spark beside as many plain processes as there are cores, on the same work;
+and one long group in little memory.
 
-The plain peer is what a careful user would write: a pool of processes, the groups dealt to them by size, the same function of one group. Spark's
-session and its first Python workers are begun before, and shown apart.
+The plain peer is what a careful user would write: a pool of processes, the groups dealt to them by
+size, the same function of one group. Spark's session and its first Python workers are begun before,
+and shown apart.
 
-A sweep is measured three times: whole, with half of its configurations, with half of its groups. Each is held against the same sweep without Spark:
-one pass over each log and every configuration simulated, one group after the other in each process. So how the sizes of groups fall, and that the
-factual configuration is simulated beside those asked for, makes no difference. And it is held against the least that it could be: decoding each log
-once and folding its facts as often as there are configurations, in as many processes.
+A sweep is measured three times: whole, with half of its configurations, with half of its groups.
+Each is held against the same sweep without Spark: one pass over each log and every configuration
+simulated, one group after the other in each process. So how the sizes of groups fall, and that the
+factual configuration is simulated beside those asked for, makes no difference. And it is held
+against the least that it could be: decoding each log once and folding its facts as often as there
+are configurations, in as many processes.
 
 As it stands it takes some two minutes of two cores. Larger sizes take longer in proportion::
 
@@ -71,7 +75,9 @@ def _configurations(count: int) -> list[Configuration]:
 
 
 def _peak_mb(archive: Path) -> float:
-    """Peak memory of a process of its own that verifies the one group of an archive, as a worker does."""
+    """Peak memory of a process of its own that verifies the one group of an archive, as a worker
+    does.
+    """
     code = (
         "from bench.memory import peak_mb\n"
         "from equipoise.replay.spark.groups import units_of\n"
@@ -150,7 +156,9 @@ def _swept(pool: ProcessPoolExecutor, units: Sequence[Unit], asked: Sequence[Con
 
 
 def _fold(unit: Unit, times: int) -> int:
-    """Decodes a group's log once and folds its facts `times` times. Returns how many decisions that made."""
+    """Decodes a group's log once and folds its facts `times` times. Returns how many decisions that
+    made.
+    """
     facts = [entry for entry in unit.entries() if isinstance(entry, Record)]
     machines = (GroupMachine(any_solver=True) for _ in range(times))
     return sum(len(machine.step(fact)) for machine in machines for fact in facts)

@@ -1,6 +1,8 @@
-"""What `equipoise timeline` adds to folding a log: the history of 1,000 tasks on 50 members, its page, its picture and its document.
+"""What `equipoise timeline` adds to folding a log: the history of 1,000 tasks on 50 members, its
+page, its picture and its document.
 
-The peer in the same run reads and folds the same log and looks at nothing. The group lives in the simulated cluster; members join and die.
+The peer in the same run reads and folds the same log and looks at nothing. The group lives in the
+simulated cluster; members join and die.
 """
 
 from __future__ import annotations

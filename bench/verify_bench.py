@@ -1,7 +1,7 @@
 """Verifying a long log: memory must not grow with it, and time must not grow faster than it.
 
-Two logs of one group, the second ten times the first, each verified by the command line in a process of its own; peak memory is the process's own
-(`bench.memory`).
+Two logs of one group, the second ten times the first, each verified by the command line in a
+process of its own; peak memory is the process's own (`bench.memory`).
 """
 
 from __future__ import annotations
@@ -44,7 +44,8 @@ class _Writer:
 
 
 def _facts(machine: GroupMachine, turn: int) -> Fact:
-    """A truthful report of the member whose turn it is; every so often one that restarts instead."""
+    """A truthful report of the member whose turn it is; every so often one that restarts instead.
+    """
     name = f"m{turn % MEMBERS}"
     member = machine.state.members[name]
     if turn % JOIN_AGAIN_EVERY == JOIN_AGAIN_EVERY - 1:
@@ -64,7 +65,9 @@ def _joined(index: int, incarnation: int, ended: int | None = None) -> MemberJoi
 
 
 def write_log(path: Path, records: int) -> None:
-    """A log of about `records` records: a group of MEMBERS members and TASKS tasks with a standby each, reporting in turn."""
+    """A log of about `records` records: a group of MEMBERS members and TASKS tasks with a standby
+    each, reporting in turn.
+    """
     with open_log(str(path), mode="w") as log:
         writer = _Writer(log)
         with log.transaction():

@@ -8,7 +8,8 @@
         print(verify(log.read()).verdict)
         print(*explain(log.read(), parse_task("0_3")).why_here, sep="\\n")
 
-Names are loaded when they are first used: the solver behind them takes longer to load than `equipoise --help` should.
+Names are loaded when they are first used: the solver behind them takes longer to load than
+`equipoise --help` should.
 """
 
 from __future__ import annotations

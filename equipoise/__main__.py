@@ -6,7 +6,9 @@ import sys
 
 
 def run() -> None:
-    """The command line. It is imported in here, so that an interrupt while Python still reads modules ends as one at any other time does."""
+    """The command line. It is imported in here, so that an interrupt while Python still reads
+    modules ends as one at any other time does.
+    """
     try:
         from equipoise.cli import main
     except KeyboardInterrupt:

@@ -6,8 +6,8 @@ from __future__ import annotations
 def check_package_name(name: str, expected: str) -> None:
     """Called by those packages as they are imported.
 
-    Imported as `events` from a working directory that is the repository, every class would exist twice, and a record of the one kind would not equal
-    one of the other.
+    Imported as `events` from a working directory that is the repository, every class would exist
+    twice, and a record of the one kind would not equal one of the other.
 
     Raises:
         ImportError: `name` is not `expected`.

@@ -1,4 +1,5 @@
-"""The same outside under one assignor after the other: what each would have cost, beside what was measured.
+"""The same outside under one assignor after the other: what each would have cost, beside what was
+measured.
 
 Each is a simulation of its own; the command renders them as one table with a row for each assignor.
 """
@@ -30,7 +31,9 @@ RECORDED = "as recorded"
 
 @attrs.frozen(kw_only=True)
 class Run:
-    """An outside, and how fast its members restored. `measured`: what its own leader cost in all windows, {} when nobody measured it."""
+    """An outside, and how fast its members restored. `measured`: what its own leader cost in all
+    windows, {} when nobody measured it.
+    """
 
     name: str
     exogenous: Exogenous
@@ -40,7 +43,9 @@ class Run:
 
 @attrs.frozen(kw_only=True)
 class Contender:
-    """An assignor and the options it is told, written ``learner`` or ``learner:strict=true,other=5``."""
+    """An assignor and the options it is told, written ``learner`` or
+    ``learner:strict=true,other=5``.
+    """
 
     assignor: str
     options: Mapping[str, Scalar] = attrs.field(factory=dict)
@@ -52,7 +57,9 @@ class Contender:
 
 @attrs.frozen(kw_only=True)
 class Cost:
-    """What one contender cost in all windows of one run. `totals` as in a simulation's windows; {} and `error` when it could not lead."""
+    """What one contender cost in all windows of one run. `totals` as in a simulation's windows; {}
+    and `error` when it could not lead.
+    """
 
     run: str
     contender: str
@@ -85,7 +92,8 @@ def run_of(name: str, log: Log, *, group: str | None = None, announce_closes: bo
 
 
 def check_contender(contender: Contender) -> None:
-    """Raises InputError for an assignor that is not installed, or an option that it does not take."""
+    """Raises InputError for an assignor that is not installed, or an option that it does not take.
+    """
     check_knobs(registry.latest(contender.assignor), Knobs(options=dict(contender.options)))
 
 
@@ -99,7 +107,8 @@ def cost_of(
 ) -> Cost:
     """The run under this contender, with the run's own knobs and `overrides` over them.
 
-    One that halts or breaks an invariant is told as such. Raises InputError for an assignor, a knob or an option that does not exist.
+    One that halts or breaks an invariant is told as such. Raises InputError for an assignor, a knob
+    or an option that does not exist.
     """
     simulation = Simulation(
         assignor=contender.assignor,

@@ -1,7 +1,7 @@
 """Changes the configuration of a live group: what `equipoise configure` does.
 
-A configuration is a fact (docs/protocol.md#d8). It is appended here, and a worker answers it: it is in force, or it is rejected and the one before
-stays in force.
+A configuration is a fact (docs/protocol.md#d8). It is appended here, and a worker answers it: it is
+in force, or it is rejected and the one before stays in force.
 """
 
 from __future__ import annotations

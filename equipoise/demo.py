@@ -1,4 +1,5 @@
-"""The main job on the recorded runs that come with equipoise, embedded, no Kafka: import, decide, verify, compare, explain, draw.
+"""The main job on the recorded runs that come with equipoise, embedded, no Kafka: import, decide,
+verify, compare, explain, draw.
 
 `run_demo` does it step by step and yields what each step found; the command renders it.
 """
@@ -26,7 +27,9 @@ from equipoise.replay.whatif.fit import Fit, fit
 
 @attrs.frozen(kw_only=True)
 class Imported:
-    """A recorded run is in a log. `windows`: the actions somebody marked, with what was measured in each."""
+    """A recorded run is in a log. `windows`: the actions somebody marked, with what was measured in
+    each.
+    """
 
     run: str
     log: Path
@@ -37,7 +40,9 @@ class Imported:
 
 @attrs.frozen(kw_only=True)
 class Simulated:
-    """The same outside, led by equipoise, is in another log, which replays to the byte if `verification` says so."""
+    """The same outside, led by equipoise, is in another log, which replays to the byte if
+    `verification` says so.
+    """
 
     run: str
     log: Path
@@ -75,9 +80,11 @@ Step = Imported | Simulated | Explained | Drawn
 
 
 def run_demo(out: Path, *, progress: Progress | None = None) -> Iterator[Step]:
-    """Does it all for every recorded run, under `out` (made if missing, files in it replaced), and yields each step when it is done.
+    """Does it all for every recorded run, under `out` (made if missing, files in it replaced), and
+    yields each step when it is done.
 
-    `progress`: milliseconds simulated, and in all, of the run at hand. Raises InputError when `out` cannot be written.
+    `progress`: milliseconds simulated, and in all, of the run at hand. Raises InputError when `out`
+    cannot be written.
     """
     for run, source in sorted(shipped_runs().items(), reverse=True):  # scale-out first: the plainer story
         folder = out / run
@@ -120,7 +127,9 @@ def _drawn(timeline: Timeline, leader: str, path: Path, *, title: str, to_ms: in
 
 
 def _explained(log: Log, timeline: Timeline) -> Explanation | None:
-    """The task with the fullest story: it waited for a slot, warmed up, was handed over, at the first action that brought such a one."""
+    """The task with the fullest story: it waited for a slot, warmed up, was handed over, at the
+    first action that brought such a one.
+    """
     starts = [window.start_ms for window in timeline.windows] or [timeline.from_ms]
     told = [move for move in timeline.moves if move.began_ms >= starts[0] and move.outcome == "granted" and move.spent_ms("warming", 0) > 0]
     if not told:

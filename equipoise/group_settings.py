@@ -1,4 +1,6 @@
-"""Settings of a group as operators see them: by name, compared, changed, and what a change would do at once."""
+"""Settings of a group as operators see them: by name, compared, changed, and what a change would do
+at once.
+"""
 
 from __future__ import annotations
 
@@ -21,7 +23,8 @@ from equipoise.statemachine.rejections import rejection_text
 
 @attrs.frozen(kw_only=True)
 class Change:
-    """One setting that differs between two configurations. `name`: of a knob, ``options.NAME``, ``assignor``, ``solver`` or ``led_by``.
+    """One setting that differs between two configurations. `name`: of a knob, ``options.NAME``,
+    ``assignor``, ``solver`` or ``led_by``.
 
     None: the setting is absent.
     """
@@ -35,8 +38,9 @@ class Change:
 class Preview:
     """What the group would decide at once if a fact were appended now.
 
-    `rejection`: why it would be rejected; None: it would not. `moves`: what the first round would begin. `planned_movements`: movements until the new
-    target is reached, in tasks; None: the evaluation would not change.
+    `rejection`: why it would be rejected; None: it would not. `moves`: what the first round would
+    begin. `planned_movements`: movements until the new target is reached, in tasks; None: the
+    evaluation would not change.
     """
 
     rejection: str | None
@@ -59,7 +63,8 @@ def changes_between(before: GroupConfigured, after: GroupConfigured) -> list[Cha
 
 
 def with_assignor(config: GroupConfigured, text: str) -> GroupConfigured:
-    """`config` with another assignor: ``NAME``, in its latest version, or ``NAME@VERSION``. Options belong to an assignor: another one has none.
+    """`config` with another assignor: ``NAME``, in its latest version, or ``NAME@VERSION``. Options
+    belong to an assignor: another one has none.
 
     Raises InputError when this installation has no such assignor.
     """
@@ -75,7 +80,9 @@ def with_assignor(config: GroupConfigured, text: str) -> GroupConfigured:
 
 
 def with_defaults(knobs: Knobs, names: Iterable[str]) -> Knobs:
-    """`knobs` with the named settings at their defaults; an option (``options.NAME``) is removed. Raises InputError for a name that is none."""
+    """`knobs` with the named settings at their defaults; an option (``options.NAME``) is removed.
+    Raises InputError for a name that is none.
+    """
     defaults: Mapping[str, Any] = attrs.asdict(Knobs(), recurse=False)
     options = dict(knobs.options)
     changes = {}
@@ -90,7 +97,9 @@ def with_defaults(knobs: Knobs, names: Iterable[str]) -> Knobs:
 
 
 def check_configuration(config: GroupConfigured) -> None:
-    """Raises InputError when this installation has the assignor and the assignor does not take the settings, or when it lacks the assignor."""
+    """Raises InputError when this installation has the assignor and the assignor does not take the
+    settings, or when it lacks the assignor.
+    """
     check_knobs(registry.load(config.assignor, config.behaviour_version), config.knobs)
 
 
@@ -117,7 +126,9 @@ def setting_text(value: Any) -> str:
 
 
 def preview(machine: GroupMachine, fact: GroupConfigured | DealRequested) -> Preview:
-    """What the machine would decide if `fact` were the next one, at once. The machine itself stays as it is."""
+    """What the machine would decide if `fact` were the next one, at once. The machine itself stays
+    as it is.
+    """
     state = machine.state
     copy = GroupMachine.restore(machine.snapshot())
     decisions = [each.decision for each in copy.step(Record(state.group, state.last_offset + 1, state.last_append_ms or 0, fact))]

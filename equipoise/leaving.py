@@ -1,6 +1,8 @@
-"""Asks members of a live group to leave, and follows until they are gone (PROTOCOL M8): what `equipoise scale-down` does without a LOG.
+"""Asks members of a live group to leave, and follows until they are gone (PROTOCOL M8): what
+`equipoise scale-down` does without a LOG.
 
-Whom to ask is `equipoise.assignors.scale_down`'s; the group is folded here from its log, and all that is written is the request.
+Whom to ask is `equipoise.assignors.scale_down`'s; the group is folded here from its log, and all
+that is written is the request.
 """
 
 from __future__ import annotations
@@ -22,7 +24,9 @@ if TYPE_CHECKING:
     from equipoise.assignors.scale_down import ScaleDown
 
 MOST_PICKS = 5
-"""Requests that may be refused one after the other, because somebody joined or left between the picking and the asking."""
+"""Requests that may be refused one after the other, because somebody joined or left between the
+picking and the asking.
+"""
 
 
 class Stage(enum.Enum):
@@ -44,7 +48,9 @@ class Stage(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class Going:
-    """One member on its way out. `tasks`: it still has; `warming` of them are copied elsewhere, with `lag_records` to restore at last report."""
+    """One member on its way out. `tasks`: it still has; `warming` of them are copied elsewhere,
+    with `lag_records` to restore at last report.
+    """
 
     member: str
     stage: Stage
@@ -95,7 +101,9 @@ class Leaving(LiveGroup):
         return picked(state, percent)
 
     async def ask(self, percent: int) -> tuple[ScaleDown, Drain]:
-        """Picks members and asks them, all in one fact. When the group has changed meanwhile, so that somebody is not there, it picks anew."""
+        """Picks members and asks them, all in one fact. When the group has changed meanwhile, so
+        that somebody is not there, it picks anew.
+        """
         for _ in range(MOST_PICKS):
             found, drain = await self.pick(percent)
             asked = tuple(sorted(each.member for each in found.asked))
@@ -114,7 +122,9 @@ class Leaving(LiveGroup):
         return tuple(sorted(member for member in state.asked if state.is_asked(member) or state.is_to_be_asked(member)))
 
     async def withdraw(self) -> tuple[str, ...]:
-        """Takes every request back; gives those that stay. Who was released already goes all the same."""
+        """Takes every request back; gives those that stay. Who was released already goes all the
+        same.
+        """
         asked = await self.asked()
         if not asked:
             return ()
@@ -136,7 +146,8 @@ class Leaving(LiveGroup):
     def _going(self, state: GroupState, name: str) -> Going:
         member = state.members.get(name)
         if member is None:
-            # Who left has no request any more; who is remembered for another one went without a word.
+            # Who left has no request any more; who is remembered for another one went without a
+            # word.
             stage = Stage.DIED if state.is_to_be_asked(name) else Stage.LEFT
         elif self._stages[name].is_out and not (state.is_asked(name) or state.is_to_be_asked(name)):
             stage = self._stages[name]  # somebody was started under that name since

@@ -1,6 +1,8 @@
-"""Settings of everything that is live: the same names as flags, environment variables (``EQUIPOISE_...``) and TOML keys.
+"""Settings of everything that is live: the same names as flags, environment variables
+(``EQUIPOISE_...``) and TOML keys.
 
-A TOML file may have a table ``[connection]``, for all commands, and ``[worker]`` and ``[member]`` for what only those have.
+A TOML file may have a table ``[connection]``, for all commands, and ``[worker]`` and ``[member]``
+for what only those have.
 """
 
 from __future__ import annotations
@@ -43,7 +45,8 @@ L = TypeVar("L", bound=LiveSettings)
 def read_settings(
     shape: type[L], flags: Mapping[str, Any], *, table: str = "", file: Path | None = None, environ: Mapping[str, str] = os.environ
 ) -> L:
-    """Flags over environment over the file over defaults. `table`: where the file has what LiveSettings has not.
+    """Flags over environment over the file over defaults. `table`: where the file has what
+    LiveSettings has not.
 
     Raises InputError that names the layer and the setting.
     """

@@ -1,4 +1,6 @@
-"""One group of a live log, for commands that append a fact and follow what comes of it. The group is folded here; a worker leads it elsewhere."""
+"""One group of a live log, for commands that append a fact and follow what comes of it. The group
+is folded here; a worker leads it elsewhere.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ LOOK_S = 0.5
 
 
 class LiveGroup:
-    """Use it as an asynchronous context manager: it holds a producer. `folded`: called for each fact that is folded here, of any group."""
+    """Use it as an asynchronous context manager: it holds a producer. `folded`: called for each
+    fact that is folded here, of any group.
+    """
 
     def __init__(self, settings: LiveSettings, group: str, *, folded: Folded = lambda record, decisions, machine: None) -> None:
         self._settings = settings
@@ -46,7 +50,9 @@ class LiveGroup:
         await stop_client(self._producer)
 
     async def machine(self) -> GroupMachine:
-        """The group's machine after the last fact. Raises InputError when the log has no such group, GroupHalted when the group is halted."""
+        """The group's machine after the last fact. Raises InputError when the log has no such
+        group, GroupHalted when the group is halted.
+        """
         await self._follower.catch_up()
         found = next(self._follower.groups(), None)
         if found is None:
@@ -73,7 +79,9 @@ class LiveGroup:
         await asyncio.sleep(LOOK_S)
 
     async def is_answered(self) -> bool:
-        """Whether a worker has published every decision that the group's facts cause; False: no worker is running, or it is behind."""
+        """Whether a worker has published every decision that the group's facts cause; False: no
+        worker is running, or it is behind.
+        """
         return await self._follower.is_published()
 
 
@@ -103,7 +111,9 @@ class AnsweredFact(LiveGroup):
         self._said = fact
 
     async def look(self) -> bool:
-        """Whether a worker has answered. A group without members needs none: whoever leads it next finds the fact."""
+        """Whether a worker has answered. A group without members needs none: whoever leads it next
+        finds the fact.
+        """
         state = await self.state()
         if not self._is_folded or not await self.is_answered():
             return False

@@ -1,8 +1,10 @@
-"""Where commands write files. Nothing is replaced but an earlier output of the same kind, and only once the new one is whole.
+"""Where commands write files. Nothing is replaced but an earlier output of the same kind, and only
+once the new one is whole.
 
-`write_file` is for pages, pictures and results, `new_log` for logs, `new_tables` for folders of Parquet tables. Each looks at what the path leads to,
-through links and whatever the case of its letters, and raises InputError for anything that a user may want to keep. An interrupt or a full disk
-leaves what was there, and nothing beside it.
+`write_file` is for pages, pictures and results, `new_log` for logs, `new_tables` for folders of
+Parquet tables. Each looks at what the path leads to, through links and whatever the case of its
+letters, and raises InputError for anything that a user may want to keep. An interrupt or a full
+disk leaves what was there, and nothing beside it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ TABLES = "equipoise tables"
 
 
 class Kind(enum.Enum):
-    """What a file is, as its first bytes say: (in words, how it begins, what stands near its beginning)."""
+    """What a file is, as its first bytes say: (in words, how it begins, what stands near its
+    beginning).
+    """
 
     PAGE = ("page", b"<!doctype html>", b'<meta name="generator" content="equipoise">')
     PICTURE = ("picture", b"<svg ", b"<!-- made by equipoise -->")
@@ -53,11 +57,13 @@ class Kind(enum.Enum):
         return head.startswith(begins) and marker in head
 
 
-# ---------------------------------------------------------------------------------------------------------------------- files
+# -------------------------------------------------------------------------------------------- files
 
 
 def check_files(*outputs: tuple[str, Path | None, Kind]) -> None:
-    """Raises InputError unless all of these may be written: (option, path or None, kind). To be asked before work that takes long."""
+    """Raises InputError unless all of these may be written: (option, path or None, kind). To be
+    asked before work that takes long.
+    """
     seen: dict[Path, str] = {}
     for option, path, kind in outputs:
         if path is not None:
@@ -68,9 +74,11 @@ def check_files(*outputs: tuple[str, Path | None, Kind]) -> None:
 
 
 def write_file(option: str, path: Path, kind: Kind, text: str) -> None:
-    """Writes `text`, which begins as `kind` says, to `path`, as a whole or not at all. A symbolic link stays one; rights are kept.
+    """Writes `text`, which begins as `kind` says, to `path`, as a whole or not at all. A symbolic
+    link stays one; rights are kept.
 
-    Raises InputError, which begins with `option`, when something else is there or the path is wrong; StorageError when the disk is full.
+    Raises InputError, which begins with `option`, when something else is there or the path is
+    wrong; StorageError when the disk is full.
     """
     data = text.encode()
     _, begins, marker = kind.value
@@ -80,7 +88,9 @@ def write_file(option: str, path: Path, kind: Kind, text: str) -> None:
 
 
 def rewrite_file(option: str, path: Path, text: str) -> None:
-    """Replaces the contents of a file that the user names in order to have it rewritten, as a whole or not at all. Raises what `write_file` does."""
+    """Replaces the contents of a file that the user names in order to have it rewritten, as a whole
+    or not at all. Raises what `write_file` does.
+    """
     _replace(f"{option} {path}", Path(os.path.realpath(path)), text.encode())
 
 
@@ -102,7 +112,9 @@ def _replace(said: str, place: Path, data: bytes) -> None:
 
 
 def file_name(text: str) -> str:
-    """`text`, as a group's name, as part of a file's name: without separators or what a terminal obeys, and not too long."""
+    """`text`, as a group's name, as part of a file's name: without separators or what a terminal
+    obeys, and not too long.
+    """
     name = quote(text, safe=" ", errors="surrogatepass")
     if len(name) <= _MOST_NAME_CHARS:
         return name
@@ -134,7 +146,9 @@ def _checked(option: str, path: Path, kind: Kind) -> Path:
 
 
 def _check_apart(option: str, path: Path | str, place: Path) -> None:
-    """Raises InputError for what belongs to a log: a file that SQLite keeps beside one, or a place inside an archive."""
+    """Raises InputError for what belongs to a log: a file that SQLite keeps beside one, or a place
+    inside an archive.
+    """
     log = next((place.with_name(place.name.removesuffix(end)) for end in _SQLITE_SIDES if place.name.endswith(end)), None)
     if log is not None and log.is_file():
         raise InputError(f"{option} {path}: belongs to {log.name}; name another file")
@@ -142,11 +156,12 @@ def _check_apart(option: str, path: Path | str, place: Path) -> None:
         raise InputError(f"{option} {path}: is inside an archive; name a place outside of it")
 
 
-# ----------------------------------------------------------------------------------------------------------------------- logs
+# --------------------------------------------------------------------------------------------- logs
 
 
 def same_place(one: str, other: str) -> bool:
-    """Whether two locations of logs in files lead to the same file or folder, also through links."""
+    """Whether two locations of logs in files lead to the same file or folder, also through links.
+    """
     if any("://" in each.removeprefix(_SQLITE) for each in (one, other)):
         return one == other
     ours, theirs = (Path(each.removeprefix(_SQLITE).partition("?partition=")[0]) for each in (one, other))
@@ -160,10 +175,11 @@ _SQLITE = "sqlite:///"
 
 @contextlib.contextmanager
 def new_log(location: str, *, option: str = "--to") -> Iterator[Log]:
-    """A new log, which takes the place of one at `location` when the block is done; all stays as it was when an exception leaves the block.
+    """A new log, which takes the place of one at `location` when the block is done; all stays as it
+    was when an exception leaves the block.
 
-    Until then it is in a hidden folder beside it. Raises InputError when something is there that is no log, or more than a log; what `open_log`
-    raises; StorageError when the disk is full.
+    Until then it is in a hidden folder beside it. Raises InputError when something is there that is
+    no log, or more than a log; what `open_log` raises; StorageError when the disk is full.
     """
     scheme = _SQLITE if location.startswith(_SQLITE) else ""
     if "://" in location.removeprefix(scheme):
@@ -193,7 +209,9 @@ def _opened(location: str, said: str, part: Path, given: Path) -> Log:
 
 
 def _check_log(option: str, location: str, place: Path, *, is_archive: bool) -> None:
-    """Raises InputError, or what reading raises, unless `place` is free, empty, or a log and nothing else."""
+    """Raises InputError, or what reading raises, unless `place` is free, empty, or a log and
+    nothing else.
+    """
     if place.is_dir():
         if not any(place.iterdir()) and location.endswith(("/", ".parquet")):
             return  # it becomes the archive
@@ -216,7 +234,7 @@ def _check_log(option: str, location: str, place: Path, *, is_archive: bool) -> 
         raise InputError(f"{option} {location}: is no regular file; name one that can be replaced")
 
 
-# --------------------------------------------------------------------------------------------------------------------- tables
+# ------------------------------------------------------------------------------------------- tables
 
 
 def check_tables(option: str, folder: Path, names: frozenset[str] = frozenset()) -> Path:
@@ -255,7 +273,9 @@ def _is_of_table(name: str) -> bool:
 
 @contextlib.contextmanager
 def new_tables(option: str, folder: Path, names: frozenset[str] = frozenset()) -> Iterator[Path]:
-    """A folder to write tables into, which takes the place of `folder` when the block is done. See `check_tables` for what may be there."""
+    """A folder to write tables into, which takes the place of `folder` when the block is done. See
+    `check_tables` for what may be there.
+    """
     place = check_tables(option, folder, names)
     with _staging(f"{option} {folder}", place) as staging:
         part = staging / place.name
@@ -267,7 +287,7 @@ def new_tables(option: str, folder: Path, names: frozenset[str] = frozenset()) -
         _put(f"{option} {folder}", part, place, staging)
 
 
-# ------------------------------------------------------------------------------------------------------------- putting it there
+# --------------------------------------------------------------------------------- putting it there
 
 
 @contextlib.contextmanager
@@ -297,7 +317,9 @@ def _hidden_folder(said: str, place: Path) -> Path:
 
 
 def _put(said: str, part: Path, place: Path, staging: Path) -> None:
-    """Puts a finished file or folder in its place. What was there is gone only when the new one is there. Raises what `cannot_write` gives."""
+    """Puts a finished file or folder in its place. What was there is gone only when the new one is
+    there. Raises what `cannot_write` gives.
+    """
     try:
         with undisturbed():
             if place.is_dir():

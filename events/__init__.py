@@ -1,4 +1,6 @@
-"""What happened: events, their wire form and schema versions; `equipoise.events.log` has the logs to keep them in."""
+"""What happened: events, their wire form and schema versions; `equipoise.events.log` has the logs
+to keep them in.
+"""
 
 from __future__ import annotations
 

@@ -1,18 +1,24 @@
 """One codec: event <-> (kind, version, payload).
 
-`payload` is the msgpack of the event's wire form (`equipoise.events.wire`). There is one payload for each event: equal events have equal bytes, and
-``encode(decode(b)) == b`` for every `b` of a current version that is accepted. So what msgpack alone would also have read (an int in more bytes
-than it needs, a key twice, keys out of order, bytes behind the end) is unsound, just as what an event's constructor refuses.
+`payload` is the msgpack of the event's wire form (`equipoise.events.wire`). There is one payload
+for each event: equal events have equal bytes, and ``encode(decode(b)) == b`` for every `b` of a
+current version that is accepted. So what msgpack alone would also have read (an int in more bytes
+than it needs, a key twice, keys out of order, bytes behind the end) is unsound, just as what an
+event's constructor refuses.
 
 What another build may write, and what a reader does with it (docs/protocol.md#m9):
 
-- A *fact* of an unknown kind or version halts its group in the worker (`event_unknown`): a worker that knows it may decide otherwise. Any change of
-  what a fact may hold, a field more or another value of a field, raises its version.
-- *Decisions* are of two sorts. A *binding* one orders one incarnation to do something: its first two fields are `member_id` and `incarnation`
-  (`addressee`), in every version, and that incarnation must understand it or end. An *informational* one may be passed over by everybody. Kinds from
-  FIRST_DECISION_KIND on are binding, except INFORMATIONAL_KINDS; kinds from FIRST_INFORMATIONAL_KIND on are informational.
-- Within one version of a decision, a field may only be appended at the end, and only if a reader that does not know it may go on without it. The new
-  field has a default, and is not written while it and all behind it have theirs, so what was written before keeps its bytes. `decode_decision`
+- A *fact* of an unknown kind or version halts its group in the worker (`event_unknown`): a worker
+  that knows it may decide otherwise. Any change of what a fact may hold, a field more or another
+  value of a field, raises its version.
+- *Decisions* are of two sorts. A *binding* one orders one incarnation to do something: its first
+  two fields are `member_id` and `incarnation` (`addressee`), in every version, and that incarnation
+  must understand it or end. An *informational* one may be passed over by everybody. Kinds from
+  FIRST_DECISION_KIND on are binding, except INFORMATIONAL_KINDS; kinds from
+  FIRST_INFORMATIONAL_KIND on are informational.
+- Within one version of a decision, a field may only be appended at the end, and only if a reader
+  that does not know it may go on without it. The new field has a default, and is not written while
+  it and all behind it have theirs, so what was written before keeps its bytes. `decode_decision`
   leaves out the fields that it does not know. Any other change raises the version.
 - A checksum covers the bytes as they stand, so a reader can check what it cannot read.
 """
@@ -35,15 +41,20 @@ from equipoise.events.records import DecisionRecord, Record
 Event = Fact | Decision
 
 MOST_EVENT_BYTES = 1_000_000
-"""Largest payload of an event. Kafka's default max.message.bytes is 1,048,588: the rest is for the group's name (the key), the envelope
-(`equipoise.events.log.kafka.envelope.MOST_ENVELOPE_BYTES`) and the batch."""
+"""Largest payload of an event. Kafka's default max.message.bytes is 1,048,588: the rest is for the
+group's name (the key), the envelope (`equipoise.events.log.kafka.envelope.MOST_ENVELOPE_BYTES`) and
+the batch."""
 
 FIRST_DECISION_KIND = 100
 FIRST_INFORMATIONAL_KIND = 200
 INFORMATIONAL_KINDS = frozenset({101, 102, 104, 106, 107})
-"""Decisions below FIRST_INFORMATIONAL_KIND that bind nobody: they were there before the ranges were. No further one is added here."""
+"""Decisions below FIRST_INFORMATIONAL_KIND that bind nobody: they were there before the ranges
+were. No further one is added here.
+"""
 _ADDRESSEE_AT = {105: 2}
-"""Kind -> place of `member_id`, where that is not the first field: EventRejected was there before the rule. No further one is added here."""
+"""Kind -> place of `member_id`, where that is not the first field: EventRejected was there before
+the rule. No further one is added here.
+"""
 
 KINDS: Mapping[int, tuple[int, type]] = {
     1: (1, facts.LogOpened),
@@ -74,7 +85,9 @@ KINDS: Mapping[int, tuple[int, type]] = {
     109: (1, decisions.MemberAssignedPart),
     200: (1, decisions.AssignmentProposedPart),
 }
-"""Type code -> (schema version written, class). A code is never used again for another class; a version is never changed, only followed."""
+"""Type code -> (schema version written, class). A code is never used again for another class; a
+version is never changed, only followed.
+"""
 
 UNDECODABLE_CODES: Mapping[str, str] = {
     "too_large": "more bytes than an event may have",
@@ -132,7 +145,8 @@ def kind_name(code: int) -> str:
 def encode(event: Event) -> Encoded:
     """The event as it is stored, in the current version.
 
-    Raises InputError when it is no event, TooLargeError when its payload has over MOST_EVENT_BYTES bytes.
+    Raises InputError when it is no event, TooLargeError when its payload has over MOST_EVENT_BYTES
+    bytes.
     """
     try:
         kind = _BY_CLASS[event.__class__]
@@ -154,7 +168,9 @@ def _largest_field(kind: _Kind, event: Event) -> tuple[str, int]:
 
 
 def size_bytes(event: Event) -> int:
-    """How many bytes the payload of `event` has, however many that are; `encode` takes up to MOST_EVENT_BYTES."""
+    """How many bytes the payload of `event` has, however many that are; `encode` takes up to
+    MOST_EVENT_BYTES.
+    """
     return len(_pack(_BY_CLASS[event.__class__].write(event)))
 
 
@@ -166,14 +182,16 @@ def fits(event: Event) -> bool:
 def decode(kind: int, version: int, payload: bytes) -> Event:
     """The event that was stored.
 
-    Raises UnknownEventError for a kind or version this build does not know, UnsoundError with a code of UNDECODABLE_CODES and the field's name for
-    bytes that are no sound event. Nothing else, whatever the bytes are.
+    Raises UnknownEventError for a kind or version this build does not know, UnsoundError with a
+    code of UNDECODABLE_CODES and the field's name for bytes that are no sound event. Nothing else,
+    whatever the bytes are.
     """
     return _decode(kind, version, payload, with_appended=False)
 
 
 def decode_decision(kind: int, version: int, payload: bytes) -> Decision:
-    """The decision that was stored, without the fields that a newer build has appended to it. `kind`: from FIRST_DECISION_KIND on.
+    """The decision that was stored, without the fields that a newer build has appended to it.
+    `kind`: from FIRST_DECISION_KIND on.
 
     Raises what `decode` raises.
     """
@@ -181,7 +199,9 @@ def decode_decision(kind: int, version: int, payload: bytes) -> Decision:
 
 
 def has_appended_fields(kind: int, version: int, payload: bytes) -> bool:
-    """Whether a newer build has appended fields to a decision of a kind and version that this build writes; found without decoding it."""
+    """Whether a newer build has appended fields to a decision of a kind and version that this build
+    writes; found without decoding it.
+    """
     known = _BY_CODE.get(kind)
     if known is None or version != known.version or kind < FIRST_DECISION_KIND:
         return False
@@ -191,7 +211,9 @@ def has_appended_fields(kind: int, version: int, payload: bytes) -> bool:
 
 
 def is_known(kind: int, version: int, payload: bytes) -> bool:
-    """Whether this build knows all that an event of this kind and version may say; found without decoding it."""
+    """Whether this build knows all that an event of this kind and version may say; found without
+    decoding it.
+    """
     known = _BY_CODE.get(kind)
     return known is not None and 1 <= version <= known.version and not has_appended_fields(kind, version, payload)
 
@@ -202,7 +224,8 @@ def is_binding(kind: int) -> bool:
 
 
 def addressee(kind: int, payload: bytes) -> tuple[str, int] | None:
-    """Member id and incarnation that a binding decision is for, whatever its kind and version; None: it names no member.
+    """Member id and incarnation that a binding decision is for, whatever its kind and version;
+    None: it names no member.
 
     Raises UnsoundError when the bytes do not say.
     """
@@ -262,7 +285,8 @@ def _unknown(kind: int, version: int) -> UnknownEventError:
 def decode_lenient(kind: int, version: int, payload: bytes) -> Fact:
     """The fact that a sender appended, or `Undecodable` in its place (PROTOCOL L6).
 
-    Raises UnknownEventError for an unknown kind or version: another worker may know it, so the group must halt.
+    Raises UnknownEventError for an unknown kind or version: another worker may know it, so the
+    group must halt.
     """
     try:
         event = decode(kind, version, payload)
@@ -278,7 +302,7 @@ def _undecodable(code: str, field: str, kind: int, payload: bytes) -> Undecodabl
     return Undecodable(code=code, field=field[:200], kind=kind, length_bytes=len(payload), crc32=zlib.crc32(payload))
 
 
-# ---------------------------------------------------------------------------------------------------------------- checksums
+# ---------------------------------------------------------------------------------------- checksums
 
 
 def fact_checksum(group: str, offset: int, append_ms: int, kind: int, version: int, payload: bytes) -> int:
@@ -289,12 +313,15 @@ def fact_checksum(group: str, offset: int, append_ms: int, kind: int, version: i
 def decision_checksum(
     log_id: str, group: str, number: int, caused_by: int, index: int, fact_checksum: int, kind: int, version: int, payload: bytes
 ) -> int:
-    """CRC-32 of msgpack [log_id, group, number, caused_by, index, fact_checksum, kind, version] and then the payload."""
+    """CRC-32 of msgpack [log_id, group, number, caused_by, index, fact_checksum, kind, version] and
+    then the payload.
+    """
     return zlib.crc32(payload, zlib.crc32(_pack((log_id, group, number, caused_by, index, fact_checksum, kind, version))))
 
 
 def make_record(group: str, offset: int, append_ms: int, event: Fact) -> Record:
-    """The record that a log would hold for this fact: the checksum is that of its current encoding."""
+    """The record that a log would hold for this fact: the checksum is that of its current encoding.
+    """
     return Record(group, offset, append_ms, event, fact_checksum(group, offset, append_ms, *encode(event)))
 
 
@@ -305,18 +332,21 @@ def checksum_of(record: DecisionRecord) -> int:
     )
 
 
-# --------------------------------------------------------------------------------------------------------------------- JSON
+# --------------------------------------------------------------------------------------------- JSON
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """``{"kind": "LagReported", "event": {"member_id": ...}}``: the readable form (`equipoise.events.readable`), for people and JSON Lines."""
+    """``{"kind": "LagReported", "event": {"member_id": ...}}``: the readable form
+    (`equipoise.events.readable`), for people and JSON Lines.
+    """
     return {"kind": event.__class__.__name__, "event": readable.write(event)}
 
 
 def from_json(form: Mapping[str, Any]) -> Event:
     """The event of `to_json`; fields left out get their defaults.
 
-    Raises UnsoundError with the field's name; UnknownEventError (kind -1) for a name that is no kind.
+    Raises UnsoundError with the field's name; UnknownEventError (kind -1) for a name that is no
+    kind.
     """
     name = form.get("kind")
     if name.__class__ is not str or name not in _BY_NAME:
@@ -327,7 +357,8 @@ def from_json(form: Mapping[str, Any]) -> Event:
 def payload_to_json(kind: int, version: int, payload: bytes) -> dict[str, Any] | None:
     """The fields of a stored payload in readable form, under the names they had in that version.
 
-    None when the payload is not the one form of a sound event of that version, so that it cannot be had back from names and values.
+    None when the payload is not the one form of a sound event of that version, so that it cannot be
+    had back from names and values.
     """
     shape = _versioned(kind, version)
     if shape is None:
@@ -340,7 +371,9 @@ def payload_to_json(kind: int, version: int, payload: bytes) -> dict[str, Any] |
 
 
 def payload_from_json(name: str, version: int, form: Any) -> tuple[int, bytes]:
-    """Kind and payload of what `payload_to_json` gave. Raises UnsoundError; UnknownEventError for a kind or version this build does not know."""
+    """Kind and payload of what `payload_to_json` gave. Raises UnsoundError; UnknownEventError for a
+    kind or version this build does not know.
+    """
     kind = _BY_NAME[name].code if name.__class__ is str and name in _BY_NAME else -1
     shape = _versioned(kind, version)
     if shape is None:

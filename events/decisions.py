@@ -1,4 +1,6 @@
-"""Decisions: what the leader emitted, each with the fact that caused it. Imperative, frozen, the same each time they are computed."""
+"""Decisions: what the leader emitted, each with the fact that caused it. Imperative, frozen, the
+same each time they are computed.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ class MemberExpired:
     silent_ms: int = attrs.field(validator=fields.integer())
     """Group time since its last valid fact."""
     hold_ms: int = attrs.field(default=0, validator=fields.integer())
-    """How long a new owner of its tasks waits from reading its grant; > 0 when it was taken by force (PROTOCOL M5)."""
+    """How long a new owner of its tasks waits from reading its grant; > 0 when it was taken by
+    force (PROTOCOL M5).
+    """
 
 
 @attrs.frozen(kw_only=True)
@@ -30,22 +34,28 @@ class BalanceEvaluated:
     """The leader's verdict on the balance, emitted when it changes."""
 
     verdict: str = attrs.field(validator=fields.one_of("empty", "balanced", "warming", "moving", "blocked"))
-    """balanced: the target is reached. warming: copies restore. moving: tasks change hands. blocked: wanted, but nothing can be begun."""
+    """balanced: the target is reached. warming: copies restore. moving: tasks change hands.
+    blocked: wanted, but nothing can be begun.
+    """
     available_movements: int = attrs.field(validator=fields.integer())
     planned_movements: int = attrs.field(validator=fields.integer())
     imbalance_before: int = attrs.field(validator=fields.integer())
     imbalance_after: int = attrs.field(validator=fields.integer())
-    """Tasks over the upper share plus tasks under the lower share, summed over members; now, and at the target."""
+    """Tasks over the upper share plus tasks under the lower share, summed over members; now, and at
+    the target.
+    """
 
 
 MOVE_STATES = ("waiting", "warming", "revoking", "granted", "cancelled")
-"""waiting: no warm-up slot yet; without destination: for the member it was lost with. warming: the destination restores. revoking: the source gives
-it up. granted: the destination has it."""
+"""waiting: no warm-up slot yet; without destination: for the member it was lost with. warming: the
+destination restores. revoking: the source gives it up. granted: the destination has it."""
 
 
 @attrs.frozen(kw_only=True)
 class Move:
-    """One task's movement, with the reason as a code and the numbers it rests on; readers render the text."""
+    """One task's movement, with the reason as a code and the numbers it rests on; readers render
+    the text.
+    """
 
     task: TaskId = attrs.field(validator=fields.task)
     source: str | None = attrs.field(default=None, validator=fields.optional(fields.text()))
@@ -54,24 +64,30 @@ class Move:
     reason: str = attrs.field(validator=fields.text())
     """A code of `assignors.REASONS`."""
     lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
-    """Lag of the destination's copy when it was decided; None: it has no copy, or the task has no state."""
+    """Lag of the destination's copy when it was decided; None: it has no copy, or the task has no
+    state.
+    """
 
 
 @attrs.frozen(kw_only=True)
 class AssignmentIssued:
-    """A decision round. The members it changes each get a MemberAssigned right after. With over MOST_MOVES moves, or over a million bytes, it comes
-    in parts (`equipoise.events.parts`)."""
+    """A decision round. The members it changes each get a MemberAssigned right after. With over
+    MOST_MOVES moves, or over a million bytes, it comes in parts (`equipoise.events.parts`)."""
 
     generation: int = attrs.field(validator=fields.integer())
     cause: str = attrs.field(validator=fields.text())
     """What began the round: one of `equipoise.statemachine.context.CAUSES`."""
     members: tuple[str, ...] = attrs.field(validator=fields.tuple_of(fields.text()))
     moves: tuple[Move, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(Move)))
-    """Every task whose movement began, advanced, ended or was cancelled in this round, by task; of one task what ended comes before what begins."""
+    """Every task whose movement began, advanced, ended or was cancelled in this round, by task; of
+    one task what ended comes before what begins.
+    """
     probing: bool = attrs.field(validator=fields.boolean)
     """More movements are to come."""
     scheduled_delay_ms: int = attrs.field(default=0, validator=fields.integer())
-    """Group time until the leader decides on what it leaves undone on purpose: lost work, a move in back-off. 0: nothing (KIP-415, design II)."""
+    """Group time until the leader decides on what it leaves undone on purpose: lost work, a move in
+    back-off. 0: nothing (KIP-415, design II).
+    """
     unique: bool = attrs.field(default=True, validator=fields.boolean)
     """False: the optimum is not the only one, so another solver version may rightly differ."""
     part: int = attrs.field(default=1, validator=fields.integer(1))
@@ -95,15 +111,20 @@ class MemberAssigned:
     revoke: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
     """To be closed and left out of `held` in the next report."""
     tokens: tuple[int, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.integer(1)))
-    """Fencing token of each task of `active`, in its order; rises with every grant of the task (PROTOCOL M6)."""
+    """Fencing token of each task of `active`, in its order; rises with every grant of the task
+    (PROTOCOL M6).
+    """
     hold_ms: dict[TaskId, int] = attrs.field(
         factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer(1))
     )
-    """Active tasks that must not start until this long after this decision was read (PROTOCOL M5)."""
+    """Active tasks that must not start until this long after this decision was read (PROTOCOL M5).
+    """
     released: bool = attrs.field(default=False, validator=fields.boolean)
     """A leaving member that owns nothing: it may go."""
     acceptable_recovery_lag: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()), metadata=fields.APPENDED)
-    """The group's setting, by which the member judges whether its copies are ready (PROTOCOL M2); None: it joined with the readiness word_or_lag."""
+    """The group's setting, by which the member judges whether its copies are ready (PROTOCOL M2);
+    None: it joined with the readiness word_or_lag.
+    """
     acceptable_recovery_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()), metadata=fields.APPENDED)
     """The same."""
 
@@ -125,8 +146,8 @@ def _check_part(kind: str, part: int, parts: int) -> None:
 
 @attrs.frozen(kw_only=True)
 class MemberAssignedPart:
-    """One part of a MemberAssigned that is too large for one event (PROTOCOL L8). The parts follow each other; a member applies them together, when
-    it has read the last one."""
+    """One part of a MemberAssigned that is too large for one event (PROTOCOL L8). The parts follow
+    each other; a member applies them together, when it has read the last one."""
 
     member_id: str = _member
     incarnation: int = _incarnation
@@ -134,7 +155,9 @@ class MemberAssignedPart:
     """From 1."""
     parts: int = attrs.field(validator=fields.integer(2))
     assigned: MemberAssigned = attrs.field(validator=fields.instance_of(MemberAssigned))
-    """The same in all parts but for the tasks: each list of the whole set is the lists of the parts, one after the other."""
+    """The same in all parts but for the tasks: each list of the whole set is the lists of the
+    parts, one after the other.
+    """
 
     def __attrs_post_init__(self) -> None:
         _check_part("MemberAssignedPart", self.part, self.parts)
@@ -154,7 +177,9 @@ class ProposedMember:
 
 @attrs.frozen(kw_only=True)
 class AssignmentProposed:
-    """Shadow: what would have been decided here in a group that something else leads (PROTOCOL D7). Never applied."""
+    """Shadow: what would have been decided here in a group that something else leads (PROTOCOL D7).
+    Never applied.
+    """
 
     generation: int = attrs.field(validator=fields.integer())
     """Generation of the observed assignment it stands beside."""
@@ -166,13 +191,17 @@ class AssignmentProposed:
 
 @attrs.frozen(kw_only=True)
 class AssignmentProposedPart:
-    """One part of an AssignmentProposed that is too large for one event (PROTOCOL L8). The parts follow each other."""
+    """One part of an AssignmentProposed that is too large for one event (PROTOCOL L8). The parts
+    follow each other.
+    """
 
     part: int = attrs.field(validator=fields.integer(1))
     """From 1."""
     parts: int = attrs.field(validator=fields.integer(2))
     proposed: AssignmentProposed = attrs.field(validator=fields.instance_of(AssignmentProposed))
-    """Some of its members, and of its moves. A member with very many tasks is named several times, each time with others of them."""
+    """Some of its members, and of its moves. A member with very many tasks is named several times,
+    each time with others of them.
+    """
 
     def __attrs_post_init__(self) -> None:
         _check_part("AssignmentProposedPart", self.part, self.parts)
@@ -193,14 +222,17 @@ class EventRejected:
 
 
 WARNINGS = ("rack_tag_differs", "rack_tag_missing", "rack_not_in_tags")
-"""rack_tag_differs: its tag `rack` says another rack than `rack`; the tag is taken. rack_tag_missing: it has a rack and not the tag that is asked
-for; its rack is taken. rack_not_in_tags: it has a rack, and the tags asked for are others; they say how copies are spread, the rack what traffic
-costs."""
+"""rack_tag_differs: its tag `rack` says another rack than `rack`; the tag is taken.
+rack_tag_missing: it has a rack and not the tag that is asked for; its rack is taken.
+rack_not_in_tags: it has a rack, and the tags asked for are others; they say how copies are spread,
+the rack what traffic costs."""
 
 
 @attrs.frozen(kw_only=True)
 class MemberWarned:
-    """What this incarnation says of itself does not fit the group's configuration, and is decided on all the same (KIP-925, 4.D.III)."""
+    """What this incarnation says of itself does not fit the group's configuration, and is decided
+    on all the same (KIP-925, 4.D.III).
+    """
 
     member_id: str = _member
     incarnation: int = _incarnation
@@ -213,7 +245,9 @@ class MemberWarned:
 
 @attrs.frozen(kw_only=True)
 class MemberAsked:
-    """An operator wants this incarnation to leave, and it is drained from here on; or no longer wants it (PROTOCOL M8)."""
+    """An operator wants this incarnation to leave, and it is drained from here on; or no longer
+    wants it (PROTOCOL M8).
+    """
 
     member_id: str = _member
     incarnation: int = _incarnation
@@ -228,8 +262,8 @@ class Checkpointed:
     state_sha256: str = attrs.field(validator=fields.text(64, 64))
     seq: int = attrs.field(validator=fields.integer())
     form: int = attrs.field(default=0, validator=fields.integer())
-    """The form of the state that was hashed (`equipoise.statemachine.snapshots.FORM`); 0: nobody said. Hashes of two forms say nothing about each
-    other."""
+    """The form of the state that was hashed (`equipoise.statemachine.snapshots.FORM`); 0: nobody
+    said. Hashes of two forms say nothing about each other."""
 
 
 Decision = (

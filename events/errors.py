@@ -17,7 +17,8 @@
     ├── GroupHalted                 going on would be a guess: state is kept, no decision is emitted    (exit 2)
     └── InvariantBroken             a promise of the validator does not hold: a defect of ours          (exit 1)
 
-A *rejection* is not an exception: an unsound fact is answered by the decision `EventRejected`, and the group goes on.
+A *rejection* is not an exception: an unsound fact is answered by the decision `EventRejected`, and
+the group goes on.
 """
 
 from __future__ import annotations
@@ -31,7 +32,9 @@ class EquipoiseError(Exception):
     exit_code = 2
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by its text and its attributes, since a constructor may take other arguments: so one reaches the parent of the process it is in."""
+        """Pickled by its text and its attributes, since a constructor may take other arguments: so
+        one reaches the parent of the process it is in.
+        """
         return _unpickled, (self.__class__, self.args, self.__dict__)
 
 
@@ -48,7 +51,8 @@ class InputError(EquipoiseError):
 class FieldError(InputError):
     """One field is unsound.
 
-    `field` is its path (``LagReported.lags[0_3]``), `problem` says what is wrong and what would be right.
+    `field` is its path (``LagReported.lags[0_3]``), `problem` says what is wrong and what would be
+    right.
     """
 
     def __init__(self, field: str, problem: str) -> None:
@@ -58,7 +62,9 @@ class FieldError(InputError):
 
 
 class UnsoundError(FieldError):
-    """Bytes that are no sound event: `code` is one of `equipoise.events.codec.UNDECODABLE_CODES`, `field` is ``Class.field`` or ``Class``."""
+    """Bytes that are no sound event: `code` is one of `equipoise.events.codec.UNDECODABLE_CODES`,
+    `field` is ``Class.field`` or ``Class``.
+    """
 
     def __init__(self, code: str, field: str, problem: str) -> None:
         super().__init__(field, problem)
@@ -70,7 +76,9 @@ class TooLargeError(InputError):
 
 
 class UnknownEventError(EquipoiseError):
-    """An event kind or schema version that this build does not know. A log reader turns it into UnknownKindError, a worker halts the group."""
+    """An event kind or schema version that this build does not know. A log reader turns it into
+    UnknownKindError, a worker halts the group.
+    """
 
     def __init__(self, kind: int, version: int, problem: str) -> None:
         super().__init__(problem)
@@ -79,7 +87,9 @@ class UnknownEventError(EquipoiseError):
 
 
 class LogError(EquipoiseError):
-    """A log cannot be read past `offset` (of the fact, or of the fact that caused the decision; -1: before the first)."""
+    """A log cannot be read past `offset` (of the fact, or of the fact that caused the decision; -1:
+    before the first).
+    """
 
     def __init__(self, offset: int, problem: str) -> None:
         super().__init__(f"offset {offset}: {problem}")
@@ -104,7 +114,9 @@ class DamagedError(LogError):
 
 
 class StorageError(EquipoiseError):
-    """Nothing more can be written to `place`: `reason` says why, `fix` what can be done. What was written there before is whole."""
+    """Nothing more can be written to `place`: `reason` says why, `fix` what can be done. What was
+    written there before is whole.
+    """
 
     exit_code = 74  # EX_IOERR of sysexits.h
 

@@ -1,6 +1,8 @@
-"""Facts that a member, a worker or an importer makes and that are too large for one event: what is said first, and what follows (PROTOCOL L8).
+"""Facts that a member, a worker or an importer makes and that are too large for one event: what is
+said first, and what follows (PROTOCOL L8).
 
-A fact that fits is left as it is. Sizes are upper bounds, as in `equipoise.events.parts`, unless a fact is near the limit.
+A fact that fits is left as it is. Sizes are upper bounds, as in `equipoise.events.parts`, unless a
+fact is near the limit.
 """
 
 from __future__ import annotations
@@ -34,7 +36,9 @@ def nearest_first(item: tuple[TaskId, Lag]) -> tuple[int, int, TaskId]:
 
 
 def shortened_join(joined: MemberJoined, most_bytes: int = MOST_EVENT_BYTES) -> MemberJoined:
-    """The join with as many of its lags as fit, the nearest to ready first; the reports that follow tell of all."""
+    """The join with as many of its lags as fit, the nearest to ready first; the reports that follow
+    tell of all.
+    """
     if _fits(_JOIN_BYTES + LAG_BYTES * len(joined.lags), joined, most_bytes):
         return joined
     room = most_bytes - codec.size_bytes(attrs.evolve(joined, lags={}))
@@ -42,10 +46,11 @@ def shortened_join(joined: MemberJoined, most_bytes: int = MOST_EVENT_BYTES) -> 
 
 
 def shortened_report(report: LagReported, order: LagOrder = nearest_first, most_bytes: int = MOST_EVENT_BYTES) -> LagReported:
-    """The report with as much of its load, of the copies that are gone, and of its lags as fits; what is left out is for the reports that follow.
+    """The report with as much of its load, of the copies that are gone, and of its lags as fits;
+    what is left out is for the reports that follow.
 
-    A load loses what it says of single tasks, all of it, and so does what is being prepared. `held` and `ready` are never cut: what a member does not
-    name there it does not run.
+    A load loses what it says of single tasks, all of it, and so does what is being prepared. `held`
+    and `ready` are never cut: what a member does not name there it does not run.
     """
     if _fits(_report_bytes(report), report, most_bytes):
         return report
@@ -59,7 +64,9 @@ def shortened_report(report: LagReported, order: LagOrder = nearest_first, most_
 
 
 def report_in_parts(report: LagReported, most_bytes: int = MOST_EVENT_BYTES) -> Iterator[LagReported]:
-    """A full report, and what it had no room for as changes to it: each numbered one more than the one before."""
+    """A full report, and what it had no room for as changes to it: each numbered one more than the
+    one before.
+    """
     said = shortened_report(report, most_bytes=most_bytes)
     yield said
     while len(said.lags) < len(report.lags):
@@ -70,7 +77,9 @@ def report_in_parts(report: LagReported, most_bytes: int = MOST_EVENT_BYTES) -> 
 
 
 def task_sets(tasks: Iterable[TaskId], most_bytes: int = MOST_EVENT_BYTES) -> Iterator[tuple[TaskId, ...]]:
-    """The tasks in rising order, so many at a time as fit into a fact that names little else; nothing for none."""
+    """The tasks in rising order, so many at a time as fit into a fact that names little else;
+    nothing for none.
+    """
     rising = tuple(sorted(set(tasks)))
     most = max(1, (most_bytes - 5 * HEAD_BYTES) // TASK_BYTES)
     for at in range(0, len(rising), most):
@@ -78,7 +87,8 @@ def task_sets(tasks: Iterable[TaskId], most_bytes: int = MOST_EVENT_BYTES) -> It
 
 
 def observed_in_parts(observed: PartitionsObserved, most_bytes: int = MOST_EVENT_BYTES) -> Iterator[PartitionsObserved]:
-    """The observation itself when it fits, else several: what is not named in one stays as it was."""
+    """The observation itself when it fits, else several: what is not named in one stays as it was.
+    """
     maps: list[tuple[str, dict[str, dict[int, Any]]]] = [(name, getattr(observed, name)) for name in _OBSERVED]
     items = [(name, topic, number, value) for name, by_topic in maps for topic, of in by_topic.items() for number, value in of.items()]
     weights = [_observed_bytes(*item) for item in items]

@@ -1,7 +1,7 @@
 """Facts: what came from outside. Past tense, frozen, sound by construction.
 
-Every fact of a member carries `member_id` and `incarnation` (PROTOCOL M1). Times inside a fact are what its sender knew and decide nothing:
-the machine's time comes from records (PROTOCOL L2).
+Every fact of a member carries `member_id` and `incarnation` (PROTOCOL M1). Times inside a fact are
+what its sender knew and decide nothing: the machine's time comes from records (PROTOCOL L2).
 """
 
 from __future__ import annotations
@@ -17,7 +17,9 @@ from equipoise.events.knobs import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOS
 from equipoise.events.tasks import Lag, TaskId
 
 MOST_WEIGHT = 1_000_000
-"""The heaviest partition: with the highest costs and 100 partitions, what a task costs is below 2**47."""
+"""The heaviest partition: with the highest costs and 100 partitions, what a task costs is below
+2**47.
+"""
 
 MOST_TASKS = 500_000
 """Tasks of a topology: what a member says of all of them fits into one event."""
@@ -25,8 +27,9 @@ MOST_TASKS = 500_000
 READINESS = ("word_or_lag", "lag", "word_and_lag")
 """What makes a copy of a member ready to become active.
 
-word_or_lag: the member's word, whatever the lag, or a lag within the limit; such a member judges by a limit that nobody else knows.
-lag: a lag within the limit. word_and_lag: that, and the word of its application, which prepares the task.
+word_or_lag: the member's word, whatever the lag, or a lag within the limit; such a member judges by
+a limit that nobody else knows. lag: a lag within the limit. word_and_lag: that, and the word of its
+application, which prepares the task.
 """
 
 PREPARED = 1_000
@@ -44,7 +47,9 @@ class LogOpened:
     log_id: str = attrs.field(validator=fields.text())
     partitions: int = attrs.field(default=1, validator=fields.integer(1, 10_000))
     manifest: str = attrs.field(default="", validator=fields.text(0, 900_000))
-    """JSON text: for an imported log what was observed, inferred and supplied. Empty for a log that was lived."""
+    """JSON text: for an imported log what was observed, inferred and supplied. Empty for a log that
+    was lived.
+    """
 
 
 @attrs.frozen(kw_only=True)
@@ -62,7 +67,9 @@ class GroupConfigured:
 
 @attrs.frozen(kw_only=True)
 class Subtopology:
-    """`partitions` tasks ``<subtopology>_0 ..``: task p reads partition p of each source topic and logs to partition p of each changelog."""
+    """`partitions` tasks ``<subtopology>_0 ..``: task p reads partition p of each source topic and
+    logs to partition p of each changelog.
+    """
 
     subtopology: int = attrs.field(validator=fields.integer(0, 999_999_999))
     partitions: int = attrs.field(validator=fields.integer(1, 1_000_000))
@@ -73,7 +80,9 @@ class Subtopology:
 
 @attrs.frozen(kw_only=True)
 class TopologyDeclared:
-    """The tasks of topology `epoch`; a higher epoch replaces a lower one, and members say which they run (PROTOCOL D1)."""
+    """The tasks of topology `epoch`; a higher epoch replaces a lower one, and members say which
+    they run (PROTOCOL D1).
+    """
 
     epoch: int = attrs.field(validator=fields.integer())
     subtopologies: tuple[Subtopology, ...] = attrs.field(validator=fields.tuple_of(fields.instance_of(Subtopology)))
@@ -91,7 +100,9 @@ class TopologyDeclared:
 
 @attrs.frozen(kw_only=True)
 class PartitionsObserved:
-    """End offsets, replica racks, weights and source lags of some partitions; what is not named stays as it was (PROTOCOL D6)."""
+    """End offsets, replica racks, weights and source lags of some partitions; what is not named
+    stays as it was (PROTOCOL D6).
+    """
 
     end_offsets: dict[str, dict[int, int]] = attrs.field(
         factory=dict,
@@ -110,19 +121,24 @@ class PartitionsObserved:
         converter=fields.sorted_mapping,
         validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.integer(0, MOST_WEIGHT))),
     )
-    """topic -> partition -> its traffic, in any unit that is the same for all partitions of the group; 1 where nobody said. A change is worth a
-    round where racks count, so it is told when it has become another, not whenever it was measured."""
+    """topic -> partition -> its traffic, in any unit that is the same for all partitions of the
+    group; 1 where nobody said. A change is worth a round where racks count, so it is told when it
+    has become another, not whenever it was measured."""
     source_lags: dict[str, dict[int, int]] = attrs.field(
         factory=dict,
         converter=fields.sorted_mapping,
         validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.integer())),
     )
-    """topic -> partition -> records that the group has still to read (KIP-169 "Lag"), for groups whose assignor reads them."""
+    """topic -> partition -> records that the group has still to read (KIP-169 "Lag"), for groups
+    whose assignor reads them.
+    """
 
 
 @attrs.frozen(kw_only=True)
 class MemberJoined:
-    """One incarnation of a member begins. It owns no task; it may have copies on disk (PROTOCOL M1)."""
+    """One incarnation of a member begins. It owns no task; it may have copies on disk (PROTOCOL
+    M1).
+    """
 
     member_id: str = _member
     incarnation: int = _incarnation
@@ -137,19 +153,29 @@ class MemberJoined:
     """Client tags (KIP-708), as ``{"zone": "eu-1a"}``."""
     session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
     lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
-    """How much earlier than `session_timeout_ms` the lease ends: at least max_step_ms per broker failover tolerated (PROTOCOL M4)."""
+    """How much earlier than `session_timeout_ms` the lease ends: at least max_step_ms per broker
+    failover tolerated (PROTOCOL M4).
+    """
     topology_epoch: int = attrs.field(default=0, validator=fields.integer())
     join_nonce: str = attrs.field(validator=fields.text())
     ended_incarnation: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
-    """An earlier incarnation of this member that is proven dead, for instance by the state directory's lock (PROTOCOL M5)."""
+    """An earlier incarnation of this member that is proven dead, for instance by the state
+    directory's lock (PROTOCOL M5).
+    """
     lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
     """Copies found on disk."""
     eager: bool = attrs.field(default=False, validator=fields.boolean)
-    """It cannot take tasks or give some up beside others: before any change of what it runs it gives up everything (KIP-415, protocol `eager`)."""
+    """It cannot take tasks or give some up beside others: before any change of what it runs it
+    gives up everything (KIP-415, protocol `eager`).
+    """
     readiness: str = attrs.field(default="word_or_lag", validator=fields.one_of(*READINESS))
-    """One of READINESS. Unless it is word_or_lag, its assignments carry the group's limit, by which it judges."""
+    """One of READINESS. Unless it is word_or_lag, its assignments carry the group's limit, by which
+    it judges.
+    """
     ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
-    """A limit of its own: records that a copy may be behind and be ready; None: the group's acceptable_recovery_lag and acceptable_recovery_ms."""
+    """A limit of its own: records that a copy may be behind and be ready; None: the group's
+    acceptable_recovery_lag and acceptable_recovery_ms.
+    """
 
 
 @attrs.frozen(kw_only=True)
@@ -161,29 +187,33 @@ class Load:
     disk: float = attrs.field(default=0.0, validator=fields.number())
     records_per_s: float = attrs.field(default=0.0, validator=fields.number())
     restored_records_per_s: float = attrs.field(default=0.0, validator=fields.number())
-    """Restore speed of all its copies together, measured lately while there was something to restore; 0: not measured."""
+    """Restore speed of all its copies together, measured lately while there was something to
+    restore; 0: not measured.
+    """
     tasks: dict[TaskId, int] = attrs.field(
         factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
     )
-    """Task it runs -> records it processes of it a second; may be left out. By this the load of the host is told apart by tasks, where nothing
-    tells more."""
+    """Task it runs -> records it processes of it a second; may be left out. By this the load of the
+    host is told apart by tasks, where nothing tells more."""
     behind: dict[TaskId, int] = attrs.field(
         factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
     )
-    """Task -> records of its sources that are still to be processed (KIP-169 "Lag"): of tasks it runs, or any others; may be left out."""
+    """Task -> records of its sources that are still to be processed (KIP-169 "Lag"): of tasks it
+    runs, or any others; may be left out.
+    """
     busy: dict[TaskId, int] = attrs.field(
         factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
     )
-    """Task it runs -> microseconds in a second for which its records are with their handler, waits included; may be left out. By this `cpu` is told
-    apart by tasks."""
+    """Task it runs -> microseconds in a second for which its records are with their handler, waits
+    included; may be left out. By this `cpu` is told apart by tasks."""
 
 
 @attrs.frozen(field_transformer=fields.asked_by_the_class)
 class LagReported:
     """Heartbeat and whole truth of a member (PROTOCOL M2).
 
-    `held` and `ready` are always whole. `lags` is whole when `base` is None; else it changes the report numbered `base`, and `forgotten`
-    names the copies that are gone.
+    `held` and `ready` are always whole. `lags` is whole when `base` is None; else it changes the
+    report numbered `base`, and `forgotten` names the copies that are gone.
     """
 
     member_id: str = attrs.field(validator=fields.text())
@@ -193,7 +223,9 @@ class LagReported:
     assignment_epoch: int = attrs.field(validator=fields.integer())
     """The last MemberAssigned it applied; 0: none yet."""
     held: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
-    """Tasks it runs as active, those it is still closing included, those it still waits to start (a hold) not."""
+    """Tasks it runs as active, those it is still closing included, those it still waits to start (a
+    hold) not.
+    """
     ready: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
     """Copies it declares ready to become active."""
     lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
@@ -202,7 +234,9 @@ class LagReported:
     leaving: bool = attrs.field(default=False, validator=fields.boolean)
     load: Load | None = attrs.field(default=None, validator=fields.optional(fields.instance_of(Load)))
     preparing: dict[TaskId, int] = attrs.field(factory=dict, validator=fields.mapping_of(fields.task, fields.integer(0, PREPARED)))
-    """Tasks that its application prepares now -> how far that is, in thousandths. Of very many, some."""
+    """Tasks that its application prepares now -> how far that is, in thousandths. Of very many,
+    some.
+    """
     failed: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
     """Tasks whose last preparation failed, and is tried again later."""
 
@@ -232,7 +266,9 @@ class LagReported:
 
 @attrs.frozen(kw_only=True)
 class TaskReady:
-    """Copies have been restored and may become active; says sooner what the next LagReported says in `ready`."""
+    """Copies have been restored and may become active; says sooner what the next LagReported says
+    in `ready`.
+    """
 
     member_id: str = _member
     incarnation: int = _incarnation
@@ -242,7 +278,9 @@ class TaskReady:
 
 @attrs.frozen(kw_only=True)
 class TasksRevoked:
-    """Tasks have been given up; says sooner what the next LagReported says by leaving them out of `held`."""
+    """Tasks have been given up; says sooner what the next LagReported says by leaving them out of
+    `held`.
+    """
 
     member_id: str = _member
     incarnation: int = _incarnation
@@ -252,7 +290,9 @@ class TasksRevoked:
 
 @attrs.frozen(kw_only=True)
 class LeaveIntended:
-    """The member wants to leave once its tasks run elsewhere. Belongs to the incarnation (PROTOCOL M7)."""
+    """The member wants to leave once its tasks run elsewhere. Belongs to the incarnation (PROTOCOL
+    M7).
+    """
 
     member_id: str = _member
     incarnation: int = _incarnation
@@ -268,10 +308,14 @@ class LeaveCancelled:
 
 @attrs.frozen(kw_only=True)
 class LeaveRequested:
-    """Somebody who is no member, an operator, asks these members to leave, all in one round; or takes that back (PROTOCOL M8)."""
+    """Somebody who is no member, an operator, asks these members to leave, all in one round; or
+    takes that back (PROTOCOL M8).
+    """
 
     members: tuple[str, ...] = attrs.field(validator=fields.tuple_of(fields.text()))
-    """At least one, in rising order. Whichever incarnation is there: the request is to whom the name stands for."""
+    """At least one, in rising order. Whichever incarnation is there: the request is to whom the
+    name stands for.
+    """
     withdrawn: bool = attrs.field(default=False, validator=fields.boolean)
     """They are to stay after all."""
 
@@ -285,7 +329,9 @@ class LeaveRequested:
 
 @attrs.frozen(kw_only=True)
 class DealRequested:
-    """Somebody who is no member, an operator, asks for a new deal: partitions that are even by count need not stay where they are (PROTOCOL D11)."""
+    """Somebody who is no member, an operator, asks for a new deal: partitions that are even by
+    count need not stay where they are (PROTOCOL D11).
+    """
 
 
 @attrs.frozen(kw_only=True)
@@ -298,7 +344,9 @@ class MemberLeft:
 
 @attrs.frozen(kw_only=True)
 class ProbingTick:
-    """Time passes: sent when a deadline is due, or when a group with members had no record for max_step_ms (PROTOCOL L3)."""
+    """Time passes: sent when a deadline is due, or when a group with members had no record for
+    max_step_ms (PROTOCOL L3).
+    """
 
 
 @attrs.frozen(kw_only=True)
@@ -313,7 +361,9 @@ class ObservedMember:
 
 @attrs.frozen(kw_only=True)
 class EndedMember:
-    """A member that an external group no longer has. `ended_ms` is wall time; `inferred` when nobody wrote it down."""
+    """A member that an external group no longer has. `ended_ms` is wall time; `inferred` when
+    nobody wrote it down.
+    """
 
     member_id: str = _member
     incarnation: int = _incarnation
@@ -324,20 +374,25 @@ class EndedMember:
 
 @attrs.frozen(kw_only=True)
 class AssignmentObserved:
-    """One generation of a group that something else leads: the complete set of members, and what is current from here on (PROTOCOL D7)."""
+    """One generation of a group that something else leads: the complete set of members, and what is
+    current from here on (PROTOCOL D7).
+    """
 
     generation: int = attrs.field(validator=fields.integer())
     members: tuple[ObservedMember, ...] = attrs.field(validator=fields.tuple_of(fields.instance_of(ObservedMember)))
     ended: tuple[EndedMember, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(EndedMember)))
     cause: str = attrs.field(default="unknown", validator=fields.text())
-    """What began the round, as far as it shows: join, leave, expiry, follow-up, probing, unknown."""
+    """What began the round, as far as it shows: join, leave, expiry, follow-up, probing, unknown.
+    """
     next_probing_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
     """Wall time of the next round it has scheduled."""
 
 
 @attrs.frozen(kw_only=True)
 class Undecodable:
-    """Bytes that a sender appended and that are no sound fact. Folded in its place, so that live and replay see the same (PROTOCOL L6)."""
+    """Bytes that a sender appended and that are no sound fact. Folded in its place, so that live
+    and replay see the same (PROTOCOL L6).
+    """
 
     code: str = attrs.field(validator=fields.text())
     """What was wrong, from a fixed list: see `equipoise.events.codec.UNDECODABLE_CODES`."""

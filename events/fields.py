@@ -19,10 +19,14 @@ MOST_TEXT_CHARS = 1_000
 INT64_MAX = 2**63 - 1
 _INFINITY = float("inf")
 MOST_TASK_NUMBER = 999_999_999
-"""Highest sub-topology and partition number: the nine digits that the text form of a task has room for."""
+"""Highest sub-topology and partition number: the nine digits that the text form of a task has room
+for.
+"""
 
 APPENDED = {"appended": True}
-"""Metadata of a field that a decision got within its version (`equipoise.events.codec`): it has a default, and is not written while it has that."""
+"""Metadata of a field that a decision got within its version (`equipoise.events.codec`): it has a
+default, and is not written while it has that.
+"""
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
@@ -67,11 +71,14 @@ def text(least_chars: int = 1, most_chars: int = MOST_TEXT_CHARS) -> Validator:
 
 
 MOST_NAME_BYTES = 249
-"""Of a name that is given now, as Kafka limits the names of topics. Logs may hold longer ones, up to MOST_TEXT_CHARS."""
+"""Of a name that is given now, as Kafka limits the names of topics. Logs may hold longer ones, up
+to MOST_TEXT_CHARS.
+"""
 
 
 def check_name(field: str, value: Any) -> None:
-    """Raises FieldError, under the name `field`, unless `value` is a name that may be given to a group, a member, a rack or a topic from now on.
+    """Raises FieldError, under the name `field`, unless `value` is a name that may be given to a
+    group, a member, a rack or a topic from now on.
 
     Names that others have given are not checked here: see `text`.
     """
@@ -89,7 +96,9 @@ def check_name(field: str, value: Any) -> None:
 
 
 def is_hidden(char: str) -> bool:
-    """Whether a terminal obeys `char`, or shows nothing of it: a control character, a line's end, a direction mark, a zero-width character."""
+    """Whether a terminal obeys `char`, or shows nothing of it: a control character, a line's end, a
+    direction mark, a zero-width character.
+    """
     return unicodedata.category(char) in _HIDDEN
 
 
@@ -179,8 +188,9 @@ def are_lags(value: Any) -> bool:
 def lags(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
     """dict TaskId -> Lag: a number of records >= 0, or a LagSentinel.
 
-    Of the keys only the class is checked, because every heartbeat passes here; that their numbers are in range is checked where they meet the
-    wire (`equipoise.events.tasks.PARSED_TASKS`, `equipoise.events.tasks.TASK_TEXTS`).
+    Of the keys only the class is checked, because every heartbeat passes here; that their numbers
+    are in range is checked where they meet the wire (`equipoise.events.tasks.PARSED_TASKS`,
+    `equipoise.events.tasks.TASK_TEXTS`).
     """
     if are_lags(value):
         return
@@ -203,7 +213,8 @@ def validator_of(attribute: attrs.Attribute[Any]) -> Any:
 
 
 def asked_by_the_class(_kind: type_, attributes: Attributes) -> Attributes:
-    """attrs field_transformer of a class of which there are very many: attrs calls no validator; the class looks at all its fields at once.
+    """attrs field_transformer of a class of which there are very many: attrs calls no validator;
+    the class looks at all its fields at once.
 
     Its `__attrs_post_init__` calls `ask_each` unless it sees that no validator can object.
     """
@@ -217,7 +228,9 @@ def ask_each(owner: Any) -> None:
 
 
 def _within(field: str, key: object, error: FieldError) -> FieldError:
-    """The error of an item, with its key between the name of the field and what the error says of the place within the item."""
+    """The error of an item, with its key between the name of the field and what the error says of
+    the place within the item.
+    """
     return FieldError(f"{field}[{key!s:.80}]{error.field.removeprefix(field)}", error.problem)
 
 
@@ -240,7 +253,9 @@ def mapping_of(key: Validator, item: Validator, *, most_items: int | None = None
 
 
 def tuple_of(item: Validator, *, most_items: int | None = None, distinct: bool = False) -> Validator:
-    """A tuple whose items each pass the validator, of `most_items` at most, and no two the same if they are to be `distinct`."""
+    """A tuple whose items each pass the validator, of `most_items` at most, and no two the same if
+    they are to be `distinct`.
+    """
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value.__class__ is not tuple:
@@ -269,7 +284,9 @@ def instance_of(kind: type_) -> Validator:
 
 
 def number(least: float = 0.0) -> Validator:
-    """A finite float, or an int of 64 bits, >= least. (What is written is always a float: `equipoise.events.forms.write_float`.)"""
+    """A finite float, or an int of 64 bits, >= least. (What is written is always a float:
+    `equipoise.events.forms.write_float`.)
+    """
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if (value.__class__ is not float and (value.__class__ is not int or value > INT64_MAX)) or not least <= value < _INFINITY:
@@ -283,7 +300,9 @@ _option_integer = integer(-(2**63))
 
 
 def scalar(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """An option of a third-party assignor: a bool, a text, an int of 64 bits or a finite float other than -0.0."""
+    """An option of a third-party assignor: a bool, a text, an int of 64 bits or a finite float
+    other than -0.0.
+    """
     if value.__class__ is str:
         _option_text(owner, attribute, value)
     elif value.__class__ is int:
@@ -296,7 +315,9 @@ def scalar(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
 
 
 def sorted_mapping(value: Any) -> Any:
-    """attrs converter: the same mapping in key order, mappings within it too, so that it reads the same whoever built it."""
+    """attrs converter: the same mapping in key order, mappings within it too, so that it reads the
+    same whoever built it.
+    """
     if value.__class__ is not dict or not value:
         return value
     try:

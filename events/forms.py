@@ -1,7 +1,8 @@
-"""What the two written forms of an event share: cattrs converters that leave every check a constructor makes to that constructor.
+"""What the two written forms of an event share: cattrs converters that leave every check a
+constructor makes to that constructor.
 
-By itself cattrs would turn ``"5"`` into 5 and ``1.0`` into 1 on the way in. Here a value of the wrong type reaches the constructor as it is, and
-the constructor names its field.
+By itself cattrs would turn ``"5"`` into 5 and ``1.0`` into 1 on the way in. Here a value of the
+wrong type reaches the constructor as it is, and the constructor names its field.
 """
 
 from __future__ import annotations
@@ -26,7 +27,9 @@ Writer = Callable[[Any], Any]
 
 
 class MisshapenError(Exception):
-    """A value that no constructor would name: the caller knows its field, and turns this into an UnsoundError."""
+    """A value that no constructor would name: the caller knows its field, and turns this into an
+    UnsoundError.
+    """
 
 
 def as_is(value: Any, _: Any = None) -> Any:
@@ -41,13 +44,15 @@ def columns(kind: Any) -> list[tuple[str, Any]]:
 
 
 def appended(kind: Any) -> list[tuple[str, Any]]:
-    """Name and default of each field that a class got within its version (`equipoise.events.fields.APPENDED`), in declared order: the last ones it
-    has."""
+    """Name and default of each field that a class got within its version
+    (`equipoise.events.fields.APPENDED`), in declared order: the last ones it has."""
     return [(attribute.name, attribute.default) for attribute in attrs.fields(kind) if attribute.metadata.get("appended")]
 
 
 def write_float(value: float) -> float:
-    """The one form of a number that may be an int or -0.0 in Python, where 1 == 1.0 and 0.0 == -0.0."""
+    """The one form of a number that may be an int or -0.0 in Python, where 1 == 1.0 and 0.0 ==
+    -0.0.
+    """
     return float(value) + 0.0
 
 
@@ -69,7 +74,7 @@ def read_lag(value: Any) -> Any:
     return _SENTINELS.get(value, value) if value.__class__ is str else value
 
 
-# ------------------------------------------------------------------------------------------------------------------ types
+# -------------------------------------------------------------------------------------------- types
 
 
 def is_mapping_from(key: type) -> Callable[[Any], bool]:
@@ -93,7 +98,7 @@ def _is_tuple_of_any_length(kind: Any) -> bool:
     return typing.get_origin(kind) is tuple and typing.get_args(kind)[1:] == (Ellipsis,)
 
 
-# -------------------------------------------------------------------------------------------------------------- converters
+# --------------------------------------------------------------------------------------- converters
 
 Form = tuple[type | Callable[[Any], bool], Callable[[cattrs.Converter, Any], Reader], Callable[[cattrs.Converter, Any], Writer]]
 """Which types it is for, and what makes a reader and a writer for one of them."""
@@ -106,7 +111,9 @@ def simply(wanted: Any, reader: Reader, writer: Writer) -> Form:
 
 
 def make_converter(forms: Iterable[Form]) -> cattrs.Converter:
-    """A converter with plain values, optional values and tuples, and then `forms`, of which a later one wins."""
+    """A converter with plain values, optional values and tuples, and then `forms`, of which a later
+    one wins.
+    """
     converter = cattrs.Converter(detailed_validation=False)
     everywhere: tuple[Form, ...] = (
         *(simply(kind, as_is, as_is) for kind in (int, float, str, bool, Scalar)),

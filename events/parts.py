@@ -1,7 +1,9 @@
-"""Decisions that are too large for a log: split into parts that fit, and put together again (docs/protocol.md#l8-size).
+"""Decisions that are too large for a log: split into parts that fit, and put together again
+(docs/protocol.md#l8-size).
 
-The parts are a function of the decision alone, so that whoever computes the decision again publishes the same parts. A decision that fits is never
-split. Sizes are counted in bytes of the payload, by upper bounds that cost no encoding unless a decision is near the limit.
+The parts are a function of the decision alone, so that whoever computes the decision again
+publishes the same parts. A decision that fits is never split. Sizes are counted in bytes of the
+payload, by upper bounds that cost no encoding unless a decision is near the limit.
 """
 
 from __future__ import annotations
@@ -41,10 +43,12 @@ _MEMBER_TASKS_MOST = 10_000
 
 
 def split(decision: Decision, most_bytes: int = MOST_EVENT_BYTES) -> list[Decision]:
-    """The decision itself when its payload has at most `most_bytes`, else its parts, in the order in which they are to be published.
+    """The decision itself when its payload has at most `most_bytes`, else its parts, in the order
+    in which they are to be published.
 
-    AssignmentIssued comes in parts of MOST_MOVES moves in any case. A single item is never split: a part that holds one may be larger than a tiny
-    `most_bytes`, but not than MOST_EVENT_BYTES. Decisions of other kinds are bounded by the limits of their texts and are returned as they are.
+    AssignmentIssued comes in parts of MOST_MOVES moves in any case. A single item is never split: a
+    part that holds one may be larger than a tiny `most_bytes`, but not than MOST_EVENT_BYTES.
+    Decisions of other kinds are bounded by the limits of their texts and are returned as they are.
     """
     if isinstance(decision, AssignmentIssued):
         return list(_split_issued(decision, most_bytes))
@@ -56,9 +60,11 @@ def split(decision: Decision, most_bytes: int = MOST_EVENT_BYTES) -> list[Decisi
 
 
 def whole(decisions: Iterable[Decision]) -> Iterator[Decision]:
-    """The same decisions with every MemberAssigned and AssignmentProposed whole; AssignmentIssued stays in parts.
+    """The same decisions with every MemberAssigned and AssignmentProposed whole; AssignmentIssued
+    stays in parts.
 
-    The parts of a decision follow each other. Parts whose last one is missing at the end are left out.
+    The parts of a decision follow each other. Parts whose last one is missing at the end are left
+    out.
     """
     parts: list[MemberAssignedPart] = []
     proposed: list[AssignmentProposedPart] = []
@@ -87,7 +93,9 @@ def _longest(texts: Iterable[str | None]) -> int:
 
 
 def weighed_runs(weights: Sequence[int], most: int) -> Iterator[tuple[int, int]]:
-    """Begin and end of runs that weigh at most `most` each; an item that weighs more has a run of its own. At least one run."""
+    """Begin and end of runs that weigh at most `most` each; an item that weighs more has a run of
+    its own. At least one run.
+    """
     begin = total = 0
     for at, weight in enumerate(weights):
         if total + weight > most and at > begin:
@@ -97,7 +105,7 @@ def weighed_runs(weights: Sequence[int], most: int) -> Iterator[tuple[int, int]]
     yield begin, len(weights)
 
 
-# -------------------------------------------------------------------------------------------------------- AssignmentIssued
+# --------------------------------------------------------------------------------- AssignmentIssued
 
 
 def _split_issued(issued: AssignmentIssued, most_bytes: int) -> Iterator[AssignmentIssued]:
@@ -130,7 +138,7 @@ def _move_bytes(move: Move) -> int:
     return _MOVE_BYTES + text_bytes(move.source) + text_bytes(move.destination) + text_bytes(move.reason)
 
 
-# ---------------------------------------------------------------------------------------------------------- MemberAssigned
+# ----------------------------------------------------------------------------------- MemberAssigned
 
 
 def _split_assigned(assigned: MemberAssigned, most_bytes: int) -> Iterator[MemberAssigned | MemberAssignedPart]:
@@ -168,7 +176,7 @@ def join_assigned(parts: Sequence[MemberAssignedPart]) -> MemberAssigned:
     return attrs.evolve(pieces[0], hold_ms={task: hold_ms for piece in pieces for task, hold_ms in piece.hold_ms.items()}, **lists)
 
 
-# ------------------------------------------------------------------------------------------------------ AssignmentProposed
+# ------------------------------------------------------------------------------- AssignmentProposed
 
 _LISTS = ("active", "standby", "warmup")
 

@@ -1,6 +1,8 @@
-"""The readable form: an event as a JSON object with the names of its fields, tasks as ``"0_3"``; for JSON Lines, diffs, fixtures and `--json`.
+"""The readable form: an event as a JSON object with the names of its fields, tasks as ``"0_3"``;
+for JSON Lines, diffs, fixtures and `--json`.
 
-Reading takes the constructors' defaults for fields that are left out, and refuses names it does not know.
+Reading takes the constructors' defaults for fields that are left out, and refuses names it does not
+know.
 """
 
 from __future__ import annotations
@@ -130,7 +132,8 @@ def write(event: Any) -> dict[str, Any]:
 
 
 def read(kind: type, form: Any) -> Any:
-    """The `kind` that `form` says. Raises FieldError (UnsoundError included) with the field's name."""
+    """The `kind` that `form` says. Raises FieldError (UnsoundError included) with the field's name.
+    """
     try:
         return _converter.structure(form, kind)
     except UnsoundError:

@@ -13,7 +13,9 @@ _TEXT_FORM = re.compile(r"(0|[1-9][0-9]{0,8})_(0|[1-9][0-9]{0,8})", re.ASCII)
 
 
 class TaskId(NamedTuple):
-    """A task: sub-topology and partition, both >= 0. Sorts by sub-topology, then partition; text form ``0_3``."""
+    """A task: sub-topology and partition, both >= 0. Sorts by sub-topology, then partition; text
+    form ``0_3``.
+    """
 
     subtopology: int
     partition: int
@@ -29,14 +31,18 @@ class LagSentinel(enum.Enum):
     """It says that it runs the task, so it is up to date by definition (Kafka Streams: -2)."""
 
     UNKNOWN = "unknown"
-    """It has a copy and does not know how far behind it is (Kafka Streams: -3). Never caught up; ranks as no report."""
+    """It has a copy and does not know how far behind it is (Kafka Streams: -3). Never caught up;
+    ranks as no report.
+    """
 
     def __repr__(self) -> str:
         return self.name
 
 
 Lag = int | LagSentinel
-"""Records still to restore, >= 0, or a sentinel. No entry at all means: no copy, rank = the whole changelog."""
+"""Records still to restore, >= 0, or a sentinel. No entry at all means: no copy, rank = the whole
+changelog.
+"""
 
 
 MOST_KNOWN_TASKS = 1_000_000
@@ -44,7 +50,8 @@ MOST_KNOWN_TASKS = 1_000_000
 
 
 class _ParsedTasks(dict[str, TaskId]):
-    """Text form -> TaskId, filled on demand: a lag report names the same tasks every three seconds."""
+    """Text form -> TaskId, filled on demand: a lag report names the same tasks every three seconds.
+    """
 
     def __missing__(self, text: str) -> TaskId:
         match = _TEXT_FORM.fullmatch(text) if isinstance(text, str) else None

@@ -1,7 +1,9 @@
-"""Schema versions that are still read, though no longer written: one step per version, on the wire form, before any class sees it.
+"""Schema versions that are still read, though no longer written: one step per version, on the wire
+form, before any class sees it.
 
-To change the wire form of a kind: leave its past shape here as a class, add the step that leads from it, raise its version in
-`equipoise.events.codec.KINDS`, and keep bytes of the past version, as they were written, under ``tests/data/events``.
+To change the wire form of a kind: leave its past shape here as a class, add the step that leads
+from it, raise its version in `equipoise.events.codec.KINDS`, and keep bytes of the past version, as
+they were written, under ``tests/data/events``.
 """
 
 from __future__ import annotations
@@ -254,7 +256,9 @@ STEPS: Mapping[tuple[int, int], Callable[[list[Any]], list[Any]]] = {
 
 
 def upcast(kind: int, version: int, newest: int, wire: Any) -> Any:
-    """The wire form of version `newest`, from that of `version`. Raises UnsoundError when it has not as many fields as `version` had."""
+    """The wire form of version `newest`, from that of `version`. Raises UnsoundError when it has
+    not as many fields as `version` had.
+    """
     for past in range(version, newest):
         shape = PAST_SHAPES[kind, past]
         if wire.__class__ is not list or len(wire) != len(attrs.fields(shape)):

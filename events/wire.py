@@ -1,23 +1,26 @@
-"""The wire form: an event as an array of its fields in declared order, of nothing but what both msgpack and JSON can carry.
+"""The wire form: an event as an array of its fields in declared order, of nothing but what both
+msgpack and JSON can carry.
 
-==========================  ==================================================================================================
-in Python                   on the wire
-==========================  ==================================================================================================
-attrs class                 array of its fields, in the order they are declared
-int, float, str, bool       itself (a float is always a float, and never -0.0)
-X or None                   X or null
-tuple of X                  array of X
-TaskId                      text ``"0_3"``
-set of tasks                ``[[sub-topology, [step, ...]], ...]``, sub-topologies rising; each step (>= 1) is the distance from the
-                            partition before it, the first one from -1: partitions 0, 1, 2, 7 are ``[1, 1, 1, 5]``
-mapping of task to lag      map of task text to a number, ``"active"`` or ``"unknown"``; keys in the order of the tasks
-mapping of task to number   ``[[number, set of tasks], ...]``, numbers rising (holds: many tasks, few numbers)
-mapping of text to X        map, keys rising
-mapping of number to X      ``[[key, X], ...]``, keys rising (JSON has no keys but texts)
-==========================  ==================================================================================================
+==========================
+==================================================================================================
+in Python                   on the wire ==========================
+==================================================================================================
+attrs class                 array of its fields, in the order they are declared int, float, str,
+bool       itself (a float is always a float, and never -0.0) X or None                   X or null
+tuple of X                  array of X TaskId                      text ``"0_3"`` set of tasks
+``[[sub-topology, [step, ...]], ...]``, sub-topologies rising; each step (>= 1) is the distance from
+the
+                            partition before it, the first one from -1: partitions 0, 1, 2, 7 are
+                            ``[1, 1, 1, 5]``
+mapping of task to lag      map of task text to a number, ``"active"`` or ``"unknown"``; keys in the
+order of the tasks mapping of task to number   ``[[number, set of tasks], ...]``, numbers rising
+(holds: many tasks, few numbers) mapping of text to X        map, keys rising mapping of number to X
+``[[key, X], ...]``, keys rising (JSON has no keys but texts) ==========================
+==================================================================================================
 
-So equal events have equal wire forms. Reading is as strict: what a writer would not have written is refused, with the field's name.
-Steps, because a member's partitions are near each other and a step under 128 is one byte: 100,000 tasks fit in one event.
+So equal events have equal wire forms. Reading is as strict: what a writer would not have written is
+refused, with the field's name. Steps, because a member's partitions are near each other and a step
+under 128 is one byte: 100,000 tasks fit in one event.
 """
 
 from __future__ import annotations
@@ -58,7 +61,7 @@ def _read_float(wire: Any, _: Any = None) -> float:
     return wire
 
 
-# ------------------------------------------------------------------------------------------------------------------- tasks
+# -------------------------------------------------------------------------------------------- tasks
 
 
 def _write_tasks(tasks: tuple[TaskId, ...]) -> list[Any]:
@@ -76,7 +79,9 @@ def _write_tasks(tasks: tuple[TaskId, ...]) -> list[Any]:
 
 
 class _Partitions(dict[int, TaskId]):
-    """Partition -> its task, of one sub-topology: a log names the same tasks again and again, and to look one up is twice as fast as to make it."""
+    """Partition -> its task, of one sub-topology: a log names the same tasks again and again, and
+    to look one up is twice as fast as to make it.
+    """
 
     kept = 0
     """In all sub-topologies."""
@@ -138,7 +143,9 @@ def _task_of(item: tuple[TaskId, Any]) -> TaskId:
 
 
 class _Rising(dict[tuple[str, ...], tuple[TaskId, ...]]):
-    """Texts of tasks in rising order -> the tasks, filled on demand: the heartbeats of a member name the same ones every few seconds."""
+    """Texts of tasks in rising order -> the tasks, filled on demand: the heartbeats of a member
+    name the same ones every few seconds.
+    """
 
     kept = 0
 
@@ -188,7 +195,7 @@ def _read_holds(wire: Any, _: Any = None) -> dict[TaskId, int]:
     return holds
 
 
-# ---------------------------------------------------------------------------------------------------------------- mappings
+# ----------------------------------------------------------------------------------------- mappings
 
 
 def _read_pairs(wire: Any) -> list[Any]:
@@ -238,7 +245,7 @@ def _number_mapping_writer(converter: cattrs.Converter, kind: Any) -> Writer:
     return lambda mapping: [[key, write_value(mapping[key])] for key in sorted(mapping)]
 
 
-# ----------------------------------------------------------------------------------------------------------------- classes
+# ------------------------------------------------------------------------------------------ classes
 
 
 def _class_reader(converter: cattrs.Converter, kind: Any) -> Reader:
@@ -305,7 +312,9 @@ _read_load = _converter.get_structure_hook(dict(columns(LagReported))["load"])
 
 
 def _read_report(wire: Any, _: Any = None) -> LagReported:
-    """Nearly every record of a log is one of these: no loop over fields, positional arguments, and the reason sought only when there is one."""
+    """Nearly every record of a log is one of these: no loop over fields, positional arguments, and
+    the reason sought only when there is one.
+    """
     try:
         member_id, incarnation, number, assignment_epoch, held, ready, lags, base, forgotten, leaving, load, preparing, failed = wire
         of_tasks = zip(RISING[tuple(lags)], lags.values())  # noqa: B905  as many of both
@@ -332,7 +341,9 @@ _converter.register_structure_hook(LagReported, _read_report)
 
 
 def reader(kind: type) -> Callable[[Any, Any], Any]:
-    """The function (wire form, kind) -> event. It raises FieldError, or UnsoundError where no constructor could see what is wrong."""
+    """The function (wire form, kind) -> event. It raises FieldError, or UnsoundError where no
+    constructor could see what is wrong.
+    """
     return _converter.get_structure_hook(kind)
 
 

@@ -1,4 +1,5 @@
-"""Replay as a library, for notebooks and scripts: each function takes a log, or where one is, and returns what the command of that name prints.
+"""Replay as a library, for notebooks and scripts: each function takes a log, or where one is, and
+returns what the command of that name prints.
 
 ::
 
@@ -11,8 +12,9 @@
     costs.outcomes[0].metrics.unavailable_task_seconds
     replay.advise(costs).line                             # change max_warmups from 4 to 2 because ...
 
-A LOG is ``group.db``, ``group.jsonl``, ``archive/``, ``kafka://host:port[/prefix]``, or an open `equipoise.events.log.Log`. Over many groups of
-archives, on Spark: `spark_verify`, `spark_timeline`, `spark_what_if`, which return DataFrames (docs/spark.md).
+A LOG is ``group.db``, ``group.jsonl``, ``archive/``, ``kafka://host:port[/prefix]``, or an open
+`equipoise.events.log.Log`. Over many groups of archives, on Spark: `spark_verify`,
+`spark_timeline`, `spark_what_if`, which return DataFrames (docs/spark.md).
 """
 
 from __future__ import annotations
@@ -57,7 +59,9 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    """Loaded when first used: whoever imports one module of this package does not wait for the solver and for Spark."""
+    """Loaded when first used: whoever imports one module of this package does not wait for the
+    solver and for Spark.
+    """
     if name in __all__:
         return getattr(importlib.import_module("equipoise.replay.facade"), name)
     raise AttributeError(f"module 'equipoise.replay' has no attribute {name!r}")

@@ -1,9 +1,11 @@
-"""What a log's decisions say of its configurations, known before the configurations are folded (docs/protocol.md#l6).
+"""What a log's decisions say of its configurations, known before the configurations are folded
+(docs/protocol.md#l6).
 
-A configuration that a leader refused because its build lacked what it asks for is refused by every reader, whatever that one has. The refusal is
-stored behind the fact, in a log that is read live perhaps far behind it. So a reader holds the facts of a group back from a configuration on until a
-decision shows what was answered: one that a later fact caused, or one of that fact other than MemberExpired, which timers cause before the fact is
-judged.
+A configuration that a leader refused because its build lacked what it asks for is refused by every
+reader, whatever that one has. The refusal is stored behind the fact, in a log that is read live
+perhaps far behind it. So a reader holds the facts of a group back from a configuration on until a
+decision shows what was answered: one that a later fact caused, or one of that fact other than
+MemberExpired, which timers cause before the fact is judged.
 """
 
 from __future__ import annotations
@@ -21,17 +23,23 @@ from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
 from equipoise.statemachine.rejections import refused_fact
 
 MOST_HELD = 100_000
-"""Entries of a group held back until its configuration is answered; behind so many it counts as accepted."""
+"""Entries of a group held back until its configuration is answered; behind so many it counts as
+accepted.
+"""
 
 
 class ConfigurationAnswers:
-    """One group on its way through a log: hand each entry in, and get those that may be folded now, `Record.refused` filled in."""
+    """One group on its way through a log: hand each entry in, and get those that may be folded now,
+    `Record.refused` filled in.
+    """
 
     def __init__(self) -> None:
         self._held: deque[Entry] = deque()
         """From the first configuration on whose answer is not known."""
         self._unanswered: set[int] = set()
-        """Configurations that count as accepted because nothing answered them within MOST_HELD entries."""
+        """Configurations that count as accepted because nothing answered them within MOST_HELD
+        entries.
+        """
 
     def take(self, entry: Entry) -> list[Entry]:
         """Raises DamagedError for a refusal that comes too late to be heeded."""
@@ -64,7 +72,9 @@ class ConfigurationAnswers:
         return cast(Record, self._held[0])
 
     def _release(self, answered: Record) -> list[Entry]:
-        """`answered` in the place of the first one, and what stands behind it, up to the next configuration."""
+        """`answered` in the place of the first one, and what stands behind it, up to the next
+        configuration.
+        """
         self._held.popleft()
         known: list[Entry] = [answered]
         while self._held and not (isinstance(self._held[0], Record) and isinstance(self._held[0].event, GroupConfigured)):

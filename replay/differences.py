@@ -1,4 +1,6 @@
-"""What two answers to one fact would have made different, place by place: the decisions of a log, and those that were recomputed."""
+"""What two answers to one fact would have made different, place by place: the decisions of a log,
+and those that were recomputed.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ from equipoise.statemachine.state import GroupState
 
 @attrs.frozen(kw_only=True)
 class Difference:
-    """One thing that the two would have made different: ``m1.active``, and its value on each side."""
+    """One thing that the two would have made different: ``m1.active``, and its value on each side.
+    """
 
     place: str
     recomputed: str
@@ -36,9 +39,11 @@ class Difference:
 
 
 def differences(recomputed: Iterable[DecisionRecord], stored: Iterable[DecisionRecord], state: GroupState) -> list[Difference]:
-    """What the two lists of decisions of one fact make different, member by member and field by field.
+    """What the two lists of decisions of one fact make different, member by member and field by
+    field.
 
-    A member that only one of them tells something is compared with what it has in `state`, the recomputed state after the fact.
+    A member that only one of them tells something is compared with what it has in `state`, the
+    recomputed state after the fact.
     """
     ours, theirs = _by_place(recomputed), _by_place(stored)
     found = []

@@ -12,7 +12,8 @@ from equipoise.statemachine.state import GroupState, known_lag
 
 @attrs.frozen(kw_only=True)
 class Drain:
-    """`expected_ms`: until all that the member runs is restored elsewhere, at the speeds that were measured; None: not known.
+    """`expected_ms`: until all that the member runs is restored elsewhere, at the speeds that were
+    measured; None: not known.
 
     `left_ms`: until what it still runs goes all the same (`drain_timeout_ms`).
     """
@@ -30,7 +31,8 @@ class Drain:
 def drains(state: GroupState) -> dict[str, Drain]:
     """Those of all members that are leaving and still run something.
 
-    What a member restores for one of them it restores beside all its other copies: at the speed of the member, all of it together.
+    What a member restores for one of them it restores beside all its other copies: at the speed of
+    the member, all of it together.
     """
     leaving = {name: member for name, member in state.members.items() if member.leaving and member.drain_deadline_ms is not None}
     going: dict[str, dict[str, list[TaskId]]] = {}

@@ -1,7 +1,9 @@
-"""Why is a task where it is, how did it come there, and what does it wait for: in words and numbers, from the log alone.
+"""Why is a task where it is, how did it come there, and what does it wait for: in words and
+numbers, from the log alone.
 
-The log is folded by the machine that decides live, up to the offset asked about; there the real assignor is asked once more, so the answer to "what
-next" is its own. Works for a group that something else leads too: then what was observed is told, and what equipoise would do.
+The log is folded by the machine that decides live, up to the offset asked about; there the real
+assignor is asked once more, so the answer to "what next" is its own. Works for a group that
+something else leads too: then what was observed is told, and what equipoise would do.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, kn
 
 @attrs.frozen(kw_only=True)
 class SlotHolder:
-    """A warm-up that holds one of the group's slots. `expected_ms`: until it is caught up, at the member's own restore speed; None: not measured."""
+    """A warm-up that holds one of the group's slots. `expected_ms`: until it is caught up, at the
+    member's own restore speed; None: not measured.
+    """
 
     task: TaskId
     member_id: str
@@ -52,7 +56,9 @@ class Explanation:
     why_here: tuple[str, ...]
     """Why it is on its member: sentences with numbers."""
     candidates: tuple[Candidate, ...]
-    """Who could have got it when that was decided, and how far behind each was; the same, now, when it was not decided yet."""
+    """Who could have got it when that was decided, and how far behind each was; the same, now, when
+    it was not decided yet.
+    """
     candidates_ms: int | None
     """Wall time of that moment; None: now."""
     moves: tuple[MoveStory, ...]
@@ -128,7 +134,8 @@ def explain(
 ) -> Explanation:
     """The three answers for `task` after the fact at `at_offset` (None: at the log's end).
 
-    Raises InputError when the topology at that offset does not have the task, and what `Refold.follow` raises.
+    Raises InputError when the topology at that offset does not have the task, and what
+    `Refold.follow` raises.
     """
     refold = Refold(group, load=load)
     chronicle = Chronicle(only=task)
@@ -223,7 +230,9 @@ class _Explaining:
         return said, move
 
     def _traffic_then(self, move: MoveStory) -> list[str]:
-        """What running it cost by racks where it came from, where it went, and where it would have been cheapest."""
+        """What running it cost by racks where it came from, where it went, and where it would have
+        been cheapest.
+        """
         at = {candidate.member_id: candidate for candidate in move.candidates if candidate.traffic_cost is not None}
         costs = sorted((each.traffic_cost, each.member_id) for each in at.values() if not each.obstacle and each.traffic_cost is not None)
         if move.destination not in at or not costs or costs[0][0] == costs[-1][0]:
@@ -248,7 +257,9 @@ class _Explaining:
         return f"Its copy was {counted(step.lag_records, 'record')} behind then, {side} {limit}{and_time}."
 
     def _limit(self, member: MemberState | None) -> tuple[int, str]:
-        """Records that a copy of the member may be behind, speeds aside, and the setting that says so."""
+        """Records that a copy of the member may be behind, speeds aside, and the setting that says
+        so.
+        """
         if member is not None and member.ready_lag_records is not None:
             return member.ready_lag_records, f"its own ready_lag_records = {member.ready_lag_records:,}"
         acceptable = self.state.knobs.acceptable_recovery_lag
@@ -309,7 +320,9 @@ class _Explaining:
         return [*said, *self._crash_loops()]
 
     def _crash_loops(self) -> Iterable[str]:
-        """Members that would have it, or have a copy of it, and are not preferred because they keep crashing."""
+        """Members that would have it, or have a copy of it, and are not preferred because they keep
+        crashing.
+        """
         state = self.state
         for member_id, member in sorted(state.members.items()):
             crashes = state.crashes.get(member_id)

@@ -1,4 +1,6 @@
-"""The functions of `equipoise.replay`: each opens the log, and calls what the command of its name calls."""
+"""The functions of `equipoise.replay`: each opens the log, and calls what the command of its name
+calls.
+"""
 
 from __future__ import annotations
 
@@ -44,13 +46,17 @@ Location = str | PathLike[str] | Log
 
 
 def verify(log: Location, *, group: str | None = None) -> Verification:
-    """Does the log replay to the byte? `group`: that one alone; default: every group. Raises InputError; what damage the log has is in the answer."""
+    """Does the log replay to the byte? `group`: that one alone; default: every group. Raises
+    InputError; what damage the log has is in the answer.
+    """
     with _open(log) as opened:
         return _verify(opened.read(group=group))
 
 
 def timeline(log: Location, *, group: str | None = None, until_offset: int | None = None) -> Timeline:
-    """The history of a group (needed when the log holds several), up to the fact at `until_offset`. Raises InputError, LogError."""
+    """The history of a group (needed when the log holds several), up to the fact at `until_offset`.
+    Raises InputError, LogError.
+    """
     with _open(log) as opened:
         return build_timeline(_entries(opened, group), group=group, until_offset=until_offset)
 
@@ -63,17 +69,19 @@ def what_if(
     seeds: Sequence[int] = (0,),
     restore_records_per_s: int | None = None,
 ) -> WhatIf:
-    """What each configuration would have cost, beside the factual one. Raises InputError, LogError; see
-    `equipoise.replay.whatif.evaluate.what_if`."""
+    """What each configuration would have cost, beside the factual one. Raises InputError, LogError;
+    see `equipoise.replay.whatif.evaluate.what_if`."""
     with _open(log) as opened:
         return _what_if(opened.read(group=group), configurations, group=group, seeds=seeds, restore_records_per_s=restore_records_per_s)
 
 
-# ------------------------------------------------------------------------------------------------------------- many groups
+# -------------------------------------------------------------------------------------- many groups
 
 
 def spark_verify(*archives: str, spark: Any = None) -> Any:
-    """A DataFrame with a row for each group of the archives. `spark`: a session; default: the active one, else one on this machine."""
+    """A DataFrame with a row for each group of the archives. `spark`: a session; default: the
+    active one, else one on this machine.
+    """
     from equipoise.replay.spark.groups import units_of
     from equipoise.replay.spark.session import session
     from equipoise.replay.spark.verify import spark_verify
@@ -82,7 +90,9 @@ def spark_verify(*archives: str, spark: Any = None) -> Any:
 
 
 def spark_timeline(*archives: str, spark: Any = None) -> dict[str, Any]:
-    """Table -> DataFrame; the tables are those of `equipoise.replay.spark.timeline.TABLES`, and ``groups``."""
+    """Table -> DataFrame; the tables are those of `equipoise.replay.spark.timeline.TABLES`, and
+    ``groups``.
+    """
     from equipoise.replay.spark.groups import units_of
     from equipoise.replay.spark.session import session
     from equipoise.replay.spark.timeline import spark_timeline
@@ -99,7 +109,7 @@ def spark_what_if(*archives: str, configurations: Sequence[Configuration], seeds
     return spark_what_if(spark or session()[0], units_of(archives), configurations, seeds=seeds)
 
 
-# ------------------------------------------------------------------------------------------------------------------- logs
+# --------------------------------------------------------------------------------------------- logs
 
 
 @contextlib.contextmanager

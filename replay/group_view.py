@@ -1,4 +1,6 @@
-"""The folded state of one group at one offset, as values for tables and documents: the group, its members, its tasks."""
+"""The folded state of one group at one offset, as values for tables and documents: the group, its
+members, its tasks.
+"""
 
 from __future__ import annotations
 
@@ -19,8 +21,8 @@ from equipoise.statemachine.state import GroupState, MemberState
 
 @attrs.frozen(kw_only=True)
 class PreparingRow:
-    """A task that a member's application prepares. `thousandths` and `since_ms` (how long it has done so by group time): None while it waits to try
-    again."""
+    """A task that a member's application prepares. `thousandths` and `since_ms` (how long it has
+    done so by group time): None while it waits to try again."""
 
     thousandths: int | None
     since_ms: int | None
@@ -30,7 +32,9 @@ class PreparingRow:
 
 @attrs.frozen(kw_only=True)
 class CopyRow:
-    """One copy of a task that is not the running one. `best_lag_records`: the smallest seen since the warm-up began."""
+    """One copy of a task that is not the running one. `best_lag_records`: the smallest seen since
+    the warm-up began.
+    """
 
     member_id: str
     lag: Lag | None
@@ -50,7 +54,9 @@ class CopyRow:
 
 @attrs.frozen(kw_only=True)
 class TaskRow:
-    """One task. `state`: owned, revoking (its owner was told to give it up), nobody. `destination`: of the movement in flight."""
+    """One task. `state`: owned, revoking (its owner was told to give it up), nobody. `destination`:
+    of the movement in flight.
+    """
 
     task: TaskId
     stateful: bool
@@ -91,7 +97,9 @@ class TaskRow:
 
 @attrs.frozen(kw_only=True)
 class MemberRow:
-    """One live incarnation. `silent_ms`: group time since its last valid fact; its session ends at `session_timeout_ms`."""
+    """One live incarnation. `silent_ms`: group time since its last valid fact; its session ends at
+    `session_timeout_ms`.
+    """
 
     member_id: str
     incarnation: int
@@ -167,9 +175,11 @@ class GroupView:
 
 
 def show(entries: Iterable[Entry], *, group: str | None = None, at_offset: int | None = None, load: Load = registry.load) -> GroupView:
-    """Folds `entries` up to and including the fact at `at_offset` (None: all) and returns what the leader then knows of `group`.
+    """Folds `entries` up to and including the fact at `at_offset` (None: all) and returns what the
+    leader then knows of `group`.
 
-    Raises InputError when the group must be named or is not there, or the log ends before `at_offset`; and what the log and the machine raise.
+    Raises InputError when the group must be named or is not there, or the log ends before
+    `at_offset`; and what the log and the machine raise.
     """
     refold = Refold(group, load=load)
     for _ in refold.follow(entries, until_offset=at_offset):

@@ -1,6 +1,8 @@
-"""Who had which task when, and how each task came to move: what `explain` tells of one task and `timeline` of all.
+"""Who had which task when, and how each task came to move: what `explain` tells of one task and
+`timeline` of all.
 
-Watches a `Refold` step by step; keeps what changed, never what stayed, so its size is that of the history's changes and not of its records.
+Watches a `Refold` step by step; keeps what changed, never what stayed, so its size is that of the
+history's changes and not of its records.
 
 ::
 
@@ -30,7 +32,9 @@ from equipoise.replay.silence import Silence, Silences
 from equipoise.statemachine.state import GroupPhase, GroupState
 
 FAR_BEHIND = 10_000
-"""Records. A copy that is further behind takes a while to restore, whatever larger lag the group accepts."""
+"""Records. A copy that is further behind takes a while to restore, whatever larger lag the group
+accepts.
+"""
 
 
 class Condition(enum.Enum):
@@ -71,9 +75,13 @@ class Candidate:
     restore_records_per_s: int
     rack: str | None = None
     traffic_cost: int | None = None
-    """What its traffic would cost there; None: the group is not rack-aware, or the racks are not known."""
+    """What its traffic would cost there; None: the group is not rack-aware, or the racks are not
+    known.
+    """
     load_share: int | None = None
-    """What it carries per thread, in millionths of a fair share of the load (`equipoise.assignors.load`); None: its assignor does not go by load."""
+    """What it carries per thread, in millionths of a fair share of the load
+    (`equipoise.assignors.load`); None: its assignor does not go by load.
+    """
     task_share: int | None = None
     """What the task itself carries, in the same unit; the same on every member."""
 
@@ -84,7 +92,9 @@ WAITS = ("slot_full", "carried", "warming", "next_probing")
 
 @attrs.frozen(kw_only=True)
 class MoveStep:
-    """One step of a movement. `state`: of `equipoise.events.decisions.MOVE_STATES`, or ``observed`` in a group that something else leads."""
+    """One step of a movement. `state`: of `equipoise.events.decisions.MOVE_STATES`, or ``observed``
+    in a group that something else leads.
+    """
 
     state: str
     offset: int
@@ -108,7 +118,9 @@ class MoveStory:
     destination: str
     steps: list[MoveStep]
     declared_ready_ms: int | None = None
-    """When the destination's member said that its copy is ready to take over; None: it has not, or there is no state."""
+    """When the destination's member said that its copy is ready to take over; None: it has not, or
+    there is no state.
+    """
     candidates: tuple[Candidate, ...] = ()
     """As they stood when it was decided; only where one task is followed."""
     wanted_because: str | None = None
@@ -129,7 +141,9 @@ class MoveStory:
 
     @property
     def reason(self) -> str:
-        """Why it was begun: what the plan said, or the first reason that says more than that it waits or goes on."""
+        """Why it was begun: what the plan said, or the first reason that says more than that it
+        waits or goes on.
+        """
         return self.wanted_because or next((step.reason for step in self.steps if step.reason not in WAITS), self.steps[0].reason)
 
     def spent_ms(self, state: str, now_ms: int) -> int:
@@ -143,7 +157,9 @@ class MoveStory:
 
     @property
     def restored_records(self) -> int | None:
-        """Records that the destination's copy gained from the first step to the last; None: there was one step, it is unknown, or no state."""
+        """Records that the destination's copy gained from the first step to the last; None: there
+        was one step, it is unknown, or no state.
+        """
         positions = [step.position for step in self.steps if step.position is not None]
         return positions[-1] - positions[0] if len(positions) > 1 else None
 
@@ -162,7 +178,8 @@ class _Open:
 class Chronicle:
     """`only`: follow one task, and note the candidates of each of its movements; None: follow all.
 
-    `intervals` and `moves` grow as the log goes on; first placements are among the moves, with source None. `finish` closes what is open.
+    `intervals` and `moves` grow as the log goes on; first placements are among the moves, with
+    source None. `finish` closes what is open.
     """
 
     def __init__(self, only: TaskId | None = None) -> None:
@@ -195,7 +212,8 @@ class Chronicle:
                         self._note_move(step, state, decision, decision.decision, move)
         silences = self._silences.note(record, step.decisions, state)
         self._cut({silence.member_id: silence for silence in silences if not silence.ended})
-        # What is current in a group that something else leads, its leader says; between two of its rounds nothing is known to change.
+        # What is current in a group that something else leads, its leader says; between two of its
+        # rounds nothing is known to change.
         shadowing = state.phase is GroupPhase.SHADOWING
         if isinstance(event, AssignmentObserved) if shadowing else step.decisions or isinstance(event, MemberLeft | MemberJoined | TopologyDeclared):
             self._note_owners(step, state, {silence.member_id: silence.from_ms for silence in silences if silence.ended})
@@ -344,7 +362,8 @@ class Chronicle:
         self._open[task] = _Open(member_id=owner, condition=condition, from_ms=record.append_ms, offset=record.offset, generation=state.generation)
 
     def _first_condition(self, state: GroupState, task: TaskId, owner: str) -> Condition:
-        """A copy that is ready and near starts at once, and so does a task whose changelogs are known to be empty. Others start by report.
+        """A copy that is ready and near starts at once, and so does a task whose changelogs are
+        known to be empty. Others start by report.
 
         How long a copy takes is not known of a group that something else leads.
         """
@@ -403,7 +422,9 @@ class Chronicle:
                 )
 
     def _close(self, task: TaskId, at_ms: int, silent_ms: int | None = None) -> None:
-        """Ends the open interval; with `silent_ms`, its last part is one in which the owner was not heard of any more."""
+        """Ends the open interval; with `silent_ms`, its last part is one in which the owner was not
+        heard of any more.
+        """
         now = self._open[task]
         ends = [(now.condition, now.from_ms, at_ms)]
         if silent_ms is not None and silent_ms < at_ms:
@@ -431,7 +452,9 @@ class Chronicle:
 
 
 def candidates(problem: AssignmentProblem, task: TaskId, *, by_load: bool = False) -> list[Candidate]:
-    """Every member as the assignor saw it when it was asked about `task`, by id. `by_load`: its assignor goes by what tasks carry."""
+    """Every member as the assignor saw it when it was asked about `task`, by id. `by_load`: its
+    assignor goes by what tasks carry.
+    """
     found = []
     weight = weights(problem.tasks, problem.members, problem.knobs) if by_load else {}
     tasks = {each.id: each for each in problem.tasks}

@@ -1,4 +1,6 @@
-"""Interrupts that wait: SIGINT and SIGTERM raise an exception wherever the main thread is, and some places must not be left half done."""
+"""Interrupts that wait: SIGINT and SIGTERM raise an exception wherever the main thread is, and some
+places must not be left half done.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from types import FrameType
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """SIGINT and SIGTERM wait until the block is done. In other threads than the main one, which signals do not interrupt: nothing."""
+    """SIGINT and SIGTERM wait until the block is done. In other threads than the main one, which
+    signals do not interrupt: nothing.
+    """
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -34,10 +34,12 @@ class _Ended(BaseException):
 
 
 def in_processes(function: Callable[[T], R], arguments: Iterable[T], processes: int) -> Iterator[R]:
-    """Calls `function` with each argument in one of `processes` processes, and yields the results as they come.
+    """Calls `function` with each argument in one of `processes` processes, and yields the results
+    as they come.
 
-    `function` and what goes in and comes out are picklable. Raises what `function` raises, and ProcessDiedError. When the caller stops, for an
-    exception, an interrupt or because it has enough, the processes end first: in them SIGTERM unwinds `function`, and SIGINT does nothing.
+    `function` and what goes in and comes out are picklable. Raises what `function` raises, and
+    ProcessDiedError. When the caller stops, for an exception, an interrupt or because it has
+    enough, the processes end first: in them SIGTERM unwinds `function`, and SIGINT does nothing.
     """
     waiting = iter(arguments)
     running: dict[Connection, BaseProcess] = {}
@@ -74,7 +76,8 @@ def _first(waiting: Iterator[T], count: int) -> Iterator[T]:
 def _started(function: Callable[[T], R]) -> tuple[Connection, BaseProcess]:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=_serve, args=(function, theirs), daemon=True)
-    # The handlers wait, because Python drops what is raised in its hooks around a fork. The mask is for the process: until it has its own handlers.
+    # The handlers wait, because Python drops what is raised in its hooks around a fork. The mask is
+    # for the process: until it has its own handlers.
     with undisturbed():
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:

@@ -1,8 +1,10 @@
-"""What the world did to a group, told apart from what its leader did: the part of a log that would have been the same under another leader.
+"""What the world did to a group, told apart from what its leader did: the part of a log that would
+have been the same under another leader.
 
-Joins, ends, configuration, topology and the growth of changelogs are exogenous; lags, readiness and acknowledgements are not: under another
-assignment they would have been others. Read from any log: one that equipoise led, or one imported from Kafka Streams, where what
-operators wrote down (the manifest's supplied actions) is better than what can be inferred, and wins.
+Joins, ends, configuration, topology and the growth of changelogs are exogenous; lags, readiness and
+acknowledgements are not: under another assignment they would have been others. Read from any log:
+one that equipoise led, or one imported from Kafka Streams, where what operators wrote down (the
+manifest's supplied actions) is better than what can be inferred, and wins.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ TAIL_MS = 60_000
 
 @attrs.frozen
 class Curve:
-    """End offset of one partition over time. `samples`: (append_ms, end offset), in rising time, at least one."""
+    """End offset of one partition over time. `samples`: (append_ms, end offset), in rising time, at
+    least one.
+    """
 
     samples: tuple[tuple[int, int], ...]
     _times: tuple[int, ...] = attrs.field(init=False, repr=False, eq=False)
@@ -54,7 +58,9 @@ class Curve:
         object.__setattr__(self, "_times", tuple(at_ms for at_ms, _ in self.samples))
 
     def at(self, ms: int) -> int:
-        """End offset at `ms`: linear between two samples, the first one's before it, growing on as in the last TAIL_MS after the last one."""
+        """End offset at `ms`: linear between two samples, the first one's before it, growing on as
+        in the last TAIL_MS after the last one.
+        """
         index = bisect.bisect_right(self._times, ms)
         if index == 0:
             return self.samples[0][1]
@@ -69,10 +75,12 @@ class Curve:
         return before + max(0, before - start) * (ms - before_ms) // (before_ms - start_ms)
 
     def filled(self, hollow_ms: int = HOLLOW_MS) -> Curve:
-        """The curve without hollows up to so wide: a task that stands still writes nothing, and then all at once what came in meanwhile.
+        """The curve without hollows up to so wide: a task that stands still writes nothing, and
+        then all at once what came in meanwhile.
 
-        What came in is the outside's doing, and what stood still the leader's: so a sample under the straight line between two others that are no
-        further apart goes. A rate that rises for good is smeared over as much.
+        What came in is the outside's doing, and what stood still the leader's: so a sample under
+        the straight line between two others that are no further apart goes. A rate that rises for
+        good is smeared over as much.
         """
         kept: list[tuple[int, int]] = []
         for at_ms, end in self.samples:
@@ -100,7 +108,9 @@ class GroupStart:
     curves: Mapping[tuple[str, int], Curve]
 
     def end_offset(self, task: TaskId, ms: int) -> int:
-        """Records in the task's changelogs at `ms`; 0 for a task without state or of another topology."""
+        """Records in the task's changelogs at `ms`; 0 for a task without state or of another
+        topology.
+        """
         for part in self.topology.subtopologies:
             if part.subtopology == task.subtopology:
                 curves = (self.curves.get((topic, task.partition)) for topic in part.changelog_topics)
@@ -116,7 +126,9 @@ class ProcessStarted:
     member_id: str
     incarnation: int
     identity: str
-    """What its state directory calls it, the same as long as that is kept (Kafka's process id); of our own members: the member id."""
+    """What its state directory calls it, the same as long as that is kept (Kafka's process id); of
+    our own members: the member id.
+    """
     capacity: int
     rack: str | None
     tags: Mapping[str, str]
@@ -124,11 +136,15 @@ class ProcessStarted:
     ready_lag_records: int | None
     """A limit of its own by which it judged its copies; None: the group's."""
     prepare_ms: int | None
-    """How long its application prepared a task before it moved: the median of this process, else of the group, else 0; None: it did not prepare."""
+    """How long its application prepared a task before it moved: the median of this process, else of
+    the group, else 0; None: it did not prepare.
+    """
     session_timeout_ms: int
     lease_margin_ms: int
     state_kept: bool
-    """Its disk still has what an earlier process of that name, or one before the log began, left there."""
+    """Its disk still has what an earlier process of that name, or one before the log began, left
+    there.
+    """
     lags: Mapping[TaskId, Lag]
     """Copies it reported when it joined."""
     joined_ms: int
@@ -136,7 +152,9 @@ class ProcessStarted:
     supplied: bool
     """`at_ms` was written down by an operator; else it is `joined_ms`."""
     pause_ms: int | None
-    """How long after its predecessor was gone somebody began it; None: no predecessor, or nobody wrote it down."""
+    """How long after its predecessor was gone somebody began it; None: no predecessor, or nobody
+    wrote it down.
+    """
 
 
 @attrs.frozen(kw_only=True)
@@ -147,9 +165,10 @@ class ProcessEnded:
     member_id: str
     incarnation: int
     how: str
-    """``killed``: it stopped without a word. ``silent``: it closed its tasks and said nothing: Kafka Streams' default close (a member leaves its
-    group by ``KafkaStreams.close(CloseOptions.leaveGroup(true))`` only, KIP-812). ``closed``: it stopped and said so. ``announced``: it asked to
-    leave and waits until it may."""
+    """``killed``: it stopped without a word. ``silent``: it closed its tasks and said nothing:
+    Kafka Streams' default close (a member leaves its group by
+    ``KafkaStreams.close(CloseOptions.leaveGroup(true))`` only, KIP-812). ``closed``: it stopped and
+    said so. ``announced``: it asked to leave and waits until it may."""
     inferred: bool
     done_ms: int | None
     """When it was gone, if somebody wrote that down."""
@@ -173,8 +192,8 @@ class TopologyChanged:
 
 @attrs.frozen(kw_only=True)
 class PartitionsPlaced:
-    """Racks, weights and source lags of some partitions were told; without end offsets, which are curves. How far sources are read is the leader's
-    doing, too, but nothing else tells of it."""
+    """Racks, weights and source lags of some partitions were told; without end offsets, which are
+    curves. How far sources are read is the leader's doing, too, but nothing else tells of it."""
 
     at_ms: int
     observed: PartitionsObserved
@@ -185,7 +204,9 @@ Happening = ProcessStarted | ProcessEnded | ConfigurationChanged | TopologyChang
 
 @attrs.frozen(kw_only=True)
 class Window:
-    """A stretch of the log that somebody marked, for tables. `measured`: what the group's own leader cost there, as the manifest has it."""
+    """A stretch of the log that somebody marked, for tables. `measured`: what the group's own
+    leader cost there, as the manifest has it.
+    """
 
     label: str
     start_ms: int
@@ -205,9 +226,13 @@ class Exogenous:
     imported: bool
     """Something else led this group."""
     settings: Mapping[str, Any]
-    """Of an imported group, what was supplied beside its dump (`equipoise.replay.importers.kafka_streams.options.ImportOptions`); else nothing."""
+    """Of an imported group, what was supplied beside its dump
+    (`equipoise.replay.importers.kafka_streams.options.ImportOptions`); else nothing.
+    """
     first_leader: str
-    """Of an imported group, the `identity` of the process that was the first to join, and led; else ""."""
+    """Of an imported group, the `identity` of the process that was the first to join, and led; else
+    "".
+    """
     announce_closes: bool | None
     """Every orderly close is ``announced`` (True) or ``closed`` (False); None: as each was."""
 
@@ -365,7 +390,9 @@ class _Reading:
             life.ends(min(said_ms, default=self.now_ms), how, inferred=False, removed_ms=self.now_ms)
 
     def _refused(self, life: _Life) -> None:
-        """Its join was rejected, as that of a member whose group has no configuration yet: it never was one, and joins as another incarnation."""
+        """Its join was rejected, as that of a member whose group has no configuration yet: it never
+        was one, and joins as another incarnation.
+        """
         self.lives.remove(life)
         del self.known[life.join.member_id, life.join.incarnation]
         del self.live[life.join.member_id]
@@ -385,7 +412,9 @@ class _Reading:
 
 
 class ExogenousReader:
-    """`read_exogenous` for who reads the log for other reasons as well: each record is taken once, in stored order."""
+    """`read_exogenous` for who reads the log for other reasons as well: each record is taken once,
+    in stored order.
+    """
 
     def __init__(self, *, group: str | None = None, announce_closes: bool | None = True) -> None:
         self._group = group
@@ -395,7 +424,9 @@ class ExogenousReader:
         self._answers = ConfigurationAnswers()
 
     def take(self, record: Entry) -> None:
-        """Raises InputError for several groups of which none was named, UnknownKindError for what a newer build wrote in the group."""
+        """Raises InputError for several groups of which none was named, UnknownKindError for what a
+        newer build wrote in the group.
+        """
         if self._group is None or record.group in ("", self._group):
             self._known(self._answers.take(record))
         elif not isinstance(record, DecisionRecord):
@@ -449,12 +480,14 @@ def read_exogenous(
 ) -> Exogenous:
     """What the outside did, from a log of one group (or of several, when `group` names one).
 
-    The log says when a process closed in an orderly way; whether that was announced is the leader's side of it and not the outside's: a member of
-    equipoise asks to leave and is drained first (LeaveIntended), one of Kafka Streams cannot. Hence `announce_closes`; False: it stops at once;
+    The log says when a process closed in an orderly way; whether that was announced is the leader's
+    side of it and not the outside's: a member of equipoise asks to leave and is drained first
+    (LeaveIntended), one of Kafka Streams cannot. Hence `announce_closes`; False: it stops at once;
     None: each closes as it did.
 
     Raises:
-        InputError: no configuration or topology, several groups and none named, the named one not there, or a manifest that is no JSON object.
+        InputError: no configuration or topology, several groups and none named, the named one not
+        there, or a manifest that is no JSON object.
     """
     reader = ExogenousReader(group=group, announce_closes=announce_closes)
     for record in records:
@@ -471,7 +504,9 @@ def _order(happening: Happening) -> tuple[int, int, str, int]:
 
 
 def read_manifest(text: str) -> dict[str, Any]:
-    """`LogOpened.manifest` as a dict; empty for a log that was lived. Raises InputError when it is no JSON object."""
+    """`LogOpened.manifest` as a dict; empty for a log that was lived. Raises InputError when it is
+    no JSON object.
+    """
     if not text:
         return {}
     try:
@@ -484,7 +519,9 @@ def read_manifest(text: str) -> dict[str, Any]:
 
 
 def marked_windows(manifest: str) -> tuple[Window, ...]:
-    """The windows that a log's manifest (`LogOpened.manifest`) marks; none for a log that was lived. Raises InputError when it is no JSON object."""
+    """The windows that a log's manifest (`LogOpened.manifest`) marks; none for a log that was
+    lived. Raises InputError when it is no JSON object.
+    """
     return _windows(read_manifest(manifest))
 
 
@@ -545,14 +582,18 @@ def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: 
 
 
 def _told_start(told: list[dict[str, Any]], life: _Life, before: _Life | None) -> dict[str, Any] | None:
-    """The last start that was written down before the log first has the process, and after its predecessor joined."""
+    """The last start that was written down before the log first has the process, and after its
+    predecessor joined.
+    """
     after_ms = -1 if before is None else before.joined_ms
     starts = [each for each in told if each["action"] == "start" and after_ms < each["at_ms"] <= life.joined_ms]
     return starts[-1] if starts else None
 
 
 def _told_end(told: list[dict[str, Any]], life: _Life, begin_ms: int, next_begin_ms: int | None) -> ProcessEnded | None:
-    """The first kill or close that was written down between its start and its removal, or its successor's start."""
+    """The first kill or close that was written down between its start and its removal, or its
+    successor's start.
+    """
     limits = [each for each in (life.removed_ms, next_begin_ms) if each is not None]
     for each in told:
         if each["action"] in ("kill", "close_begin") and begin_ms < each["at_ms"] and all(each["at_ms"] <= limit for limit in limits):
@@ -571,7 +612,9 @@ def _told_end(told: list[dict[str, Any]], life: _Life, begin_ms: int, next_begin
 
 
 def _state_kept(life: _Life, before: _Life | None, start: dict[str, Any] | None, *, imported: bool) -> bool:
-    """Written down; else, for an imported group, by the process id (it lives in the state directory); else by what it joined with."""
+    """Written down; else, for an imported group, by the process id (it lives in the state
+    directory); else by what it joined with.
+    """
     if start is not None and start.get("state_dir") in ("kept", "empty"):
         return bool(start["state_dir"] == "kept")
     if imported and before is not None:

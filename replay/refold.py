@@ -1,7 +1,8 @@
 """A group's log folded once more, with everything a reader may want to look at after each fact.
 
-There is one machine and one path: readers watch it, they do not copy it. What the assignor was asked and what it
-answered is heard on the way, so that a movement that only waits, which no decision names, can be told too.
+There is one machine and one path: readers watch it, they do not copy it. What the assignor was
+asked and what it answered is heard on the way, so that a movement that only waits, which no
+decision names, can be told too.
 """
 
 from __future__ import annotations
@@ -21,7 +22,9 @@ from equipoise.replay.wording import groups_text
 from equipoise.statemachine.machine import GroupMachine, Load
 
 MOST_UNCOMPARED = 100_000
-"""Recomputed decisions kept until the log's own copy of them comes by: a worker that is this far behind its facts is not compared."""
+"""Recomputed decisions kept until the log's own copy of them comes by: a worker that is this far
+behind its facts is not compared.
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -57,7 +60,8 @@ class Step:
 class Refold:
     """One group's machine on its way through a log.
 
-    `group`: None = the only one in the log; with several, `follow` raises InputError that names them.
+    `group`: None = the only one in the log; with several, `follow` raises InputError that names
+    them.
     """
 
     def __init__(self, group: str | None = None, *, load: Load = registry.load) -> None:
@@ -71,7 +75,9 @@ class Refold:
         self.last_append_ms = 0
         self.facts = 0
         self.differs_at: int | None = None
-        """Offset of the first fact whose stored decisions are not the recomputed ones. Then `verify` has more to say."""
+        """Offset of the first fact whose stored decisions are not the recomputed ones. Then
+        `verify` has more to say.
+        """
         self._uncompared: deque[DecisionRecord] = deque(maxlen=MOST_UNCOMPARED)
         self._answers = ConfigurationAnswers()
 
@@ -89,10 +95,11 @@ class Refold:
         return self._listening
 
     def follow(self, entries: Iterable[Entry], *, until_offset: int | None = None) -> Iterator[Step]:
-        """Steps the machine through `entries`, up to and including the fact at `until_offset` (None: all), and yields each step after it was taken.
+        """Steps the machine through `entries`, up to and including the fact at `until_offset`
+        (None: all), and yields each step after it was taken.
 
-        Raises InputError when the group is not in the log, when it must be named, or when the log ends before `until_offset`; and what
-        the log and the machine raise.
+        Raises InputError when the group is not in the log, when it must be named, or when the log
+        ends before `until_offset`; and what the log and the machine raise.
         """
         last_offset = -1
         others: set[str] = set()

@@ -1,14 +1,19 @@
-"""Does a log replay to the byte? Refolds the facts of every group, recomputes every decision and compares it with the stored one.
+"""Does a log replay to the byte? Refolds the facts of every group, recomputes every decision and
+compares it with the stored one.
 
 One pass, in memory that does not grow with the log (PROTOCOL L4-L7). Three answers:
 
-- *identical*: every stored decision is the recomputed one: number, cause, index, the fact's checksum, and the encoded bytes. Hashes of the state in
-  a form that this build does not write are the exception: they are counted apart, as not compared.
-- *divergence*: the first decision that is not; with its fact, both decisions, and what they would have made different.
-- *cannot verify*: the log is damaged, or this build is not the one that may judge it (assignor, behaviour or solver version). Never a false
-  divergence: under another solver version a plan that was not the only optimum may rightly differ (docs/architecture.md, "Determinism").
+- *identical*: every stored decision is the recomputed one: number, cause, index, the fact's
+  checksum, and the encoded bytes. Hashes of the state in a form that this build does not write are
+  the exception: they are counted apart, as not compared.
+- *divergence*: the first decision that is not; with its fact, both decisions, and what they would
+  have made different.
+- *cannot verify*: the log is damaged, or this build is not the one that may judge it (assignor,
+  behaviour or solver version). Never a false divergence: under another solver version a plan that
+  was not the only optimum may rightly differ (docs/architecture.md, "Determinism").
 
-Facts at the end whose decisions are not stored yet (the worker had not answered) are counted, and are no divergence.
+Facts at the end whose decisions are not stored yet (the worker had not answered) are counted, and
+are no divergence.
 """
 
 from __future__ import annotations
@@ -35,11 +40,15 @@ from equipoise.statemachine.machine import GroupMachine, Load
 from equipoise.statemachine.snapshots import is_of_another_form
 
 MOST_WAITING = 100_000
-"""Recomputed decisions kept until their stored copies come by: how far a log's decisions may lag behind its facts."""
+"""Recomputed decisions kept until their stored copies come by: how far a log's decisions may lag
+behind its facts.
+"""
 MOST_REMEMBERED = 65_536
 """Decisions back to which a stored duplicate is compared with its first copy."""
 MOST_COLLECTED = 20_000
-"""Stored decisions of the diverging fact that are read for the report: more than the largest planned group has members."""
+"""Stored decisions of the diverging fact that are read for the report: more than the largest
+planned group has members.
+"""
 
 
 class Verdict(enum.Enum):
@@ -56,7 +65,9 @@ class Verdict(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class Divergence:
-    """The first decision of a group that is not the recomputed one. `recomputed` or `stored` None: there is none on that side."""
+    """The first decision of a group that is not the recomputed one. `recomputed` or `stored` None:
+    there is none on that side.
+    """
 
     offset: int
     """Of the fact that caused it."""
@@ -104,7 +115,9 @@ class GroupVerification:
     checkpoints: int
     """Of them, hashes of the whole state."""
     not_compared: int
-    """Stored hashes of the whole state in a form that this build does not write (PROTOCOL L7): that one stands there was compared, not what it is."""
+    """Stored hashes of the whole state in a form that this build does not write (PROTOCOL L7): that
+    one stands there was compared, not what it is.
+    """
     repeated: int
     """Stored a second time, identically."""
     not_yet_written: int
@@ -133,7 +146,9 @@ class GroupVerification:
 
 @attrs.frozen(kw_only=True)
 class Verification:
-    """The answer for a log: a divergence anywhere is one; else what cannot be verified; else identical."""
+    """The answer for a log: a divergence anywhere is one; else what cannot be verified; else
+    identical.
+    """
 
     log_id: str
     groups: tuple[GroupVerification, ...]
@@ -169,9 +184,10 @@ class Verification:
 def verify(entries: Iterable[Entry], *, load: Load = registry.load, advance: Callable[[int], None] = lambda records: None) -> Verification:
     """Refolds and compares every group of a log.
 
-    `entries`: facts and decisions in stored order, as `equipoise.events.log` reads them. What a newer build wrote ends the verification of its group
-    alone. What their reader raises (damage, a gap) ends the pass and is in the answer; so is a log without any record. `load`: as for GroupMachine.
-    `advance`: told the number of records read since it was last called.
+    `entries`: facts and decisions in stored order, as `equipoise.events.log` reads them. What a
+    newer build wrote ends the verification of its group alone. What their reader raises (damage, a
+    gap) ends the pass and is in the answer; so is a log without any record. `load`: as for
+    GroupMachine. `advance`: told the number of records read since it was last called.
     """
     groups: dict[str, GroupVerifier] = {}
     opened: Record | None = None
@@ -236,7 +252,8 @@ def _restore_waiting(group: str, log_id: str, saved: list[Any]) -> _Waiting:
 
 
 class GroupVerifier:
-    """One group on its way through the log: give it facts and stored decisions in order. It can be saved at any moment, and go on elsewhere.
+    """One group on its way through the log: give it facts and stored decisions in order. It can be
+    saved at any moment, and go on elsewhere.
 
     `remembered`: stored decisions back to which a duplicate is compared with its first copy.
     """
@@ -266,7 +283,9 @@ class GroupVerifier:
 
     @property
     def is_over(self) -> bool:
-        """It diverges, or cannot be verified any further: what comes now changes nothing but the evidence."""
+        """It diverges, or cannot be verified any further: what comes now changes nothing but the
+        evidence.
+        """
         return bool(self._problem) or self._divergence is not None
 
     def take(self, entry: Entry) -> None:
@@ -308,7 +327,9 @@ class GroupVerifier:
                 self._overflowed = True
 
     def _note_solver(self, record: DecisionRecord) -> None:
-        """Another solver version may rightly have chosen another of several optima; from there on nothing that differs is ours to judge."""
+        """Another solver version may rightly have chosen another of several optima; from there on
+        nothing that differs is ours to judge.
+        """
         decision = record.decision
         if self._other_solver and isinstance(decision, AssignmentIssued | AssignmentProposed) and not decision.unique:
             self._other_optimum = True
@@ -380,7 +401,9 @@ class GroupVerifier:
             self._problem, self._offset = problem, offset
 
     def save(self) -> bytes:
-        """Everything that `restore` needs to go on. Of one that is over only the counts are kept, and that it is."""
+        """Everything that `restore` needs to go on. Of one that is over only the counts are kept,
+        and that it is.
+        """
         over = self.is_over
         waiting = [] if over else [_save_waiting(each) for each in self._waiting]
         answers = (ConfigurationAnswers() if over else self._answers).save()
@@ -394,7 +417,8 @@ class GroupVerifier:
 
     @classmethod
     def restore(cls, saved: bytes, load: Load = registry.load, *, remembered: int = MOST_REMEMBERED) -> GroupVerifier:
-        """One that goes on where `save` was called. Raises InputError for bytes of another build."""
+        """One that goes on where `save` was called. Raises InputError for bytes of another build.
+        """
         form = msgpack.unpackb(saved)
         if form[0] != _SAVED:
             raise InputError(f"the saved state of the verification has form {form[0]}, this build reads {_SAVED}; begin it anew")
@@ -442,7 +466,9 @@ class GroupVerifier:
 
 
 def _differ_in_form(stored: Decision, recomputed: Decision) -> bool:
-    """Two hashes of the state after the same fact, each in a form of its own: nothing can be said of them."""
+    """Two hashes of the state after the same fact, each in a form of its own: nothing can be said
+    of them.
+    """
     if not isinstance(stored, Checkpointed) or not isinstance(recomputed, Checkpointed):
         return False
     return stored.form != recomputed.form and stored.seq == recomputed.seq
@@ -463,7 +489,9 @@ def _digest(record: DecisionRecord) -> bytes:
 
 
 def _is_copy(record: DecisionRecord, known: bytes) -> bool:
-    """Whether a decision that comes again is the one whose digest is known. Of two hashes in two forms only that both are hashes can be said."""
+    """Whether a decision that comes again is the one whose digest is known. Of two hashes in two
+    forms only that both are hashes can be said.
+    """
     if isinstance(record.decision, Checkpointed) and known.startswith(_OF_A_HASH) and (known == _NOT_COMPARED or is_of_another_form(record.decision)):
         return True
     return known == _digest(record)

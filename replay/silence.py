@@ -1,11 +1,14 @@
-"""When members were silent: what the log says of time in which a member could not run the tasks that it owned.
+"""When members were silent: what the log says of time in which a member could not run the tasks
+that it owned.
 
-A member runs a task only while its lease is fresh, and its lease is dated from the sending of its last fact that the broker appended
-(docs/protocol.md#m4). So two things in a log show silence:
+A member runs a task only while its lease is fresh, and its lease is dated from the sending of its
+last fact that the broker appended (docs/protocol.md#m4). So two things in a log show silence:
 
-- An incarnation expires. It was silent from its last fact on. (It may have run a little longer: nobody can know.)
-- Two facts of one incarnation are further apart than its lease. Its lease had ended in between, whatever it said later: facts that waited in a
-  producer while the brokers were away are appended when they are back. It was silent from the first to the second.
+- An incarnation expires. It was silent from its last fact on. (It may have run a little longer:
+  nobody can know.)
+- Two facts of one incarnation are further apart than its lease. Its lease had ended in between,
+  whatever it said later: facts that waited in a producer while the brokers were away are appended
+  when they are back. It was silent from the first to the second.
 
 Time is the log's own append time.
 """
@@ -24,7 +27,9 @@ from equipoise.statemachine.state import GroupPhase, GroupState
 
 @attrs.frozen
 class Silence:
-    """`member_id` was silent over [`from_ms`, `to_ms`). `ended`: with the second, its incarnation is over."""
+    """`member_id` was silent over [`from_ms`, `to_ms`). `ended`: with the second, its incarnation
+    is over.
+    """
 
     member_id: str
     from_ms: int

@@ -1,7 +1,9 @@
-"""Verification that never ends: records of one partition of a live log as they arrive, in any order and perhaps twice, and what is wrong at once.
+"""Verification that never ends: records of one partition of a live log as they arrive, in any order
+and perhaps twice, and what is wrong at once.
 
-What Kafka gives is complete and in order; what a reader of many partitions hands on need not be. So everything is held back until its offset is the
-next one, and dropped when it was before. Nothing here waits for time to pass. All of it can be saved at any moment and goes on elsewhere; then the
+What Kafka gives is complete and in order; what a reader of many partitions hands on need not be. So
+everything is held back until its offset is the next one, and dropped when it was before. Nothing
+here waits for time to pass. All of it can be saved at any moment and goes on elsewhere; then the
 answers are the same.
 """
 
@@ -22,13 +24,17 @@ from equipoise.replay.replayer import GroupVerifier, Verdict
 from equipoise.statemachine.machine import Load
 
 MOST_REMEMBERED = 4_096
-"""Decisions back to which a duplicate is compared: what a worker that takes over may publish again, several times over."""
+"""Decisions back to which a duplicate is compared: what a worker that takes over may publish again,
+several times over.
+"""
 _SAVED = 1
 
 
 @attrs.frozen
 class Arrived:
-    """A record of one of the two topics, as Kafka has it. `append_ms`: its time, by the broker's clock."""
+    """A record of one of the two topics, as Kafka has it. `append_ms`: its time, by the broker's
+    clock.
+    """
 
     is_fact: bool
     offset: int
@@ -39,7 +45,9 @@ class Arrived:
 
 @attrs.frozen(kw_only=True)
 class Alert:
-    """One thing that is wrong. `group` "": with the partition itself. `offset`: of the fact, -1: unknown. `document`: of a `GroupVerification`."""
+    """One thing that is wrong. `group` "": with the partition itself. `offset`: of the fact, -1:
+    unknown. `document`: of a `GroupVerification`.
+    """
 
     group: str
     verdict: Verdict
@@ -49,9 +57,11 @@ class Alert:
 
 
 class InOrder:
-    """Facts and decisions of one partition put into the order of the log: each fact, then what it caused.
+    """Facts and decisions of one partition put into the order of the log: each fact, then what it
+    caused.
 
-    A decision stands in the topic behind its fact, perhaps far behind; it is given out once that fact was.
+    A decision stands in the topic behind its fact, perhaps far behind; it is given out once that
+    fact was.
     """
 
     def __init__(self) -> None:
@@ -84,7 +94,9 @@ class InOrder:
 
     @property
     def missing(self) -> list[str]:
-        """Offsets that others wait for: of a topic from which records are gone, or that was read from the middle."""
+        """Offsets that others wait for: of a topic from which records are gone, or that was read
+        from the middle.
+        """
         topics = (("facts", self.next_fact, self._facts), ("decisions", self.next_decision, self._decisions))
         return [f"{topic}@{due}" for topic, due, held in topics if held and due not in held]
 
@@ -101,7 +113,8 @@ class InOrder:
 
 
 class Watch:
-    """One partition. `groups`: where the groups' saved verifications are kept between calls of `feed`, by name.
+    """One partition. `groups`: where the groups' saved verifications are kept between calls of
+    `feed`, by name.
 
     `facts`, `decisions`: how many were given out so far.
     """
@@ -116,7 +129,9 @@ class Watch:
         self.facts = self.decisions = 0
 
     def feed(self, arrived: Iterable[Arrived]) -> list[Alert]:
-        """Takes what arrived and returns what is wrong now and was not before. Of each group only the first thing is told."""
+        """Takes what arrived and returns what is wrong now and was not before. Of each group only
+        the first thing is told.
+        """
         for each in arrived:
             self._order.add(each)
         open_groups: dict[str, GroupVerifier] = {}
@@ -194,7 +209,8 @@ class Watch:
 
     @classmethod
     def restore(cls, saved: bytes, groups: MutableMapping[str, bytes], *, load: Load = registry.load) -> Watch:
-        """One that goes on where `save` was called. Raises InputError for bytes of another build."""
+        """One that goes on where `save` was called. Raises InputError for bytes of another build.
+        """
         form = msgpack.unpackb(saved)
         if form[0] != _SAVED:
             raise InputError(f"the saved state of the stream has form {form[0]}, this build reads {_SAVED}; begin it anew, with another checkpoint")

@@ -1,4 +1,6 @@
-"""Codes and numbers of the log as words for people. Every reader renders the same way: `explain`, `show`, `timeline`, the demo."""
+"""Codes and numbers of the log as words for people. Every reader renders the same way: `explain`,
+`show`, `timeline`, the demo.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ MACHINE_REASONS: Mapping[str, str] = {
     "outpaced": "{destination} restores it too slowly: the slot goes to a copy that will be ready far sooner",
     "reconfigured": "the new configuration has fewer warm-up slots",
 }
-"""Reasons that the machine gives itself, beside those of the assignor (`equipoise.assignors.problem.REASONS`)."""
+"""Reasons that the machine gives itself, beside those of the assignor
+(`equipoise.assignors.problem.REASONS`).
+"""
 
 CAUSES: Mapping[str, str] = {
     "start": "the initial delay was over",
@@ -55,7 +59,9 @@ CAUSES: Mapping[str, str] = {
     "follow-up": "revoked tasks were to be handed out",
     "unknown": "the log does not say",
 }
-"""What begins a round, of ours (`equipoise.statemachine.context.CAUSES`) or of a recorded group (`AssignmentObserved.cause`)."""
+"""What begins a round, of ours (`equipoise.statemachine.context.CAUSES`) or of a recorded group
+(`AssignmentObserved.cause`).
+"""
 
 NOBODY = "nobody"
 
@@ -75,7 +81,8 @@ def reason_text(
     lag_records: int | None = None,
     rack_costs: tuple[int, int] | None = None,
 ) -> str:
-    """The reason as a clause without a full stop. Codes of other assignors are shown as they are."""
+    """The reason as a clause without a full stop. Codes of other assignors are shown as they are.
+    """
     template = REASONS.get(code) or MACHINE_REASONS.get(code)
     if template is None:
         return code
@@ -115,7 +122,9 @@ def lag_text(lag: Lag | None) -> str:
 
 
 def lag_form(lag: Lag | None) -> int | str | None:
-    """A lag in a JSON document, as `equipoise assign` takes it: a number of records, "active", "unknown", or None where none was reported."""
+    """A lag in a JSON document, as `equipoise assign` takes it: a number of records, "active",
+    "unknown", or None where none was reported.
+    """
     return lag.value if isinstance(lag, LagSentinel) else lag
 
 
@@ -134,7 +143,9 @@ def _utc(append_ms: int) -> dt.datetime:
 
 
 def span_text(ms: int) -> str:
-    """A duration with the digits that matter: ``0``, ``12 ms``, ``3.2 s``, ``5 min 03 s``, ``2 h 05 min``."""
+    """A duration with the digits that matter: ``0``, ``12 ms``, ``3.2 s``, ``5 min 03 s``, ``2 h 05
+    min``.
+    """
     if ms < 0:
         return f"-{span_text(-ms)}"
     if ms < 1_000:

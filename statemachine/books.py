@@ -1,7 +1,8 @@
 """Who may run what, written down a second time from facts and decisions alone.
 
-The validator's own account of a group: it reads what was said (facts), what was answered (decisions), and PROTOCOL; it never looks at the machine's
-state. What it finds impossible on the way it raises: two owners (1), a leaving member that gets something new (6), and, as number 0, facts
+The validator's own account of a group: it reads what was said (facts), what was answered
+(decisions), and PROTOCOL; it never looks at the machine's state. What it finds impossible on the
+way it raises: two owners (1), a leaving member that gets something new (6), and, as number 0, facts
 and decisions that contradict each other.
 """
 
@@ -85,7 +86,9 @@ class Account:
 
 @attrs.define
 class CrashRecord:
-    """A member that ended without having left, `times` times, each within CRASH_MEMORY_MS of its last crash or join. `until_ms`: of its back-off."""
+    """A member that ended without having left, `times` times, each within CRASH_MEMORY_MS of its
+    last crash or join. `until_ms`: of its back-off.
+    """
 
     times: int
     changed_ms: int
@@ -111,7 +114,9 @@ class Books:
         """The initial delay is over, and the first round waits for lags (PROTOCOL D2)."""
         self.told_lags: set[TaskId] = set()
         self.observed_lags: set[tuple[str, int]] = set()
-        """Tasks and source partitions whose lags were said since the group began, whichever came last."""
+        """Tasks and source partitions whose lags were said since the group began, whichever came
+        last.
+        """
         self.deals_by_lag: Callable[[GroupConfigured], bool] = lambda config: False
         """Asked about a configuration's assignor."""
         self.number = 0
@@ -120,13 +125,17 @@ class Books:
         self.owner: dict[TaskId, str] = {}
         self.tokens: dict[TaskId, int] = {}
         self.forced: dict[TaskId, int] = {}
-        """Tasks whose last owner was put out by force and may run on: how long the next one must wait (PROTOCOL M5)."""
+        """Tasks whose last owner was put out by force and may run on: how long the next one must
+        wait (PROTOCOL M5).
+        """
         self.haunting: dict[tuple[str, int], Account] = {}
         """Who was put out by force and has not been silent for its session timeout since."""
         self.heading: dict[TaskId, str] = {}
         """Tasks being handed over -> destination."""
         self.regaining: dict[TaskId, str] = {}
-        """Tasks that an eager member is to get, or to get again, together with others -> that member."""
+        """Tasks that an eager member is to get, or to get again, together with others -> that
+        member.
+        """
         self.idle: set[TaskId] = set()
         """Tasks of the topology that are nobody's active task."""
         self.lost: set[TaskId] = set()
@@ -135,7 +144,9 @@ class Books:
         """Group time until which, the leader said, it leaves something undone on purpose."""
         self.leaving: set[str] = set()
         self.asked: dict[str, int | None] = {}
-        """Members told to leave -> None, or, of who went without having left, until when somebody of that name is told again (PROTOCOL M8)."""
+        """Members told to leave -> None, or, of who went without having left, until when somebody
+        of that name is told again (PROTOCOL M8).
+        """
         self.crashes: dict[str, CrashRecord] = {}
         self.standbys: dict[TaskId, int] = {}
         self.warmups = 0
@@ -150,7 +161,9 @@ class Books:
 
     @property
     def leading(self) -> bool:
-        """Whether every task is to have an owner now: configured, led by us, somebody there, the initial delay over (PROTOCOL D2)."""
+        """Whether every task is to have an owner now: configured, led by us, somebody there, the
+        initial delay over (PROTOCOL D2).
+        """
         return self.config is not None and self.config.led_by == "equipoise" and bool(self.accounts) and self.gathering_until_ms is None
 
     @property
@@ -182,7 +195,9 @@ class Books:
         return self.part(task) is not None and part is not None and task.partition < part.partitions
 
     def is_caught_up(self, account: Account, task: TaskId, *, surely: bool) -> bool:
-        """Rank 0 of KIP-441: it runs it, or its copy is within the limit; and what its word is worth beside that (PROTOCOL M2)."""
+        """Rank 0 of KIP-441: it runs it, or its copy is within the limit; and what its word is
+        worth beside that (PROTOCOL M2).
+        """
         lag, word = account.lags.get(task), task in account.ready
         if lag is LagSentinel.ACTIVE and self.owner.get(task) == account.member_id:
             return True
@@ -190,11 +205,12 @@ class Books:
         return {"word_or_lag": word or within, "lag": within, "word_and_lag": word and within}[account.readiness]
 
     def _is_within(self, account: Account, lag: int, *, surely: bool) -> bool:
-        """Whether a copy that is `lag` records behind is within a limit of the member's own, else within acceptable_recovery_lag, or
-        acceptable_recovery_ms away.
+        """Whether a copy that is `lag` records behind is within a limit of the member's own, else
+        within acceptable_recovery_lag, or acceptable_recovery_ms away.
 
-        What a member owns and still restores counts there too, and within one step tasks change hands: so `surely` counts all that it may have had to
-        restore when that was judged, and not `surely` only what it must have had.
+        What a member owns and still restores counts there too, and within one step tasks change
+        hands: so `surely` counts all that it may have had to restore when that was judged, and not
+        `surely` only what it must have had.
         """
         assert self.config is not None
         knobs = self.config.knobs
@@ -240,7 +256,9 @@ class Books:
         return () if part is None else part.source_topics
 
     def gathers(self, member_id: str) -> bool:
-        """It is eager, and is still to give something up, or somebody else is for it: until then it is to get nothing."""
+        """It is eager, and is still to give something up, or somebody else is for it: until then it
+        is to get nothing.
+        """
         account = self.accounts[member_id]
         coming = (task for going in (self.heading, self.regaining) for task, destination in going.items() if destination == member_id)
         return account.eager and (bool(account.revoking) or any(task in self.owner for task in coming))
@@ -279,7 +297,9 @@ class Books:
                 self._check_limits(account)
 
     def _check_limits(self, account: Account) -> None:
-        """Who judges its copies by the group's limits knows those of now, from its first assignment on (PROTOCOL M2)."""
+        """Who judges its copies by the group's limits knows those of now, from its first assignment
+        on (PROTOCOL M2).
+        """
         knobs = self.config.knobs  # type: ignore[union-attr]  # a member joined, so the group is configured
         follows = account.readiness != "word_or_lag"
         limits = (knobs.acceptable_recovery_lag, knobs.acceptable_recovery_ms) if follows else (None, None)
@@ -287,7 +307,9 @@ class Books:
             raise InvariantBroken(0, f"{account.member_id} (readiness {account.readiness}) was told the limits {account.limits}, not {limits}")
 
     def _initial_delay_over(self) -> None:
-        """PROTOCOL D2: once more, and for three times as long, where lags are to be known and are not."""
+        """PROTOCOL D2: once more, and for three times as long, where lags are to be known and are
+        not.
+        """
         assert self.config is not None, "somebody has joined"
         assert self.gathering_until_ms is not None, "it was due"
         if self.awaiting_lags or not self._lacks_lags():
@@ -343,7 +365,9 @@ class Books:
         self._out(account, hold_ms=account.session_timeout_ms, told_hold_ms=expired.hold_ms)
 
     def _lay_silent_ghosts(self) -> None:
-        """Who was put out by force and was not heard of for its session timeout runs nothing any more (PROTOCOL M5)."""
+        """Who was put out by force and was not heard of for its session timeout runs nothing any
+        more (PROTOCOL M5).
+        """
         silent = [who for who, ghost in self.haunting.items() if self.now_ms - ghost.last_heard_ms >= ghost.session_timeout_ms]
         if silent:
             for who in silent:
@@ -405,7 +429,8 @@ class Books:
         account.standby, account.warmup = standby, warmup
 
     def _renew(self, event: Any) -> Account | None:
-        """PROTOCOL M4: any valid envelope of the current incarnation, before the content is judged."""
+        """PROTOCOL M4: any valid envelope of the current incarnation, before the content is judged.
+        """
         if not isinstance(event, _OF_A_MEMBER):
             return None
         account = self.accounts.get(event.member_id)
@@ -442,7 +467,9 @@ class Books:
                 self._check_asked([account.member_id], answers, leave=True)
 
     def _configured(self, event: GroupConfigured) -> None:
-        """PROTOCOL M4: nobody's lease may end by one step of group time that is longer than it counted on."""
+        """PROTOCOL M4: nobody's lease may end by one step of group time that is longer than it
+        counted on.
+        """
         for account in (*self.accounts.values(), *self.haunting.values()):
             if event.knobs.max_step_ms > account.lease_margin_ms:
                 who = f"{account.member_id} incarnation {account.incarnation}"

@@ -1,7 +1,10 @@
-"""What must hold after every step of a machine, for tests, storms, scenarios and searches: the invariants, the timers, and restoring.
+"""What must hold after every step of a machine, for tests, storms, scenarios and searches: the
+invariants, the timers, and restoring.
 
-`StepChecker` judges the facts and decisions with a `Validator` (invariants 1 to 6) and by their sizes (9). It judges the machine itself for invariant
-8: what it derives from its state is what a restored machine derives, and a machine restored from the snapshot before a fact decides that fact alike.
+`StepChecker` judges the facts and decisions with a `Validator` (invariants 1 to 6) and by their
+sizes (9). It judges the machine itself for invariant 8: what it derives from its state is what a
+restored machine derives, and a machine restored from the snapshot before a fact decides that fact
+alike.
 """
 
 from __future__ import annotations
@@ -17,10 +20,12 @@ from equipoise.statemachine.machine import GroupMachine, Load
 
 
 class StepChecker:
-    """Call it with every fact of one group, the decisions it caused and the machine that has just folded it. Raises InvariantBroken.
+    """Call it with every fact of one group, the decisions it caused and the machine that has just
+    folded it. Raises InvariantBroken.
 
-    `whole_every`: see `Validator`. `restore_every`: every so many steps a machine is restored from the snapshot before a fact and folds that fact
-    (1: at each step, 0: never); it costs two more snapshots and a second decision.
+    `whole_every`: see `Validator`. `restore_every`: every so many steps a machine is restored from
+    the snapshot before a fact and folds that fact (1: at each step, 0: never); it costs two more
+    snapshots and a second decision.
     """
 
     def __init__(self, *, load: Load = registry.load, whole_every: int = 1, restore_every: int = 1) -> None:
@@ -41,7 +46,9 @@ class StepChecker:
 
 
 def check_sizes(record: Record, decisions: list[DecisionRecord]) -> None:
-    """A log can hold the fact and every decision it caused (docs/protocol.md#l8-size). Costs an encoding of each."""
+    """A log can hold the fact and every decision it caused (docs/protocol.md#l8-size). Costs an
+    encoding of each.
+    """
     for event in (record.event, *(each.decision for each in decisions)):
         if not codec.fits(event):
             problem = f"{event.__class__.__name__} has {codec.size_bytes(event)} bytes; an event has at most {codec.MOST_EVENT_BYTES}"
@@ -49,7 +56,9 @@ def check_sizes(record: Record, decisions: list[DecisionRecord]) -> None:
 
 
 def check_timers(machine: GroupMachine) -> None:
-    """The timers that the machine finds in time are those of a heap made from its state. Costs time in the group's size."""
+    """The timers that the machine finds in time are those of a heap made from its state. Costs time
+    in the group's size.
+    """
     found, wanted = machine.timers(), Deadlines(machine.state).running()
     if found != wanted:
         missing, extra = sorted(wanted - found), sorted(found - wanted)
@@ -61,7 +70,9 @@ def check_timers(machine: GroupMachine) -> None:
 
 
 def check_restored(restored: GroupMachine, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
-    """`restored`, made from the snapshot before `record`, decides it as `machine` did, and is in the same state afterwards."""
+    """`restored`, made from the snapshot before `record`, decides it as `machine` did, and is in
+    the same state afterwards.
+    """
     at = f"a machine restored before offset {record.offset}"
     try:
         again = restored.step(record)

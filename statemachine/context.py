@@ -1,4 +1,6 @@
-"""What one `step` works with: the state, what it has emitted so far, and what makes a decision round necessary."""
+"""What one `step` works with: the state, what it has emitted so far, and what makes a decision
+round necessary.
+"""
 
 from __future__ import annotations
 
@@ -50,16 +52,19 @@ CAUSES = (
     "probing",
     "hold_over",
 )
-"""What begins a decision round; of several in one step the first of this list names it. All up to `wiped` are natural changes: they reset the
-probing interval (KIP-441)."""
+"""What begins a decision round; of several in one step the first of this list names it. All up to
+`wiped` are natural changes: they reset the probing interval (KIP-441)."""
 NATURAL = frozenset(CAUSES[: CAUSES.index("wiped") + 1])
 NEWS = NATURAL | {"ready"}
-"""What comes from outside, for which members of a Kafka group would join anew; a round without any only follows up on what was decided."""
+"""What comes from outside, for which members of a Kafka group would join anew; a round without any
+only follows up on what was decided.
+"""
 
 _PLACE = {"cancelled": 0, "granted": 1, "waiting": 2, "warming": 2, "revoking": 2}
 _REGAINED, _REGAINS_NO_MORE = 3, -1
-"""In one step and for one task: what ends comes first, then who has it now, then where it goes next, then that an eager member gets it anew. Two
-things may end together: that an eager member gets the task again, and its movement to another one."""
+"""In one step and for one task: what ends comes first, then who has it now, then where it goes
+next, then that an eager member gets it anew. Two things may end together: that an eager member gets
+the task again, and its movement to another one."""
 
 
 class Context:
@@ -78,15 +83,20 @@ class Context:
         self.most_event_bytes = most_event_bytes
         """A decision with a larger payload is emitted in parts (PROTOCOL L8)."""
         self.refusal_of = refusal_of
-        """Code of what speaks against the assignor and the settings of a configuration; None: nothing."""
+        """Code of what speaks against the assignor and the settings of a configuration; None:
+        nothing.
+        """
         self.deals_by_lag = False
-        """The assignor that decides in this step does (`equipoise.assignors.problem.deals_by_lag`)."""
+        """The assignor that decides in this step does (`equipoise.assignors.problem.deals_by_lag`).
+        """
         self.guarantees_of = guarantees_of
         """What the assignor of a configuration promises."""
         self.emitted: list[Decision] = []
         self.causes: set[str] = set()
         self.moves: dict[tuple[TaskId, int], Move] = {}
-        """What happened to each task's movement; in one step one may end, a grant follow, and another begin."""
+        """What happened to each task's movement; in one step one may end, a grant follow, and
+        another begin.
+        """
         self.unique = True
         self.plan: Plan | None = None
         """The assignor's answer, if it was asked."""
@@ -99,7 +109,9 @@ class Context:
         self.changed: set[str] = set()
         """Members whose set differs from what they were last told."""
         self.promised: dict[TaskId, str] = {}
-        """What waited for a warm-up slot and is to have one that was given up in this step -> its destination."""
+        """What waited for a warm-up slot and is to have one that was given up in this step -> its
+        destination.
+        """
 
     def note(self, move: Move) -> None:
         """Of several moves of one state the last one counts."""
@@ -114,7 +126,9 @@ class Context:
         return self.moves.get((task, _PLACE[state]))
 
     def cancel(self, task: TaskId, reason: str) -> None:
-        """The reason of a movement in flight is gone, or its slot is taken away: it ends here, explicitly (PROTOCOL D9)."""
+        """The reason of a movement in flight is gone, or its slot is taken away: it ends here,
+        explicitly (PROTOCOL D9).
+        """
         movement = self.state.in_flight.pop(task)
         self.note(Move(task=task, source=movement.source, destination=movement.destination, state="cancelled", reason=reason))
         destination = self.state.members.get(movement.destination)
@@ -124,7 +138,9 @@ class Context:
                 self.changed.add(destination.member_id)
 
     def release(self, member: MemberState, task: TaskId) -> None:
-        """The member has given the task up: its destination may have it at once, and if there is none, a round decides."""
+        """The member has given the task up: its destination may have it at once, and if there is
+        none, a round decides.
+        """
         del member.revoking[task]
         del self.state.owner[task]
         self.changed.add(member.member_id)
@@ -142,7 +158,8 @@ class Context:
             else:
                 self.arrive(task)
             if self.state.waiting or not self.state.in_flight or movement.source == movement.destination:
-                # A slot came free and somebody waits for one, or all is done and the verdict is due, or who learns the task is to be said again.
+                # A slot came free and somebody waits for one, or all is done and the verdict is
+                # due, or who learns the task is to be said again.
                 self.causes.add("handover")
         elif self.state.has_task(task):
             self.causes.add("handover")
@@ -150,7 +167,9 @@ class Context:
             self.take_up(member)
 
     def arrive(self, task: TaskId) -> None:
-        """Nobody owns the task any more, and the destination of its movement is to have it: at once, unless it is eager; see `take_up`."""
+        """Nobody owns the task any more, and the destination of its movement is to have it: at
+        once, unless it is eager; see `take_up`.
+        """
         destination = self.state.members[self.state.in_flight[task].destination]
         if destination.eager:
             self.take_up(destination)
@@ -158,7 +177,9 @@ class Context:
             self._take(destination, task)
 
     def take_up(self, member: MemberState) -> None:
-        """An eager member gets all that it is to have together: when it has given up everything, and all that is on its way is free."""
+        """An eager member gets all that it is to have together: when it has given up everything,
+        and all that is on its way is free.
+        """
         owner = self.state.owner
         arriving = [task for task in sorted(member.incoming) if self.state.in_flight[task].state.value == "revoking"]
         if member.revoking or any(task in owner for task in arriving) or any(task in owner for task in member.regains):
@@ -184,7 +205,8 @@ class Context:
         self.note(Move(task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried", lag_records=lag))
 
     def pass_on(self, task: TaskId) -> None:
-        """The task was granted and taken back in one step: nobody was told, so its next owner, if the round names one, has it at once.
+        """The task was granted and taken back in one step: nobody was told, so its next owner, if
+        the round names one, has it at once.
 
         An eager one has it with all the rest, when the round takes that up.
         """
@@ -206,10 +228,11 @@ class Context:
         self.note(attrs.evolve(granted, destination=movement.destination, lag_records=known_lag(destination.lags.get(task))))
 
     def take_back(self, member: MemberState, task: TaskId) -> bool:
-        """The task was granted to an eager member in this very step, and the member was not told yet; it gets the task with others, later.
+        """The task was granted to an eager member in this very step, and the member was not told
+        yet; it gets the task with others, later.
 
-        Nothing ends by this: that the member is to have the task was decided before and still stands (PROTOCOL D3). Returns whether the member
-        had the task before.
+        Nothing ends by this: that the member is to have the task was decided before and still
+        stands (PROTOCOL D3). Returns whether the member had the task before.
         """
         del member.active[task]
         del self.state.owner[task]
@@ -217,13 +240,17 @@ class Context:
         return granted is not None and granted.source == member.member_id
 
     def _never_told(self, task: TaskId, reason: str) -> None:
-        """The grant of this step with which a movement ended is taken back: what is told is that the movement was called off."""
+        """The grant of this step with which a movement ended is taken back: what is told is that
+        the movement was called off.
+        """
         granted = self.moves.pop((task, _PLACE["granted"]), None)
         if granted is not None:
             self.note(attrs.evolve(granted, state="cancelled", reason=reason))
 
     def grant(self, member: MemberState, task: TaskId) -> None:
-        """The member may run the task from the next MemberAssigned on. The task has no owner, or this one."""
+        """The member may run the task from the next MemberAssigned on. The task has no owner, or
+        this one.
+        """
         state = self.state
         member.revoking.pop(task, None)
         member.active[task] = member.issued_epoch + 1
@@ -251,7 +278,9 @@ class Context:
         crashes.times, crashes.changed_ms = crashes.times + 1, state.now_ms
 
     def back_off_from_crashes(self, member_id: str) -> None:
-        """The member joins: if it crashed again and again, it has to run for its back-off first (PROTOCOL D10)."""
+        """The member joins: if it crashed again and again, it has to run for its back-off first
+        (PROTOCOL D10).
+        """
         state = self.state
         self._forget_crashes()
         crashes = state.crashes.get(member_id)
@@ -274,7 +303,9 @@ class Context:
             self.begin_drain(member, "leave_requested")
 
     def initial_delay_over(self) -> None:
-        """The first round is due, but for lags that are to be known and are not: it is put off once (PROTOCOL D2)."""
+        """The first round is due, but for lags that are to be known and are not: it is put off once
+        (PROTOCOL D2).
+        """
         state = self.state
         if self.deals_by_lag and not state.awaiting_lags and not state.knows_source_lags():
             assert state.gathering_until_ms is not None, "its timer was due"
@@ -295,7 +326,9 @@ class Context:
         self.causes.add("start")
 
     def rest_if_empty(self) -> None:
-        """Nobody is left: nothing is under way, and no timer of a round runs (PROTOCOL L3: no ticks while a group is empty)."""
+        """Nobody is left: nothing is under way, and no timer of a round runs (PROTOCOL L3: no ticks
+        while a group is empty).
+        """
         state = self.state
         if not state.members:
             state.gathering_until_ms = None
@@ -309,7 +342,9 @@ class Context:
             state.queued = {}
 
     def remove_member(self, member: MemberState, *, hold_ms: int) -> None:
-        """The incarnation is out. What it ran is free; with hold_ms > 0 the next owner waits, for the old one may run on (PROTOCOL M5)."""
+        """The incarnation is out. What it ran is free; with hold_ms > 0 the next owner waits, for
+        the old one may run on (PROTOCOL M5).
+        """
         state = self.state
         if hold_ms:
             self._haunt(member, hold_ms)
@@ -339,7 +374,9 @@ class Context:
         self.changed.discard(member.member_id)
 
     def regains_no_more(self, member: MemberState, task: TaskId, reason: str) -> None:
-        """What an eager member was to get, or to get again, goes elsewhere, or comes to it otherwise."""
+        """What an eager member was to get, or to get again, goes elsewhere, or comes to it
+        otherwise.
+        """
         source = member.member_id if member.regains.pop(task) else None
         self.moves[task, _REGAINS_NO_MORE] = Move(
             task=task, source=source, destination=member.member_id, state="cancelled", reason=reason
@@ -369,7 +406,9 @@ class Context:
             self.deadlines.watch(Timer.GHOST, (key, NO_TASK))
 
     def lay(self, key: str) -> None:
-        """The ghost has been silent for its session timeout: who has its tasks need not wait any longer (PROTOCOL M5)."""
+        """The ghost has been silent for its session timeout: who has its tasks need not wait any
+        longer (PROTOCOL M5).
+        """
         state = self.state
         for task in sorted(state.ghosts.pop(key).tasks):
             if any(task in ghost.tasks for ghost in state.ghosts.values()):
@@ -390,7 +429,9 @@ class Context:
                 del state.ghosts[key]
 
     def _source_gone(self, task: TaskId) -> None:
-        """The task is free now. A movement that was being handed over is finished; one that was warming ends, and ranks decide anew."""
+        """The task is free now. A movement that was being handed over is finished; one that was
+        warming ends, and ranks decide anew.
+        """
         movement = self.state.in_flight[task]
         if movement.state.value != "revoking":
             self.cancel(task, "source_gone")
@@ -400,12 +441,16 @@ class Context:
             self.state.in_flight[task] = attrs.evolve(movement, source=None)
 
     def is_apart(self, task: TaskId) -> bool:
-        """Whether a copy that is to take the task over is outside the caps of warm-ups: its owner is leaving (PROTOCOL M7)."""
+        """Whether a copy that is to take the task over is outside the caps of warm-ups: its owner
+        is leaving (PROTOCOL M7).
+        """
         config = self.state.config
         return config is not None and self.state.is_leaving_owner(task) and Guarantee.LEAVING_APART in self.guarantees_of(config)
 
     def begin_drain(self, member: MemberState, cause: str) -> None:
-        """The member is to leave: it gets nothing new, and its tasks go elsewhere by drain_timeout_ms (PROTOCOL M7)."""
+        """The member is to leave: it gets nothing new, and its tasks go elsewhere by
+        drain_timeout_ms (PROTOCOL M7).
+        """
         member.leaving = True
         member.drain_deadline_ms = self.state.now_ms + self.state.knobs.drain_timeout_ms
         self.deadlines.watch(Timer.DRAIN, (member.member_id, NO_TASK))
@@ -414,7 +459,8 @@ class Context:
         for task in sorted(member.regains):
             self.regains_no_more(member, task, "destination_leaving")
         for task in sorted(task for task, epoch in member.active.items() if epoch > member.issued_epoch):
-            # Granted by a deadline of this very step, before its word was heard: nobody was told, so it is free for somebody who stays.
+            # Granted by a deadline of this very step, before its word was heard: nobody was told,
+            # so it is free for somebody who stays.
             del member.active[task]
             del self.state.owner[task]
             self._never_told(task, "destination_leaving")

@@ -1,10 +1,12 @@
-"""Timers: each is a deadline in state, and this finds the due ones without looking at all of them (PROTOCOL L3).
+"""Timers: each is a deadline in state, and this finds the due ones without looking at all of them
+(PROTOCOL L3).
 
-The heap is derived: an entry only says "look again at this one at that time". A heartbeat moves its member's deadline without touching the heap;
-the old entry is then found early, and put back at the time that state says. So a lag report costs nothing here, whatever the group's size.
+The heap is derived: an entry only says "look again at this one at that time". A heartbeat moves its
+member's deadline without touching the heap; the old entry is then found early, and put back at the
+time that state says. So a lag report costs nothing here, whatever the group's size.
 
-A timer that does not run has no entry, so whatever makes a timer run, or moves it to an earlier time, calls `watch`. A configuration can do that to
-any timer; it calls `rebuild`.
+A timer that does not run has no entry, so whatever makes a timer run, or moves it to an earlier
+time, calls `watch`. A configuration can do that to any timer; it calls `rebuild`.
 """
 
 from __future__ import annotations
@@ -18,7 +20,9 @@ from equipoise.statemachine.state import GroupPhase, GroupState
 
 
 class Timer(enum.IntEnum):
-    """What a deadline is for. At equal times they are handled in this order: first who is out, then what that opens."""
+    """What a deadline is for. At equal times they are handled in this order: first who is out, then
+    what that opens.
+    """
 
     SESSION = 1
     REVOCATION = 2
@@ -113,7 +117,8 @@ class Deadlines:
             heapq.heappush(self._heap, (at_ms, timer, key))
 
     def running(self) -> set[tuple[int, Timer, Key]]:
-        """(due time, timer, key) of every timer that runs and whose entry is found in time. For tests: equal to that of a heap made from the state.
+        """(due time, timer, key) of every timer that runs and whose entry is found in time. For
+        tests: equal to that of a heap made from the state.
 
         Costs time in the heap's size.
         """
@@ -143,7 +148,8 @@ class Deadlines:
         return [(timer, key) for _, timer, key in sorted(due)]
 
     def next_ms(self) -> int | None:
-        """Group time of the next deadline, None when no timer runs. Drops stale entries on the way."""
+        """Group time of the next deadline, None when no timer runs. Drops stale entries on the way.
+        """
         heap = self._heap
         while heap:
             at_ms, timer, key = heap[0]

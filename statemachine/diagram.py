@@ -1,4 +1,6 @@
-"""The transition table as Markdown, for `docs/states.md` (`make states` writes it; a test keeps the two equal)."""
+"""The transition table as Markdown, for `docs/states.md` (`make states` writes it; a test keeps the
+two equal).
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def _names(meaning: type[GroupPhase] | type[MemberPhase]) -> list[str]:
 
 
 def render() -> str:
-    """The whole page: one row a fact, one column a phase; in a cell the transition's name, or the rejection's code in italics."""
+    """The whole page: one row a fact, one column a phase; in a cell the transition's name, or the
+    rejection's code in italics.
+    """
     phases = list(GroupPhase)
     facts = sorted({fact for table in TRANSITIONS.values() for fact in table}, key=lambda fact: fact.__name__)
     lines = [HEAD, "## What each fact does\n", f"| fact | {' | '.join(_names(GroupPhase))} |", "|---" * (len(phases) + 1) + "|"]

@@ -1,4 +1,6 @@
-"""What members say that does not fit together, and is decided on all the same: warnings, which change nothing."""
+"""What members say that does not fit together, and is decided on all the same: warnings, which
+change nothing.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from equipoise.statemachine.state import MemberState
 
 
 def warn_of_racks(context: Context, member: MemberState) -> None:
-    """Where tags are asked for they win over a member's `rack`; if the two do not agree the operator is told (KIP-925, 4.D.III)."""
+    """Where tags are asked for they win over a member's `rack`; if the two do not agree the
+    operator is told (KIP-925, 4.D.III).
+    """
     asked = context.state.knobs.rack_aware_tags
     if not asked or member.rack is None:
         return

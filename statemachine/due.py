@@ -1,4 +1,6 @@
-"""What happens when a deadline has passed: who is out, what may be tried again, when a round is due (PROTOCOL L3, M5, M7, D2)."""
+"""What happens when a deadline has passed: who is out, what may be tried again, when a round is due
+(PROTOCOL L3, M5, M7, D2).
+"""
 
 from __future__ import annotations
 
@@ -8,7 +10,9 @@ from equipoise.statemachine.slots import look_at
 
 
 def deadline_passed(context: Context, timer: Timer, key: Key) -> None:
-    """One due deadline (PROTOCOL L3, M7). What an earlier one of the same step has ended is passed over."""
+    """One due deadline (PROTOCOL L3, M7). What an earlier one of the same step has ended is passed
+    over.
+    """
     state = context.state
     member_id, task = key
     if timer is Timer.GATHERING:

@@ -1,10 +1,11 @@
-"""Eight of the nine invariants (docs/architecture.md), judged by somebody who does not trust the machine; `equipoise.statemachine.checks` has the
-ninth.
+"""Eight of the nine invariants (docs/architecture.md), judged by somebody who does not trust the
+machine; `equipoise.statemachine.checks` has the ninth.
 
-`Validator` keeps its own books (`equipoise.statemachine.books`) of every fact and decision and judges 1-6 after every step, in time that grows with
-the step, not with the group; what the machine believes is then compared with the books. 7 and 8 are judged per run: with `settling_ms` and
-`unsettled`, and with `check_refold`. A broken one raises `equipoise.events.errors.InvariantBroken`; number 0: facts, decisions and state contradict
-each other.
+`Validator` keeps its own books (`equipoise.statemachine.books`) of every fact and decision and
+judges 1-6 after every step, in time that grows with the step, not with the group; what the machine
+believes is then compared with the books. 7 and 8 are judged per run: with `settling_ms` and
+`unsettled`, and with `check_refold`. A broken one raises `equipoise.events.errors.InvariantBroken`;
+number 0: facts, decisions and state contradict each other.
 """
 
 from __future__ import annotations
@@ -28,8 +29,9 @@ from equipoise.statemachine.state import MOST_INITIAL_DELAYS, GroupState, Member
 class Validator:
     """Feed it every step of one group, from its first fact on.
 
-    `load` finds the assignor, whose guarantees say whether 2, 4 and 5 are judged. Every `whole_every` steps (0: never) the whole state is compared
-    with the books, not only the members the step may have touched.
+    `load` finds the assignor, whose guarantees say whether 2, 4 and 5 are judged. Every
+    `whole_every` steps (0: never) the whole state is compared with the books, not only the members
+    the step may have touched.
     """
 
     def __init__(self, *, load: Load = registry.load, whole_every: int = 100) -> None:
@@ -46,7 +48,9 @@ class Validator:
         """Members this step assigns to -> standbys and warm-ups they had before."""
 
     def check(self, record: Record, decisions: list[DecisionRecord], state: GroupState) -> None:
-        """Judges one step: the fact, the decisions it caused, and the state after it. Raises InvariantBroken."""
+        """Judges one step: the fact, the decisions it caused, and the state after it. Raises
+        InvariantBroken.
+        """
         books = self.books
         self.steps += 1
         self._warmups_before = books.warmups
@@ -65,7 +69,9 @@ class Validator:
             self.check_whole(state)
 
     def _is_promised(self, guarantee: Guarantee) -> bool:
-        """By the assignor that decides in this step: one that the step's own fact brings in has decided already (PROTOCOL D8)."""
+        """By the assignor that decides in this step: one that the step's own fact brings in has
+        decided already (PROTOCOL D8).
+        """
         config = self.books.config
         if config is not self._config and config is not None:
             self._config = config
@@ -118,7 +124,9 @@ class Validator:
     # 4
 
     def _judge(self, move: Move) -> None:
-        """Whoever gets a stateful task is caught up, if anybody is: judged when that is decided, not when it is carried out (PROTOCOL D3)."""
+        """Whoever gets a stateful task is caught up, if anybody is: judged when that is decided,
+        not when it is carried out (PROTOCOL D3).
+        """
         books = self.books
         if move.state not in ("revoking", "granted") or not books.is_stateful(move.task) or not self._is_promised(Guarantee.CAUGHT_UP_FIRST):
             return
@@ -144,7 +152,9 @@ class Validator:
     # 5
 
     def _check_caps(self) -> None:
-        """Lower caps end no movement that is being handed over (PROTOCOL D8, D9): above its cap a number of copies may only fall."""
+        """Lower caps end no movement that is being handed over (PROTOCOL D8, D9): above its cap a
+        number of copies may only fall.
+        """
         books = self.books
         knobs: Knobs = books.config.knobs  # type: ignore[union-attr]  # somebody was assigned to
         warmups = books.warmups
@@ -254,7 +264,9 @@ def _compared(account: Account, member: MemberState) -> Iterable[tuple[str, obje
 
 
 def unsettled(state: GroupState) -> str:
-    """What a group that equipoise leads has still to do; "" = it is balanced and nothing is under way."""
+    """What a group that equipoise leads has still to do; "" = it is balanced and nothing is under
+    way.
+    """
     tasks = state.tasks()
     for what, names in (
         ("nobody runs", [str(task) for task in tasks if task not in state.owner and _may_be_run(state, task)]),
@@ -278,24 +290,35 @@ def _may_be_run(state: GroupState, task: TaskId) -> bool:
 
 
 def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms: int = 0) -> int:
-    """Invariant 7: the group time within which this group has settled, whatever has happened to it before.
+    """Invariant 7: the group time within which this group has settled, whatever has happened to it
+    before.
 
-    Provided that from now on there are ticks, nobody new comes, every member either is silent or reports at least every `report_ms` what it has read,
-    closed and restored since its last report, and a copy is caught up within `restore_ms` of being read of. Why, step by step:
+    Provided that from now on there are ticks, nobody new comes, every member either is silent or
+    reports at least every `report_ms` what it has read, closed and restored since its last report,
+    and a copy is caught up within `restore_ms` of being read of. Why, step by step:
 
-    * Who is silent is out after its session timeout; a group that gathers has started after its initial delay. From then on the members are fixed.
-    * What is in flight is carried to its end (PROTOCOL D9). After that each movement that is granted is one of a smallest plan and leaves a plan
-      that is smaller by one. So no task moves more often than once, and no standby is passed on more often than once: so often slots are used.
-    * A slot is used from its decision until its task is granted: until the destination has read it, restored and reported, and the source has
-      read and reported that it let go: restore_ms and at most four reports.
-    * While something waits for a slot, all slots of the group or all of one member are in use: at least min(max_warmups, max_warmups_per_member)
-      at a time. So there are at most uses / that many such spans, and one more for what needs no slot.
-    * A warm-up that stalled before may be in back-off, and one that is near its stall may still stall once.
-    * A warm-up that was slow until now may still give way once, and then uses a slot twice. A copy that takes longer than `warmup_stall_ms` may give
-      way to each other copy, which is then ready sooner; its back-off ends when nothing waits any more, so no slot is idle for that.
-    * A member in back-off after crashes is part of no balance before that is over; then each task may have to move once more.
+    * Who is silent is out after its session timeout; a group that gathers has started after its
+      initial delay. From then on the members are fixed.
+    * What is in flight is carried to its end (PROTOCOL D9). After that each movement that is
+      granted is one of a smallest plan and leaves a plan that is smaller by one. So no task moves
+      more often than once, and no standby is passed on more often than once: so often slots are
+      used.
+    * A slot is used from its decision until its task is granted: until the destination has read it,
+      restored and reported, and the source has read and reported that it let go: restore_ms and at
+      most four reports.
+    * While something waits for a slot, all slots of the group or all of one member are in use: at
+      least min(max_warmups, max_warmups_per_member) at a time. So there are at most uses / that
+      many such spans, and one more for what needs no slot.
+    * A warm-up that stalled before may be in back-off, and one that is near its stall may still
+      stall once.
+    * A warm-up that was slow until now may still give way once, and then uses a slot twice. A copy
+      that takes longer than `warmup_stall_ms` may give way to each other copy, which is then ready
+      sooner; its back-off ends when nothing waits any more, so no slot is idle for that.
+    * A member in back-off after crashes is part of no balance before that is over; then each task
+      may have to move once more.
     * What no report says is seen at the next probing.
-    * Before all that the assignor may leave lost work to nobody, and put moves off, for `delays_ms` in all.
+    * Before all that the assignor may leave lost work to nobody, and put moves off, for `delays_ms`
+      in all.
     """
     knobs = state.knobs
     members = state.members.values()
@@ -326,13 +349,17 @@ def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms
 
 
 MOST_SPLITS = 200
-"""Logs of up to this many facts are split at every point by `check_refold`; longer ones at this many, evenly spread."""
+"""Logs of up to this many facts are split at every point by `check_refold`; longer ones at this
+many, evenly spread.
+"""
 
 
 def check_refold(records: Sequence[Record], *, load: Load = registry.load, most_splits: int = MOST_SPLITS) -> None:
-    """Invariant 8: a machine restored from any checkpoint goes on as the one that was there all the time: same decisions, same bytes, same halt.
+    """Invariant 8: a machine restored from any checkpoint goes on as the one that was there all the
+    time: same decisions, same bytes, same halt.
 
-    Costs len(records) x splits / 2 steps. Raises InvariantBroken 8 with the offset of the first difference.
+    Costs len(records) x splits / 2 steps. Raises InvariantBroken 8 with the offset of the first
+    difference.
     """
     machine = GroupMachine(load=load)
     checkpoints: list[bytes] = []

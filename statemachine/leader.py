@@ -1,7 +1,8 @@
 """The leader: asks the assignor, and turns its plan into decisions.
 
-A round is begun by a cause (see `context.CAUSES`), at most one per step. It adds to what is in flight and never draws a new target over it
-(PROTOCOL D9): movements under way are part of the question.
+A round is begun by a cause (see `context.CAUSES`), at most one per step. It adds to what is in
+flight and never draws a new target over it (PROTOCOL D9): movements under way are part of the
+question.
 """
 
 from __future__ import annotations
@@ -23,8 +24,8 @@ from equipoise.statemachine.state import GroupState, MemberState, Warmup, known_
 
 
 def build_problem(state: GroupState, *, follow_up: bool = False, anew: bool = False) -> AssignmentProblem:
-    """The frozen view of the state that an assignor decides on. Everything in rising order. `follow_up`: nothing new has begun the round. `anew`: an
-    operator asks for a new deal."""
+    """The frozen view of the state that an assignor decides on. Everything in rising order.
+    `follow_up`: nothing new has begun the round. `anew`: an operator asks for a new deal."""
     tasks = state.tasks()
     homes: dict[str, set[TaskId]] = {}
     for task, home in state.homes.items():
@@ -44,7 +45,9 @@ def build_problem(state: GroupState, *, follow_up: bool = False, anew: bool = Fa
 
 
 def _blocked(state: GroupState, tasks: Mapping[TaskId, Subtopology]) -> Iterable[tuple[TaskId, str]]:
-    """Where no new warm-up may begin: pairs that stalled, and all tasks on members that gave up a slot to others (PROTOCOL M7)."""
+    """Where no new warm-up may begin: pairs that stalled, and all tasks on members that gave up a
+    slot to others (PROTOCOL M7).
+    """
     yield from (key for key, backoff in state.backoffs.items() if not backoff.over)
     for member_id, member in state.members.items():
         backoff = member.slot_backoff
@@ -113,7 +116,8 @@ def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopol
 
 
 def decide(context: Context, assignor: Assignor, offset: int) -> None:
-    """One round: asks the assignor, applies its plan to the state, emits the decisions. The group has members and leads itself.
+    """One round: asks the assignor, applies its plan to the state, emits the decisions. The group
+    has members and leads itself.
 
     Raises GroupHalted when the plan does not hold: the last one stays in force (PROTOCOL L6).
     """
@@ -136,9 +140,11 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
 
 
 def propose(context: Context, assignor: Assignor, offset: int) -> None:
-    """Shadow: what we would have decided in the place of the observed assignment, from what was current until then (PROTOCOL D7).
+    """Shadow: what we would have decided in the place of the observed assignment, from what was
+    current until then (PROTOCOL D7).
 
-    The answer is written down and nothing is applied. `active` of a member is where the plan is going, `moves` what leads there.
+    The answer is written down and nothing is applied. `active` of a member is where the plan is
+    going, `moves` what leads there.
     """
     state = context.state
     plan = context.plan = _ask(state, assignor, build_problem(state), offset)
@@ -165,7 +171,8 @@ def _ask(state: GroupState, assignor: Assignor, problem: AssignmentProblem, offs
 
 
 def _apply(context: Context, plan: Plan) -> bool:
-    """Returns whether tasks were passed on in it, so that less is in flight now than the plan says."""
+    """Returns whether tasks were passed on in it, so that less is in flight now than the plan says.
+    """
     state = context.state
     untold: list[TaskId] = []
     gathering = _gather(context, plan)
@@ -226,7 +233,9 @@ def _schedule(context: Context, plan: Plan) -> None:
 
 
 def _end_slot_backoffs(context: Context) -> None:
-    """Nothing waits for a slot any more, so there is nobody to leave one to: the next record sees who may go on."""
+    """Nothing waits for a slot any more, so there is nobody to leave one to: the next record sees
+    who may go on.
+    """
     state = context.state
     for member_id, member in sorted(state.members.items()) if not state.queued else ():
         if member.slot_backoff is not None and not member.slot_backoff.over:
@@ -235,10 +244,11 @@ def _end_slot_backoffs(context: Context) -> None:
 
 
 def _gather(context: Context, plan: Plan) -> set[str]:
-    """Eager members whose tasks change: each gives up all it has, and then gets all it is to have together (KIP-415, protocol `eager`).
+    """Eager members whose tasks change: each gives up all it has, and then gets all it is to have
+    together (KIP-415, protocol `eager`).
 
-    One that has nothing yet, and that nobody has to give anything up for, is no such member: it is granted its tasks like any other. Of what a
-    leaving one gives up it gets nothing again.
+    One that has nothing yet, and that nobody has to give anything up for, is no such member: it is
+    granted its tasks like any other. Of what a leaving one gives up it gets nothing again.
     """
     state = context.state
     coming = {movement.destination for movement in plan.movements if movement.state is MovementState.REVOKING and movement.source is not None}
@@ -378,7 +388,9 @@ def _note_verdict(context: Context, plan: Plan) -> None:
 
 
 def settle(context: Context) -> None:
-    """A hand-over without a round: all that is left to do is to release a leaving member that owns nothing any more."""
+    """A hand-over without a round: all that is left to do is to release a leaving member that owns
+    nothing any more.
+    """
     for member_id in sorted(context.changed):
         member = context.state.members[member_id]
         if member.leaving and not member.released and member.owns_nothing():
@@ -388,7 +400,9 @@ def settle(context: Context) -> None:
 
 
 def issue(context: Context) -> None:
-    """Tells the members that changed: one AssignmentIssued, then one MemberAssigned each, by member id; each in parts when it is long."""
+    """Tells the members that changed: one AssignmentIssued, then one MemberAssigned each, by member
+    id; each in parts when it is long.
+    """
     state = context.state
     members = tuple(sorted(context.changed))
     if not members and not context.moves and not context.rescheduled:

@@ -1,4 +1,6 @@
-"""GroupMachine: one group's log in, decisions out. The only path there is: live, replay, what-if and tests all step this."""
+"""GroupMachine: one group's log in, decisions out. The only path there is: live, replay, what-if
+and tests all step this.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ Load = Callable[[str, int], Assignor]
 
 @attrs.frozen(kw_only=True)
 class Evaluation:
-    """What the assignor's last answer costs, for metrics. It is no part of the state: a restored machine has none until its next round."""
+    """What the assignor's last answer costs, for metrics. It is no part of the state: a restored
+    machine has none until its next round.
+    """
 
     cost: PlanCost
     load: LoadBalance | None
@@ -36,10 +40,12 @@ class Evaluation:
 class GroupMachine:
     """The leader of one group.
 
-    `load` finds an assignor by name and behaviour version (default: built-in ones and entry points); it raises InputError for one it does not have.
-    With `any_solver` a group whose configuration pins another solver version is folded all the same, as `verify` does, which then knows
-    not to call a difference a divergence; without it such a group halts (PROTOCOL L6). `most_event_bytes`: decisions with a larger payload are
-    emitted in parts (PROTOCOL L8); another limit than the default gives other decisions, so it is for tests and scenarios alone.
+    `load` finds an assignor by name and behaviour version (default: built-in ones and entry
+    points); it raises InputError for one it does not have. With `any_solver` a group whose
+    configuration pins another solver version is folded all the same, as `verify` does, which then
+    knows not to call a difference a divergence; without it such a group halts (PROTOCOL L6).
+    `most_event_bytes`: decisions with a larger payload are emitted in parts (PROTOCOL L8); another
+    limit than the default gives other decisions, so it is for tests and scenarios alone.
     """
 
     def __init__(self, *, load: Load = registry.load, any_solver: bool = False, most_event_bytes: int = MOST_EVENT_BYTES) -> None:
@@ -56,9 +62,10 @@ class GroupMachine:
     def step(self, record: Record) -> list[DecisionRecord]:
         """Folds one fact and returns the decisions it causes, in order; usually none.
 
-        Raises RepeatError when `record` does not come after the last one, and GroupHalted when going on would be a guess: from then on
-        every step raises it again, and the state is that of the last checkpoint taken by the caller. Any other exception is a defect; it halts
-        the group as well.
+        Raises RepeatError when `record` does not come after the last one, and GroupHalted when
+        going on would be a guess: from then on every step raises it again, and the state is that of
+        the last checkpoint taken by the caller. Any other exception is a defect; it halts the group
+        as well.
         """
         if self.halted is not None:
             raise self.halted
@@ -150,7 +157,9 @@ class GroupMachine:
         return None
 
     def lack(self, record: Record) -> GroupHalted | None:
-        """Why `step` would halt at this fact: it is a configuration that asks for what this build does not have. None: it would not for that."""
+        """Why `step` would halt at this fact: it is a configuration that asks for what this build
+        does not have. None: it would not for that.
+        """
         if record.refused or not isinstance(record.event, GroupConfigured):
             return None
         try:
@@ -160,7 +169,9 @@ class GroupMachine:
         return None
 
     def as_leader(self, record: Record) -> Record:
-        """`record` as a leader folds it that answers first: a configuration that asks for what its build lacks is refused (docs/protocol.md#l6)."""
+        """`record` as a leader folds it that answers first: a configuration that asks for what its
+        build lacks is refused (docs/protocol.md#l6).
+        """
         return record if self.lack(record) is None else attrs.evolve(record, refused=True)
 
     def _lead(self, context: Context, record: Record) -> None:
@@ -193,7 +204,9 @@ class GroupMachine:
         ]
 
     def _checkpoint(self, emitted: int) -> Checkpointed:
-        """The hash of what `snapshot` gives after this step, which has then numbered all that it emitted."""
+        """The hash of what `snapshot` gives after this step, which has then numbered all that it
+        emitted.
+        """
         self.state.number += emitted
         checkpoint = self.snapshot()
         self.state.number -= emitted
@@ -206,20 +219,28 @@ class GroupMachine:
 
     @property
     def awaits_lags(self) -> bool:
-        """Whether the first round is still to come and needs lags that are not known: they are to be observed soon."""
+        """Whether the first round is still to come and needs lags that are not known: they are to
+        be observed soon.
+        """
         return self.deals_by_lag and self.state.phase is GroupPhase.GATHERING and not self.state.knows_source_lags()
 
     @property
     def next_deadline_ms(self) -> int | None:
-        """Group time of the next deadline: when a ProbingTick is due at the latest. None: no timer runs."""
+        """Group time of the next deadline: when a ProbingTick is due at the latest. None: no timer
+        runs.
+        """
         return self._deadlines.next_ms()
 
     def timers(self) -> set[tuple[int, Timer, Key]]:
-        """Every timer that runs: (group time at which it is due, timer, key). Costs time in the group's size; for tests."""
+        """Every timer that runs: (group time at which it is due, timer, key). Costs time in the
+        group's size; for tests.
+        """
         return self._deadlines.running()
 
     def snapshot(self) -> bytes:
-        """Canonical bytes of the whole state: equal states give equal bytes. Raises GroupHalted when the group is halted."""
+        """Canonical bytes of the whole state: equal states give equal bytes. Raises GroupHalted
+        when the group is halted.
+        """
         if self.halted is not None:
             raise self.halted
         return snapshots.dump(self.state)
@@ -228,8 +249,8 @@ class GroupMachine:
     def restore(
         cls, checkpoint: bytes, *, load: Load = registry.load, any_solver: bool = False, most_event_bytes: int = MOST_EVENT_BYTES
     ) -> GroupMachine:
-        """A machine that continues identically. Raises InputError for bytes that are no snapshot, or of another form, GroupHalted when the
-        assignor or solver the group needs is missing."""
+        """A machine that continues identically. Raises InputError for bytes that are no snapshot,
+        or of another form, GroupHalted when the assignor or solver the group needs is missing."""
         machine = cls(load=load, any_solver=any_solver, most_event_bytes=most_event_bytes)
         machine.state = snapshots.load(checkpoint)
         machine._deadlines = Deadlines(machine.state)

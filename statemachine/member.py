@@ -1,7 +1,8 @@
 """The member's side of the protocol: one incarnation, sans-IO and without a clock.
 
-A host (the real client, or a process of the simulated cluster) hands in what happened together with `now_ms`, its CLOCK_BOOTTIME in
-milliseconds, and asks three things back: what to send (`poll`), what to close (`closing`), and, before each record it processes, `refusal`.
+A host (the real client, or a process of the simulated cluster) hands in what happened together with
+`now_ms`, its CLOCK_BOOTTIME in milliseconds, and asks three things back: what to send (`poll`),
+what to close (`closing`), and, before each record it processes, `refusal`.
 
 ::
 
@@ -12,7 +13,8 @@ milliseconds, and asks three things back: what to send (`poll`), what to close (
           send(session.poll(now_ms))       close(session.closing)        process while session.refusal(task, now_ms) is None
     ended: close what `closing` names, then join again with a new session (and its `ended_incarnation`, when nothing runs any more)
 
-Rules of PROTOCOL that a search wants to break one at a time are the small methods at the end of the class.
+Rules of PROTOCOL that a search wants to break one at a time are the small methods at the end of the
+class.
 """
 
 from __future__ import annotations
@@ -60,7 +62,9 @@ FATAL_REJECTIONS = frozenset(
 _NAMES_THE_NEWEST = frozenset({"stale_incarnation", "incarnation_too_low"})
 """Of these, those whose numbers are the rejected incarnation and the newest one of this member."""
 _OUSTED = frozenset({"superseded", "proven_dead"})
-"""Values of `end_cause`: another process has joined with this member's id. `proven_dead` is one because only a live process reads its own end."""
+"""Values of `end_cause`: another process has joined with this member's id. `proven_dead` is one
+because only a live process reads its own end.
+"""
 
 
 LOOK_AGAIN_MS = 1_000
@@ -68,11 +72,14 @@ LOOK_AGAIN_MS = 1_000
 
 
 MOST_PREPARING = 100
-"""Tasks that a report names as being prepared, those first that somebody waits for, and as failed."""
+"""Tasks that a report names as being prepared, those first that somebody waits for, and as failed.
+"""
 
 
 class MemberSession(SessionState):
-    """One incarnation of a member, from before its join to its end. Obeys PROTOCOL M1-M9, L8 and L9."""
+    """One incarnation of a member, from before its join to its end. Obeys PROTOCOL M1-M9, L8 and
+    L9.
+    """
 
     # Joining and the log reader
 
@@ -90,15 +97,19 @@ class MemberSession(SessionState):
 
     @property
     def is_ousted(self) -> bool:
-        """Another process has joined with this member's id, so this one must not join again. The one exception: `may_join_above`."""
+        """Another process has joined with this member's id, so this one must not join again. The
+        one exception: `may_join_above`.
+        """
         return self.end_cause in _OUSTED or (self.newest_incarnation is not None and self.newest_incarnation > self.incarnation)
 
     def may_join_above(self, clock: int) -> bool:
-        """Whether this process, though another incarnation is above this one, may join again with an incarnation above `newest_incarnation`.
+        """Whether this process, though another incarnation is above this one, may join again with
+        an incarnation above `newest_incarnation`.
 
-        `clock`: the number that its next incarnation would begin from. The join was refused while its sender waited for the answer, so it is no late
-        copy; and the other number is ahead of the clock, so it does not say that the other process began later, but that the clock is behind the
-        one that made that number (PROTOCOL M1).
+        `clock`: the number that its next incarnation would begin from. The join was refused while
+        its sender waited for the answer, so it is no late copy; and the other number is ahead of
+        the clock, so it does not say that the other process began later, but that the clock is
+        behind the one that made that number (PROTOCOL M1).
         """
         too_low = self.ended is End.REFUSED and self.end_cause == "incarnation_too_low"
         return too_low and self.newest_incarnation is not None and clock < self.newest_incarnation < INT64_MAX
@@ -111,10 +122,12 @@ class MemberSession(SessionState):
         return self._last_number + 1
 
     def reader_placed(self, *, log_id: str, last_number: int, sent_ms: int, answered_ms: int) -> None:
-        """The decisions reader is at the end of the partition of the log `log_id`, as a fetch sent at `sent_ms` found it (PROTOCOL M1).
+        """The decisions reader is at the end of the partition of the log `log_id`, as a fetch sent
+        at `sent_ms` found it (PROTOCOL M1).
 
-        `last_number`: the highest number of a decision of this group before that place; 0: none yet. `answered_ms`: when all of this was known. If
-        the log is another than that of the former incarnation, `join_from_ms` says how long to wait; then place the reader once more.
+        `last_number`: the highest number of a decision of this group before that place; 0: none
+        yet. `answered_ms`: when all of this was known. If the log is another than that of the
+        former incarnation, `join_from_ms` says how long to wait; then place the reader once more.
         """
         if self._joined:
             raise InputError("MemberSession.reader_placed: it has joined already; a new incarnation needs a new session")
@@ -125,10 +138,11 @@ class MemberSession(SessionState):
         self._fetch_ms = sent_ms
 
     def join(self, now_ms: int) -> MemberJoined:
-        """The fact that begins the incarnation, to be sent at once. The lease runs from here: the leader cannot count it from earlier.
+        """The fact that begins the incarnation, to be sent at once. The lease runs from here: the
+        leader cannot count it from earlier.
 
-        Raises InputError when the decisions reader was not placed, or so long ago that the lease would be over (PROTOCOL M1), and before
-        `join_from_ms` (PROTOCOL L9).
+        Raises InputError when the decisions reader was not placed, or so long ago that the lease
+        would be over (PROTOCOL M1), and before `join_from_ms` (PROTOCOL L9).
         """
         if self._joined or self.ended is not None:
             raise InputError("MemberSession.join: one session joins once; a new incarnation needs a new session")
@@ -161,7 +175,9 @@ class MemberSession(SessionState):
     # What comes in
 
     def receive(self, record: DecisionRecord | UnreadDecision, now_ms: int) -> Reception:
-        """A decision of its group, in the order read. `now_ms` is when it was read: holds count from it (PROTOCOL M5)."""
+        """A decision of its group, in the order read. `now_ms` is when it was read: holds count
+        from it (PROTOCOL M5).
+        """
         self._look_at_lease(now_ms)
         if record.log_id != self._log_id and self._heeds_log_id():
             self.log_replaced(now_ms)
@@ -180,7 +196,8 @@ class MemberSession(SessionState):
         return Reception.APPLIED
 
     def fetch_completed(self, *, sent_ms: int, reached_end: bool, now_ms: int) -> None:
-        """A fetch sent at `sent_ms` is done, and every decision it brought has been handed in (PROTOCOL M4).
+        """A fetch sent at `sent_ms` is done, and every decision it brought has been handed in
+        (PROTOCOL M4).
 
         `reached_end`: nothing was left to read in the partition when the broker answered.
         """
@@ -191,10 +208,12 @@ class MemberSession(SessionState):
             self._fetch_ms = max(self._fetch_ms, self._lease_dates_from(sent_ms, now_ms))
 
     def log_went_back(self, *, sent_ms: int, now_ms: int) -> None:
-        """A request sent at `sent_ms` found that the partition ends below what was read of it, or begins above it (PROTOCOL L9).
+        """A request sent at `sent_ms` found that the partition ends below what was read of it, or
+        begins above it (PROTOCOL L9).
 
-        Once is a doubt, because a broker that has just become the leader may not know the end yet. Whoever finds it again after LOOK_AGAIN_MS, and
-        never found the partition whole in between, is in a log from which decisions are gone.
+        Once is a doubt, because a broker that has just become the leader may not know the end yet.
+        Whoever finds it again after LOOK_AGAIN_MS, and never found the partition whole in between,
+        is in a log from which decisions are gone.
         """
         self._look_at_lease(now_ms)
         if self._doubtful_since_ms is None:
@@ -203,13 +222,17 @@ class MemberSession(SessionState):
             self._end(End.LOG_WENT_BACK, now_ms)
 
     def log_replaced(self, now_ms: int) -> None:
-        """There is proof that the topics hold another log than the one that was joined: another log id, or other topics (PROTOCOL L9)."""
+        """There is proof that the topics hold another log than the one that was joined: another log
+        id, or other topics (PROTOCOL L9).
+        """
         self._look_at_lease(now_ms)
         if self.ended is None:
             self._end(End.LOG_REPLACED, now_ms)
 
     def heartbeat_acknowledged(self, *, sent_ms: int, now_ms: int, report_number: int | None = None) -> None:
-        """The broker has appended a fact of this incarnation that was first sent at `sent_ms`. `report_number`: when it was that LagReported."""
+        """The broker has appended a fact of this incarnation that was first sent at `sent_ms`.
+        `report_number`: when it was that LagReported.
+        """
         self._look_at_lease(now_ms)
         self._heartbeat_ms = max(self._heartbeat_ms, self._lease_dates_from(sent_ms, now_ms))
         if report_number is not None and report_number == self._report_number:
@@ -220,7 +243,9 @@ class MemberSession(SessionState):
     # What the host says of its copies and tasks
 
     def copy_progress(self, task: TaskId, lag: Lag, now_ms: int) -> None:
-        """The copy of `task` is `lag` records behind. For a granted task: behind the changelog's end as read after its hold; 0 means restored."""
+        """The copy of `task` is `lag` records behind. For a granted task: behind the changelog's
+        end as read after its hold; 0 means restored.
+        """
         grant = self.grants.get(task)
         if grant is not None and self._counts_as_restored(grant, lag, now_ms):
             grant.restored = True
@@ -228,10 +253,12 @@ class MemberSession(SessionState):
 
     @property
     def acceptable_lag(self) -> int | None:
-        """Records that a copy may be behind and be ready: a limit of its own, else the group's, as far as it is known (PROTOCOL M2).
+        """Records that a copy may be behind and be ready: a limit of its own, else the group's, as
+        far as it is known (PROTOCOL M2).
 
-        With acceptable_recovery_ms it costs time in the number of copies. How fast changelogs grow a member does not know, so it may take a copy for
-        ready that the leader, which does, does not.
+        With acceptable_recovery_ms it costs time in the number of copies. How fast changelogs grow
+        a member does not know, so it may take a copy for ready that the leader, which does, does
+        not.
         """
         if self.settings.ready_lag_records is not None or self.acceptable_recovery_lag is None:
             return self.settings.ready_lag_records
@@ -260,26 +287,32 @@ class MemberSession(SessionState):
         return acceptable is not None and isinstance(lag, int) and lag <= acceptable
 
     def to_prepare(self) -> frozenset[TaskId]:
-        """Copies that it is to keep, that are within the limit, and that only its application's word keeps from being ready."""
+        """Copies that it is to keep, that are within the limit, and that only its application's
+        word keeps from being ready.
+        """
         if not self.settings.prepares:
             return frozenset()
         acceptable = self.acceptable_lag
         return frozenset(task for task in self.standby | self.warmup if task not in self._prepared and self._is_within(task, acceptable))
 
     def is_prepared(self, task: TaskId) -> bool:
-        """Whether the application has declared the task ready, so far as something of it is here."""
+        """Whether the application has declared the task ready, so far as something of it is here.
+        """
         return task in self._prepared
 
     def declare_ready(self, task: TaskId) -> bool:
-        """The application's word that it could process the task at once. It holds until nothing of the task is here any more, or the task has run
-        here and stopped. False, and nothing is noted: there is no copy of the task here that it is to keep, nor is it granted."""
+        """The application's word that it could process the task at once. It holds until nothing of
+        the task is here any more, or the task has run here and stopped. False, and nothing is
+        noted: there is no copy of the task here that it is to keep, nor is it granted."""
         if task not in self._keeps():
             return False
         self._prepared.add(task)
         return True
 
     def note_preparing(self, preparing: Mapping[TaskId, int], failed: Iterable[TaskId]) -> None:
-        """What the next reports say: tasks that are being prepared now -> thousandths, and those whose last preparation failed."""
+        """What the next reports say: tasks that are being prepared now -> thousandths, and those
+        whose last preparation failed.
+        """
         self._preparing, self._failed = dict(preparing), frozenset(failed)
 
     def _keeps(self) -> frozenset[TaskId]:
@@ -290,7 +323,9 @@ class MemberSession(SessionState):
         self._lags.pop(task, None)
 
     def task_closed(self, task: TaskId, now_ms: int) -> None:
-        """A task of `closing` has stopped and written its last. It is given up, or opened again when it was granted again meanwhile."""
+        """A task of `closing` has stopped and written its last. It is given up, or opened again
+        when it was granted again meanwhile.
+        """
         self._look_at_lease(now_ms)
         self.closing.discard(task)
         if task not in self.grants:
@@ -309,7 +344,8 @@ class MemberSession(SessionState):
     # Leaving
 
     def intend_leave(self) -> None:
-        """It wants to go once its tasks run elsewhere; `released` in a MemberAssigned then ends it."""
+        """It wants to go once its tasks run elsewhere; `released` in a MemberAssigned then ends it.
+        """
         if not self.leaving and self.ended is None:
             self.leaving = True
             if self._joined:
@@ -332,7 +368,9 @@ class MemberSession(SessionState):
             self._leave_if_stopped(now_ms)
 
     def give_up(self, how: End, now_ms: int) -> None:
-        """It cannot go on, for the reason `how` (UNREADABLE or FAILED): it ends, and says MemberLeft when the host has closed everything."""
+        """It cannot go on, for the reason `how` (UNREADABLE or FAILED): it ends, and says
+        MemberLeft when the host has closed everything.
+        """
         self._look_at_lease(now_ms)
         if self.ended is None:
             self._end(how, now_ms)
@@ -341,9 +379,11 @@ class MemberSession(SessionState):
     # What the host asks
 
     def poll(self, now_ms: int) -> list[Fact]:
-        """Facts to send now, in this order, over one ordered producer: what is urgent, then a report when one is due.
+        """Facts to send now, in this order, over one ordered producer: what is urgent, then a
+        report when one is due.
 
-        Readiness is said right behind a report, so that whoever asks why a task moved finds the lag of that moment.
+        Readiness is said right behind a report, so that whoever asks why a task moved finds the lag
+        of that moment.
         """
         self._look_at_lease(now_ms)
         self._judge()
@@ -367,16 +407,22 @@ class MemberSession(SessionState):
 
     @property
     def next_report_ms(self) -> int:
-        """When the next heartbeat is due; what it is to say must be told before the `poll` that gives it. Meaningless before `join`."""
+        """When the next heartbeat is due; what it is to say must be told before the `poll` that
+        gives it. Meaningless before `join`.
+        """
         return self._next_report_ms
 
     @property
     def has_more_to_report(self) -> bool:
-        """The last report had no room for all that was to be said, and has arrived: the next one is due at once."""
+        """The last report had no room for all that was to be said, and has arrived: the next one is
+        due at once.
+        """
         return self._more_to_report and self._report_known and self.ended is None
 
     def held(self, now_ms: int) -> list[TaskId]:
-        """Tasks it runs, restores to run, or is still closing, in rising order; not those that wait for a hold."""
+        """Tasks it runs, restores to run, or is still closing, in rising order; not those that wait
+        for a hold.
+        """
         return sorted(self.closing.union(task for task, grant in self.grants.items() if grant.start_ms <= now_ms))
 
     def may_process(self, task: TaskId, now_ms: int) -> bool:
@@ -384,7 +430,9 @@ class MemberSession(SessionState):
         return self.refusal(task, now_ms) is None
 
     def refusal(self, task: TaskId, now_ms: int) -> str | None:
-        """Why `task` may not be processed now: ended, not_granted, closing, hold, restoring; None: it may."""
+        """Why `task` may not be processed now: ended, not_granted, closing, hold, restoring; None:
+        it may.
+        """
         self._look_at_lease(now_ms)
         if self.ended is not None or not self.lease_is_fresh(now_ms):
             return "ended"
@@ -399,7 +447,9 @@ class MemberSession(SessionState):
 
     @property
     def lease_ends_ms(self) -> int:
-        """From this moment on nothing may be processed, unless it is renewed before. Meaningless before `join`."""
+        """From this moment on nothing may be processed, unless it is renewed before. Meaningless
+        before `join`.
+        """
         return self._lease_rests_on(self._heartbeat_ms, self._fetch_ms) + self.lease_lasts_ms()
 
     def lease_lasts_ms(self) -> int:
@@ -455,7 +505,9 @@ class MemberSession(SessionState):
                 self._leave(End.RELEASED, now_ms)
 
     def _refused(self, decision: EventRejected, now_ms: int) -> None:
-        """The leader will not hear this incarnation. Read after its lease has lapsed, too: it says why it must not come back."""
+        """The leader will not hear this incarnation. Read after its lease has lapsed, too: it says
+        why it must not come back.
+        """
         if self.end_cause or self.ended not in (None, End.LEASE_LAPSED):
             return
         self.end_cause = decision.code
@@ -465,7 +517,9 @@ class MemberSession(SessionState):
             self._end(End.REFUSED, now_ms)
 
     def _take_part(self, part: MemberAssignedPart, now_ms: int) -> None:
-        """Parts have numbers one after the other (PROTOCOL L4), so none is missing; what they say holds once the last one is read (PROTOCOL L8)."""
+        """Parts have numbers one after the other (PROTOCOL L4), so none is missing; what they say
+        holds once the last one is read (PROTOCOL L8).
+        """
         self._parts = [part] if part.part == 1 else [*self._parts, part]
         if part.part == part.parts == len(self._parts):
             parts, self._parts = self._parts, []
@@ -517,7 +571,9 @@ class MemberSession(SessionState):
             self._leave(End.LEFT, now_ms)
 
     def _leave(self, how: End, now_ms: int) -> None:
-        """Its own word that nothing runs here any more (PROTOCOL M1): the last thing it says. With tasks still closing, it waits for them."""
+        """Its own word that nothing runs here any more (PROTOCOL M1): the last thing it says. With
+        tasks still closing, it waits for them.
+        """
         self.closing.update(self.held(now_ms))
         self.grants.clear()
         if self.closing:
@@ -529,8 +585,9 @@ class MemberSession(SessionState):
             self._urgent = [*said, MemberLeft]
 
     def _report(self, now_ms: int) -> LagReported:
-        """The whole truth, as a delta when the last report is known to have arrived (PROTOCOL M2). What does not fit is said by the next one, at once
-        when this one is acknowledged: of the copies it is to keep it speaks first, so that none of them seems to be lost."""
+        """The whole truth, as a delta when the last report is known to have arrived (PROTOCOL M2).
+        What does not fit is said by the next one, at once when this one is acknowledged: of the
+        copies it is to keep it speaks first, so that none of them seems to be lost."""
         lags: dict[TaskId, Lag] = dict(self._lags)
         for task, grant in self.grants.items():
             runs = grant.restored and grant.start_ms <= now_ms and (task in self._prepared or not self.settings.prepares)
@@ -574,23 +631,33 @@ class MemberSession(SessionState):
     # The rules, one method each
 
     def _lease_dates_from(self, sent_ms: int, arrived_ms: int) -> int:
-        """M4: the lease is dated from the sending. A late acknowledgement would otherwise be a fresh lease after the leader has expired us."""
+        """M4: the lease is dated from the sending. A late acknowledgement would otherwise be a
+        fresh lease after the leader has expired us.
+        """
         return sent_ms
 
     def _lease_rests_on(self, heartbeat_ms: int, fetch_ms: int) -> int:
-        """M4: both must be fresh. By heartbeats alone a member whose reader is stuck would renew for ever after it was expelled."""
+        """M4: both must be fresh. By heartbeats alone a member whose reader is stuck would renew
+        for ever after it was expelled.
+        """
         return min(heartbeat_ms, fetch_ms)
 
     def _fetch_counts(self, reached_end: bool) -> bool:
-        """M4: only a fetch that left nothing unread proves that no decision against us was waiting; nor does one count while a gap is open (L4)."""
+        """M4: only a fetch that left nothing unread proves that no decision against us was waiting;
+        nor does one count while a gap is open (L4).
+        """
         return reached_end and not self._gap
 
     def _may_revive(self) -> bool:
-        """M4: a lapsed lease never revives. A paused member would otherwise wake, see an old heartbeat acknowledged, and go on."""
+        """M4: a lapsed lease never revives. A paused member would otherwise wake, see an old
+        heartbeat acknowledged, and go on.
+        """
         return False
 
     def _hold_ends_ms(self, read_ms: int, hold_ms: int) -> int:
-        """M5: a task taken by force waits, from the reading of its grant, until the old owner's lease must be over."""
+        """M5: a task taken by force waits, from the reading of its grant, until the old owner's
+        lease must be over.
+        """
         return read_ms + hold_ms
 
     def _heeds_expiry(self) -> bool:
@@ -598,15 +665,21 @@ class MemberSession(SessionState):
         return True
 
     def _heeds_log_id(self) -> bool:
-        """L9: a decision of another log shows that the log was replaced. What it has read says nothing about that log."""
+        """L9: a decision of another log shows that the log was replaced. What it has read says
+        nothing about that log.
+        """
         return True
 
     def _waits_for_former_log_ms(self) -> int:
-        """L9: a new log knows nothing of those who run tasks by the one before. The longest lease of theirs that it can know of is like its own."""
+        """L9: a new log knows nothing of those who run tasks by the one before. The longest lease
+        of theirs that it can know of is like its own.
+        """
         return self.settings.session_timeout_ms if self.settings.former_log_id not in (None, self._log_id) else 0
 
     def _heeds_unread(self) -> bool:
-        """M9: a decision that binds it and that it cannot read ends it. It could say anything, that it is out for example."""
+        """M9: a decision that binds it and that it cannot read ends it. It could say anything, that
+        it is out for example.
+        """
         return True
 
     def _takes_number(self, number: int) -> bool:
@@ -618,5 +691,7 @@ class MemberSession(SessionState):
         return epoch > self.assignment_epoch
 
     def _counts_as_restored(self, grant: Grant, lag: Lag, now_ms: int) -> bool:
-        """M5, M6: up to date counts only after the hold, when nobody else writes to the changelog any more."""
+        """M5, M6: up to date counts only after the hold, when nobody else writes to the changelog
+        any more.
+        """
         return lag == 0 and now_ms >= grant.start_ms

@@ -1,7 +1,9 @@
-"""What a worker does with one partition of the facts, sans-IO and without a clock: every group in it is folded, led and taken over here.
+"""What a worker does with one partition of the facts, sans-IO and without a clock: every group in
+it is folded, led and taken over here.
 
-A host (the deployed worker, or a worker of the simulated cluster) hands in checkpoints, published decisions, facts in order and acknowledgements,
-and gets back what to publish, which checkpoints to store, and for which groups a tick is due.
+A host (the deployed worker, or a worker of the simulated cluster) hands in checkpoints, published
+decisions, facts in order and acknowledgements, and gets back what to publish, which checkpoints to
+store, and for which groups a tick is due.
 
 ::
 
@@ -39,12 +41,16 @@ MachineFactory = Callable[[bytes | None], GroupMachine]
 """From checkpoint bytes, or None for the log's start, to a machine."""
 
 OTHER_FORM = "a state's hash in another form"
-"""Identity of a published `Checkpointed` that this build cannot compare: it stands there, and that is all that is known of it."""
+"""Identity of a published `Checkpointed` that this build cannot compare: it stands there, and that
+is all that is known of it.
+"""
 
 
 @attrs.frozen
 class UnreadIdentity:
-    """Of a published decision that this build cannot read, and so cannot have computed. `problem`: why not."""
+    """Of a published decision that this build cannot read, and so cannot have computed. `problem`:
+    why not.
+    """
 
     problem: str
     checksum: int
@@ -56,7 +62,9 @@ def identity_of(record: DecisionRecord) -> Hashable:
 
 
 Folded = Callable[[Record, list[DecisionRecord], GroupMachine], None]
-"""Called after each fact that was folded, with all it caused, and the machine that has just folded it."""
+"""Called after each fact that was folded, with all it caused, and the machine that has just folded
+it.
+"""
 
 Ends = Mapping[str, Mapping[int, int]]
 """Topic -> partition -> end offset, or records that are still to be read."""
@@ -71,7 +79,9 @@ def real_machine(checkpoint: bytes | None) -> GroupMachine:
 
 @attrs.frozen(kw_only=True)
 class StoredCheckpoint:
-    """A group's state behind the fact at `offset`, when `number` decisions had been made (PROTOCOL L7)."""
+    """A group's state behind the fact at `offset`, when `number` decisions had been made (PROTOCOL
+    L7).
+    """
 
     group: str
     offset: int
@@ -90,7 +100,9 @@ class GroupLead:
         self.published: dict[int, Hashable] = {}
         """Published and not yet recomputed: number -> identity."""
         self.refused: set[int] = set()
-        """Facts, not yet folded, that published decisions refuse because a leader's build lacked what they ask for (docs/protocol.md#l6)."""
+        """Facts, not yet folded, that published decisions refuse because a leader's build lacked
+        what they ask for (docs/protocol.md#l6).
+        """
         self.last_published = 0
         """Highest number of a decision that stands in the log."""
         self.confirmed = 0
@@ -118,9 +130,10 @@ class GroupLead:
 class PartitionLead:
     """All groups of one partition.
 
-    `position`: offset of the next fact. `opened`: the log's first record, when the facts are read from behind it. `identity`: what two copies of one
-    decision have in common and no other decision has. `answers`: what it decides is published, so it may refuse a configuration that asks for what
-    this build lacks; one that only reads halts the group until somebody has answered.
+    `position`: offset of the next fact. `opened`: the log's first record, when the facts are read
+    from behind it. `identity`: what two copies of one decision have in common and no other decision
+    has. `answers`: what it decides is published, so it may refuse a configuration that asks for
+    what this build lacks; one that only reads halts the group until somebody has answered.
     """
 
     def __init__(
@@ -144,7 +157,9 @@ class PartitionLead:
     # Taking over
 
     def restore(self, checkpoint: StoredCheckpoint) -> None:
-        """Begin with this group's state. Raises InputError for bytes that are no checkpoint; a group that this build cannot lead is halted."""
+        """Begin with this group's state. Raises InputError for bytes that are no checkpoint; a
+        group that this build cannot lead is halted.
+        """
         try:
             machine = self._make_machine(checkpoint.state)
         except GroupHalted as halted:
@@ -156,7 +171,9 @@ class PartitionLead:
         group.last_published = checkpoint.number
 
     def take_published(self, group_name: str, number: int, identity: Hashable, refused: int | None = None) -> None:
-        """A decision that stands in the log, with its `identity_of` and `refused_fact`. To be handed in before the fact that caused it is folded."""
+        """A decision that stands in the log, with its `identity_of` and `refused_fact`. To be
+        handed in before the fact that caused it is folded.
+        """
         group = self.group(group_name)
         group.last_published = max(group.last_published, number)
         if number <= group.machine.state.number or group.halted is not None:
@@ -170,7 +187,9 @@ class PartitionLead:
             self._halt(group, self.position, "published_differs", f"decision {number} is published twice, and the copies differ")
 
     def group(self, name: str, at_offset: int | None = None) -> GroupLead:
-        """The lead of a group; one that was not known begins at the fact `at_offset` (None: at the next one)."""
+        """The lead of a group; one that was not known begins at the fact `at_offset` (None: at the
+        next one).
+        """
         group = self.groups.get(name)
         if group is None:
             machine = self._make_machine(None)
@@ -183,8 +202,9 @@ class PartitionLead:
     # Folding
 
     def must_read_published(self, record: Record) -> bool:
-        """Whether the host hands in all decisions that are published by now before it folds this fact: it would be refused because of what this build
-        lacks, and another worker, which leads the partition by now, may have answered it otherwise."""
+        """Whether the host hands in all decisions that are published by now before it folds this
+        fact: it would be refused because of what this build lacks, and another worker, which leads
+        the partition by now, may have answered it otherwise."""
         return isinstance(record.event, GroupConfigured) and self._own_refusal(self.group(record.group, record.offset), record) is not None
 
     def _own_refusal(self, group: GroupLead, record: Record) -> GroupHalted | None:
@@ -194,9 +214,11 @@ class PartitionLead:
         return group.machine.lack(record)
 
     def fold(self, record: Record, now_ms: int) -> list[DecisionRecord]:
-        """The next fact: what it causes and is not yet published, to be published in this order. `now_ms`: the host's monotonic clock.
+        """The next fact: what it causes and is not yet published, to be published in this order.
+        `now_ms`: the host's monotonic clock.
 
-        Raises GapError and RepeatError when it is not the next one. A halt is no exception here: see `GroupLead.halted`.
+        Raises GapError and RepeatError when it is not the next one. A halt is no exception here:
+        see `GroupLead.halted`.
         """
         self._take_place(record.offset)
         if isinstance(record.event, LogOpened):
@@ -244,7 +266,9 @@ class PartitionLead:
         return missing
 
     def pass_over(self, group_name: str, offset: int, code: str, problem: str) -> None:
-        """The next fact cannot be read by this build: its group halts, because another build may read it (PROTOCOL L6)."""
+        """The next fact cannot be read by this build: its group halts, because another build may
+        read it (PROTOCOL L6).
+        """
         self._take_place(offset)
         group = self.group(group_name, offset)
         if group.halted is None and offset > group.machine.state.last_offset:
@@ -258,7 +282,9 @@ class PartitionLead:
         self.position += 1
 
     def _missing(self, group: GroupLead, offset: int, decisions: list[DecisionRecord]) -> list[DecisionRecord]:
-        """Those that are not published. What is published must be what was recomputed (PROTOCOL L5)."""
+        """Those that are not published. What is published must be what was recomputed (PROTOCOL
+        L5).
+        """
         if not group.published:
             return decisions
         for index, decision in enumerate(decisions):
@@ -296,8 +322,8 @@ class PartitionLead:
     # Checkpoints
 
     def take_checkpoint(self, group_name: str) -> None:
-        """The group's state now, to be stored once what was decided up to it is acknowledged (PROTOCOL L7). A group whose state cannot be written
-        halts."""
+        """The group's state now, to be stored once what was decided up to it is acknowledged
+        (PROTOCOL L7). A group whose state cannot be written halts."""
         group = self.groups[group_name]
         state = group.machine.state
         try:
@@ -308,7 +334,9 @@ class PartitionLead:
         group.waiting.append(StoredCheckpoint(group=group_name, offset=state.last_offset, number=state.number, state=snapshot))
 
     def acknowledged(self, group_name: str, number: int) -> list[StoredCheckpoint]:
-        """Every decision of the group up to `number` stands in the log: what may be stored now. Say `stored` when it is."""
+        """Every decision of the group up to `number` stands in the log: what may be stored now. Say
+        `stored` when it is.
+        """
         group = self.groups[group_name]
         group.last_published = max(group.last_published, number)
         ripe = [checkpoint for checkpoint in group.waiting if checkpoint.number <= group.last_published]
@@ -322,13 +350,17 @@ class PartitionLead:
 
     @property
     def recovery_offset(self) -> int:
-        """The first fact that a worker needs which takes the partition over from the stored checkpoints."""
+        """The first fact that a worker needs which takes the partition over from the stored
+        checkpoints.
+        """
         return min((group.recovery_offset for group in self.groups.values()), default=self.position)
 
     # Ticks and end offsets
 
     def _plan_tick(self, group: GroupLead, now_ms: int) -> None:
-        """A tick is due when a deadline is, or when a group with members had no record for max_step_ms (PROTOCOL L3)."""
+        """A tick is due when a deadline is, or when a group with members had no record for
+        max_step_ms (PROTOCOL L3).
+        """
         state = group.machine.state
         if not state.members:
             group.tick_at_ms = None
@@ -340,20 +372,25 @@ class PartitionLead:
         group.tick_at_ms = now_ms + max(1, wait_ms)
 
     def plan_ticks(self, now_ms: int) -> None:
-        """Plan the tick of every group from now on; after taking over, when facts were folded that are long past."""
+        """Plan the tick of every group from now on; after taking over, when facts were folded that
+        are long past.
+        """
         for group in self.groups.values():
             if group.halted is None:
                 self._plan_tick(group, now_ms)
 
     def ticks_due(self, now_ms: int) -> list[str]:
-        """Groups to send a ProbingTick for, now. Each is named once, until a tick of it was folded."""
+        """Groups to send a ProbingTick for, now. Each is named once, until a tick of it was folded.
+        """
         due = [group for group in self.groups.values() if group.tick_at_ms is not None and group.tick_at_ms <= now_ms and not group.tick_under_way]
         for group in due:
             group.tick_under_way = True
         return sorted(group.name for group in due)
 
     def observe(self, group_name: str, ends: Ends, racks: Racks | None = None, source_lags: Ends | None = None) -> PartitionsObserved | None:
-        """What has changed since the last call, as a fact; None: nothing has (PROTOCOL D6). Source lags: what the group does not know."""
+        """What has changed since the last call, as a fact; None: nothing has (PROTOCOL D6). Source
+        lags: what the group does not know.
+        """
         group = self.groups[group_name]
         changed_ends = _changed(group.observed_ends, ends)
         changed_racks = _changed(group.observed_racks, racks or {})

@@ -1,6 +1,7 @@
 """Why a fact is answered by EventRejected: a code in the log, its text rendered here for people.
 
-A rejection changes nothing but, for a member's current incarnation, its lease: that is renewed before the content is judged (PROTOCOL M4).
+A rejection changes nothing but, for a member's current incarnation, its lease: that is renewed
+before the content is judged (PROTOCOL M4).
 """
 
 from __future__ import annotations
@@ -12,7 +13,9 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, GroupConfigured
 
 ASSIGNOR_UNAVAILABLE = "assignor_unavailable"
-"""The one code that depends on the build that leads. Published, it is an input of every later fold: see `refused_fact`."""
+"""The one code that depends on the build that leads. Published, it is an input of every later fold:
+see `refused_fact`.
+"""
 
 REJECTIONS: dict[str, str] = {
     "undecodable": "the bytes are no sound event",
@@ -53,7 +56,9 @@ REJECTIONS: dict[str, str] = {
 
 
 class Rejected(Exception):
-    """Raised by a transition that must not change anything; the machine turns it into an EventRejected."""
+    """Raised by a transition that must not change anything; the machine turns it into an
+    EventRejected.
+    """
 
     def __init__(self, code: str, *numbers: int) -> None:
         super().__init__(code)
@@ -62,7 +67,9 @@ class Rejected(Exception):
 
 
 def rejection_text(decision: EventRejected, fact: Fact | None = None) -> str:
-    """One line for people. Codes of later versions are shown as they are. `fact`: what was rejected; with it a refused configuration is explained."""
+    """One line for people. Codes of later versions are shown as they are. `fact`: what was
+    rejected; with it a refused configuration is explained.
+    """
     if isinstance(fact, GroupConfigured) and decision.code in _EXPLAINED:
         explained = _EXPLAINED[decision.code](fact)
         if explained is not None:
@@ -72,12 +79,16 @@ def rejection_text(decision: EventRejected, fact: Fact | None = None) -> str:
 
 
 def refused_fact(decision: Decision, caused_by: int) -> int | None:
-    """Offset of the configuration that this decision refuses because the build that leads lacks what it asks for; None: it is no such refusal."""
+    """Offset of the configuration that this decision refuses because the build that leads lacks
+    what it asks for; None: it is no such refusal.
+    """
     return caused_by if isinstance(decision, EventRejected) and decision.code == ASSIGNOR_UNAVAILABLE else None
 
 
 def _what_is_lacking(config: GroupConfigured) -> str | None:
-    """What this installation lacks of a configuration; None: nothing, so only the build that refused it can say more."""
+    """What this installation lacks of a configuration; None: nothing, so only the build that
+    refused it can say more.
+    """
     try:
         assignor = registry.load(config.assignor, config.behaviour_version)
     except InputError as error:
@@ -86,7 +97,9 @@ def _what_is_lacking(config: GroupConfigured) -> str | None:
 
 
 def _what_is_refused(config: GroupConfigured) -> str | None:
-    """What its assignor has against its knobs; None: this installation lacks the assignor, and only that they were refused can be said."""
+    """What its assignor has against its knobs; None: this installation lacks the assignor, and only
+    that they were refused can be said.
+    """
     try:
         assignor = registry.load(config.assignor, config.behaviour_version)
     except InputError:

@@ -1,4 +1,6 @@
-"""What one incarnation of a member knows, and how that becomes bytes and comes back. What it does with it: `equipoise.statemachine.member`."""
+"""What one incarnation of a member knows, and how that becomes bytes and comes back. What it does
+with it: `equipoise.statemachine.member`.
+"""
 
 from __future__ import annotations
 
@@ -38,12 +40,16 @@ class MemberSettings:
     """Its application prepares tasks: no copy is ready before it has declared it."""
 
     former_log_id: str | None = None
-    """The log of this member's incarnation before, as its host remembers it; None: unknown, or there was none."""
+    """The log of this member's incarnation before, as its host remembers it; None: unknown, or
+    there was none.
+    """
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
     stateful_subtopologies: frozenset[int] = frozenset()
     """Sub-topologies whose tasks must be restored before they process."""
     partitions: Mapping[int, int] | None = None
-    """Sub-topologies of its topology -> their number of partitions; None: every task is one that it can run."""
+    """Sub-topologies of its topology -> their number of partitions; None: every task is one that it
+    can run.
+    """
 
     def knows(self, task: TaskId) -> bool:
         """Whether its topology has the task (PROTOCOL D1)."""
@@ -69,11 +75,15 @@ class End(enum.Enum):
     LEFT = "left"
     """It was closed, has stopped everything and has said MemberLeft."""
     UNREADABLE = "unreadable"
-    """A decision that binds it cannot be read: it stops everything and says MemberLeft; whatever it did next would be a guess (PROTOCOL M9)."""
+    """A decision that binds it cannot be read: it stops everything and says MemberLeft; whatever it
+    did next would be a guess (PROTOCOL M9).
+    """
     LOG_REPLACED = "log_replaced"
     """What its topics hold is another log than the one it joined (PROTOCOL L9)."""
     LOG_WENT_BACK = "log_went_back"
-    """Its log ends below what it has read, or begins above it: decisions that it needs are gone (PROTOCOL L9)."""
+    """Its log ends below what it has read, or begins above it: decisions that it needs are gone
+    (PROTOCOL L9).
+    """
     FAILED = "failed"
     """Its host cannot go on with it; it says MemberLeft like one that cannot read."""
 
@@ -102,14 +112,20 @@ class SessionState:
         self.settings = settings
         self.ended: End | None = None
         self.end_cause = ""
-        """MemberExpired.cause, or the code of the fatal EventRejected, once it was read; also when the lease had lapsed before."""
+        """MemberExpired.cause, or the code of the fatal EventRejected, once it was read; also when
+        the lease had lapsed before.
+        """
         self.newest_incarnation: int | None = None
-        """The newest incarnation of this member, as the rejection named it that ended this one; None: no rejection did."""
+        """The newest incarnation of this member, as the rejection named it that ended this one;
+        None: no rejection did.
+        """
         self.assignment_epoch = 0
         """The last MemberAssigned applied; 0: none."""
         self.grants: dict[TaskId, Grant] = {}
         self.unknown: frozenset[TaskId] = frozenset()
-        """Tasks of the last MemberAssigned that its topology does not have, so that it leaves them alone. A leader that keeps to D1 names none."""
+        """Tasks of the last MemberAssigned that its topology does not have, so that it leaves them
+        alone. A leader that keeps to D1 names none.
+        """
         self.standby: frozenset[TaskId] = frozenset()
         self.warmup: frozenset[TaskId] = frozenset()
         self.acceptable_recovery_lag: int | None = None
@@ -126,7 +142,9 @@ class SessionState:
         """It is being closed: nothing new is opened, and MemberLeft follows when all is closed."""
 
         self.join_from_ms = 0
-        """Earliest moment to join: later than the placing of the reader if its log has replaced the former one (PROTOCOL L9)."""
+        """Earliest moment to join: later than the placing of the reader if its log has replaced the
+        former one (PROTOCOL L9).
+        """
 
         self._joined = False
         self._log_id = ""
@@ -159,7 +177,9 @@ class SessionState:
         """Read so far, of an assignment whose last part was not (PROTOCOL L8)."""
 
     def snapshot(self) -> bytes:
-        """Everything but the settings, canonical: equal states have equal bytes. `restore` goes on from them identically."""
+        """Everything but the settings, canonical: equal states have equal bytes. `restore` goes on
+        from them identically.
+        """
         return json.dumps(self._state(), sort_keys=True, separators=(",", ":")).encode()
 
     @classmethod

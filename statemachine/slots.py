@@ -1,11 +1,15 @@
-"""Who keeps a warm-up slot (PROTOCOL M7): every copy that holds one is looked at each `warmup_stall_ms`, and judged by how fast it comes nearer.
+"""Who keeps a warm-up slot (PROTOCOL M7): every copy that holds one is looked at each
+`warmup_stall_ms`, and judged by how fast it comes nearer.
 
-A copy that came no nearer for so long has stalled and loses its slot. One that its application prepares comes nearer with every step of that, and is
-not judged by its speed. One that did has a speed, and with it an expected time to ready. If something
-that waits for a slot would be ready far sooner, the slot goes there. Nothing is lost by that: the copy stays on disk, and goes on from where it was.
+A copy that came no nearer for so long has stalled and loses its slot. One that its application
+prepares comes nearer with every step of that, and is not judged by its speed. One that did has a
+speed, and with it an expected time to ready. If something that waits for a slot would be ready far
+sooner, the slot goes there. Nothing is lost by that: the copy stays on disk, and goes on from where
+it was.
 
-Copies that are about equal never give way to each other, so of several slow ones each is restored in its turn. How fast a member is of which no speed
-is known, nobody can say: when a copy has still very long to go, such a member is tried. From then on its speed is known, so each is tried once, and
+Copies that are about equal never give way to each other, so of several slow ones each is restored
+in its turn. How fast a member is of which no speed is known, nobody can say: when a copy has still
+very long to go, such a member is tried. From then on its speed is known, so each is tried once, and
 what all the tries take is little beside what the copies take that they delay.
 """
 
@@ -22,12 +26,16 @@ from equipoise.statemachine.state import Backoff, GroupState, MemberState, SlotB
 FAR_SOONER = 2
 """A copy gives way to one whose expected time, times this, is at most its own."""
 LONG_LOOKS = 10
-"""A member of which no speed is known is tried instead of a copy that has at least so many times `warmup_stall_ms` to go."""
+"""A member of which no speed is known is tried instead of a copy that has at least so many times
+`warmup_stall_ms` to go.
+"""
 
 
 @attrs.frozen
 class Progress:
-    """How many records nearer a copy came within `elapsed_ms`; below 0: its changelog grew by more than it restored."""
+    """How many records nearer a copy came within `elapsed_ms`; below 0: its changelog grew by more
+    than it restored.
+    """
 
     records: int
     elapsed_ms: int
@@ -37,7 +45,9 @@ class Progress:
         return missing * self.elapsed_ms // self.records if self.records > 0 else None
 
     def records_per_s(self, copies: int) -> int:
-        """Of a member that restores so many copies at once, each at this speed; at least 1, because 0 means that no speed is known."""
+        """Of a member that restores so many copies at once, each at this speed; at least 1, because
+        0 means that no speed is known.
+        """
         return max(1, min(self.records * 1_000 * copies // max(1, self.elapsed_ms), INT64_MAX))
 
 
@@ -47,7 +57,8 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
     warmup = member.warmup[task]
     lag = known_lag(member.lags.get(task))
     if state.is_handed_over(member, task):
-        # It gets the task however slow it is, and nothing is in its place sooner. Should that be called off, it has stalled a whole time later.
+        # It gets the task however slow it is, and nothing is in its place sooner. Should that be
+        # called off, it has stalled a whole time later.
         warmup.looked_lag, warmup.looked_ms = lag, state.now_ms
         warmup.improved_ms = state.now_ms
         context.deadlines.watch(Timer.STALL, (member.member_id, task))
@@ -95,9 +106,11 @@ def _end(context: Context, member: MemberState, task: TaskId, reason: str) -> No
 
 
 def _give_way(context: Context, member: MemberState, expected_ms: int | None, progress: Progress) -> bool:
-    """Whether something that waits for a slot is to have that of the member's copy, which is expected to be ready in `expected_ms` (None: never).
+    """Whether something that waits for a slot is to have that of the member's copy, which is
+    expected to be ready in `expected_ms` (None: never).
 
-    If so, none of the member's own tasks takes that slot: no warm-up begins on it for half of that time, or until nothing waits any more.
+    If so, none of the member's own tasks takes that slot: no warm-up begins on it for half of that
+    time, or until nothing waits any more.
     """
     state = context.state
     waiter = _far_sooner(context, member, expected_ms, progress)
@@ -117,7 +130,9 @@ def _give_way(context: Context, member: MemberState, expected_ms: int | None, pr
 
 
 def _far_sooner(context: Context, member: MemberState, expected_ms: int | None, progress: Progress) -> TaskId | None:
-    """The first task that waits for a slot and would be ready far sooner in that of the member's copy, or is worth a try."""
+    """The first task that waits for a slot and would be ready far sooner in that of the member's
+    copy, or is worth a try.
+    """
     state = context.state
     is_long = expected_ms is None or expected_ms >= LONG_LOOKS * state.knobs.warmup_stall_ms
     for task, name in sorted(state.queued.items()):
@@ -150,6 +165,8 @@ def _has_room(context: Context, member: MemberState) -> bool:
 
 
 def _missing(state: GroupState, member: MemberState, task: TaskId) -> int:
-    """Records until the member's copy counts as caught up; all of the changelog where no lag is known."""
+    """Records until the member's copy counts as caught up; all of the changelog where no lag is
+    known.
+    """
     lag = known_lag(member.lags.get(task))
     return max(0, (state.records(task) if lag is None else lag) - state.acceptable_lag(member))

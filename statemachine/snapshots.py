@@ -1,4 +1,5 @@
-"""The state as canonical bytes, and back (PROTOCOL L7): every mapping in key order, so equal states give equal bytes.
+"""The state as canonical bytes, and back (PROTOCOL L7): every mapping in key order, so equal states
+give equal bytes.
 
 Derived parts (the timers' heap, `incoming`) are left out and rebuilt.
 """
@@ -37,8 +38,9 @@ T = TypeVar("T")
 
 FORMAT = "equipoise-state"
 FORM = 3
-"""Of the content. To be raised whenever the same state gives other bytes, those of the configuration and topologies in it included: `Checkpointed`
-names it beside its hash, and hashes of another form are not compared (PROTOCOL L7). ``tests/data/logs`` has a log that shows a change."""
+"""Of the content. To be raised whenever the same state gives other bytes, those of the
+configuration and topologies in it included: `Checkpointed` names it beside its hash, and hashes of
+another form are not compared (PROTOCOL L7). ``tests/data/logs`` has a log that shows a change."""
 
 
 def is_of_another_form(decision: object) -> bool:
@@ -47,7 +49,9 @@ def is_of_another_form(decision: object) -> bool:
 
 
 def dump(state: GroupState) -> bytes:
-    """Canonical bytes of `state`: msgpack of [FORMAT, FORM, CRC-32 of the content, content], the content being msgpack of its own."""
+    """Canonical bytes of `state`: msgpack of [FORMAT, FORM, CRC-32 of the content, content], the
+    content being msgpack of its own.
+    """
     content = bytes(msgpack.packb(_state_to_wire(state)))
     return bytes(msgpack.packb([FORMAT, FORM, zlib.crc32(content), content]))
 

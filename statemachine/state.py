@@ -1,8 +1,9 @@
 """What the leader knows of one group. Mutable, and touched by `transitions` and `leader` only.
 
-A task has at most one owner: the member that was granted it and has not been proven to have let go. A member's own sets say what it was
-told: `active` (it may run these), `revoking` (it was told to give these up and has not acknowledged it), `standby` and `warmup` (copies).
-`owner[t] == m` exactly when t is in m's `active` or `revoking`.
+A task has at most one owner: the member that was granted it and has not been proven to have let go.
+A member's own sets say what it was told: `active` (it may run these), `revoking` (it was told to
+give these up and has not acknowledged it), `standby` and `warmup` (copies). `owner[t] == m` exactly
+when t is in m's `active` or `revoking`.
 """
 
 from __future__ import annotations
@@ -19,28 +20,37 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 DEFAULT_KNOBS = Knobs()
 REMEMBERED_TOPOLOGIES = 16
-"""Epochs kept beside those that members run: one that comes with an older one is eligible for nothing (PROTOCOL D1)."""
+"""Epochs kept beside those that members run: one that comes with an older one is eligible for
+nothing (PROTOCOL D1).
+"""
 
 
 ASKED_MEMORY_MS = 600_000
-"""How long who was asked to leave, and is gone without a word, is asked again when it comes back: twice the longest pause that Kubernetes makes
-before it starts a process anew (5 min). Who comes later was started because somebody wants it there."""
+"""How long who was asked to leave, and is gone without a word, is asked again when it comes back:
+twice the longest pause that Kubernetes makes before it starts a process anew (5 min). Who comes
+later was started because somebody wants it there."""
 
 
 MOST_INITIAL_DELAYS = 4
-"""An empty group whose assignor deals by lag waits for lags until the initial delay has passed so often at most (PROTOCOL D2): with the default 12 s,
-longer than brokers take to say them when one of them is away."""
+"""An empty group whose assignor deals by lag waits for lags until the initial delay has passed so
+often at most (PROTOCOL D2): with the default 12 s, longer than brokers take to say them when one of
+them is away."""
 
 CRASH_BACKOFF_MS = 10_000
-"""Back-off of a member after its second crash; it doubles with each further one. This and the two below are the numbers of Kubernetes, which starts
-a container that keeps crashing again after 10 s, 20 s, 40 s, ... (CrashLoopBackOff)."""
+"""Back-off of a member after its second crash; it doubles with each further one. This and the two
+below are the numbers of Kubernetes, which starts a container that keeps crashing again after 10 s,
+20 s, 40 s, ... (CrashLoopBackOff)."""
 MOST_CRASH_BACKOFF_MS = 300_000
 CRASH_MEMORY_MS = 600_000
-"""A member that neither crashed nor joined for so long, because it runs or because it is gone, has its crashes forgotten."""
+"""A member that neither crashed nor joined for so long, because it runs or because it is gone, has
+its crashes forgotten.
+"""
 
 
 def crash_backoff_ms(times: int) -> int:
-    """How long a member that has crashed `times` times has to run before its copies are preferred again; 0: they are (PROTOCOL D10)."""
+    """How long a member that has crashed `times` times has to run before its copies are preferred
+    again; 0: they are (PROTOCOL D10).
+    """
     return 0 if times < 2 else min(CRASH_BACKOFF_MS << min(times - 2, 10), MOST_CRASH_BACKOFF_MS)
 
 
@@ -71,7 +81,9 @@ class MemberPhase(enum.Enum):
 
 @attrs.define
 class Warmup:
-    """Progress of a warm-up copy. `best_lag`: smallest lag reported since it began, None = none yet. Times are group time."""
+    """Progress of a warm-up copy. `best_lag`: smallest lag reported since it began, None = none
+    yet. Times are group time.
+    """
 
     best_lag: int | None
     improved_ms: int
@@ -79,15 +91,19 @@ class Warmup:
     looked_lag: int | None
     """Its lag when its speed was last measured, or as first reported; None: not reported yet."""
     looked_ms: int
-    """When that was, or, until then, when it began. Every `warmup_stall_ms` its speed is measured (PROTOCOL M7)."""
+    """When that was, or, until then, when it began. Every `warmup_stall_ms` its speed is measured
+    (PROTOCOL M7).
+    """
     best_prepared: int = -1
-    """How far its preparation has come at best, in thousandths, so that one that fails again and again comes no nearer; -1: it has not begun."""
+    """How far its preparation has come at best, in thousandths, so that one that fails again and
+    again comes no nearer; -1: it has not begun.
+    """
 
 
 @attrs.define
 class SlotBackoff:
-    """Back-off of a member whose warm-ups gave up slots to others `times` times: until `until_ms` none begins on it, but of the tasks `exempt`;
-    `over` once that has passed."""
+    """Back-off of a member whose warm-ups gave up slots to others `times` times: until `until_ms`
+    none begins on it, but of the tasks `exempt`; `over` once that has passed."""
 
     until_ms: int
     times: int
@@ -98,7 +114,9 @@ class SlotBackoff:
 
 @attrs.define
 class Preparation:
-    """A task that a member's application prepares: how far that is, in thousandths, and since when it does, group time."""
+    """A task that a member's application prepares: how far that is, in thousandths, and since when
+    it does, group time.
+    """
 
     thousandths: int
     since_ms: int
@@ -136,11 +154,13 @@ class MemberState:
     failed: frozenset[TaskId] = frozenset()
     """Tasks whose last preparation failed."""
     restore_records_per_s: int = 0
-    """Restore speed it measured last. Until it has measured one: that of its last incarnation, if that was still there, or the slowest that anybody
-    had measured when it joined; 0: nobody had."""
+    """Restore speed it measured last. Until it has measured one: that of its last incarnation, if
+    that was still there, or the slowest that anybody had measured when it joined; 0: nobody had."""
 
     measured_records_per_s: int = 0
-    """Restore speed of its own: told by it, or seen of its warm-ups, whichever came last; 0: neither. What is known of others does not count here."""
+    """Restore speed of its own: told by it, or seen of its warm-ups, whichever came last; 0:
+    neither. What is known of others does not count here.
+    """
     slot_backoff: SlotBackoff | None = None
 
     intends: bool = False
@@ -161,10 +181,14 @@ class MemberState:
     incoming: set[TaskId] = attrs.field(factory=set)
     """Tasks of movements in flight whose destination it is. Derived from `GroupState.in_flight`."""
     regains: dict[TaskId, bool] = attrs.field(factory=dict)
-    """Of an eager member: tasks that it gets together with all that is on its way to it -> whether it had the task and gives it up for that alone."""
+    """Of an eager member: tasks that it gets together with all that is on its way to it -> whether
+    it had the task and gives it up for that alone.
+    """
 
     def is_caught_up(self, task: TaskId, acceptable_lag: int) -> bool:
-        """Whether its copy may become active at once (PROTOCOL M2). See `GroupState.acceptable_lag`."""
+        """Whether its copy may become active at once (PROTOCOL M2). See
+        `GroupState.acceptable_lag`.
+        """
         return is_ready(self.lags.get(task), word=task in self.ready, readiness=self.readiness, acceptable=acceptable_lag)
 
     def awaits_word(self, task: TaskId, acceptable_lag: int) -> bool:
@@ -178,7 +202,8 @@ class MemberState:
         return self.readiness != "word_or_lag"
 
     def is_untold(self, task: TaskId) -> bool:
-        """Whether the task was granted in this very step, so that the member does not know of it."""
+        """Whether the task was granted in this very step, so that the member does not know of it.
+        """
         return self.active.get(task, 0) > self.issued_epoch
 
     def owns_nothing(self) -> bool:
@@ -187,9 +212,11 @@ class MemberState:
 
 @attrs.define
 class Growth:
-    """Of one partition: when its end offset was last observed, group time, and how many records a second it grew by until then, rounded up.
+    """Of one partition: when its end offset was last observed, group time, and how many records a
+    second it grew by until then, rounded up.
 
-    Group time may be slower than the clock (PROTOCOL L2), never faster: so this may be too fast, and is never too slow.
+    Group time may be slower than the clock (PROTOCOL L2), never faster: so this may be too fast,
+    and is never too slow.
     """
 
     observed_ms: int
@@ -198,7 +225,9 @@ class Growth:
 
 @attrs.frozen
 class MeasuredLoad:
-    """A task's part of its hosts' load, averaged (`equipoise.statemachine.loads`): cpu, memory, disk in millionths of a thread's part of a host."""
+    """A task's part of its hosts' load, averaged (`equipoise.statemachine.loads`): cpu, memory,
+    disk in millionths of a thread's part of a host.
+    """
 
     measured_ms: int
     cpu: int
@@ -209,7 +238,9 @@ class MeasuredLoad:
 
 @attrs.define
 class Backoff:
-    """A warm-up that stalled `times` times: no new one of this task on this member before `until_ms`; `over` once that has passed."""
+    """A warm-up that stalled `times` times: no new one of this task on this member before
+    `until_ms`; `over` once that has passed.
+    """
 
     until_ms: int
     times: int
@@ -218,10 +249,11 @@ class Backoff:
 
 @attrs.define
 class Crashes:
-    """How often a member crashed, that is, ended without having left: put out by its session, by force, or by its own next incarnation.
+    """How often a member crashed, that is, ended without having left: put out by its session, by
+    force, or by its own next incarnation.
 
-    Times are group time. `changed_ms`: when it crashed or joined last. `until_ms`: it is in back-off until then, counted from its join; None: it is
-    not, or not there.
+    Times are group time. `changed_ms`: when it crashed or joined last. `until_ms`: it is in
+    back-off until then, counted from its join; None: it is not, or not there.
     """
 
     times: int
@@ -232,7 +264,9 @@ class Crashes:
 
 @attrs.define
 class Lost:
-    """A task whose owner left or died at `since_ms` of group time. Nobody is given it before `until_ms`, on purpose; None: not decided."""
+    """A task whose owner left or died at `since_ms` of group time. Nobody is given it before
+    `until_ms`, on purpose; None: not decided.
+    """
 
     since_ms: int
     until_ms: int | None = None
@@ -240,10 +274,12 @@ class Lost:
 
 @attrs.define
 class Ghost:
-    """An incarnation that was put out by force and may run on: the tasks it had that nobody is known to run since (PROTOCOL M5).
+    """An incarnation that was put out by force and may run on: the tasks it had that nobody is
+    known to run since (PROTOCOL M5).
 
-    It is watched like a member: what it still says is rejected, and shows that it lives. Once it has been silent for its session timeout its lease
-    is over, by the same reasoning as any member's, and nobody needs to wait for it any longer.
+    It is watched like a member: what it still says is rejected, and shows that it lives. Once it
+    has been silent for its session timeout its lease is over, by the same reasoning as any
+    member's, and nobody needs to wait for it any longer.
     """
 
     member_id: str
@@ -275,9 +311,12 @@ class GroupState:
     """Topic -> partition -> how fast it grows, from its last two end offsets."""
     loads: dict[TaskId, MeasuredLoad] = attrs.field(factory=dict)
     behind: dict[TaskId, int] = attrs.field(factory=dict)
-    """Records of a task's sources that were still to be processed, as its member said, where nobody has observed them since."""
+    """Records of a task's sources that were still to be processed, as its member said, where nobody
+    has observed them since.
+    """
     source_lags: dict[str, dict[int, int]] = attrs.field(factory=dict)
-    """Topic -> partition -> records that the group has still to read, as observed since it began."""
+    """Topic -> partition -> records that the group has still to read, as observed since it began.
+    """
 
     now_ms: int = 0
     """Group time (PROTOCOL L2)."""
@@ -294,11 +333,15 @@ class GroupState:
     tokens: dict[TaskId, int] = attrs.field(factory=dict)
     """Fencing token of the last grant of each task (PROTOCOL M6)."""
     holds: dict[TaskId, int] = attrs.field(factory=dict)
-    """Tasks that were taken by force: how long a new owner waits, until one is known to run it (PROTOCOL M5)."""
+    """Tasks that were taken by force: how long a new owner waits, until one is known to run it
+    (PROTOCOL M5).
+    """
     ghosts: dict[str, Ghost] = attrs.field(factory=dict)
     """Who those tasks may still run at, by `ghost_key`."""
     homes: dict[TaskId, str] = attrs.field(factory=dict)
-    """Tasks that left a member because it left or died, not for balance: whom they come back to first."""
+    """Tasks that left a member because it left or died, not for balance: whom they come back to
+    first.
+    """
 
     lost: dict[TaskId, Lost] = attrs.field(factory=dict)
     """Tasks that nobody owns since their owner left or died, in a group that has been led since."""
@@ -316,8 +359,9 @@ class GroupState:
     """Members, there or not, that crashed not long ago (PROTOCOL D10)."""
 
     asked: dict[str, int | None] = attrs.field(factory=dict)
-    """Members that an operator asked to leave -> None once they are told; of who went without having left, the group time until which somebody
-    who comes back under that name is asked too (PROTOCOL M8)."""
+    """Members that an operator asked to leave -> None once they are told; of who went without
+    having left, the group time until which somebody who comes back under that name is asked too
+    (PROTOCOL M8)."""
 
     revocations: Revocations = attrs.field(factory=Revocations)
     memory: Memory = attrs.field(factory=dict)
@@ -325,7 +369,9 @@ class GroupState:
 
     gathering_until_ms: int | None = None
     awaiting_lags: bool = False
-    """The initial delay is over, and the group gathers on only because lags are not known (PROTOCOL D2)."""
+    """The initial delay is over, and the group gathers on only because lags are not known (PROTOCOL
+    D2).
+    """
     probing_deadline_ms: int | None = None
     scheduled_ms: int | None = None
     """When lost work is given away, or a back-off is over (KIP-415, "scheduled rebalance")."""
@@ -352,7 +398,9 @@ class GroupState:
         return self.topologies[max(self.topologies)] if self.topologies else None
 
     def newest_incarnation(self, member_id: str) -> int | None:
-        """The highest incarnation of this name that is a member, or is fenced and may still run; None: there is none (PROTOCOL M1)."""
+        """The highest incarnation of this name that is a member, or is fenced and may still run;
+        None: there is none (PROTOCOL M1).
+        """
         known = [ghost.incarnation for ghost in self.ghosts.values() if ghost.member_id == member_id]
         if member_id in self.members:
             known.append(self.members[member_id].incarnation)
@@ -368,12 +416,16 @@ class GroupState:
         return None if crashes is None or self.now_ms - crashes.changed_ms >= CRASH_MEMORY_MS else crashes
 
     def is_crash_looping(self, member_id: str) -> bool:
-        """Whether it keeps crashing, and has not run for its back-off since: its copies are not preferred (PROTOCOL D10)."""
+        """Whether it keeps crashing, and has not run for its back-off since: its copies are not
+        preferred (PROTOCOL D10).
+        """
         crashes = self.crashes.get(member_id)
         return crashes is not None and crashes.until_ms is not None
 
     def is_to_be_asked(self, member_id: str) -> bool:
-        """Whether an incarnation before was asked to leave, and went without having left, so that this one is to be asked too."""
+        """Whether an incarnation before was asked to leave, and went without having left, so that
+        this one is to be asked too.
+        """
         until_ms = self.asked.get(member_id, 0)
         return until_ms is not None and until_ms > self.now_ms
 
@@ -414,7 +466,9 @@ class GroupState:
         return 0 if part is None else self.written_records_per_s(task, part)
 
     def source_lag(self, task: TaskId, part: Subtopology) -> int | None:
-        """Records of the task's sources that are still to be processed, by what was said last; None: not known."""
+        """Records of the task's sources that are still to be processed, by what was said last;
+        None: not known.
+        """
         told = self.behind.get(task)
         if told is not None or not part.source_topics:
             return told
@@ -423,17 +477,22 @@ class GroupState:
         return sum(known) if len(known) == len(observed) else None
 
     def knows_source_lags(self) -> bool:
-        """Whether tasks are declared, and the lag is known of each that has sources. Costs time in their number."""
+        """Whether tasks are declared, and the lag is known of each that has sources. Costs time in
+        their number.
+        """
         tasks = self.tasks()
         return bool(tasks) and all(self.source_lag(task, part) is not None for task, part in tasks.items() if part.source_topics)
 
     def written_records_per_s(self, task: TaskId, part: Subtopology) -> int:
-        """Speed at which the task's changelogs grow; 0: not at all, or it was observed less than twice."""
+        """Speed at which the task's changelogs grow; 0: not at all, or it was observed less than
+        twice.
+        """
         found = (self.growth.get(topic, {}).get(task.partition) for topic in part.changelog_topics)
         return sum(growth.records_per_s for growth in found if growth is not None)
 
     def acceptable_lag(self, member: MemberState) -> int:
-        """How far behind a copy of the member may be and count as caught up, in records (see `equipoise.assignors.ranking.lag_within`).
+        """How far behind a copy of the member may be and count as caught up, in records (see
+        `equipoise.assignors.ranking.lag_within`).
 
         Costs time in the member's copies when acceptable_recovery_ms is set; else none.
         """
@@ -454,9 +513,11 @@ class GroupState:
         return max(knobs.acceptable_recovery_lag, within)
 
     def runnable(self, member: MemberState) -> dict[int, int] | None:
-        """Sub-topologies of the member's topology epoch -> their number of partitions there. None: it runs the newest epoch, so every task.
+        """Sub-topologies of the member's topology epoch -> their number of partitions there. None:
+        it runs the newest epoch, so every task.
 
-        A member whose epoch was never declared, or is not remembered, can run nothing (PROTOCOL D1).
+        A member whose epoch was never declared, or is not remembered, can run nothing (PROTOCOL
+        D1).
         """
         topology = self.topology
         if topology is None or member.topology_epoch == topology.epoch:
@@ -465,8 +526,9 @@ class GroupState:
         return {} if known is None else {part.subtopology: part.partitions for part in known.subtopologies}
 
     def learners(self, task: TaskId) -> tuple[str, ...]:
-        """Members with a copy that restores, or is kept up to date, in order to take the task over. While there are any the task is being learned;
-        whether one is ready is its member's word, `MemberState.ready`."""
+        """Members with a copy that restores, or is kept up to date, in order to take the task over.
+        While there are any the task is being learned; whether one is ready is its member's word,
+        `MemberState.ready`."""
         movement = self.in_flight.get(task)
         if movement is None:
             return ()
@@ -481,7 +543,9 @@ class GroupState:
         return owner is not None and self.members[owner].leaving
 
     def is_handed_over(self, member: MemberState, task: TaskId) -> bool:
-        """Whether the member gets the task as soon as whoever runs it has let go: that is decided (PROTOCOL D3, D9)."""
+        """Whether the member gets the task as soon as whoever runs it has let go: that is decided
+        (PROTOCOL D3, D9).
+        """
         movement = self.in_flight.get(task)
         return task in member.regains or (movement is not None and movement.destination == member.member_id and movement.state.value == "revoking")
 
@@ -494,7 +558,8 @@ class GroupState:
 
 
 def stall_ms(knobs: Knobs, times: int) -> int:
-    """Back-off of a warm-up that has stalled `times` times: each time twice as long (PROTOCOL M7)."""
+    """Back-off of a warm-up that has stalled `times` times: each time twice as long (PROTOCOL M7).
+    """
     return knobs.warmup_stall_ms << min(times - 1, 10)
 
 

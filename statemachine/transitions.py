@@ -1,7 +1,8 @@
 """What each fact does to the state: the one transition table, and the functions it names.
 
-Each function gets the context and the fact. It either changes state and returns, or raises Rejected and has changed nothing but a lease.
-Decision rounds are not begun here: a transition only notes a cause, and the machine asks the leader once per step.
+Each function gets the context and the fact. It either changes state and returns, or raises Rejected
+and has changed nothing but a lease. Decision rounds are not begun here: a transition only notes a
+cause, and the machine asks the leader once per step.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ from equipoise.statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, Grou
 V = TypeVar("V")
 
 NONCE_MEMORY_MS = 3_600_000
-"""How long a join nonce is remembered: far longer than any producer retries (Kafka's delivery.timeout.ms defaults to 120 s)."""
+"""How long a join nonce is remembered: far longer than any producer retries (Kafka's
+delivery.timeout.ms defaults to 120 s).
+"""
 FURTHEST = 2**63
 """More records than any copy can be behind."""
 
@@ -77,14 +80,18 @@ def group_configured(context: Context, fact: GroupConfigured) -> None:
 
 
 def _acceptable(config: GroupConfigured) -> tuple[int, int]:
-    """By what members judge whether their copies are ready: theirs to know at once when it changes (PROTOCOL M2)."""
+    """By what members judge whether their copies are ready: theirs to know at once when it changes
+    (PROTOCOL M2).
+    """
     return config.knobs.acceptable_recovery_lag, config.knobs.acceptable_recovery_ms
 
 
 def _give_back_slots(context: Context) -> None:
-    """Lower caps: the warm-ups furthest from ready end, explicitly, until what is left fits (PROTOCOL D8).
+    """Lower caps: the warm-ups furthest from ready end, explicitly, until what is left fits
+    (PROTOCOL D8).
 
-    With fewer standbys a movement to one of them may have to go on as a warm-up, so it counts as one.
+    With fewer standbys a movement to one of them may have to go on as a warm-up, so it counts as
+    one.
     """
     state = context.state
     knobs = state.knobs
@@ -164,7 +171,9 @@ def _learned(known: dict[str, dict[int, V]], said: Mapping[str, Mapping[int, V]]
 
 
 def _note_growth(growth: dict[int, Growth], known: dict[int, int], ends: dict[int, int], now_ms: int) -> None:
-    """How fast each partition grew since it was last observed. Two observations at one moment are one; one that shrank was made anew."""
+    """How fast each partition grew since it was last observed. Two observations at one moment are
+    one; one that shrank was made anew.
+    """
     for partition, end in ends.items():
         before = growth.get(partition)
         if before is None or end < known[partition]:
@@ -319,7 +328,9 @@ def leave_cancelled(context: Context, fact: LeaveCancelled) -> None:
 
 
 def leave_requested(context: Context, fact: LeaveRequested) -> None:
-    """An operator's word, and no member's: nobody's lease is renewed by it. All are asked at once, so that none is given what another gives up."""
+    """An operator's word, and no member's: nobody's lease is renewed by it. All are asked at once,
+    so that none is given what another gives up.
+    """
     state = context.state
     if fact.withdrawn:
         _withdraw(context, fact.members)
@@ -333,7 +344,9 @@ def leave_requested(context: Context, fact: LeaveRequested) -> None:
 
 
 def deal_requested(context: Context, fact: DealRequested) -> None:
-    """An operator's word (PROTOCOL D11). What is being handed over would not be dealt, so the request is not taken by half."""
+    """An operator's word (PROTOCOL D11). What is being handed over would not be dealt, so the
+    request is not taken by half.
+    """
     state = context.state
     if not context.deals_by_lag:
         raise Rejected("deals_nothing")
@@ -382,7 +395,9 @@ def undecodable(context: Context, fact: Undecodable) -> None:
 
 
 def assignment_observed(context: Context, fact: AssignmentObserved) -> None:
-    """What something else decided is what is current (PROTOCOL D7). It becomes so after we have said what we would have decided in its place."""
+    """What something else decided is what is current (PROTOCOL D7). It becomes so after we have
+    said what we would have decided in its place.
+    """
     state = context.state
     if state.generation and fact.generation <= state.generation:
         raise Rejected("generation_not_newer", fact.generation, state.generation)
@@ -421,7 +436,8 @@ def make_current(context: Context, fact: AssignmentObserved) -> None:
 
 
 def _hear(context: Context, member_id: str, incarnation: int) -> MemberState | None:
-    """The sender lives: the lease of a current incarnation is renewed (PROTOCOL M4), a fenced one is waited for anew (PROTOCOL M5).
+    """The sender lives: the lease of a current incarnation is renewed (PROTOCOL M4), a fenced one
+    is waited for anew (PROTOCOL M5).
 
     Returns the member when the incarnation is its current one, else None.
     """
@@ -437,7 +453,9 @@ def _hear(context: Context, member_id: str, incarnation: int) -> MemberState | N
 
 
 def _renew(context: Context, member_id: str, incarnation: int) -> MemberState:
-    """The current incarnation's lease is renewed by any valid envelope, before the content is judged (PROTOCOL M4)."""
+    """The current incarnation's lease is renewed by any valid envelope, before the content is
+    judged (PROTOCOL M4).
+    """
     heard = _hear(context, member_id, incarnation)
     if heard is not None:
         return heard
@@ -456,7 +474,9 @@ def _check_epoch(member: MemberState, epoch: int) -> None:
 
 
 def _applied(context: Context, member: MemberState, epoch: int, held: tuple[TaskId, ...]) -> None:
-    """The member has applied `epoch` and runs `held`: what it was told to give up by then and does not run is released."""
+    """The member has applied `epoch` and runs `held`: what it was told to give up by then and does
+    not run is released.
+    """
     member.applied_epoch = epoch
     if member.revoking:
         holding = set(held)
@@ -469,9 +489,11 @@ def _applied(context: Context, member: MemberState, epoch: int, held: tuple[Task
 
 
 def _note_progress(context: Context, member: MemberState, *, declared: frozenset[TaskId], had: frozenset[TaskId] = frozenset()) -> None:
-    """A warm-up, or a standby that is to take over, may have come nearer, be caught up, or have lost what it had. `declared`: ready since now.
+    """A warm-up, or a standby that is to take over, may have come nearer, be caught up, or have
+    lost what it had. `declared`: ready since now.
 
-    `had`: tasks on their way to the member of which it had a copy until this report. Who never had one, as an assignor may well decide, loses none.
+    `had`: tasks on their way to the member of which it had a copy until this report. Who never had
+    one, as an assignor may well decide, loses none.
     """
     state = context.state
     for task in declared:
@@ -521,7 +543,9 @@ def _has_copy(member: MemberState, task: TaskId) -> bool:
 
 
 def _cancel_drain(context: Context, member: MemberState, cause: str) -> None:
-    """It stays: what was to be moved for its leaving alone is not moved (PROTOCOL D9); what it was told to give up is given up."""
+    """It stays: what was to be moved for its leaving alone is not moved (PROTOCOL D9); what it was
+    told to give up is given up.
+    """
     member.leaving = False
     for task, movement in sorted(context.state.in_flight.items()):
         if movement.source == member.member_id and movement.state.value == "warming":
@@ -543,7 +567,9 @@ def _reject(code: str) -> Transition:
 
 
 def _external(context: Context, fact: TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled) -> None:
-    """What a member says to the leader that it does not have is rejected, and shows that the member lives, whoever leads the group."""
+    """What a member says to the leader that it does not have is rejected, and shows that the member
+    lives, whoever leads the group.
+    """
     _hear(context, fact.member_id, fact.incarnation)
     raise Rejected("external")
 
@@ -591,4 +617,6 @@ TRANSITIONS: dict[GroupPhase, dict[type, Transition]] = {
         AssignmentObserved: assignment_observed,
     },
 }
-"""(what the group waits for, fact) -> what happens. Every phase names every fact: an illegal pair is a rejection, never a missing entry."""
+"""(what the group waits for, fact) -> what happens. Every phase names every fact: an illegal pair
+is a rejection, never a missing entry.
+"""

@@ -2,8 +2,9 @@
 
 Hypothesis runs under one of two profiles, chosen by the environment variable CI:
 
-`ci` (CI is set): derandomized, so that a change is judged by the same examples every time and a red build is always the change's doing.
-`dev` (otherwise): random examples, kept failures in .hypothesis/; new corners are found here, and by `make soak`, which prints its seeds.
+`ci` (CI is set): derandomized, so that a change is judged by the same examples every time and a red
+build is always the change's doing. `dev` (otherwise): random examples, kept failures in
+.hypothesis/; new corners are found here, and by `make soak`, which prints its seeds.
 
 Neither has a deadline: two shared cores say nothing about speed. Benchmarks do that, by ratios.
 """

@@ -1,7 +1,9 @@
-"""One group, one machine, truthful members, and a validator that watches: for tests of the machine alone.
+"""One group, one machine, truthful members, and a validator that watches: for tests of the machine
+alone.
 
-`Group` appends facts and steps the machine; every step is judged. `Truthful` is a member that does what it is told and says what is so: it
-restores its copies, closes what is revoked, and reports; nothing is lost or late but what a test makes late.
+`Group` appends facts and steps the machine; every step is judged. `Truthful` is a member that does
+what it is told and says what is so: it restores its copies, closes what is revoked, and reports;
+nothing is lost or late but what a test makes late.
 """
 
 from __future__ import annotations
@@ -69,7 +71,9 @@ def joined(member_id: str, incarnation: int = 1, **fields: Any) -> MemberJoined:
 
 
 class Group:
-    """A log that grows and the machine that folds it. Every step is judged by a `StepChecker`, unless `watched` is False."""
+    """A log that grows and the machine that folds it. Every step is judged by a `StepChecker`,
+    unless `watched` is False.
+    """
 
     def __init__(self, load: Load = registry.load, *, watched: bool = True) -> None:
         self.load = load
@@ -86,7 +90,8 @@ class Group:
         return self.machine.state
 
     def fact(self, event: Fact, after_ms: int = 0) -> list[Decision]:
-        """Appends one fact, `after_ms` later by the broker's clock, and returns what was decided."""
+        """Appends one fact, `after_ms` later by the broker's clock, and returns what was decided.
+        """
         self.append_ms += after_ms
         record = make_record("" if isinstance(event, LogOpened) else GROUP, len(self.records), self.append_ms, event)
         record = self.machine.as_leader(record)
@@ -124,7 +129,9 @@ class Group:
         return self
 
     def join(self, member_id: str, incarnation: int = 1, *, restores: int = 1_000_000, **fields: Any) -> Truthful:
-        """A truthful member joins. `restores`: records it restores of each copy from one report to the next."""
+        """A truthful member joins. `restores`: records it restores of each copy from one report to
+        the next.
+        """
         member = self.members[member_id] = Truthful(self, member_id, incarnation, restores)
         lags: dict[TaskId, Lag] = fields.get("lags", {})
         member.copies = {task: lag for task, lag in lags.items() if isinstance(lag, int)}
@@ -132,7 +139,9 @@ class Group:
         return member
 
     def cycle(self, *late: str) -> list[Decision]:
-        """Everybody, but for the `late`, reads what was decided and reports once, within HEARTBEAT_MS."""
+        """Everybody, but for the `late`, reads what was decided and reports once, within
+        HEARTBEAT_MS.
+        """
         reporting = [member for member_id, member in sorted(self.members.items()) if member_id not in late]
         decisions: list[Decision] = []
         for member in reporting:
@@ -196,7 +205,9 @@ class Truthful:
         return bool(decision.member_id == self.member_id and decision.incarnation == self.incarnation)
 
     def reads(self) -> None:
-        """Applies what was decided: closes what is not active any more, opens what is, keeps the copies it is to keep."""
+        """Applies what was decided: closes what is not active any more, opens what is, keeps the
+        copies it is to keep.
+        """
         inbox, self.inbox = self.inbox, []
         for decision in whole(inbox):
             if isinstance(decision, MemberAssigned) and self._is_mine(decision):
@@ -258,7 +269,9 @@ class Truthful:
 
 
 def all_but_time_and_leases(machine: GroupMachine) -> dict[str, Any]:
-    """The state but for what any record changes: time, place, and the lease of who spoke, be it a member or one that was put out."""
+    """The state but for what any record changes: time, place, and the lease of who spoke, be it a
+    member or one that was put out.
+    """
     state = copy.deepcopy(machine.state)
     for member in state.members.values():
         member.last_heard_ms = 0

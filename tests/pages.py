@@ -1,4 +1,6 @@
-"""Tables of the written pages, and what they name: files as `path`, and tests, functions and classes in them as `path::name`."""
+"""Tables of the written pages, and what they name: files as `path`, and tests, functions and
+classes in them as `path::name`.
+"""
 
 from __future__ import annotations
 

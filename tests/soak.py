@@ -1,4 +1,5 @@
-"""`make soak`: storms, one seed after the other, until enough was seen. Prints every seed that fails, and how to play it again.
+"""`make soak`: storms, one seed after the other, until enough was seen. Prints every seed that
+fails, and how to play it again.
 
 usage: python -m tests.soak [--seeds N] [--steps N] [--first SEED] [--workers N]
 """
@@ -18,7 +19,9 @@ PRINT_EVERY_SEEDS = 50
 
 
 def one(seed: int) -> tuple[int, int, int, str]:
-    """(seed, facts folded, simulated events, what was wrong or ""). In every other storm assignors change."""
+    """(seed, facts folded, simulated events, what was wrong or ""). In every other storm assignors
+    change.
+    """
     outcome = run_storm(draw(seed, switching=seed % 2 == 1))
     return seed, outcome.facts, outcome.steps, "" if outcome.error is None else str(outcome)
 

@@ -1,7 +1,9 @@
-"""Storms: small groups in the simulated cluster under every fault there is, from a seed, judged by the world, the validator and the clock.
+"""Storms: small groups in the simulated cluster under every fault there is, from a seed, judged by
+the world, the validator and the clock.
 
-A storm passes when no invariant broke (the world's: nobody shares a task; the validator's 1-6 after every fact), no group halted, and after the
-faults the group settled: everything runs, the leader wants nothing more, and it stays that way.
+A storm passes when no invariant broke (the world's: nobody shares a task; the validator's 1-6 after
+every fact), no group halted, and after the faults the group settled: everything runs, the leader
+wants nothing more, and it stays that way.
 """
 
 from __future__ import annotations
@@ -31,10 +33,14 @@ STORM_MS = 240_000
 LOOK_EVERY_MS = 5_000
 QUIET_MS = 60_000
 LOST_MS = 60_000
-"""How long `cooperative` leaves lost work to nobody: killed processes come back before that, or after it."""
+"""How long `cooperative` leaves lost work to nobody: killed processes come back before that, or
+after it.
+"""
 MOST_SETTLING_MS = 1_800_000
 RESTORE_EVERY = 5
-"""At every so many steps of a storm a machine is restored and must decide the next fact alike; at each one it would double what a storm costs."""
+"""At every so many steps of a storm a machine is restored and must decide the next fact alike; at
+each one it would double what a storm costs.
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -67,9 +73,11 @@ class Outcome:
 
 
 def draw(seed: int, assignor: str = "high_availability", *, switching: bool = False) -> Setting:
-    """A group of 1 to MOST_MEMBERS members with 1 to 12 stateful tasks, led by that assignor, and what befalls it.
+    """A group of 1 to MOST_MEMBERS members with 1 to 12 stateful tasks, led by that assignor, and
+    what befalls it.
 
-    `switching`: now and then another assignor leads, each time with other knobs, whatever is under way.
+    `switching`: now and then another assignor leads, each time with other knobs, whatever is under
+    way.
     """
     random = Random(f"setting {seed}")
     stateful, stateless = random.randint(1, 12), random.choice((0, 0, 3))
@@ -179,8 +187,8 @@ Judge = Callable[[Record, list[DecisionRecord], GroupMachine], None]
 def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **options: Any) -> Outcome:
     """Plays a storm to its end, or to the first thing that is wrong.
 
-    `judges` see every fact with its decisions and the machine; None: a `StepChecker`. `options` go to the cluster: broken sessions or machines, to be
-    found out.
+    `judges` see every fact with its decisions and the machine; None: a `StepChecker`. `options` go
+    to the cluster: broken sessions or machines, to be found out.
     """
     if judges is None:
         judges = [StepChecker(whole_every=100, restore_every=RESTORE_EVERY)]
@@ -226,7 +234,9 @@ def unsettled(cluster: SimulatedCluster) -> str:
 
 
 def _settle(cluster: SimulatedCluster, heal_ms: int) -> int:
-    """Lets the group come to rest; returns when it did. At rest: nothing left to do, and no round for QUIET_MS (invariant 7: no thrash)."""
+    """Lets the group come to rest; returns when it did. At rest: nothing left to do, and no round
+    for QUIET_MS (invariant 7: no thrash).
+    """
     generation, since_ms = cluster.machine.state.generation, cluster.now_ms
     while (undone := unsettled(cluster)) or cluster.now_ms - since_ms < QUIET_MS:
         if cluster.now_ms > heal_ms + MOST_SETTLING_MS:

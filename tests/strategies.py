@@ -1,4 +1,6 @@
-"""Hypothesis strategies for every event, built from the classes: what a field's validator allows is what is drawn for it."""
+"""Hypothesis strategies for every event, built from the classes: what a field's validator allows is
+what is drawn for it.
+"""
 
 from __future__ import annotations
 

@@ -1,18 +1,23 @@
 """Recorded answers of the Java assignors, and the same questions as problems of `equipoise assign`.
 
-`python -m tests.vectors lag FILE...` says how many of a file's vectors come out equal, and shows the first that does not; `connect` likewise. A file
-holds one object a line, ``{"in": ..., "out": ...}``, and may be gzipped.
+`python -m tests.vectors lag FILE...` says how many of a file's vectors come out equal, and shows
+the first that does not; `connect` likewise. A file holds one object a line, ``{"in": ..., "out":
+...}``, and may be gzipped.
 
 lag
-    in: {"lags": {topic: [lag by partition]}, "subs": {member: [topics]}}; out: {member: ["topic-partition" in the order of assignment]}
+    in: {"lags": {topic: [lag by partition]}, "subs": {member: [topics]}}; out: {member:
+    ["topic-partition" in the order of assignment]}
 
 connect
-    in: {"maxDelay": ms, "steps": [{"op": ...}]}; out: {"rounds": [{"delay": ms, "scheduled": ms, "w": {worker: {"ac": ..., "at": ..., "rc": ...,
-    "rt": ...}}}]}: connectors and tasks newly assigned, in that order, and revoked, in any order. The clock begins at 1,000,000. Steps: join, leave
-    (w), conf (c, n tasks), del (c), sleep (ms), sleepdelay, claim (w, from: w says that it runs what the other runs, too); and the rounds: rebalance,
-    fail (nobody gets what is decided), mismatch (the leader has not seen the last generation through). `connect_problem` has the mapping: a connector
-    is a task of sub-topology 0, in the order of names; its tasks are the sub-topology after its place. Each round is one problem: it has what
-    workers report, in their own order, and the memory of the last plan.
+    in: {"maxDelay": ms, "steps": [{"op": ...}]}; out: {"rounds": [{"delay": ms, "scheduled": ms,
+    "w": {worker: {"ac": ..., "at": ..., "rc": ..., "rt": ...}}}]}: connectors and tasks newly
+    assigned, in that order, and revoked, in any order. The clock begins at 1,000,000. Steps: join,
+    leave (w), conf (c, n tasks), del (c), sleep (ms), sleepdelay, claim (w, from: w says that it
+    runs what the other runs, too); and the rounds: rebalance, fail (nobody gets what is decided),
+    mismatch (the leader has not seen the last generation through). `connect_problem` has the
+    mapping: a connector is a task of sub-topology 0, in the order of names; its tasks are the
+    sub-topology after its place. Each round is one problem: it has what workers report, in their
+    own order, and the memory of the last plan.
 """
 
 from __future__ import annotations
@@ -60,7 +65,9 @@ CONNECT_STARTS_MS = 1_000_000
 
 
 class ConnectScript:
-    """A group of Connect's workers that does what plans of `kafka_connect` say, as its vectors tell it."""
+    """A group of Connect's workers that does what plans of `kafka_connect` say, as its vectors tell
+    it.
+    """
 
     def __init__(self, given: dict[str, Any], answer: Callable[[str], str] = assign_line) -> None:
         self.max_delay_ms = given["maxDelay"]

@@ -6,12 +6,14 @@
     consumer = AIOKafkaConsumer("orders", group_id="billing", bootstrap_servers="kafka:9092", auto_offset_reset="earliest",
                                 partition_assignment_strategy=[strategy])
 
-All members of a group need the strategy, and the same settings. The member that Kafka makes the leader asks for the lags, deals, and tells the
-others; each round deals anew, as KIP-169 says, and so that the fewest partitions move.
+All members of a group need the strategy, and the same settings. The member that Kafka makes the
+leader asks for the lags, deals, and tells the others; each round deals anew, as KIP-169 says, and
+so that the fewest partitions move.
 
-aiokafka calls `assign` in its event loop and expects the answer at once. So the lags are fetched in a thread, by clients of its own, while the loop
-waits, `timeout_s` at most: keep that well below the session timeout. When they cannot be had, the partitions are dealt by count alone, and the log
-says why.
+aiokafka calls `assign` in its event loop and expects the answer at once. So the lags are fetched in
+a thread, by clients of its own, while the loop waits, `timeout_s` at most: keep that well below the
+session timeout. When they cannot be had, the partitions are dealt by count alone, and the log says
+why.
 """
 
 from __future__ import annotations
@@ -47,8 +49,9 @@ Lags = Mapping[tuple[str, int], int]
 
 
 class LagFetcher:
-    """Asks a cluster how far behind a group is: its committed offsets, and the ends of partitions (and their beginnings where nothing is committed
-    and `auto_offset_reset` is not "latest"). Each is asked once for all topics together."""
+    """Asks a cluster how far behind a group is: its committed offsets, and the ends of partitions
+    (and their beginnings where nothing is committed and `auto_offset_reset` is not "latest"). Each
+    is asked once for all topics together."""
 
     def __init__(self, *, group_id: str, connection: Connection | str, auto_offset_reset: str = "latest", timeout_s: float = 3.0) -> None:
         self.group_id = group_id
@@ -57,7 +60,9 @@ class LagFetcher:
         self._options = (connection_to(connection) if isinstance(connection, str) else connection).options()
 
     async def fetch(self, partitions: Iterable[tuple[str, int]]) -> Lags:
-        """Raises KafkaError, OSError or TimeoutError when the cluster does not answer within `timeout_s`."""
+        """Raises KafkaError, OSError or TimeoutError when the cluster does not answer within
+        `timeout_s`.
+        """
         async with asyncio.timeout(self.timeout_s):
             return await self._fetch(partitions)
 
@@ -73,7 +78,9 @@ class LagFetcher:
             await asyncio.gather(stop_client(admin), stop_client(consumer))
 
     def fetch_now(self, partitions: Iterable[tuple[str, int]]) -> Lags | None:
-        """The same for a caller that cannot wait for it in its event loop. None: not to be had within `timeout_s`; the log says why."""
+        """The same for a caller that cannot wait for it in its event loop. None: not to be had
+        within `timeout_s`; the log says why.
+        """
         found: list[Lags] = []
         wanted = list(partitions)
 
@@ -92,7 +99,9 @@ class LagFetcher:
 
 
 async def _patiently(ask: Callable[[], Awaitable[Lags]]) -> Lags:
-    """Again while the cluster is not ready yet: a coordinator that is not there, a leader that moves. The caller's timeout ends it."""
+    """Again while the cluster is not ready yet: a coordinator that is not there, a leader that
+    moves. The caller's timeout ends it.
+    """
     while True:
         try:
             return await ask()
@@ -103,12 +112,15 @@ async def _patiently(ask: Callable[[], Awaitable[Lags]]) -> Lags:
 
 
 class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiokafka ships no complete types
-    """A strategy for `partition_assignment_strategy` of AIOKafkaConsumer; each consumer needs one of its own.
+    """A strategy for `partition_assignment_strategy` of AIOKafkaConsumer; each consumer needs one
+    of its own.
 
-    `cross_topic`: all topics are dealt together (see `equipoise.assignors.lag_aware`). `rack`: where this consumer is, the same as its
-    `client_rack`; with it partitions of equal or nearly equal lag (`rack_lag_tolerance`) go where their replicas are. `connection`: ``host:port`` of
-    a broker, with TLS and SASL as the environment says, or an `equipoise.events.log.kafka.connection.Connection`. `fetcher`: who is asked for the
-    lags instead.
+    `cross_topic`: all topics are dealt together (see `equipoise.assignors.lag_aware`). `rack`:
+    where this consumer is, the same as its `client_rack`; with it partitions of equal or nearly
+    equal lag (`rack_lag_tolerance`) go where their replicas are. `connection`: ``host:port`` of a
+    broker, with TLS and SASL as the environment says, or an
+    `equipoise.events.log.kafka.connection.Connection`. `fetcher`: who is asked for the lags
+    instead.
     """
 
     name = "equipoise-lag-aware"
@@ -133,7 +145,9 @@ class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiok
         self._owned: dict[str, list[int]] = {}
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
-        """What a member tells the leader when it joins: its topics, what it had until now, and its rack."""
+        """What a member tells the leader when it joins: its topics, what it had until now, and its
+        rack.
+        """
         said = json.dumps({"owned": self._owned, "rack": self._rack}, separators=(",", ":"), sort_keys=True).encode()
         return ConsumerProtocolMemberMetadata(self.version, sorted(topics), said)
 
@@ -142,7 +156,9 @@ class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiok
         self._owned = {topic: sorted(partitions) for topic, partitions in sorted(assignment.assignment)}
 
     def assign(self, cluster: ClusterMetadata, members: Mapping[str, ConsumerProtocolMemberMetadata]) -> dict[str, ConsumerProtocolMemberAssignment]:
-        """Member -> its partitions. Topics that the cluster does not know are left out, with a warning."""
+        """Member -> its partitions. Topics that the cluster does not know are left out, with a
+        warning.
+        """
         subscriptions = {name: tuple(metadata.subscription) for name, metadata in members.items()}
         partitions = _partitions(cluster, {topic for topics in subscriptions.values() for topic in topics})
         lags = self.fetcher.fetch_now(partitions) or {}
@@ -166,7 +182,9 @@ def _partitions(cluster: ClusterMetadata, topics: Iterable[str]) -> list[tuple[s
 
 
 def _owners(members: Mapping[str, ConsumerProtocolMemberMetadata]) -> dict[tuple[str, int], str]:
-    """What each member says it had; what two say they had is nobody's, and so is what cannot be read."""
+    """What each member says it had; what two say they had is nobody's, and so is what cannot be
+    read.
+    """
     claims: dict[tuple[str, int], list[str]] = {}
     for name, metadata in members.items():
         for claim in _owned(metadata.user_data):
@@ -212,8 +230,8 @@ def deal(
     racks: Mapping[str, str | None],
     replicas: Mapping[tuple[str, int], tuple[str, ...]],
 ) -> dict[str, dict[str, list[int]]]:
-    """Member -> topic -> its partitions, as `lag_aware` decides for a group of which everybody has stopped. `racks`: of members. `replicas`: racks of
-    each partition's."""
+    """Member -> topic -> its partitions, as `lag_aware` decides for a group of which everybody has
+    stopped. `racks`: of members. `replicas`: racks of each partition's."""
     tasks = [TopicTask(id=f"{topic}-{number}", topic=topic, partition=number, lag=lags.get((topic, number), 0)) for topic, number in partitions]
     naming = naming_of(tasks, subscriptions)
     known = {(task.topic, task.partition): TaskId(naming.topics[task.topic], task.partition) for task in tasks}

@@ -1,4 +1,6 @@
-"""How far a consumer group has read partitions, asked of the brokers (KIP-169 "Lag", "Obtaining Consumer Group Offsets")."""
+"""How far a consumer group has read partitions, asked of the brokers (KIP-169 "Lag", "Obtaining
+Consumer Group Offsets").
+"""
 
 from __future__ import annotations
 
@@ -11,8 +13,9 @@ from equipoise.assignors.lag_aware import partition_lag
 async def source_lags(
     admin: Any, consumer: Any, group_id: str, partitions: Iterable[tuple[str, int]], auto_offset_reset: str
 ) -> dict[tuple[str, int], int]:
-    """Topic and partition -> records that the group has still to read: up to the end, from the committed offset, or, where nothing is committed, from
-    where `auto_offset_reset` says. Everything is asked once for all partitions, which must exist.
+    """Topic and partition -> records that the group has still to read: up to the end, from the
+    committed offset, or, where nothing is committed, from where `auto_offset_reset` says.
+    Everything is asked once for all partitions, which must exist.
 
     `admin`, `consumer`: running clients of aiokafka. Raises KafkaError.
     """

@@ -1,7 +1,9 @@
-"""The assignor `kafka_connect`: what Apache Kafka Connect 4 decides (``IncrementalCooperativeAssignor``: KIP-415), exactly.
+"""The assignor `kafka_connect`: what Apache Kafka Connect 4 decides
+(``IncrementalCooperativeAssignor``: KIP-415), exactly.
 
-The baseline that `cooperative` is compared with, defects included. Ported from its behaviour, none of its code: held equal, round by round, with the
-class of the published jar (`bench/java/ConnectDriver.java`).
+The baseline that `cooperative` is compared with, defects included. Ported from its behaviour, none
+of its code: held equal, round by round, with the class of the published jar
+(`bench/java/ConnectDriver.java`).
 
 ::
 

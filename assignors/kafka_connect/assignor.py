@@ -1,22 +1,24 @@
 """A problem in Connect's terms, and Connect's answer as a plan.
 
-====================================  ================================================================================================
-here                                  in Kafka Connect
-====================================  ================================================================================================
-member, task                          worker, connector task; capacity, racks, state and lags play no part
-option `connectors`                   the sub-topology whose tasks are connectors, which are balanced apart from tasks; left out: none is
-option `scheduled_delay_ms`           scheduled.rebalance.max.delay.ms
-option `connect_protocol`              connect.protocol: ``compatible``, where one `eager` worker makes all of them so (version 0), or ``eager``
-`reported`                            what the worker says it runs when it joins, in its own order; left out: `active`, rising
-`memory`                              what the leader keeps in its memory; empty: a new leader
-`memory` without `assigned_tasks`     a leader that has not seen the last generation through
-leaving                               gone already
-subtopologies                         no such thing; what a worker does not know it is not given
-in_flight, home, ready, warm-ups      no such thing
-====================================  ================================================================================================
+====================================
+================================================================================================
+here                                  in Kafka Connect ====================================
+================================================================================================
+member, task                          worker, connector task; capacity, racks, state and lags play
+no part option `connectors`                   the sub-topology whose tasks are connectors, which are
+balanced apart from tasks; left out: none is option `scheduled_delay_ms`
+scheduled.rebalance.max.delay.ms option `connect_protocol`              connect.protocol:
+``compatible``, where one `eager` worker makes all of them so (version 0), or ``eager`` `reported`
+what the worker says it runs when it joins, in its own order; left out: `active`, rising `memory`
+what the leader keeps in its memory; empty: a new leader `memory` without `assigned_tasks`     a
+leader that has not seen the last generation through leaving                               gone
+already subtopologies                         no such thing; what a worker does not know it is not
+given in_flight, home, ready, warm-ups      no such thing ====================================
+================================================================================================
 
-A round of Connect begins when all workers have stopped what they were to stop and have joined again. So while somebody still runs what it is to give
-up, the plan is the last one; unless members say themselves what they have (`reported`): then that is the round, whatever was asked of them.
+A round of Connect begins when all workers have stopped what they were to stop and have joined
+again. So while somebody still runs what it is to give up, the plan is the last one; unless members
+say themselves what they have (`reported`): then that is the round, whatever was asked of them.
 """
 
 from __future__ import annotations
@@ -43,9 +45,11 @@ DEFAULT_DELAY_MS = 300_000
 
 
 class KafkaConnect:
-    """Apache Kafka Connect 4, for comparison. Pure: what Connect's leader keeps between rounds is `memory`, given back with each plan.
+    """Apache Kafka Connect 4, for comparison. Pure: what Connect's leader keeps between rounds is
+    `memory`, given back with each plan.
 
-    It promises nothing: work that is moved is nobody's until the next round, lost work waits, and who gets what depends on hashes of names.
+    It promises nothing: work that is moved is nobody's until the next round, lost work waits, and
+    who gets what depends on hashes of names.
     """
 
     name = "kafka_connect"
@@ -55,7 +59,9 @@ class KafkaConnect:
     options: tuple[str, ...] = (CONNECTORS, SCHEDULED_DELAY_MS, CONNECT_PROTOCOL)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an option is unsound or none of its own."""
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
+        option is unsound or none of its own.
+        """
         options.known_only(problem.knobs, self.name, self.options)
         connectors = options.whole(problem.knobs, CONNECTORS, 0) if CONNECTORS in problem.knobs.options else None
         max_delay_ms = options.whole(problem.knobs, SCHEDULED_DELAY_MS, DEFAULT_DELAY_MS)
@@ -93,7 +99,9 @@ def _is_eager(problem: AssignmentProblem, protocol: str) -> bool:
 
 
 def _eager_round(situation: Situation, reported: Mapping[str, tuple[TaskId, ...]], connectors: int | None, memory: Memory) -> Plan:
-    """All stop when who is there or what there is has changed since all was dealt; once all have stopped, it is dealt."""
+    """All stop when who is there or what there is has changed since all was dealt; once all have
+    stopped, it is dealt.
+    """
     dealt: Memory = {"awaited_tasks": (), EAGER_MEMBERS: tuple(sorted(reported)), EAGER_TASKS: tuple(situation.tasks)}
     owned = {task for name in reported for task in situation.members[name].active}
     owner = {task: name for task, name in deal(situation.tasks, reported, connectors).items() if situation.may_run(name, task)}
@@ -106,7 +114,9 @@ def _eager_round(situation: Situation, reported: Mapping[str, tuple[TaskId, ...]
 
 
 def _awaited(situation: Situation, memory: Memory) -> frozenset[TaskId]:
-    """What somebody still runs and was told to give up, or must because it is leaving; members that say what they have are not waited for."""
+    """What somebody still runs and was told to give up, or must because it is leaving; members that
+    say what they have are not waited for.
+    """
     told = frozenset(_tasks(memory, "awaited_tasks"))
     return frozenset(
         task
@@ -221,7 +231,9 @@ def _plan(problem: AssignmentProblem, situation: Situation, reported: Mapping[st
 
 
 def _may_hold(situation: Situation, name: str, task: TaskId) -> bool:
-    """Whether the plan may speak of it: of a task that no longer is, but that its leader does not know as deleted, it says nothing."""
+    """Whether the plan may speak of it: of a task that no longer is, but that its leader does not
+    know as deleted, it says nothing.
+    """
     return task in situation.tasks and (situation.owner.get(task) == name or situation.may_run(name, task))
 
 
@@ -234,7 +246,9 @@ def _answer(
     *,
     probing: bool,
 ) -> Plan:
-    """What nobody is given now has no target: Connect decides on it in a later round. Nor has what its owner does not know, and keeps."""
+    """What nobody is given now has no target: Connect decides on it in a later round. Nor has what
+    its owner does not know, and keeps.
+    """
     owner = {task: name for name, part in members.items() for task in part.active}
     now = {**{task: name for name, part in members.items() for task in part.revoke if task in situation.owner}, **owner}
     shares = Shares(situation)

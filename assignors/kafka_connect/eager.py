@@ -1,7 +1,9 @@
-"""Connect's first protocol (version 0, `EagerAssignor`): whenever somebody comes or goes, or work does, all stop everything, and all is dealt anew.
+"""Connect's first protocol (version 0, `EagerAssignor`): whenever somebody comes or goes, or work
+does, all stop everything, and all is dealt anew.
 
-Connectors in the order of their ids, then tasks, in turn to the workers in the order of theirs. Who ran what plays no part, nothing waits for
-anybody, and the leader keeps nothing in its memory but what it dealt last.
+Connectors in the order of their ids, then tasks, in turn to the workers in the order of theirs. Who
+ran what plays no part, nothing waits for anybody, and the leader keeps nothing in its memory but
+what it dealt last.
 """
 
 from __future__ import annotations

@@ -1,4 +1,5 @@
-"""One round of Kafka Connect's `IncrementalCooperativeAssignor` (KIP-415, as of Apache Kafka 4), with what its leader remembers given and given back.
+"""One round of Kafka Connect's `IncrementalCooperativeAssignor` (KIP-415, as of Apache Kafka 4),
+with what its leader remembers given and given back.
 
 ::
 
@@ -7,8 +8,9 @@
     who has more than its share gives up the first of what it has      _surplus
     what nobody has goes to who has the fewest                         _hand_out
 
-There are two kinds of work, connectors and tasks, each handed out and evened out by itself; `Pool` numbers them, connectors first. Where no other
-order is named, workers come in that of a `HashMap` of their ids, and what two lists have in common or apart in rising order.
+There are two kinds of work, connectors and tasks, each handed out and evened out by itself; `Pool`
+numbers them, connectors first. Where no other order is named, workers come in that of a `HashMap`
+of their ids, and what two lists have in common or apart in rising order.
 """
 
 from __future__ import annotations
@@ -32,12 +34,14 @@ Work = dict[int, list[TaskId]]
 
 @attrs.frozen(kw_only=True)
 class Remembered:
-    """What the leader keeps from one round to the next, in its memory alone: a new leader begins with this.
+    """What the leader keeps from one round to the next, in its memory alone: a new leader begins
+    with this.
 
-    `assigned`: what it believes to be run, or to come back. `revoked`: what the last round took away. `workers`: who took part in it.
-    `candidates`: workers that were seen with nothing while lost work waited, in the order of their being seen. `scheduled_ms`: when that wait or the
-    back-off is over, 0: there is none. `delay_ms`: what workers were told to wait. `has_revoked`: the last round took work away for balance;
-    `in_a_row`: how many did.
+    `assigned`: what it believes to be run, or to come back. `revoked`: what the last round took
+    away. `workers`: who took part in it. `candidates`: workers that were seen with nothing while
+    lost work waited, in the order of their being seen. `scheduled_ms`: when that wait or the
+    back-off is over, 0: there is none. `delay_ms`: what workers were told to wait. `has_revoked`:
+    the last round took work away for balance; `in_a_row`: how many did.
     """
 
     assigned: frozenset[TaskId] = frozenset()
@@ -52,9 +56,11 @@ class Remembered:
 
 @attrs.frozen(kw_only=True)
 class Decided:
-    """`granted`: worker -> what is new to it, in the order of assignment. `revoked`: worker -> what it is to stop, rising.
+    """`granted`: worker -> what is new to it, in the order of assignment. `revoked`: worker -> what
+    it is to stop, rising.
 
-    `surplus`, `twice`, `deleted`: why.  `waiting`: lost work that nobody has until the delay is over.
+    `surplus`, `twice`, `deleted`: why.  `waiting`: lost work that nobody has until the delay is
+    over.
     """
 
     granted: Mapping[str, tuple[TaskId, ...]]
@@ -67,7 +73,9 @@ class Decided:
 
 @attrs.define
 class _Round:
-    """What a round changes as it goes. `next`: worker -> what it will have; `revoked`: worker -> what it is to stop."""
+    """What a round changes as it goes. `next`: worker -> what it will have; `revoked`: worker ->
+    what it is to stop.
+    """
 
     workers: tuple[str, ...]
     configured: Mapping[int, Sequence[TaskId]]
@@ -98,8 +106,8 @@ def decide(
     now_ms: int,
     max_delay_ms: int,
 ) -> Decided:
-    """`configured`: what is to be run. `reported`: worker -> what it says it runs, in its own order. `connectors`: the sub-topology whose tasks are
-    connectors, None: there are only tasks."""
+    """`configured`: what is to be run. `reported`: worker -> what it says it runs, in its own
+    order. `connectors`: the sub-topology whose tasks are connectors, None: there are only tasks."""
 
     def pools(resources: Iterable[TaskId]) -> Work:
         work: Work = {pool: [] for pool in POOLS}
@@ -167,7 +175,9 @@ def _nothing() -> Work:
 
 
 def _handle_lost(state: _Round, lost: Work) -> Work:
-    """Lost work that is to be handed out in this round; what waits, or goes straight to candidates, is not in it."""
+    """Lost work that is to be handed out in this round; what waits, or goes straight to candidates,
+    is not in it.
+    """
     if not any(lost.values()) and not state.has_revoked:
         state.candidates, state.scheduled_ms, state.delay_ms = [], 0, 0
         return _nothing()
@@ -193,7 +203,9 @@ def _handle_lost(state: _Round, lost: Work) -> Work:
 
 
 def _even_out(state: _Round) -> dict[str, list[TaskId]]:
-    """Takes work away for balance, unless there is a delay or the back-off after the last time begins. Returns what is taken from whom."""
+    """Takes work away for balance, unless there is a delay or the back-off after the last time
+    begins. Returns what is taken from whom.
+    """
     if state.delay_ms != 0:
         state.has_revoked = False
         return {}
@@ -215,7 +227,8 @@ def _even_out(state: _Round) -> dict[str, list[TaskId]]:
 
 
 def back_off_ms(times: int, most_ms: int) -> int:
-    """How long the next revocation for balance waits after so many in succession: 40 to the power of `times` ms, at most `most_ms`.
+    """How long the next revocation for balance waits after so many in succession: 40 to the power
+    of `times` ms, at most `most_ms`.
 
     Connect computes it in floating point, `most_ms` as a power of 40 included.
     """
@@ -227,7 +240,9 @@ def back_off_ms(times: int, most_ms: int) -> int:
 
 
 def _surplus(state: _Round) -> dict[str, list[TaskId]]:
-    """Worker -> the first of its resources, in its own order, that are over its share; workers without any are absent."""
+    """Worker -> the first of its resources, in its own order, that are over its share; workers
+    without any are absent.
+    """
     if not any(resources for work in state.next.values() for resources in work.values()):
         return {}
     if not any(state.configured.values()):
@@ -252,7 +267,9 @@ def _surplus(state: _Round) -> dict[str, list[TaskId]]:
 
 
 def _hand_out(state: _Round, work: Work) -> None:
-    """In rising order to the workers that have the fewest of its kind: those that are level get one each in turn, then the next few join them."""
+    """In rising order to the workers that have the fewest of its kind: those that are level get one
+    each in turn, then the next few join them.
+    """
     for pool in POOLS:
         left = deque(dict.fromkeys(work[pool]))
         order = sorted(state.workers, key=lambda worker: (len(state.next[worker][pool]), text_key(worker)))

@@ -1,7 +1,8 @@
-"""The assignor `kafka_streams`: what Apache Kafka Streams 4 decides (``HighAvailabilityTaskAssignor``: KIP-441, KIP-708, KIP-925), exactly.
+"""The assignor `kafka_streams`: what Apache Kafka Streams 4 decides
+(``HighAvailabilityTaskAssignor``: KIP-441, KIP-708, KIP-925), exactly.
 
-The baseline of every comparison, defects included. Ported from its behaviour, none of its code: held equal, case by case, with the class of the
-published jar (`bench/java`).
+The baseline of every comparison, defects included. Ported from its behaviour, none of its code:
+held equal, case by case, with the class of the published jar (`bench/java`).
 
 ::
 

@@ -1,6 +1,8 @@
-"""Active tasks: stateful ones dealt out in turn and evened out, stateless ones to whoever has least (KIP-441).
+"""Active tasks: stateful ones dealt out in turn and evened out, stateless ones to whoever has least
+(KIP-441).
 
-Neither looks at what runs where now. One more member changes whose turn it is for nearly every task.
+Neither looks at what runs where now. One more member changes whose turn it is for nearly every
+task.
 """
 
 from __future__ import annotations
@@ -15,14 +17,17 @@ Kind = Literal["active", "standby"]
 
 
 def assign_stateful(tasks: Sequence[TaskId], clients: Sequence[Client]) -> None:
-    """Task i to client i modulo their number, then evened out. `tasks` and `clients` in rising order."""
+    """Task i to client i modulo their number, then evened out. `tasks` and `clients` in rising
+    order.
+    """
     for place, task in enumerate(tasks):
         clients[place % len(clients)].active.add(task)
     balance(clients, "active", lambda source, destination: True)
 
 
 def balance(clients: Sequence[Client], kind: Kind, allowed: Callable[[Client, Client], bool]) -> None:
-    """``balanceTasksOverThreads``: moves tasks of one kind to clients with less load per thread, until a whole pass moves nothing.
+    """``balanceTasksOverThreads``: moves tasks of one kind to clients with less load per thread,
+    until a whole pass moves nothing.
 
     The load counts copies of both kinds, whichever is moved.
     """
@@ -54,7 +59,9 @@ def _should_move(source: Client, destination: Client) -> bool:
 
 
 def assign_stateless(tasks: Sequence[TaskId], clients: Sequence[Client]) -> None:
-    """Each to the client with the fewest active tasks per thread. `tasks` and `clients` in rising order."""
+    """Each to the client with the fewest active tasks per thread. `tasks` and `clients` in rising
+    order.
+    """
     least_loaded = PrioritySet(lambda client, task: True, Client.active_load)
     for client in clients:
         least_loaded.offer(client)

@@ -1,4 +1,6 @@
-"""``HighAvailabilityTaskAssignor.assign``: the steps of one assignment in Kafka's order (KIP-441, KIP-708, KIP-925)."""
+"""``HighAvailabilityTaskAssignor.assign``: the steps of one assignment in Kafka's order (KIP-441,
+KIP-708, KIP-925).
+"""
 
 from __future__ import annotations
 
@@ -20,17 +22,20 @@ STATELESS_NON_OVERLAP_COST = 0
 
 @attrs.frozen
 class Assigned:
-    """`movements`: active tasks that are to move on. `probing`: Kafka asks for a probing rebalance. The rest stands in the clients."""
+    """`movements`: active tasks that are to move on. `probing`: Kafka asks for a probing rebalance.
+    The rest stands in the clients.
+    """
 
     movements: list[ActiveMovement]
     probing: bool
 
 
 def assign(clients: list[Client], tasks: Sequence[Task], reported: Mapping[TaskId, Mapping[int, int]], settings: Settings, slots: Slots) -> Assigned:
-    """Fills in the `active` and `standby` of `clients`, which have nothing yet. `clients` and `tasks` in rising order, `clients` not empty.
+    """Fills in the `active` and `standby` of `clients`, which have nothing yet. `clients` and
+    `tasks` in rising order, `clients` not empty.
 
-    `reported`: task -> index of the client -> lag, LATEST or UNKNOWN. The standbys of a client include what it is to warm up: Kafka tells them
-    apart no more than its clients can.
+    `reported`: task -> index of the client -> lag, LATEST or UNKNOWN. The standbys of a client
+    include what it is to warm up: Kafka tells them apart no more than its clients can.
     """
     stateful = [task.id for task in tasks if task.stateful]
     racks = RackOptimizer(clients, tasks, settings)

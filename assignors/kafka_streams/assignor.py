@@ -1,21 +1,23 @@
 """A problem in Kafka's terms, and Kafka's answer as a plan.
 
-====================================  ================================================================================================
-here                                  in Kafka Streams
-====================================  ================================================================================================
-member, capacity                      process, its stream threads
-lag: a number, active, unknown        the same, -2, -3, whoever reports it
-no lag, owner / anybody else          -2: it runs the task / the whole changelog (end offset)
-max_warmups, num_standbys             max.warmup.replicas, num.standby.replicas
-min_cost, balanced_min_cost           rack.aware.assignment.strategy min_traffic, balance_subtopology
-racks of any partition not known      rack-aware assignment is off
+====================================
+================================================================================================
+here                                  in Kafka Streams ====================================
+================================================================================================
+member, capacity                      process, its stream threads lag: a number, active, unknown
+the same, -2, -3, whoever reports it no lag, owner / anybody else          -2: it runs the task /
+the whole changelog (end offset) max_warmups, num_standbys             max.warmup.replicas,
+num.standby.replicas min_cost, balanced_min_cost           rack.aware.assignment.strategy
+min_traffic, balance_subtopology racks of any partition not known      rack-aware assignment is off
 leaving                               gone already: others get what it runs, caught up or not
-subtopologies                         no such thing; members that know the same ones are assigned to by themselves, with shared warm-up slots
-ready, home, in_flight, blocked       no such thing: every round decides anew
-====================================  ================================================================================================
+subtopologies                         no such thing; members that know the same ones are assigned to
+by themselves, with shared warm-up slots ready, home, in_flight, blocked       no such thing: every
+round decides anew ====================================
+================================================================================================
 
-A warm-up is a standby, in Kafka and in the plan: nothing tells them apart. Where Kafka names another owner, the present one is told to revoke, and
-the follow-up round decides anew; the next owner keeps the copy it has until then.
+A warm-up is a standby, in Kafka and in the plan: nothing tells them apart. Where Kafka names
+another owner, the present one is told to revoke, and the follow-up round decides anew; the next
+owner keeps the copy it has until then.
 """
 
 from __future__ import annotations
@@ -43,8 +45,9 @@ _STRATEGIES = {"none": "none", "min_cost": "min_traffic", "balanced_min_cost": "
 class KafkaStreams:
     """Apache Kafka Streams 4, for comparison. Pure and without memory.
 
-    It promises an owner for every task, and nothing else: a task goes to a member whose lag is unknown although another is caught up, copies for
-    moved standbys come on top of those asked for, and one member more or less gives most tasks another owner.
+    It promises an owner for every task, and nothing else: a task goes to a member whose lag is
+    unknown although another is caught up, copies for moved standbys come on top of those asked for,
+    and one member more or less gives most tasks another owner.
     """
 
     name = "kafka_streams"
@@ -53,7 +56,9 @@ class KafkaStreams:
     guarantees = frozenset({Guarantee.ALWAYS_OWNED})
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for any option: it has none."""
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for any
+        option: it has none.
+        """
         options.known_only(problem.knobs, self.name)
         situation = Situation(problem, crash_loops=False, behaviour=VERSION_1)
         answer = _Answer()
@@ -69,7 +74,8 @@ class KafkaStreams:
 
 @attrs.define
 class _Answer:
-    """What Kafka would have members do. `target`: where a task is on its way to, or runs for good."""
+    """What Kafka would have members do. `target`: where a task is on its way to, or runs for good.
+    """
 
     owner: dict[TaskId, str] = attrs.field(factory=dict)
     target: dict[TaskId, str] = attrs.field(factory=dict)
@@ -165,7 +171,9 @@ def _by_member(situation: Situation, tasks: Iterable[tuple[TaskId, str]]) -> dic
 
 
 def _movements(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], revoked: Set[TaskId]) -> tuple[Movement, ...]:
-    """Soonest ready first. What waits for a copy waits for a probing round, too: Kafka does not look before."""
+    """Soonest ready first. What waits for a copy waits for a probing round, too: Kafka does not
+    look before.
+    """
     movements = [
         Movement(task=task, source=now[task], destination=member, state=MovementState.REVOKING if task in revoked else MovementState.WAITING)
         for task, member in sorted(target.items())

@@ -1,6 +1,8 @@
-"""The processes an assignment is made for, what they have so far, and the set they are picked from (KIP-441).
+"""The processes an assignment is made for, what they have so far, and the set they are picked from
+(KIP-441).
 
-Kafka assigns to processes; which thread of a process runs a task is settled afterwards and is none of the assignor's business.
+Kafka assigns to processes; which thread of a process runs a task is settled afterwards and is none
+of the assignor's business.
 """
 
 from __future__ import annotations
@@ -16,12 +18,16 @@ from equipoise.events.tasks import TaskId
 LATEST = -2
 """Lag of a process that says it runs the task."""
 UNKNOWN = -3
-"""Lag of a process that has a copy and does not know how far behind it is. Ranks before LATEST, and is never caught up."""
+"""Lag of a process that has a copy and does not know how far behind it is. Ranks before LATEST, and
+is never caught up.
+"""
 
 
 @attrs.define(eq=False)
 class Client:
-    """A process. `index`: its place in Java's order of ids, in which all loops run. `capacity`: threads, >= 1."""
+    """A process. `index`: its place in Java's order of ids, in which all loops run. `capacity`:
+    threads, >= 1.
+    """
 
     index: int
     id: str
@@ -51,7 +57,9 @@ class Client:
 
 @attrs.frozen(kw_only=True)
 class Settings:
-    """What Kafka calls AssignmentConfigs. `traffic_cost`, `non_overlap_cost`: those of stateful tasks and standbys; stateless ones cost 1 and 0."""
+    """What Kafka calls AssignmentConfigs. `traffic_cost`, `non_overlap_cost`: those of stateful
+    tasks and standbys; stateless ones cost 1 and 0.
+    """
 
     acceptable_recovery_lag: int
     num_standbys: int
@@ -64,7 +72,8 @@ class Settings:
 
 
 class Slots:
-    """``max.warmup.replicas``, counted down over active and standby movements alike, in that order."""
+    """``max.warmup.replicas``, counted down over active and standby movements alike, in that order.
+    """
 
     def __init__(self, slots: int) -> None:
         self._left = slots
@@ -75,9 +84,11 @@ class Slots:
 
 
 class Lags:
-    """Lag of each client on each stateful task: what it reports, or everything when it reports nothing.
+    """Lag of each client on each stateful task: what it reports, or everything when it reports
+    nothing.
 
-    `end_offsets`: stateful task -> records to restore from nothing. `reported`: task -> client index -> lag or sentinel.
+    `end_offsets`: stateful task -> records to restore from nothing. `reported`: task -> client
+    index -> lag or sentinel.
     """
 
     def __init__(
@@ -124,10 +135,12 @@ class Lags:
 
 
 class PrioritySet:
-    """``ConstrainedPrioritySet``: clients, the least loaded first, of which one that satisfies a constraint can be taken.
+    """``ConstrainedPrioritySet``: clients, the least loaded first, of which one that satisfies a
+    constraint can be taken.
 
-    A load that changes while its client lies in the set moves nothing, so with many clients the one taken is not always the least loaded.
-    Those passed over are put back in the order of a ``HashSet`` of their ids.
+    A load that changes while its client lies in the set moves nothing, so with many clients the one
+    taken is not always the least loaded. Those passed over are put back in the order of a
+    ``HashSet`` of their ids.
     """
 
     def __init__(self, constraint: Callable[[Client, TaskId], bool], weight: Callable[[Client], float] = Client.load) -> None:

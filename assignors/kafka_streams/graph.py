@@ -1,8 +1,10 @@
-"""``Graph``: maximum flow and minimum cost by cycle cancelling, in the order in which Kafka finds cycles (KIP-925).
+"""``Graph``: maximum flow and minimum cost by cycle cancelling, in the order in which Kafka finds
+cycles (KIP-925).
 
-Several flows often have the least cost; which one comes out depends on which cycle is found first. So the order of nodes, of arcs and of
-relaxations is Kafka's. What is left out is what changes nothing: Kafka relaxes every arc in each of as many sweeps as there are nodes; here a node
-whose distance has not changed since it was last looked at is passed over.
+Several flows often have the least cost; which one comes out depends on which cycle is found first.
+So the order of nodes, of arcs and of relaxations is Kafka's. What is left out is what changes
+nothing: Kafka relaxes every arc in each of as many sweeps as there are nodes; here a node whose
+distance has not changed since it was last looked at is passed over.
 """
 
 from __future__ import annotations
@@ -13,9 +15,11 @@ _NONE = -1
 
 
 class Graph:
-    """Nodes are 0, 1, ... in Kafka's order, 0 the source and the last one the sink; arcs come in pairs, an arc and its reverse.
+    """Nodes are 0, 1, ... in Kafka's order, 0 the source and the last one the sink; arcs come in
+    pairs, an arc and its reverse.
 
-    Arc a goes to ``to[a]``, costs ``cost[a]`` a unit and has room for ``room[a]`` more; its reverse is ``a ^ 1``, whose room is the flow over a.
+    Arc a goes to ``to[a]``, costs ``cost[a]`` a unit and has room for ``room[a]`` more; its reverse
+    is ``a ^ 1``, whose room is the flow over a.
     """
 
     def __init__(self, nodes: int) -> None:
@@ -25,7 +29,9 @@ class Graph:
         self.out: list[list[int]] = [[] for _ in range(nodes)]
 
     def add(self, source: int, destination: int, *, capacity: int, cost: int = 0, flow: int = 0) -> int:
-        """Adds an arc and returns its number. Arcs of a node are to be sorted before anything is solved."""
+        """Adds an arc and returns its number. Arcs of a node are to be sorted before anything is
+        solved.
+        """
         arc = len(self.to)
         self.to += (destination, source)
         self.cost += (cost, -cost)
@@ -83,7 +89,9 @@ class Graph:
         return path
 
     def _negative_cycle(self) -> list[int]:
-        """Arcs of the cycle that Bellman and Ford's algorithm finds first, begun at all nodes at once; empty: there is none."""
+        """Arcs of the cycle that Bellman and Ford's algorithm finds first, begun at all nodes at
+        once; empty: there is none.
+        """
         to, cost, room, out = self.to, self.cost, self.room, self.out
         distance = [0] * len(out)
         came_by = [_NONE] * len(out)

@@ -1,8 +1,10 @@
 """The order of a ``java.util.HashMap`` in which many keys share a bucket.
 
-Tasks do: sub-topology g's partition p has the same hash as sub-topology g+1's partition p-31. Java keeps a bucket with more than eight keys as a
-red-black tree and a list at once, and iterates the list. Two things move keys in it: a new key comes right behind its parent in the tree, and the
-root, whenever it is another one, comes to the front. So the tree is kept here as well; it is the textbook's (Cormen, Leiserson and Rivest).
+Tasks do: sub-topology g's partition p has the same hash as sub-topology g+1's partition p-31. Java
+keeps a bucket with more than eight keys as a red-black tree and a list at once, and iterates the
+list. Two things move keys in it: a new key comes right behind its parent in the tree, and the root,
+whenever it is another one, comes to the front. So the tree is kept here as well; it is the
+textbook's (Cormen, Leiserson and Rivest).
 """
 
 from __future__ import annotations
@@ -176,7 +178,9 @@ class _Bucket(Generic[K]):
             other.parent = node.parent
 
     def _trade_places(self, node: _Node[K], below: _Node[K]) -> None:
-        """In the tree, colours included. `below` has no left child, and hangs below `node` on the right."""
+        """In the tree, colours included. `below` has no left child, and hangs below `node` on the
+        right.
+        """
         left, right = node.child
         orphan, its_parent = below.child[RIGHT], below.parent
         self._replace(node, below)

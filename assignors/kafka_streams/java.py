@@ -1,8 +1,10 @@
-"""Ids, hashes and heaps of the Java runtime, as far as Kafka's assignments depend on them; see also `equipoise.assignors.java_order`.
+"""Ids, hashes and heaps of the Java runtime, as far as Kafka's assignments depend on them; see also
+`equipoise.assignors.java_order`.
 
-A process id is a UUID, which Java compares as two *signed* 64-bit halves: one that begins with 8..f sorts before one that begins with 0..7. Members
-here may have any id. Those that are UUIDs in canonical text form come first and behave as in Java; all others follow, compared by UTF-16 code unit
-as Java compares strings, and where a hash shows they have the hash that Java gives the text.
+A process id is a UUID, which Java compares as two *signed* 64-bit halves: one that begins with 8..f
+sorts before one that begins with 0..7. Members here may have any id. Those that are UUIDs in
+canonical text form come first and behave as in Java; all others follow, compared by UTF-16 code
+unit as Java compares strings, and where a hash shows they have the hash that Java gives the text.
 """
 
 from __future__ import annotations
@@ -32,7 +34,9 @@ def _halves(member_id: str) -> tuple[int, int] | None:
 
 
 def member_key(member_id: str) -> tuple[int, int, int, bytes]:
-    """Sort key of a member id: UUIDs as ``UUID.compareTo``, then other texts as ``String.compareTo``."""
+    """Sort key of a member id: UUIDs as ``UUID.compareTo``, then other texts as
+    ``String.compareTo``.
+    """
     halves = _halves(member_id)
     return (1, 0, 0, text_key(member_id)) if halves is None else (0, *halves, text_key(member_id))
 
@@ -52,9 +56,11 @@ def task_hash(task: TaskId) -> int:
 
 
 class Heap(Generic[_T]):
-    """``java.util.PriorityQueue``: a binary heap in an array whose keys are looked up at each comparison.
+    """``java.util.PriorityQueue``: a binary heap in an array whose keys are looked up at each
+    comparison.
 
-    A key that changes while its item lies in the heap moves nothing, and equal keys come out as the array has them. Kafka's assignments show both.
+    A key that changes while its item lies in the heap moves nothing, and equal keys come out as the
+    array has them. Kafka's assignments show both.
     """
 
     def __init__(self, key: Callable[[_T], tuple[float, ...]], items: Iterable[_T] = ()) -> None:

@@ -1,7 +1,9 @@
-"""Movements: who runs a task until its new owner is caught up, and which copies restore meanwhile (KIP-441).
+"""Movements: who runs a task until its new owner is caught up, and which copies restore meanwhile
+(KIP-441).
 
-An active task whose new client is not caught up, while somebody has less to restore, goes to that somebody; the new client gets a warm-up copy as
-long as there are slots. Standbys likewise. Nothing here looks at racks or tags any more.
+An active task whose new client is not caught up, while somebody has less to restore, goes to that
+somebody; the new client gets a warm-up copy as long as there are slots. Standbys likewise. Nothing
+here looks at racks or tags any more.
 """
 
 from __future__ import annotations
@@ -17,8 +19,9 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen
 class ActiveMovement:
-    """`source` runs the task in the place of `destination`, which gets it when it is caught up. `warmup`: it has been given a copy
-    for that, in one of the slots; where it changed places with a standby, that costs none.
+    """`source` runs the task in the place of `destination`, which gets it when it is caught up.
+    `warmup`: it has been given a copy for that, in one of the slots; where it changed places with a
+    standby, that costs none.
     """
 
     task: TaskId
@@ -28,7 +31,9 @@ class ActiveMovement:
 
 
 def assign_active_movements(clients: Sequence[Client], lags: Lags, slots: Slots) -> list[ActiveMovement]:
-    """Actives that are not to start where they belong, those with the fewest caught-up clients first."""
+    """Actives that are not to start where they belong, those with the fewest caught-up clients
+    first.
+    """
     caught_up = PrioritySet(lambda client, task: lags.is_caught_up(task, client))
     wanted: list[tuple[int, TaskId, Client]] = []
     for client in clients:
@@ -62,7 +67,8 @@ def _runs_meanwhile(task: TaskId, lags: Lags, caught_up: PrioritySet) -> Client:
 
 
 def assign_standby_movements(clients: Sequence[Client], lags: Lags, slots: Slots, warmups: frozenset[tuple[TaskId, Client]]) -> int:
-    """Standbys that are kept by who has less to restore; returns how many. `warmups`: copies that active movements have begun stay.
+    """Standbys that are kept by who has less to restore; returns how many. `warmups`: copies that
+    active movements have begun stay.
 
     Movements that are equally urgent are carried out as a Java heap has them.
     """

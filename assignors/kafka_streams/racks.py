@@ -1,7 +1,9 @@
-"""``RackAwareTaskAssignor``: fewer reads across racks, against fewer changes of what was just assigned (KIP-925).
+"""``RackAwareTaskAssignor``: fewer reads across racks, against fewer changes of what was just
+assigned (KIP-925).
 
-Each optimisation is a flow of tasks to clients. ``min_traffic`` keeps the number of tasks of each client; ``balance_subtopology`` also spreads each
-sub-topology, and begins from nothing. Overlap is counted with the assignment that this round has just made, not with what runs.
+Each optimisation is a flow of tasks to clients. ``min_traffic`` keeps the number of tasks of each
+client; ``balance_subtopology`` also spreads each sub-topology, and begins from nothing. Overlap is
+counted with the assignment that this round has just made, not with what runs.
 """
 
 from __future__ import annotations
@@ -22,8 +24,8 @@ Allowed = Callable[[Client, Client, TaskId], bool]
 
 
 class RackOptimizer:
-    """`enabled`: all that it takes is known: the rack of every client, and those of the replicas of every source partition, and, when there are
-    standbys, of every changelog partition."""
+    """`enabled`: all that it takes is known: the rack of every client, and those of the replicas of
+    every source partition, and, when there are standbys, of every changelog partition."""
 
     def __init__(self, clients: Sequence[Client], tasks: Sequence[Task], settings: Settings) -> None:
         self._clients = clients
@@ -37,7 +39,8 @@ class RackOptimizer:
         )
 
     def _cost(self, task: TaskId, client: Client, kind: Kind, traffic: int, non_overlap: int) -> int:
-        """A standby reads the changelog, an active task its sources; what it writes is not counted."""
+        """A standby reads the changelog, an active task its sources; what it writes is not counted.
+        """
         partitions = self._tasks[task].changelog if kind == "standby" else self._tasks[task].source
         remote = sum(client.rack not in partition.racks for partition in partitions)
         return traffic * remote + (0 if task in getattr(client, kind) else non_overlap)
@@ -52,7 +55,9 @@ class RackOptimizer:
             self._min_traffic(tasks, self._clients, "active", traffic, non_overlap)
 
     def optimize_standby(self, traffic: int, non_overlap: int, may_swap: Allowed) -> None:
-        """Swaps between each two clients in different racks, again as long as that moves something; always as ``min_traffic``."""
+        """Swaps between each two clients in different racks, again as long as that moves something;
+        always as ``min_traffic``.
+        """
         for _ in range(MOST_STANDBY_ROUNDS):
             moved = False
             for place, one in enumerate(self._clients):
@@ -68,7 +73,9 @@ class RackOptimizer:
         return bool(here and there) and self._min_traffic(sorted(here + there), (one, other), "standby", traffic, non_overlap)
 
     def _min_traffic(self, tasks: Sequence[TaskId], clients: Sequence[Client], kind: Kind, traffic: int, non_overlap: int) -> bool:
-        """Source, tasks, clients, sink; as much to each client as it has now. Returns whether anything moved."""
+        """Source, tasks, clients, sink; as much to each client as it has now. Returns whether
+        anything moved.
+        """
         sink = 1 + len(tasks) + len(clients)
         graph = Graph(sink + 1)
         held = _held(tasks, clients, kind)
@@ -97,7 +104,8 @@ class RackOptimizer:
     def _balanced(self, tasks: Sequence[TaskId], traffic: int, non_overlap: int) -> None:
         """Source, tasks, clients by sub-topology, clients, sink.
 
-        A client gets of each sub-topology at most the share, rounded up, that it has of all of `tasks`, and of all as many as it has now.
+        A client gets of each sub-topology at most the share, rounded up, that it has of all of
+        `tasks`, and of all as many as it has now.
         """
         clients = self._clients
         groups: dict[int, list[int]] = {}
@@ -147,7 +155,9 @@ def _counts(held: dict[TaskId, int], clients: Sequence[Client]) -> list[int]:
 def _read_back(
     graph: Graph, tasks: Sequence[TaskId], clients: Sequence[Client], kind: Kind, held: dict[TaskId, int], arcs: Sequence[Sequence[int]]
 ) -> bool:
-    """Gives each task to the client it flows to. `arcs`: for each task those to each client. Returns whether anything moved."""
+    """Gives each task to the client it flows to. `arcs`: for each task those to each client.
+    Returns whether anything moved.
+    """
     moved = False
     for task, to_clients in zip(tasks, arcs, strict=True):
         goes_to = next(at for at, arc in enumerate(to_clients) if graph.flow(arc))

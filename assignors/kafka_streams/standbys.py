@@ -1,4 +1,6 @@
-"""Standbys: the default assignor (KIP-441), and the one that spreads copies over client tags (KIP-708)."""
+"""Standbys: the default assignor (KIP-441), and the one that spreads copies over client tags
+(KIP-708).
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ class StandbyAssignor(Protocol):
     """What Kafka calls StandbyTaskAssignor."""
 
     def assign(self, tasks: Sequence[TaskId], copies: int) -> None:
-        """`copies` standbys of each of `tasks` (in rising order), as far as there are clients for them."""
+        """`copies` standbys of each of `tasks` (in rising order), as far as there are clients for
+        them.
+        """
 
     def may_pass(self, source: Client, destination: Client) -> bool:
         """Whether standbys may go from one to the other to even out the load."""
@@ -45,7 +49,9 @@ class DefaultStandbys:
 
 
 def assign_least_loaded(clients: Sequence[Client], wanted: Sequence[tuple[TaskId, int]], least_loaded: PrioritySet | None = None) -> None:
-    """For each task, in the order given, as many copies as wanted, each to the least loaded client without one."""
+    """For each task, in the order given, as many copies as wanted, each to the least loaded client
+    without one.
+    """
     if least_loaded is None:
         least_loaded = PrioritySet(_without_copy)
     for client in clients:
@@ -60,9 +66,11 @@ def assign_least_loaded(clients: Sequence[Client], wanted: Sequence[tuple[TaskId
 
 
 class TagAwareStandbys:
-    """``ClientTagAwareStandbyTaskAssignor``: each copy to the least loaded client that shares no configured tag with those that have one.
+    """``ClientTagAwareStandbyTaskAssignor``: each copy to the least loaded client that shares no
+    configured tag with those that have one.
 
-    A tag of which all values are used up no longer constrains. Copies that find no client so are given as by default.
+    A tag of which all values are used up no longer constrains. Copies that find no client so are
+    given as by default.
     """
 
     def __init__(self, clients: Sequence[Client], tags: frozenset[str]) -> None:
@@ -92,7 +100,9 @@ class TagAwareStandbys:
             assign_least_loaded(self._clients, [(task, remaining[task]) for task in pending], least_loaded)
 
     def _spread(self, task: TaskId, copies: int, owner: Client, least_loaded: PrioritySet) -> int:
-        """Returns how many copies found no client that differs in every tag. Who gets one is not offered again for this task."""
+        """Returns how many copies found no client that differs in every tag. Who gets one is not
+        offered again for this task.
+        """
         blocked: dict[tuple[str, str], set[Client]] = {}
         last, used = owner, 1
         while copies:

@@ -1,8 +1,10 @@
-"""What the leader makes of an assignment of processes (``StreamsPartitionAssignor.assign`` of Apache Kafka 4): which thread of a process runs what,
-what is withheld until its owner has let go (KIP-429), and who is to ask for the next round, when.
+"""What the leader makes of an assignment of processes (``StreamsPartitionAssignor.assign`` of
+Apache Kafka 4): which thread of a process runs what, what is withheld until its owner has let go
+(KIP-429), and who is to ask for the next round, when.
 
-A thread is a consumer, a member of the group of its own. The adapters of equipoise know processes only; the simulation of a Kafka Streams group
-(`equipoise.replay.simulation.kafka`) needs what its threads do, for a task that changes its thread stands still as one that changes its process does.
+A thread is a consumer, a member of the group of its own. The adapters of equipoise know processes
+only; the simulation of a Kafka Streams group (`equipoise.replay.simulation.kafka`) needs what its
+threads do, for a task that changes its thread stands still as one that changes its process does.
 """
 
 from __future__ import annotations
@@ -19,7 +21,9 @@ from equipoise.events.tasks import TaskId
 
 @attrs.frozen(kw_only=True)
 class Subscription:
-    """What one consumer said when it joined. `offset_sums`: of copies it has or found on disk; LATEST: it runs the task."""
+    """What one consumer said when it joined. `offset_sums`: of copies it has or found on disk;
+    LATEST: it runs the task.
+    """
 
     consumer: str
     process: str
@@ -29,7 +33,9 @@ class Subscription:
 
 @attrs.frozen(kw_only=True)
 class ThreadAssignment:
-    """What one consumer is told. `now`: it is to re-join at once, for a task that is withheld from it; `probing`: when the probing time has come."""
+    """What one consumer is told. `now`: it is to re-join at once, for a task that is withheld from
+    it; `probing`: when the probing time has come.
+    """
 
     active: tuple[TaskId, ...]
     standby: tuple[TaskId, ...]
@@ -49,9 +55,11 @@ def to_threads(
     *,
     probing: bool,
 ) -> dict[str, ThreadAssignment]:
-    """Consumer -> what it is told. `client`: the assignment of the process; `subscriptions`: its consumers', by name, at least one.
+    """Consumer -> what it is told. `client`: the assignment of the process; `subscriptions`: its
+    consumers', by name, at least one.
 
-    `probing`: its process is to ask for a probing round, if none of its consumers before has to re-join at once.
+    `probing`: its process is to ask for a probing round, if none of its consumers before has to
+    re-join at once.
     """
     previous = {each.consumer: _by_lag(each.offset_sums, tasks) for each in subscriptions}
     load = {each.consumer: 0 for each in subscriptions}
@@ -82,7 +90,9 @@ def _by_lag(offset_sums: Mapping[TaskId, int], tasks: Mapping[TaskId, Task]) -> 
 
 
 def _pack(tasks: Iterable[TaskId], load: dict[str, int], previous: Mapping[str, Sequence[TaskId]]) -> dict[str, list[TaskId]]:
-    """``StreamsPartitionAssignor.assignTasksToThreads``: as evenly as can be, with those of before where that allows. Adds to `load`."""
+    """``StreamsPartitionAssignor.assignTasksToThreads``: as evenly as can be, with those of before
+    where that allows. Adds to `load`.
+    """
     unassigned: Heap[TaskId] = Heap(lambda task: task, sorted(tasks))
     left = set(tasks)
     got: dict[str, list[TaskId]] = {consumer: [] for consumer in load}

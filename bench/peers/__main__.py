@@ -63,14 +63,15 @@ def _broker(bootstrap: str | None) -> Iterator[str]:
 @click.option("--beside", multiple=True, type=click.Path(path_type=Path, dir_okay=False, exists=True), help="Earlier --out, for the table too.")
 def peers(screen: Screen, only: list[str], actions: list[str], bootstrap: str | None, keep: Path | None, out: Path | None, beside: tuple[Path, ...],
           most_s: float, rest_s: float, members: int, standbys: int, **load: Any) -> None:  # fmt: skip
-    """The same application, records counted per key with a changelog, on four systems one after the other on one broker. Members are restarted one
-    by one, one joins, one leaves, one is killed, while records keep coming to every task; what is measured is how long they wait.
+    """The same application, records counted per key with a changelog, on four systems one after the
+    other on one broker. Members are restarted one by one, one joins, one leaves, one is killed,
+    while records keep coming to every task; what is measured is how long they wait.
 
     \b
     Examples:
-      python -m bench.peers
-      python -m bench.peers --only equipoise,streams --actions join,kill --tasks 12 --state-mb 20
-      python -m bench.peers --only equipoise --actions join --state-mb 2000   # 500 MB of it for the fourth member
+      python -m bench.peers python -m bench.peers --only equipoise,streams --actions join,kill
+      --tasks 12 --state-mb 20 python -m bench.peers --only equipoise --actions join --state-mb 2000
+      # 500 MB of it for the fourth member
     """
     logging.getLogger("aiokafka").setLevel(logging.ERROR)  # a new topic answers that it has no leader yet
     given = Load(**{("per_s" if name == "per_second" else name): value for name, value in load.items()})

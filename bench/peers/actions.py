@@ -1,4 +1,6 @@
-"""What happens to an application: it is started, restarted member by member, joined, left, killed; and when the next thing may happen."""
+"""What happens to an application: it is started, restarted member by member, joined, left, killed;
+and when the next thing may happen.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ class Step:
 
 @attrs.frozen(kw_only=True)
 class Run:
-    """Of one system. `wait_median_ms` and `wait_p99_ms`: of inputs while nothing happened, between the start and the first action."""
+    """Of one system. `wait_median_ms` and `wait_p99_ms`: of inputs while nothing happened, between
+    the start and the first action.
+    """
 
     system: str
     settings: str
@@ -75,8 +79,8 @@ class _Marks:
 class Application:
     """One system under its load.
 
-    An action is over when for `rest_s` nothing has moved and nothing has stood still, with the tasks spread evenly over who is there; after `most_s`
-    it is cut off.
+    An action is over when for `rest_s` nothing has moved and nothing has stood still, with the
+    tasks spread evenly over who is there; after `most_s` it is cut off.
     """
 
     def __init__(self, system: System, load: Load, outside: Outside, *, rest_s: float, most_s: float) -> None:
@@ -91,7 +95,8 @@ class Application:
             each.kill()
 
     async def start(self, names: Sequence[str]) -> None:
-        """All of them at once; returns when they have settled. Raises InputError when they do not."""
+        """All of them at once; returns when they have settled. Raises InputError when they do not.
+        """
         for name in names:
             self._there[name] = self._system.start(name)
         if not await self._settles(START_S):
@@ -152,7 +157,9 @@ class Application:
         return False
 
     def _at_rest(self) -> bool:
-        """At this moment: all are where they may stay, nothing stands still, nothing has just moved, and who was to go has gone."""
+        """At this moment: all are where they may stay, nothing stands still, nothing has just
+        moved, and who was to go has gone.
+        """
         outside, owners = self._outside, self._outside.owners()
         most = -(-self._load.tasks // len(self._there))
         return (

@@ -1,4 +1,6 @@
-"""The outside of an application: its topics, the state it begins with, a steady input, and a record of when what was answered by whom."""
+"""The outside of an application: its topics, the state it begins with, a steady input, and a record
+of when what was answered by whom.
+"""
 
 from __future__ import annotations
 
@@ -55,7 +57,9 @@ async def make_topics(connection: Connection, load: Load, *, input: str, output:
 
 
 async def load_state(connection: Connection, load: Load, changelog: str) -> int:
-    """Writes each key once to the changelog, with a count of 0: an application that was there before. Gives the number of records."""
+    """Writes each key once to the changelog, with a count of 0: an application that was there
+    before. Gives the number of records.
+    """
 
     noise = random.Random(1).randbytes(1 << 16)
     async with writer(connection, max_batch_size=BATCH_BYTES, request_timeout_ms=60_000) as producer:
@@ -129,7 +133,9 @@ async def feeding(connection: Connection, load: Load, *, input: str, output: str
 
 
 async def _feed(producer: Any, load: Load, topic: str, outside: Outside) -> None:
-    """Each task's records at even distances, and the tasks one after the other, so that none has them all at once."""
+    """Each task's records at even distances, and the tasks one after the other, so that none has
+    them all at once.
+    """
     begun_s, number, apart_s = time.monotonic(), 0, 1 / (load.per_s * load.tasks)
     sent: Any = None
     while True:

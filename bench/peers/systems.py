@@ -1,4 +1,6 @@
-"""The systems that are compared: how a process of each is started, asked to go for good, and stopped for a restart; and with which settings."""
+"""The systems that are compared: how a process of each is started, asked to go for good, and
+stopped for a restart; and with which settings.
+"""
 
 from __future__ import annotations
 
@@ -41,11 +43,15 @@ class Instance(Protocol):
         """Asks it to go for good, in the best way the system has, and does not wait."""
 
     def stop(self) -> None:
-        """Asks it to stop because it will be back at once, in the way the system is meant for, and does not wait."""
+        """Asks it to stop because it will be back at once, in the way the system is meant for, and
+        does not wait.
+        """
 
 
 class System:
-    """`label` is its name in tables, `settings` what a reader must know of it. One object is one application on one broker."""
+    """`label` is its name in tables, `settings` what a reader must know of it. One object is one
+    application on one broker.
+    """
 
     label = ""
     settings = ""

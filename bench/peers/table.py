@@ -15,8 +15,8 @@ Cell = str | int | float | None
 
 
 def rows_of(runs: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[list[Cell]]]:
-    """Columns, and rows by action, then by system in the order of `runs` (documents of `actions.Run`). The bounces of a rolling restart are one row:
-    sums and maxima over them."""
+    """Columns, and rows by action, then by system in the order of `runs` (documents of
+    `actions.Run`). The bounces of a rolling restart are one row: sums and maxima over them."""
     rows: list[list[Cell]] = []
     for action, name in NAMES.items():
         for system, costs in _costs(runs, action).items():
@@ -26,7 +26,9 @@ def rows_of(runs: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[list[
 
 
 def summary_of(runs: Sequence[dict[str, Any]]) -> tuple[tuple[str, ...], list[list[Cell]]]:
-    """Columns, and a row for each action: unavailability in task-seconds of each system; of a rolling restart, the mean over its bounces."""
+    """Columns, and a row for each action: unavailability in task-seconds of each system; of a
+    rolling restart, the mean over its bounces.
+    """
     rows: list[list[Cell]] = []
     for action, name in NAMES.items():
         cells: list[Cell] = []

@@ -1,11 +1,13 @@
 """What the outside sees of an application: how long its input waits for an answer.
 
-A task is a partition of the input. Each input record is answered by one output record, or by several when it was processed again; the first counts.
-The *wait* of an input goes from its append to the append of its first answer, both by the broker's clock; one that is skipped waits until the first
-answer to one after it, and counts as never answered besides. A task *stands still* while an input of
-it waits that will wait, or has waited, for more than STILL_MS; counted in full, from the append of the oldest such input to its answer. So a task
-that nobody runs for 10 s stands still for 10 s, and longer when what piled up takes longer, and one that answers after 0.9 s does not at all. The
-recorded runs of Kafka Streams were measured with the same threshold, and also in full.
+A task is a partition of the input. Each input record is answered by one output record, or by
+several when it was processed again; the first counts. The *wait* of an input goes from its append
+to the append of its first answer, both by the broker's clock; one that is skipped waits until the
+first answer to one after it, and counts as never answered besides. A task *stands still* while an
+input of it waits that will wait, or has waited, for more than STILL_MS; counted in full, from the
+append of the oldest such input to its answer. So a task that nobody runs for 10 s stands still for
+10 s, and longer when what piled up takes longer, and one that answers after 0.9 s does not at all.
+The recorded runs of Kafka Streams were measured with the same threshold, and also in full.
 """
 
 from __future__ import annotations
@@ -27,7 +29,9 @@ class Answer:
 
 @attrs.define
 class TaskWaits:
-    """One task: `asked_ms[i]` is when its input with offset i was appended, `answers[i]` its first answer, None: not yet."""
+    """One task: `asked_ms[i]` is when its input with offset i was appended, `answers[i]` its first
+    answer, None: not yet.
+    """
 
     asked_ms: list[int] = attrs.field(factory=list)
     answers: list[Answer | None] = attrs.field(factory=list)
@@ -72,7 +76,9 @@ class TaskWaits:
         return sum(answer is None and begin_ms <= asked_ms < end_ms for asked_ms, answer in zip(self.asked_ms, self.answers, strict=True))
 
     def waits(self, begin_ms: int, end_ms: int) -> list[tuple[int, int]]:
-        """(append, answer) of every input that waited at some time between the two, in order of offsets; one not answered by then, until `end_ms`."""
+        """(append, answer) of every input that waited at some time between the two, in order of
+        offsets; one not answered by then, until `end_ms`.
+        """
         found: list[tuple[int, int]] = []
         until_ms = end_ms
         for asked_ms, answer in zip(reversed(self.asked_ms), reversed(self.answers), strict=True):
@@ -85,7 +91,8 @@ class TaskWaits:
         return found[::-1]
 
     def still(self, begin_ms: int, end_ms: int) -> list[tuple[int, int]]:
-        """When it stood still between the two, as (from, to), apart from each other and in order."""
+        """When it stood still between the two, as (from, to), apart from each other and in order.
+        """
         found: list[tuple[int, int]] = []
         for asked_ms, until_ms in self.waits(begin_ms, end_ms):
             if until_ms - asked_ms <= STILL_MS:
@@ -108,7 +115,9 @@ class Cost:
     """What one action cost. Times in milliseconds."""
 
     lasts_ms: int
-    """From the action until nothing changed any more; `settled` False: until it was cut off, so what follows are lower bounds."""
+    """From the action until nothing changed any more; `settled` False: until it was cut off, so
+    what follows are lower bounds.
+    """
     settled: bool
     unavailable_ms: int
     """Of all tasks together."""
@@ -122,7 +131,9 @@ class Cost:
     moved_wait_median_ms: int | None
     """The median over those tasks of each one's longest wait."""
     untouched_wait_ms: int | None
-    """The longest wait of an input of a task that did not move, at an instance that was neither started nor stopped; None: there is no such task."""
+    """The longest wait of an input of a task that did not move, at an instance that was neither
+    started nor stopped; None: there is no such task.
+    """
     repeated: int
     """Records that were processed again."""
     unanswered: int

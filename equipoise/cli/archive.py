@@ -1,4 +1,6 @@
-"""`equipoise archive LOG --to LOG2`: a log copied into a file or a Parquet archive, resumable, no record twice. `equipoise compact ARCHIVE`."""
+"""`equipoise archive LOG --to LOG2`: a log copied into a file or a Parquet archive, resumable, no
+record twice. `equipoise compact ARCHIVE`.
+"""
 
 from __future__ import annotations
 
@@ -47,11 +49,13 @@ class _Done:
 )
 @click.option("--follow", is_flag=True, help="Go on with what comes, until interrupted.")
 def archive(screen: Screen, log: Log, location: str, follow: bool) -> int:
-    """Copies facts and decisions of LOG into a file, or into a Parquet archive, that every other command reads. It may be killed at any moment; the
-    next run goes on from there. Of a log in Kafka (kafka://host:port[/prefix][?partition=N]) facts whose decisions may not all be written yet wait
-    for the next run. A file holds one partition, an archive all.
+    """Copies facts and decisions of LOG into a file, or into a Parquet archive, that every other
+    command reads. It may be killed at any moment; the next run goes on from there. Of a log in
+    Kafka (kafka://host:port[/prefix][?partition=N]) facts whose decisions may not all be written
+    yet wait for the next run. A file holds one partition, an archive all.
 
-    Exit code 1: all was copied, byte for byte, and the records of some group are of a kind or version that this build cannot read.
+    Exit code 1: all was copied, byte for byte, and the records of some group are of a kind or
+    version that this build cannot read.
 
     \b
     Examples:
@@ -131,8 +135,8 @@ def _from_kafka(log: KafkaLog, location: str, done: _Done, advance: Advance) -> 
 @command("compact", short_help="Merge the small files of a Parquet archive.")
 @click.argument("location", metavar="ARCHIVE", type=click.Path(file_okay=False, path_type=Path))
 def compact(screen: Screen, location: Path) -> None:
-    """Merges files of ARCHIVE that hold the same partition and day into few large ones. Others may read it and append to it meanwhile; killed at any
-    moment, it loses nothing and doubles nothing.
+    """Merges files of ARCHIVE that hold the same partition and day into few large ones. Others may
+    read it and append to it meanwhile; killed at any moment, it loses nothing and doubles nothing.
 
     \b
     Examples:

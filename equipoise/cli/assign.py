@@ -14,11 +14,14 @@ from equipoise.events.errors import InputError
 @command("assign", json=False, short_help="Problems as JSON Lines in, plans as JSON Lines out.")
 @click.argument("file", type=click.File("rb"), default="-")
 def assign(screen: Screen, file: BinaryIO) -> None:
-    """Answers each problem in FILE (default: stdin) with a plan on stdout: one JSON object a line, one plan for each problem, in order.
+    """Answers each problem in FILE (default: stdin) with a plan on stdout: one JSON object a line,
+    one plan for each problem, in order.
 
-    A problem says who is there, what each member runs, has copies of and how far those are behind; a plan says who may run what now, where that
-    is going, what has to warm up first, and why. Nothing is remembered from one line to the next. At the first line that is no sound
-    problem it ends with exit code 2 and one line on stderr that names the line and the field; plans of the lines before it stand.
+    A problem says who is there, what each member runs, has copies of and how far those are behind;
+    a plan says who may run what now, where that is going, what has to warm up first, and why.
+    Nothing is remembered from one line to the next. At the first line that is no sound problem it
+    ends with exit code 2 and one line on stderr that names the line and the field; plans of the
+    lines before it stand.
 
     \b
     Examples:

@@ -17,10 +17,12 @@ CONTEXT_SETTINGS = {"help_option_names": ["-h", "--help"], "max_content_width": 
 
 
 def command(name: str, *, json: bool = True, **settings: Any) -> Callable[[Callable[..., int | None]], click.Command]:
-    """Decorator: makes a command out of ``def run(screen: Screen, ...) -> int | None``, which returns its exit code (None: 0).
+    """Decorator: makes a command out of ``def run(screen: Screen, ...) -> int | None``, which
+    returns its exit code (None: 0).
 
-    The docstring is the help text; end it with examples, as one block that begins with a line ``\\b``. `json`: the command has an answer in JSON
-    and takes ``--json``. `settings` go to click.Command. Errors are raised, never printed: see `equipoise.cli.endings`.
+    The docstring is the help text; end it with examples, as one block that begins with a line
+    ``\\b``. `json`: the command has an answer in JSON and takes ``--json``. `settings` go to
+    click.Command. Errors are raised, never printed: see `equipoise.cli.endings`.
     """
 
     def make(run: Callable[..., int | None]) -> click.Command:
@@ -40,7 +42,8 @@ def command(name: str, *, json: bool = True, **settings: Any) -> Callable[[Calla
 
 
 def common_options() -> list[click.Parameter]:
-    """Fresh ``--quiet`` and ``--debug`` options; both may stand before or after the command's name."""
+    """Fresh ``--quiet`` and ``--debug`` options; both may stand before or after the command's name.
+    """
     return [_flag(_QUIET, "-q", "--quiet", help="No progress bar, no remarks."), _flag(DEBUG, "--debug", help="Show the traceback of an error.")]
 
 

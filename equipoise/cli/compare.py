@@ -40,14 +40,15 @@ MEASURES = (
 @click.option("--group", metavar="GROUP", help="Which group of each LOG; needed when one holds several.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of network delays and other chances.")
 def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], settings: tuple[str, ...], group: str | None, seed: int) -> None:
-    """Plays what the outside did in each LOG (default: the recorded runs that come with equipoise) against the simulated cluster, once for each
-    assignor, and shows what each cost in all marked windows, beside what was measured when the run was recorded.
+    """Plays what the outside did in each LOG (default: the recorded runs that come with equipoise)
+    against the simulated cluster, once for each assignor, and shows what each cost in all marked
+    windows, beside what was measured when the run was recorded.
 
     \b
     Examples:
-      equipoise compare
-      equipoise compare recorded.db --assignor high_availability --assignor learner --assignor learner:strict=true
-      equipoise compare --set num_standbys=1 --json | jq '.rows[].runs[].totals.active_moves'
+      equipoise compare equipoise compare recorded.db --assignor high_availability --assignor
+      learner --assignor learner:strict=true equipoise compare --set num_standbys=1 --json | jq
+      '.rows[].runs[].totals.active_moves'
     """
     from equipoise.compare import all_contenders, cost_of, recorded_cost, recorded_runs, rows_of, run_of  # loads the solver
 
@@ -83,7 +84,9 @@ LEGEND = (
 
 
 def contender_of(text: str) -> Contender:
-    """``learner`` or ``learner:strict=true``. Raises InputError for an assignor that is not installed or an option that it does not have."""
+    """``learner`` or ``learner:strict=true``. Raises InputError for an assignor that is not
+    installed or an option that it does not have.
+    """
     from equipoise.compare import Contender, check_contender
 
     name, _, rest = text.partition(":")

@@ -46,10 +46,12 @@ def configure(
     seeds: int,
     timeout_s: float,
 ) -> int:
-    """Without a change it shows the settings in force. With changes it appends them as one fact and follows until a worker has answered: they are in
-    force (exit code 0), or they are rejected and the settings before stay in force (exit code 1). It prints the command that goes back.
+    """Without a change it shows the settings in force. With changes it appends them as one fact and
+    follows until a worker has answered: they are in force (exit code 0), or they are rejected and
+    the settings before stay in force (exit code 1). It prints the command that goes back.
 
-    --dry-run changes nothing: it shows which tasks would move, and plays the group's history once with its settings and once with the new ones.
+    --dry-run changes nothing: it shows which tasks would move, and plays the group's history once
+    with its settings and once with the new ones.
 
     \b
     Examples:
@@ -148,7 +150,9 @@ class _Run:
         return EXIT_NOT_IN_FORCE if found.rejection is not None else 0
 
     def _simulated(self, before: GroupConfigured, after: GroupConfigured, seeds: int) -> tuple[dict[str, Any] | None, list[Part]]:
-        """The group's history, played with both configurations; with the reason where there is too little of it."""
+        """The group's history, played with both configurations; with the reason where there is too
+        little of it.
+        """
         from equipoise.cli.what_if import answer_parts, document
         from equipoise.events.log.kafka.log import KafkaLog, Place
         from equipoise.replay.whatif.advice import advise

@@ -1,4 +1,5 @@
-"""`equipoise deal`: shows what a new deal of a live group's partitions would move, and asks for it."""
+"""`equipoise deal`: shows what a new deal of a live group's partitions would move, and asks for it.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +26,9 @@ EXIT_NOT_DEALT = 1
 
 @attrs.frozen
 class Behind:
-    """Records that a member's tasks have still to read: now, and once all that would move has moved."""
+    """Records that a member's tasks have still to read: now, and once all that would move has
+    moved.
+    """
 
     member: str
     now: int
@@ -38,8 +41,10 @@ class Behind:
 @click.option("--timeout", "timeout_s", type=click.FloatRange(min=0), default=60, show_default=True, metavar="SECONDS", help="Wait for the answer.")
 @settings_options(LiveSettings)
 def deal(screen: Screen, settings: LiveSettings, group: str, dry_run: bool, timeout_s: float) -> int:
-    """A group of `lag_aware` stays as it was dealt while it is even by count, whatever becomes of its lags. This deals it anew, by the lags of now:
-    it shows what moves, asks for it in one fact, and waits until a worker has answered. Exit code 1: the request was rejected, or nobody answered.
+    """A group of `lag_aware` stays as it was dealt while it is even by count, whatever becomes of
+    its lags. This deals it anew, by the lags of now: it shows what moves, asks for it in one fact,
+    and waits until a worker has answered. Exit code 1: the request was rejected, or nobody
+    answered.
 
     \b
     Examples:

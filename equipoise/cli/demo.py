@@ -24,9 +24,10 @@ _ABOUT = {
 @command("demo", short_help="Start here: two recorded Kafka Streams runs, led again by equipoise.")
 @click.option("--out", type=click.Path(file_okay=False, path_type=Path), default=Path("out"), show_default=True, help="Where logs and pictures go.")
 def demo(screen: Screen, out: Path) -> int:
-    """Takes two recorded runs of a real Kafka Streams group and shows what it went through. Then the same outside (the same starts, kills and closes,
-    the same growth of its changelogs) is led by equipoise in a simulated cluster: what that costs, that every decision replays to the byte, why one
-    task moved, and a picture of both. Needs no Kafka and no network; takes a few seconds.
+    """Takes two recorded runs of a real Kafka Streams group and shows what it went through. Then
+    the same outside (the same starts, kills and closes, the same growth of its changelogs) is led
+    by equipoise in a simulated cluster: what that costs, that every decision replays to the byte,
+    why one task moved, and a picture of both. Needs no Kafka and no network; takes a few seconds.
 
     \b
     Examples:

@@ -1,4 +1,6 @@
-"""How a command line ends: every way it can end becomes one exit code and at most one line on stderr."""
+"""How a command line ends: every way it can end becomes one exit code and at most one line on
+stderr.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ class Terminated(KeyboardInterrupt):
 
 @contextlib.contextmanager
 def resumable(place: str, what_is_there: Callable[[], str]) -> Iterator[None]:
-    """A block that writes to `place` piece by piece. When an interrupt or a full disk ends it, the user reads what is there and how to go on."""
+    """A block that writes to `place` piece by piece. When an interrupt or a full disk ends it, the
+    user reads what is there and how to go on.
+    """
     try:
         yield
     except KeyboardInterrupt as error:
@@ -53,10 +57,13 @@ def resumable(place: str, what_is_there: Callable[[], str]) -> Iterator[None]:
 
 
 class Endings(click.Command):
-    """A command, or group of commands, whose callback returns its exit code (None: 0) and raises its errors."""
+    """A command, or group of commands, whose callback returns its exit code (None: 0) and raises
+    its errors.
+    """
 
     def main(self, args: Sequence[str] | None = None, prog_name: str | None = None, **settings: Any) -> Never:  # type: ignore[override]
-        """Runs one command line (None: the process's own) and ends the process with its exit code."""
+        """Runs one command line (None: the process's own) and ends the process with its exit code.
+        """
         _open_what_is_closed()
         with _ended_by_sigterm():
             sys.exit(self._code(args, prog_name or self.name, settings))
@@ -89,7 +96,9 @@ class Endings(click.Command):
             return _failed(ctx, error)
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """As click does; a LOG that cannot be opened ends the command as it would inside of it, an open one is closed if the rest is wrong."""
+        """As click does; a LOG that cannot be opened ends the command as it would inside of it, an
+        open one is closed if the rest is wrong.
+        """
         try:
             return super().parse_args(ctx, args)
         except (EquipoiseError, OSError) as error:
@@ -133,7 +142,9 @@ def _failed(ctx: click.Context | None, error: Exception) -> int:
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """Within the block SIGTERM raises Terminated. A caller that handles or ignores it, and other threads than the main one, are left alone."""
+    """Within the block SIGTERM raises Terminated. A caller that handles or ignores it, and other
+    threads than the main one, are left alone.
+    """
     if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
         yield
         return
@@ -149,14 +160,18 @@ def _ended_by_sigterm() -> Iterator[None]:
 
 
 def _open_what_is_closed() -> None:
-    """A standard stream that the caller closed (``<&-``, ``>&-``, ``2>&-``) is empty, or swallows what is written."""
+    """A standard stream that the caller closed (``<&-``, ``>&-``, ``2>&-``) is empty, or swallows
+    what is written.
+    """
     for name, mode in (("stdin", "r"), ("stdout", "w"), ("stderr", "w")):
         if getattr(sys, name) is None:
             setattr(sys, name, open(os.devnull, mode))  # noqa: SIM115 it lives as long as the process
 
 
 def _let_go_of_stdout() -> None:
-    """Points stdout to nowhere, so that the interpreter's own flush at the end does not complain of what could not be written."""
+    """Points stdout to nowhere, so that the interpreter's own flush at the end does not complain of
+    what could not be written.
+    """
     try:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     except (OSError, ValueError):

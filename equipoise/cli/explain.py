@@ -29,8 +29,9 @@ _MOST_MOVES = 20
 @click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="After this fact; default: the last.")
 @click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
 def explain(screen: Screen, log: Log, task: TaskId, at_offset: int | None, group: str | None) -> None:
-    """Answers three questions about one task from LOG alone, with the numbers the decisions rest on: why is it on its member, how did it come there
-    (each move with its reason and how long it waited, warmed up and was handed over), and why has it not moved yet.
+    """Answers three questions about one task from LOG alone, with the numbers the decisions rest
+    on: why is it on its member, how did it come there (each move with its reason and how long it
+    waited, warmed up and was handed over), and why has it not moved yet.
 
     \b
     Examples:

@@ -19,8 +19,9 @@ from equipoise.replay.wording import counted
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of everything that happens.")
 @click.option("--processes", type=click.IntRange(1), help="How many work at once; default: as many as there are cores.")
 def fleet(screen: Screen, location: str, groups: int, records: int, seed: int, processes: int | None) -> None:
-    """Lets groups live in simulated clusters, each in one of its own: members join, are killed, come back, leave and are added. What they do is
-    decided by the real machine and done by real member code, so every log is complete and verifies. The same seed writes the same records.
+    """Lets groups live in simulated clusters, each in one of its own: members join, are killed,
+    come back, leave and are added. What they do is decided by the real machine and done by real
+    member code, so every log is complete and verifies. The same seed writes the same records.
 
     \b
     Examples:

@@ -15,7 +15,8 @@ from equipoise.cli.endings import Endings
 
 
 class Front(Endings, click.Group):
-    """`commands_by_place`: command name -> ``module:attribute``, in the order the help lists them."""
+    """`commands_by_place`: command name -> ``module:attribute``, in the order the help lists them.
+    """
 
     def __init__(self, *, commands_by_place: Mapping[str, str], **settings: Any) -> None:
         super().__init__(

@@ -1,4 +1,6 @@
-"""`equipoise groups` and `equipoise status`: the groups of a log in Kafka as they are now, folded here; no worker need answer."""
+"""`equipoise groups` and `equipoise status`: the groups of a log in Kafka as they are now, folded
+here; no worker need answer.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,8 @@ EXIT_HALTED = 1
 @command("groups", short_help="The groups of a log in Kafka.")
 @settings_options(LiveSettings)
 def groups(screen: Screen, settings: LiveSettings) -> int:
-    """Lists every group: its members, tasks and verdict, and whether it stands still. Exit code 1: at least one is halted.
+    """Lists every group: its members, tasks and verdict, and whether it stands still. Exit code 1:
+    at least one is halted.
 
     \b
     Examples:
@@ -68,7 +71,8 @@ def _row(partition: int, lead: GroupLead) -> dict[str, object]:
 @click.option("--group", required=True, metavar="GROUP", help="Which group.")
 @click.option("--watch", is_flag=True, help="Show it anew whenever it has changed, until interrupted.")
 def status(screen: Screen, settings: LiveSettings, group: str, watch: bool) -> int:
-    """Shows a group's members and tasks: who runs what, what moves where, and what that waits for. Exit code 1: the group is halted.
+    """Shows a group's members and tasks: who runs what, what moves where, and what that waits for.
+    Exit code 1: the group is halted.
 
     \b
     Examples:

@@ -27,12 +27,15 @@ if TYPE_CHECKING:
 @click.option("--group", metavar="GROUP", help="Application id; needed when the dump holds several groups.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that is not on the wire, as acceptable_recovery_lag=1000.")
 def import_(screen: Screen, kind: str, source: str, location: str, group: str | None, settings: tuple[str, ...]) -> None:
-    """Reads the dump of `__consumer_offsets` and the end-offset samples in the folder SOURCE, and writes membership, lags, end offsets and what the
-    group's own leader decided as facts to LOG. SOURCE may also be the name of a recorded run that comes with equipoise (scale-out, rolling), or a
-    broker, kafka://host:port, with --group: then it is what `__consumer_offsets` still has of that group, and end offsets by the changelogs' times.
+    """Reads the dump of `__consumer_offsets` and the end-offset samples in the folder SOURCE, and
+    writes membership, lags, end offsets and what the group's own leader decided as facts to LOG.
+    SOURCE may also be the name of a recorded run that comes with equipoise (scale-out, rolling), or
+    a broker, kafka://host:port, with --group: then it is what `__consumer_offsets` still has of
+    that group, and end offsets by the changelogs' times.
 
-    What is observed, what is inferred and how, and what somebody supplied stands in the manifest, in the log's first record; --json prints it.
-    Settings that no record tells come from SOURCE/settings.json or --set, else they are Kafka's defaults.
+    What is observed, what is inferred and how, and what somebody supplied stands in the manifest,
+    in the log's first record; --json prints it. Settings that no record tells come from
+    SOURCE/settings.json or --set, else they are Kafka's defaults.
 
     \b
     Examples:

@@ -1,4 +1,6 @@
-"""Types of what is written after a command: a LOG to read, a LOG to write, a task, settings of a group."""
+"""Types of what is written after a command: a LOG to read, a LOG to write, a task, settings of a
+group.
+"""
 
 from __future__ import annotations
 
@@ -46,7 +48,9 @@ LOG = _LogToRead()
 """``@click.argument("log", type=LOG)`` gives an open `equipoise.events.log.Log`."""
 
 NEW_LOG = click.Path(writable=True)
-"""``@click.option("--to", type=NEW_LOG)`` gives a location for `equipoise.output.new_log`: to be opened once all else is known to be sound."""
+"""``@click.option("--to", type=NEW_LOG)`` gives a location for `equipoise.output.new_log`: to be
+opened once all else is known to be sound.
+"""
 
 TASK = _Task()
 OFFSET = click.IntRange(min=0)
@@ -54,7 +58,9 @@ OFFSET = click.IntRange(min=0)
 
 
 def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iterator[Entry]:
-    """Every record of `log` in stored order, under a progress bar. Of a log with several partitions, and a `group`: those in its partition."""
+    """Every record of `log` in stored order, under a progress bar. Of a log with several
+    partitions, and a `group`: those in its partition.
+    """
     records = log.read()
     if group is not None and isinstance(log, PartitionedLog):
         records = log.read_beside(group)
@@ -64,8 +70,9 @@ def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iter
 def with_settings(knobs: Knobs, settings: Iterable[str]) -> Knobs:
     """`knobs` with ``name=value`` settings over them, later ones over earlier ones.
 
-    Lists are written with commas (``rack_aware_tags=zone,host``). An option of a third-party assignor is ``options.name=value``; its value is
-    a number, true, false, or else text. Raises InputError, for a setting that is none or a value that is out of bounds.
+    Lists are written with commas (``rack_aware_tags=zone,host``). An option of a third-party
+    assignor is ``options.name=value``; its value is a number, true, false, or else text. Raises
+    InputError, for a setting that is none or a value that is out of bounds.
     """
     changes: dict[str, Any] = {}
     options = dict(knobs.options)
@@ -84,7 +91,9 @@ def with_settings(knobs: Knobs, settings: Iterable[str]) -> Knobs:
 
 
 def knob_value(name: str, text: str, *, option: str = "--set") -> Any:
-    """What `text` says of the knob `name`, or of an option ``options.NAME``. Raises InputError, which begins with `option`."""
+    """What `text` says of the knob `name`, or of an option ``options.NAME``. Raises InputError,
+    which begins with `option`.
+    """
     if name.startswith("options."):
         return scalar(text)
     names = [field.name for field in attrs.fields(Knobs) if field.name != "options"]

@@ -1,4 +1,6 @@
-"""`equipoise scale-down`: with a LOG, whom to ask to leave; with a live group, asks them and follows until they are gone."""
+"""`equipoise scale-down`: with a LOG, whom to ask to leave; with a live group, asks them and
+follows until they are gone.
+"""
 
 from __future__ import annotations
 
@@ -69,11 +71,13 @@ def scale_down(
     timeout_s: float | None,
     at_offset: int | None,
 ) -> int:
-    """Picks the members whose leaving costs the others the fewest records to restore; each rack gives up its share. Members that are leaving already
-    count. It asks them, all at once, and follows until each was released and has gone: exit code 0. Tasks move as always, state first.
+    """Picks the members whose leaving costs the others the fewest records to restore; each rack
+    gives up its share. Members that are leaving already count. It asks them, all at once, and
+    follows until each was released and has gone: exit code 0. Tasks move as always, state first.
 
-    Interrupted, or after --timeout (exit code 1), it leaves the request standing: the members go on leaving. --follow looks on again, --cancel takes
-    it back. A member's process ends by itself when it is released; see that nothing starts it anew.
+    Interrupted, or after --timeout (exit code 1), it leaves the request standing: the members go on
+    leaving. --follow looks on again, --cancel takes it back. A member's process ends by itself when
+    it is released; see that nothing starts it anew.
 
     With a LOG (a file, or kafka://host:port) nobody is asked: it tells whom it would ask.
 
@@ -235,7 +239,9 @@ class _Run:
         return f"the request was taken back for {', '.join(staying)}"
 
     def say_how_it_stands(self) -> None:
-        """After an interrupt or a timeout: what goes on without us, how to look on again, how to undo it."""
+        """After an interrupt or a timeout: what goes on without us, how to look on again, how to
+        undo it.
+        """
         if not self._pending:
             seen = f"nobody was asked, as far as this run has seen; `equipoise status --group {self._group}` shows it"
             self._screen.line(f"{self._group}: {seen}", err=True)
@@ -246,7 +252,9 @@ class _Run:
 
     @contextlib.contextmanager
     def _display(self) -> Iterator[Callable[[list[Going]], None]]:
-        """On a terminal a table that is drawn anew, else a line on stderr whenever something about a member has changed."""
+        """On a terminal a table that is drawn anew, else a line on stderr whenever something about
+        a member has changed.
+        """
         if self._screen.json or self._screen.quiet:
             yield lambda going: None
         elif sys.stderr.isatty():

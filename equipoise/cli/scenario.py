@@ -19,8 +19,9 @@ from equipoise.output import rewrite_file
 def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
     """Plays each FILE (of a folder: every .txt in it) and prints it with what it gives now.
 
-    Where other golden text stands in the file, a diff follows and the exit code is 1. So it is when a self-check fails: after each fact the log is
-    encoded, decoded and folded again, the state restored from a snapshot, all shuffled that has no order, and the invariants judged. What a
+    Where other golden text stands in the file, a diff follows and the exit code is 1. So it is when
+    a self-check fails: after each fact the log is encoded, decoded and folded again, the state
+    restored from a snapshot, all shuffled that has no order, and the invariants judged. What a
     directive does stands in docs/scenarios.md.
 
     \b

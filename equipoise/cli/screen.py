@@ -1,4 +1,5 @@
-"""The user's screen: an answer (text and tables, or one JSON document) on stdout; remarks and progress bars on stderr.
+"""The user's screen: an answer (text and tables, or one JSON document) on stdout; remarks and
+progress bars on stderr.
 
 What commands print for people is printed here, and passes `equipoise.cli.visible` on its way.
 """
@@ -60,7 +61,9 @@ def bold(text: str) -> Styled:
 
 @attrs.frozen(kw_only=True)
 class Table:
-    """Rows under named columns. A column whose cells are all numbers (or None) stands to the right. None is an empty cell."""
+    """Rows under named columns. A column whose cells are all numbers (or None) stands to the right.
+    None is an empty cell.
+    """
 
     columns: tuple[str, ...]
     rows: Sequence[Sequence[str | int | float | None]]
@@ -92,7 +95,9 @@ def _cell(value: str | float | None) -> str:
 
 
 def plain(table: Table) -> str:
-    """The table as text for files and pipes: every cell on one line, columns two spaces apart, nothing that depends on a terminal."""
+    """The table as text for files and pipes: every cell on one line, columns two spaces apart,
+    nothing that depends on a terminal.
+    """
     lines = [list(table.columns), *table.cells()]
     widths = [max(cell_len(line[i]) for line in lines) for i in range(len(table.columns))]
     right = [table.stands_right(i) for i in range(len(table.columns))]
@@ -111,7 +116,9 @@ class Screen:
     quiet: bool = False
 
     def answer(self, document: Any, *parts: Part) -> None:
-        """Prints the one answer of a command: `document` (what json.dumps takes; no NaN) with ``--json``, else `parts` from top to bottom."""
+        """Prints the one answer of a command: `document` (what json.dumps takes; no NaN) with
+        ``--json``, else `parts` from top to bottom.
+        """
         if self.json:
             click.echo(json.dumps(document, indent=2, allow_nan=False))
             return
@@ -138,10 +145,12 @@ class Screen:
 
     @contextlib.contextmanager
     def progress(self, label: str, total: int | None = None, *, streams_output: bool = False) -> Iterator[Callable[[int], None]]:
-        """A progress bar on stderr for the time of the block, which calls what it is given with the number of steps done since the last call.
+        """A progress bar on stderr for the time of the block, which calls what it is given with the
+        number of steps done since the last call.
 
-        `total`: steps in all; None = not known. `streams_output`: the block writes to stdout as it goes, so no bar is drawn if stdout is the
-        terminal too. No bar with ``--json`` or ``--quiet``, nor when stderr is no terminal.
+        `total`: steps in all; None = not known. `streams_output`: the block writes to stdout as it
+        goes, so no bar is drawn if stdout is the terminal too. No bar with ``--json`` or
+        ``--quiet``, nor when stderr is no terminal.
         """
         shown = sys.stderr.isatty() and not (self.json or self.quiet) and not (streams_output and sys.stdout.isatty())
         if not shown:
@@ -187,13 +196,17 @@ _bars: list[rich.progress.Progress] = []
 
 
 def hide_bars() -> None:
-    """Takes progress bars off the terminal: an error may be reported while the frame that holds one is still there."""
+    """Takes progress bars off the terminal: an error may be reported while the frame that holds one
+    is still there.
+    """
     for bar in _bars:
         bar.stop()
 
 
 def _draw(table: Table) -> None:
-    """The table on a terminal: columns as wide as the terminal allows without breaking a word, else each row as lines of ``name: value``."""
+    """The table on a terminal: columns as wide as the terminal allows without breaking a word, else
+    each row as lines of ``name: value``.
+    """
     console = rich.console.Console()
     widths = _widths(table, console.width)
     if widths is None:
@@ -213,8 +226,8 @@ def _draw(table: Table) -> None:
 def _widths(table: Table, room: int) -> list[int] | None:
     """Columns' widths for a terminal of `room` cells; None: not without breaking words.
 
-    Every column has room for its longest word, and sentences for some words beside each other; what is left goes first to the columns that need
-    least to have each cell on one line.
+    Every column has room for its longest word, and sentences for some words beside each other; what
+    is left goes first to the columns that need least to have each cell on one line.
     """
     columns = [list(column) for column in zip(table.columns, *table.cells(), strict=True)]
     full = [max(map(cell_len, column)) for column in columns]

@@ -1,4 +1,6 @@
-"""Options made of a class of settings: one declaration, and `--help` tells the environment variable of each."""
+"""Options made of a class of settings: one declaration, and `--help` tells the environment variable
+of each.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from equipoise.live import LiveSettings, read_settings
 
 
 def settings_options(shape: type[LiveSettings], *, table: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Decorator: the command gets `settings`, read from ``--settings FILE``, the environment and an option for each setting that is no secret."""
+    """Decorator: the command gets `settings`, read from ``--settings FILE``, the environment and an
+    option for each setting that is no secret.
+    """
     named = [field for field in attrs.fields(shape) if not field.metadata["secret"]]
     secret = [variable(field.name) for field in attrs.fields(shape) if field.metadata["secret"]]
 

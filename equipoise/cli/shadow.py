@@ -1,4 +1,6 @@
-"""`equipoise shadow kafka://...`: what equipoise would do with a Kafka Streams group that is running, beside what its own leader does."""
+"""`equipoise shadow kafka://...`: what equipoise would do with a Kafka Streams group that is
+running, beside what its own leader does.
+"""
 
 from __future__ import annotations
 
@@ -28,9 +30,11 @@ _MOST_NAMED = 6
 @click.option("--once", is_flag=True, help="Only what is there now; else go on with what comes, until interrupted.")
 @click.option("--set", "settings", multiple=True, metavar="NAME=VALUE", help="A setting that is not on the wire, as acceptable_recovery_lag=1000.")
 def shadow(screen: Screen, location: str, group: str, once: bool, settings: tuple[str, ...]) -> None:
-    """Reads the group's generations from `__consumer_offsets` and end offsets from the brokers, and nothing else: it joins nothing, commits nothing,
-    writes nothing. For each generation it tells which tasks the group's own leader moved or left to nobody, and what equipoise would have moved, from
-    the same owners, copies and lags, copying first what has state. A proposal is never applied, so each begins from what the group really had.
+    """Reads the group's generations from `__consumer_offsets` and end offsets from the brokers, and
+    nothing else: it joins nothing, commits nothing, writes nothing. For each generation it tells
+    which tasks the group's own leader moved or left to nobody, and what equipoise would have moved,
+    from the same owners, copies and lags, copying first what has state. A proposal is never
+    applied, so each begins from what the group really had.
 
     --json prints one document with --once, else one a line.
 

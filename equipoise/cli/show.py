@@ -26,7 +26,8 @@ _MOST_NAMED = 12
 @click.option("--at", "at_offset", type=OFFSET, metavar="OFFSET", help="After this fact; default: the last.")
 @click.option("--group", metavar="GROUP", help="Which group; needed when the log holds several.")
 def show(screen: Screen, log: Log, at_offset: int | None, group: str | None) -> None:
-    """Folds LOG up to an offset and shows the group's state there: the verdict, every member, every task with its copies.
+    """Folds LOG up to an offset and shows the group's state there: the verdict, every member, every
+    task with its copies.
 
     \b
     Examples:

@@ -48,16 +48,18 @@ def simulate(
     restore_speed: int | None,
     group: str | None,
 ) -> None:
-    """Plays what the outside did in LOG (processes that start and end, the growth of changelogs, configuration) against the simulated cluster, in
-    which the real machine decides and the real member code obeys, and writes the complete log to LOG2.
+    """Plays what the outside did in LOG (processes that start and end, the growth of changelogs,
+    configuration) against the simulated cluster, in which the real machine decides and the real
+    member code obeys, and writes the complete log to LOG2.
 
-    What it cost is shown per marked window, beside what was measured when LOG was recorded. The same LOG, settings and seed write the same bytes.
+    What it cost is shown per marked window, beside what was measured when LOG was recorded. The
+    same LOG, settings and seed write the same bytes.
 
     \b
     Examples:
-      equipoise simulate recorded.db --to simulated.db
-      equipoise simulate recorded.db --to simulated.db --set num_standbys=1 --set max_warmups=4
-      equipoise simulate recorded.db --to simulated.db --no-announce-closes --json | jq '.windows[].totals'
+      equipoise simulate recorded.db --to simulated.db equipoise simulate recorded.db --to
+      simulated.db --set num_standbys=1 --set max_warmups=4 equipoise simulate recorded.db --to
+      simulated.db --no-announce-closes --json | jq '.windows[].totals'
     """
     from equipoise.replay.simulation.restore import RestoreModel  # each loads the solver
     from equipoise.replay.simulation.run import Simulation, simulate
@@ -85,7 +87,9 @@ def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: boo
 
 
 def overridden(screen: Screen, knobs: Knobs, settings: Iterable[str]) -> dict[str, Any]:
-    """The knobs that ``name=value`` settings change, by name; what is doubtful about them is said. Raises what `with_settings` raises."""
+    """The knobs that ``name=value`` settings change, by name; what is doubtful about them is said.
+    Raises what `with_settings` raises.
+    """
     settings = tuple(settings)
     changed = with_settings(knobs, settings)
     for doubt in changed.doubts() if settings else ():
@@ -120,9 +124,11 @@ def simulation_parts(result: SimulationResult, fitted: Fit, speed: int, location
 
 
 def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
-    """Per window: what was recorded -> what was simulated, in the terms of `unavailability.json`; `brief`: what fits a narrow terminal.
+    """Per window: what was recorded -> what was simulated, in the terms of `unavailability.json`;
+    `brief`: what fits a narrow terminal.
 
-    A silence: no record of a task was processed for over a second. ``fewest``: moves that would have sufficed for balance.
+    A silence: no record of a task was processed for over a second. ``fewest``: moves that would
+    have sufficed for balance.
     """
     from equipoise.replay.totals import in_all
 
@@ -167,7 +173,9 @@ def _cell(value: float | None, scale: int) -> str:
 
 
 def _arrows(pairs: Sequence[tuple[str, str]]) -> list[str]:
-    """``65.8 ->  0.0``, the numbers of a column under each other; alone where there is nothing to compare with."""
+    """``65.8 ->  0.0``, the numbers of a column under each other; alone where there is nothing to
+    compare with.
+    """
     before, after = (max(len(pair[side]) for pair in pairs) for side in (0, 1))
     if not before:
         return [pair[1].rjust(after) for pair in pairs]

@@ -53,7 +53,8 @@ def tail(screen: Screen, log: Log, group: str | None, lines: int, facts: bool, f
         _print(screen, entry, asked)
     while follow:
         time.sleep(_ROUND_S)
-        # What was decided on facts that are read already may have come since: all is read from the last decision on, and what was shown passed over.
+        # What was decided on facts that are read already may have come since: all is read from the
+        # last decision on, and what was shown passed over.
         try:
             entries = log.read(begin, group=group)
             for entry in entries:

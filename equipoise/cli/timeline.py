@@ -34,11 +34,13 @@ _FILE = click.Path(dir_okay=False, path_type=Path)
 def timeline(
     screen: Screen, log: Log, html_path: Path | None, svg_path: Path | None, until_offset: int | None, group: str | None, everything: bool
 ) -> None:
-    """Tells the history of LOG: what each marked window cost, every move with how long it took, every round with what began it, each task's time
-    without a running owner, and who was a member when.
+    """Tells the history of LOG: what each marked window cost, every move with how long it took,
+    every round with what began it, each task's time without a running owner, and who was a member
+    when.
 
-    With --html it is also drawn as one page that needs nothing else: tasks as rows coloured by owner, warm-ups hatched, gaps where nobody
-    ran a task, members above, the balance below. With --svg it is drawn as one still picture for a document.
+    With --html it is also drawn as one page that needs nothing else: tasks as rows coloured by
+    owner, warm-ups hatched, gaps where nobody ran a task, members above, the balance below. With
+    --svg it is drawn as one still picture for a document.
 
     \b
     Examples:

@@ -30,11 +30,13 @@ _MOST_CHARS = 600
 @click.argument("log", type=LOG)
 @click.option("--group", "names", metavar="GROUP", multiple=True, help="Only this group; may be repeated. Default: every group.")
 def verify(screen: Screen, log: Log, names: tuple[str, ...]) -> int:
-    """Refolds every group of LOG with the machine that decides live, recomputes each decision and compares it with the stored one, byte for byte.
+    """Refolds every group of LOG with the machine that decides live, recomputes each decision and
+    compares it with the stored one, byte for byte.
 
-    Exit code 0: identical. 1: the first divergence is shown, with the fact, both decisions and what they make different. 2: it cannot be verified
-    (a damaged record, or another build's assignor, solver or events), with the offset on stderr; of several groups, the others are verified all
-    the same. Facts at the end that were not answered yet are no divergence.
+    Exit code 0: identical. 1: the first divergence is shown, with the fact, both decisions and what
+    they make different. 2: it cannot be verified (a damaged record, or another build's assignor,
+    solver or events), with the offset on stderr; of several groups, the others are verified all the
+    same. Facts at the end that were not answered yet are no divergence.
 
     \b
     Examples:

@@ -1,7 +1,9 @@
-"""Text that others have written, made safe to show: ids, names and errors come out of logs, and anybody who may write facts chooses them.
+"""Text that others have written, made safe to show: ids, names and errors come out of logs, and
+anybody who may write facts chooses them.
 
-All that commands print for people goes through `visible`: what a terminal would obey (escape sequences, line ends, direction marks) or not show
-(zero-width characters) is shown as its escape, as ``\\x1b`` or ``\\u202e``.
+All that commands print for people goes through `visible`: what a terminal would obey (escape
+sequences, line ends, direction marks) or not show (zero-width characters) is shown as its escape,
+as ``\\x1b`` or ``\\u202e``.
 """
 
 from __future__ import annotations
@@ -26,7 +28,9 @@ def visible(text: str) -> str:
 
 
 def shortened(text: str) -> str:
-    """`text`, words of over MOST_WORD_CHARS characters with their middle left out. Where all of it is needed, ``--json`` has it."""
+    """`text`, words of over MOST_WORD_CHARS characters with their middle left out. Where all of it
+    is needed, ``--json`` has it.
+    """
     kept = MOST_WORD_CHARS - len(_LEFT_OUT)
     return _LONG_WORD.sub(lambda word: word[0][: kept - kept // 2] + _LEFT_OUT + word[0][-(kept // 2) :], text)
 
@@ -35,7 +39,9 @@ _LEFT_OUT = "..."
 
 
 def visible_json(document: str) -> str:
-    """The same JSON document, on one line, with ``\\uXXXX`` for what a terminal would obey or not show."""
+    """The same JSON document, on one line, with ``\\uXXXX`` for what a terminal would obey or not
+    show.
+    """
     if document.isprintable():
         return document
     return "".join(json.dumps(char)[1:-1] if is_hidden(char) and ord(char) > 0x1F else char for char in document)

@@ -1,4 +1,6 @@
-"""`equipoise what-if LOG`: what other settings would have cost, as a table, a picture, and one line that says what to do."""
+"""`equipoise what-if LOG`: what other settings would have cost, as a table, a picture, and one line
+that says what to do.
+"""
 
 from __future__ import annotations
 
@@ -51,18 +53,21 @@ def what_if(
     group: str | None,
     svg_path: Path | None,
 ) -> int:
-    """Plays what the outside did in LOG once for each configuration, and shows what each would have cost, beside the group as it is, which is always
-    simulated too: how far that is from what was recorded tells how far to believe the rest. `*` marks what no other configuration beats.
+    """Plays what the outside did in LOG once for each configuration, and shows what each would have
+    cost, beside the group as it is, which is always simulated too: how far that is from what was
+    recorded tells how far to believe the rest. `*` marks what no other configuration beats.
 
-    Of several groups, one that cannot be answered is told as such (exit code 1), and the others go on.
+    Of several groups, one that cannot be answered is told as such (exit code 1), and the others go
+    on.
 
-    A group imported from Kafka Streams goes on to be led by Kafka Streams, under other settings of its own; with another assignor equipoise leads.
+    A group imported from Kafka Streams goes on to be led by Kafka Streams, under other settings of
+    its own; with another assignor equipoise leads.
 
     \b
     Examples:
-      equipoise what-if group.db --sweep max_warmups=1,2,4 --sweep num_standbys=0,1
-      equipoise what-if recorded.db --sweep assignor=kafka_streams,high_availability --svg costs.svg
-      equipoise what-if group.db --config calm.toml --config bold.toml --json | jq -r '.groups[].advice.line'
+      equipoise what-if group.db --sweep max_warmups=1,2,4 --sweep num_standbys=0,1 equipoise
+      what-if recorded.db --sweep assignor=kafka_streams,high_availability --svg costs.svg equipoise
+      what-if group.db --config calm.toml --config bold.toml --json | jq -r '.groups[].advice.line'
     """
     from equipoise.replay.whatif.advice import advise  # loads the solver
     from equipoise.replay.whatif.evaluate import LEAST_SPAN_MS, check_configurations, what_if_recorded
@@ -123,7 +128,9 @@ def _pictures(path: Path, names: list[str]) -> dict[str, Path]:
 
 
 def swept(dimensions: tuple[str, ...]) -> list[Configuration]:
-    """The grid that ``name=v1,v2`` options span. Raises InputError for a setting that there is none of, or a value that is not of its kind."""
+    """The grid that ``name=v1,v2`` options span. Raises InputError for a setting that there is none
+    of, or a value that is not of its kind.
+    """
     from equipoise.replay.whatif.sweep import grid
 
     found: dict[str, list[Any]] = {}

@@ -37,31 +37,42 @@ if TYPE_CHECKING:
 
 
 class Member:
-    """One member of `group`, for as long as the context is entered; `member_id` is for one process at a time, the same one after each restart.
+    """One member of `group`, for as long as the context is entered; `member_id` is for one process
+    at a time, the same one after each restart.
 
-    `handler(record, context)` gets each source record (aiokafka's ConsumerRecord) of the tasks granted here, in their order within a partition. It
-    may be a coroutine. What it writes to `context.state` and sends takes effect at the next commit, together. If it raises, the member stops
-    everything, says that it leaves, and `wait` raises that.
+    `handler(record, context)` gets each source record (aiokafka's ConsumerRecord) of the tasks
+    granted here, in their order within a partition. It may be a coroutine. What it writes to
+    `context.state` and sends takes effect at the next commit, together. If it raises, the member
+    stops everything, says that it leaves, and `wait` raises that.
 
-    `topology`: the tasks of this build of the application; a build with other tasks has a higher epoch (PROTOCOL D1).
+    `topology`: the tasks of this build of the application; a build with other tasks has a higher
+    epoch (PROTOCOL D1).
 
-    `on_assigned(context)` is called when a task has been restored, before its first record; `on_revoked(context)` when it has stopped here, given
-    up or taken, and before anybody hears that it was given up; `on_standby(task)` when a copy of it begins to be kept here. `on_asked(leave)` when
-    an operator asks this member to leave (`equipoise scale-down`), or takes that back: nothing needs to be done. It goes on until its tasks run
-    elsewhere; then it is released, and `wait` returns as after `leave`.
+    `on_assigned(context)` is called when a task has been restored, before its first record;
+    `on_revoked(context)` when it has stopped here, given up or taken, and before anybody hears that
+    it was given up; `on_standby(task)` when a copy of it begins to be kept here. `on_asked(leave)`
+    when an operator asks this member to leave (`equipoise scale-down`), or takes that back: nothing
+    needs to be done. It goes on until its tasks run elsewhere; then it is released, and `wait`
+    returns as after `leave`.
 
-    `prepare(context)` makes a task ready to run here: caches to warm, indexes to open, models to load. It is called for each copy that is near
-    enough, and the task moves here when it has returned, and not before; so its first record finds everything there. It may take minutes, and say
-    how far it is: `context.progress(0.4)`. A coroutine runs in the application's loop, a function on a thread of its own. What it raises is logged,
-    and it is tried again later. A task that must be granted before anybody has prepared it waits for that before its first record. `prepare` is
-    called once for each copy and incarnation, and again for a task that has run here and stopped. A sub-topology without changelogs is prepared
-    too if it is declared with ``stateful=True``: its tasks are to be made ready before they move, with no state to restore.
+    `prepare(context)` makes a task ready to run here: caches to warm, indexes to open, models to
+    load. It is called for each copy that is near enough, and the task moves here when it has
+    returned, and not before; so its first record finds everything there. It may take minutes, and
+    say how far it is: `context.progress(0.4)`. A coroutine runs in the application's loop, a
+    function on a thread of its own. What it raises is logged, and it is tried again later. A task
+    that must be granted before anybody has prepared it waits for that before its first record.
+    `prepare` is called once for each copy and incarnation, and again for a task that has run here
+    and stopped. A sub-topology without changelogs is prepared too if it is declared with
+    ``stateful=True``: its tasks are to be made ready before they move, with no state to restore.
 
-    `lead`: also run a worker in this process; True, or its settings. When several members do, each log partition is led by one of them.
+    `lead`: also run a worker in this process; True, or its settings. When several members do, each
+    log partition is led by one of them.
 
-    `options`: the fields of `MemberOptions`. The connection is to the brokers that have the log's topics and the application's alike.
+    `options`: the fields of `MemberOptions`. The connection is to the brokers that have the log's
+    topics and the application's alike.
 
-    Entering raises InputError for a setting, topic or state directory that cannot be used, and when no broker or log is there.
+    Entering raises InputError for a setting, topic or state directory that cannot be used, and when
+    no broker or log is there.
     """
 
     def __init__(
@@ -142,18 +153,24 @@ class Member:
 
     @property
     def http_port(self) -> int:
-        """Where the worker in this process serves health, metrics and states (`lead`); 0: there is none."""
+        """Where the worker in this process serves health, metrics and states (`lead`); 0: there is
+        none.
+        """
         return 0 if self._lead is None else self._lead.http_port
 
     async def wait(self) -> None:
-        """Until the member has ended: released after `leave` or because it was asked to, closed, or by an error, which this raises.
+        """Until the member has ended: released after `leave` or because it was asked to, closed, or
+        by an error, which this raises.
 
-        SupersededError: another process has joined with its id. Else what the handler or a callback raised, or an EquipoiseError.
+        SupersededError: another process has joined with its id. Else what the handler or a callback
+        raised, or an EquipoiseError.
         """
         await asyncio.shield(self._running_host().over)
 
     async def leave(self) -> None:
-        """Asks to leave, goes on running its tasks until they run elsewhere, and returns when it was released."""
+        """Asks to leave, goes on running its tasks until they run elsewhere, and returns when it
+        was released.
+        """
         self._running_host().leave()
         await self.wait()
 
@@ -162,12 +179,15 @@ class Member:
         self._running_host().cancel_leave()
 
     def close(self) -> None:
-        """Stops everything at once, in order, and says so: `wait` returns when that is done. Leaving the context does it too."""
+        """Stops everything at once, in order, and says so: `wait` returns when that is done.
+        Leaving the context does it too.
+        """
         self._running_host().close()
 
     def ready(self, task: TaskId) -> None:
-        """Declares that the application could process `task` here at once, for one that prepares tasks by itself (``declares_ready=True``).
-        `on_standby` tells when a copy begins. The word holds until the copy is gone, or the task has run here and stopped. Any thread may call it.
+        """Declares that the application could process `task` here at once, for one that prepares
+        tasks by itself (``declares_ready=True``). `on_standby` tells when a copy begins. The word
+        holds until the copy is gone, or the task has run here and stopped. Any thread may call it.
 
         Raises InputError when no copy of `task` is to be kept here."""
         self._running_host().declare_ready(task)
@@ -180,7 +200,9 @@ class Member:
 
     @property
     def leaving(self) -> bool:
-        """It goes once its tasks run elsewhere: of itself (`leave`), or because an operator asked it to."""
+        """It goes once its tasks run elsewhere: of itself (`leave`), or because an operator asked
+        it to.
+        """
         session = self._running_host().session
         return session.leaving or session.asked
 
@@ -201,7 +223,9 @@ class Member:
 
     @property
     def acceptable_lag(self) -> int | None:
-        """Records that a copy here may be behind and be ready: its own limit, else the group's as it is now; None: not known yet."""
+        """Records that a copy here may be behind and be ready: its own limit, else the group's as
+        it is now; None: not known yet.
+        """
         return self._running_host().session.acceptable_lag
 
     @property

@@ -1,7 +1,8 @@
 """The clients of one task: a producer for what it writes, a consumer of its sources.
 
-Connecting takes longer than anything else in a hand-over, and needs no grant. So the clients of a warm-up are connected before its task is
-granted; only what fences the former owner waits for the grant.
+Connecting takes longer than anything else in a hand-over, and needs no grant. So the clients of a
+warm-up are connected before its task is granted; only what fences the former owner waits for the
+grant.
 """
 
 from __future__ import annotations
@@ -19,15 +20,19 @@ from equipoise.member.options import MemberOptions
 from equipoise.member.origin import transactional_id
 
 TRANSACTION_TIMEOUT_MS = 60_000
-"""Kafka ends a transaction that nobody ended after this long. One is open only while a commit is under way."""
+"""Kafka ends a transaction that nobody ended after this long. One is open only while a commit is
+under way.
+"""
 RETRY_BACKOFF_MS = 20
-"""A broker still writing the markers of the former owner's last transaction lets the next producer wait, for some milliseconds; aiokafka would ask
-again after 100."""
+"""A broker still writing the markers of the former owner's last transaction lets the next producer
+wait, for some milliseconds; aiokafka would ask again after 100."""
 
 
 @attrs.frozen
 class _Introduction:
-    """The first half of a transactional producer's start; the second asks for the producer's id, which fences whoever has it now."""
+    """The first half of a transactional producer's start; the second asks for the producer's id,
+    which fences whoever has it now.
+    """
 
     producer: Any
 
@@ -43,7 +48,9 @@ class _Introduction:
 
 
 class TaskClients:
-    """For the application's loop. `connect`, then `begin`, or `close` when it comes to nothing; who has begun closes both clients by itself."""
+    """For the application's loop. `connect`, then `begin`, or `close` when it comes to nothing; who
+    has begun closes both clients by itself.
+    """
 
     def __init__(
         self, connection: Connection, group: str, task: TaskId, options: MemberOptions, *, sources: Sequence[str], changelogs: Sequence[str]
@@ -79,7 +86,9 @@ class TaskClients:
             self._connecting = asyncio.ensure_future(self._connect())
 
     async def begin(self) -> None:
-        """Returns when the producer may write. With exactly_once, that fences the former owner. Raises what the clients raise."""
+        """Returns when the producer may write. With exactly_once, that fences the former owner.
+        Raises what the clients raise.
+        """
         self.connect()
         assert self._connecting is not None, "it has just begun"
         await self._connecting
@@ -87,7 +96,9 @@ class TaskClients:
             await self.producer._sender.start()
 
     async def end_transactions(self, of: str) -> None:
-        """Fences the producer that writes with the transactional id `of`, and ends its transaction. Raises what Kafka's clients raise."""
+        """Fences the producer that writes with the transactional id `of`, and ends its transaction.
+        Raises what Kafka's clients raise.
+        """
         from aiokafka import AIOKafkaProducer
 
         timeout_ms = self._options.request_timeout_ms

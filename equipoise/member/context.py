@@ -25,7 +25,9 @@ class Output:
 
 
 class State:
-    """The keys and values of one changelog: its store, and over it what was written since the last commit."""
+    """The keys and values of one changelog: its store, and over it what was written since the last
+    commit.
+    """
 
     def __init__(self, store: StateStore) -> None:
         self.store = store
@@ -89,14 +91,18 @@ class TaskContext:
     def __init__(self, task: TaskId, token: int, states: Mapping[str, State]) -> None:
         self.task = task
         self.token = token
-        """Fencing token. Of two grants of this task by one log, the one with the larger token is the later one (docs/protocol.md#m6)."""
+        """Fencing token. Of two grants of this task by one log, the one with the larger token is
+        the later one (docs/protocol.md#m6).
+        """
         self.states = states
         """Changelog topic -> state."""
         self.outputs: list[Output] = []
 
     @property
     def state(self) -> State:
-        """The state of a task with one changelog. Raises InputError when it has none, or several: then say which, in `states`."""
+        """The state of a task with one changelog. Raises InputError when it has none, or several:
+        then say which, in `states`.
+        """
         if len(self.states) != 1:
             raise InputError(f"task {self.task} has {len(self.states)} changelogs; use context.states[topic]")
         return next(iter(self.states.values()))
@@ -123,7 +129,9 @@ def pack_sources(positions: Mapping[tuple[str, int], int]) -> bytes:
 
 
 def read_sources(states: Mapping[str, State]) -> dict[tuple[str, int], int]:
-    """(topic, partition) -> offset of the next source record, where every changelog of the task says one: the lowest of them."""
+    """(topic, partition) -> offset of the next source record, where every changelog of the task
+    says one: the lowest of them.
+    """
     known: dict[tuple[str, int], int] = {}
     for index, state in enumerate(states.values()):
         value = state.store.get(SOURCES_KEY)

@@ -1,4 +1,5 @@
-"""The state directory: which process owns it, where each task's stores are, and what proves that the former owner is dead.
+"""The state directory: which process owns it, where each task's stores are, and what proves that
+the former owner is dead.
 
 ::
 
@@ -9,9 +10,11 @@
 
 Names are percent-encoded.
 
-`MemberJoined.ended_incarnation` claims that an incarnation is dead (docs/protocol.md#m5). The lock is the proof, if it is the same lock in the same
-boot of the same machine: a copy of this directory has a lock of its own, which is free while the original's owner lives. So `begin` records the
-boot id and the device and inode of the lock file beside the incarnation, and the claim is made only if both are what this process holds now.
+`MemberJoined.ended_incarnation` claims that an incarnation is dead (docs/protocol.md#m5). The lock
+is the proof, if it is the same lock in the same boot of the same machine: a copy of this directory
+has a lock of its own, which is free while the original's owner lives. So `begin` records the boot
+id and the device and inode of the lock file beside the incarnation, and the claim is made only if
+both are what this process holds now.
 """
 
 from __future__ import annotations
@@ -31,7 +34,9 @@ from equipoise.events.tasks import TaskId, parse_task
 FORMAT = 2
 """Of incarnation.json. Format 1 was written without what proves a death."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Linux; the same for all containers of one machine. Elsewhere there is no such file, and so no proof."""
+"""Linux; the same for all containers of one machine. Elsewhere there is no such file, and so no
+proof.
+"""
 
 
 class StateDirectory:
@@ -57,20 +62,28 @@ class StateDirectory:
             raise InputError(f"state_directory: {problem}; a member id is for one process at a time, so give this one another") from None
         former = self._read()
         self.last_incarnation: int | None = former.get("incarnation")
-        """The last incarnation that began in this directory, or in the one that it is a copy of. None: none, or the file is unreadable."""
+        """The last incarnation that began in this directory, or in the one that it is a copy of.
+        None: none, or the file is unreadable.
+        """
         log_id = former.get("log_id")
         self.last_log_id: str | None = log_id if isinstance(log_id, str) else None
         """The log that it joined; None: unknown."""
         self.unproven = "" if self.last_incarnation is None else self._why_unproven(former)
-        """Why it is not certain that `last_incarnation` is dead; "" when it is certain, or when there was none."""
+        """Why it is not certain that `last_incarnation` is dead; "" when it is certain, or when
+        there was none.
+        """
 
     @property
     def ended_incarnation(self) -> int | None:
-        """The incarnation that is proven dead: nothing of it runs anywhere. None: there is no proof."""
+        """The incarnation that is proven dead: nothing of it runs anywhere. None: there is no
+        proof.
+        """
         return None if self.unproven else self.last_incarnation
 
     def begin(self, incarnation: int, log_id: str | None = None) -> None:
-        """Records on disk that `incarnation` begins in the log `log_id`, and which lock it holds. Call it before the incarnation joins."""
+        """Records on disk that `incarnation` begins in the log `log_id`, and which lock it holds.
+        Call it before the incarnation joins.
+        """
         part = self._incarnation.with_suffix(".part")
         with open(part, "w") as file:
             json.dump({"format": FORMAT, "incarnation": incarnation, "log_id": log_id, **self._holds()}, file)
@@ -87,7 +100,9 @@ class StateDirectory:
         return written if incarnation.__class__ is int and incarnation >= 0 else {}
 
     def _holds(self) -> dict[str, Any]:
-        """What this process holds now: the boot id of this machine, and device and inode of the lock file."""
+        """What this process holds now: the boot id of this machine, and device and inode of the
+        lock file.
+        """
         lock = os.fstat(self._lock)
         return {"boot_id": _boot_id(), "lock": [lock.st_dev, lock.st_ino]}
 

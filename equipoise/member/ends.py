@@ -1,4 +1,6 @@
-"""Where changelogs end, as far as that is known for certain: a lower number would call a copy up to date that is not (docs/protocol.md#m2)."""
+"""Where changelogs end, as far as that is known for certain: a lower number would call a copy up to
+date that is not (docs/protocol.md#m2).
+"""
 
 from __future__ import annotations
 
@@ -10,7 +12,9 @@ from typing import Any
 
 _LOG = logging.getLogger(__name__)
 ASK_S = 10.0
-"""How long leaders may take to say where changelogs end, all together and then each by itself: longer than a partition has none after a failure."""
+"""How long leaders may take to say where changelogs end, all together and then each by itself:
+longer than a partition has none after a failure.
+"""
 
 Ask = Callable[[list[Any]], Awaitable[dict[Any, int]]]
 """Asks the leaders of changelog partitions for their ends."""
@@ -26,7 +30,9 @@ class Ends:
         """Partitions that are being asked for, and have not been forgotten meanwhile."""
 
     def behind(self, tp: Any, position: int) -> int | None:
-        """Records from `position` to the end; None: that is not known. What is ahead of its changelog is of another one, and begins anew."""
+        """Records from `position` to the end; None: that is not known. What is ahead of its
+        changelog is of another one, and begins anew.
+        """
         end = self.known.get(tp)
         return None if end is None or end < position else end - position
 
@@ -41,13 +47,16 @@ class Ends:
         self.known.update(ends)
 
     def read(self, tp: Any, position: int, fetched_end: int | None) -> None:
-        """It was read up to `position`, by a fetch that found `fetched_end`. That fetch may be long ago, when a throttled copy takes the last of it,
-        or of a replica that is itself behind: it proves no lower end."""
+        """It was read up to `position`, by a fetch that found `fetched_end`. That fetch may be long
+        ago, when a throttled copy takes the last of it, or of a replica that is itself behind: it
+        proves no lower end."""
         if tp in self.known:
             self.known[tp] = max(self.known[tp], position, fetched_end or 0)
 
     async def learn(self, ask: Ask, partitions: Iterable[Any]) -> None:
-        """Asks for them all. What was learned while they answered is newer than the answer. Where nobody answers, the end is not known any more."""
+        """Asks for them all. What was learned while they answered is newer than the answer. Where
+        nobody answers, the end is not known any more.
+        """
         self._asked = set(partitions)
         if not self._asked:
             return

@@ -1,8 +1,11 @@
-"""Decides which records of a changelog count: a fold over one changelog partition, without Kafka and without a clock (docs/protocol.md#m6).
+"""Decides which records of a changelog count: a fold over one changelog partition, without Kafka
+and without a clock (docs/protocol.md#m6).
 
-A member that is granted a stateful task writes a *fence* to each changelog of the task before it relies on what it restores: a record under
-FENCE_KEY with the origin of the grant. A record counts if its origin is not below the highest origin before it. So whatever a former owner still
-sends lands before the fence, and the new owner restores it, or behind the fence, and every later restore leaves it out.
+A member that is granted a stateful task writes a *fence* to each changelog of the task before it
+relies on what it restores: a record under FENCE_KEY with the origin of the grant. A record counts
+if its origin is not below the highest origin before it. So whatever a former owner still sends
+lands before the fence, and the new owner restores it, or behind the fence, and every later restore
+leaves it out.
 """
 
 from __future__ import annotations
@@ -23,13 +26,15 @@ EXACTLY_ONCE = "exactly_once"
 RESERVED_PREFIX = b"\x00equipoise."
 """Keys of changelogs and stores that are not the application's begin with this."""
 FENCE_KEY = b"\x00equipoise.fence"
-"""In a changelog: the key of fences, whose value names the guarantee under which their writer commits. In a store: what the fold knows at its
-position."""
+"""In a changelog: the key of fences, whose value names the guarantee under which their writer
+commits. In a store: what the fold knows at its position."""
 SOURCES_KEY = b"\x00equipoise.sources"
-"""Key of the changelog record in each commit that says how far into its sources the state goes. The next owner continues there, whatever offset a
-former owner has committed meanwhile."""
+"""Key of the changelog record in each commit that says how far into its sources the state goes. The
+next owner continues there, whatever offset a former owner has committed meanwhile."""
 MOST_STALE_KEYS = 10_000
-"""So many keys of records that do not count are remembered. A former owner has one commit under way at most: 1,000 records by default."""
+"""So many keys of records that do not count are remembered. A former owner has one commit under way
+at most: 1,000 records by default.
+"""
 _FORM = 1
 
 ChangelogRecord = tuple[bytes, bytes | None, Headers]
@@ -38,7 +43,9 @@ ChangelogRecord = tuple[bytes, bytes | None, Headers]
 
 @attrs.frozen
 class Ownership:
-    """The owner of a changelog at some position. `guarantee`: AT_LEAST_ONCE or EXACTLY_ONCE; "": not known, its fence was compacted away."""
+    """The owner of a changelog at some position. `guarantee`: AT_LEAST_ONCE or EXACTLY_ONCE; "":
+    not known, its fence was compacted away.
+    """
 
     origin: Origin
     guarantee: str = ""
@@ -48,12 +55,16 @@ class Ownership:
         return self.origin.same_writer(grant) and self.origin.token > grant.token
 
     def is_fenced_by_kafka(self, transactional_id: str) -> bool:
-        """Whether a producer that begins with `transactional_id` ends all that this owner can still write."""
+        """Whether a producer that begins with `transactional_id` ends all that this owner can still
+        write.
+        """
         return self.guarantee == EXACTLY_ONCE and self.origin.transactional_id == transactional_id
 
 
 def claim(owner: Ownership | None, grant: Origin) -> Origin:
-    """The origin under which `grant` writes to a changelog that `owner` has now; None: nobody has. `grant` has epoch 0."""
+    """The origin under which `grant` writes to a changelog that `owner` has now; None: nobody has.
+    `grant` has epoch 0.
+    """
     if owner is None:
         return attrs.evolve(grant, epoch=1)
     known = owner.origin
@@ -63,8 +74,9 @@ def claim(owner: Ownership | None, grant: Origin) -> Origin:
 class ChangelogFence:
     """What is known of the owners of one changelog partition, up to some position.
 
-    `owner`: the last one whose records count. `stale_keys`: keys whose last record does not count; their owner is to write them once more, because
-    compaction would keep that record and delete the one that counts. `dropped_records`: how many records did not count so far.
+    `owner`: the last one whose records count. `stale_keys`: keys whose last record does not count;
+    their owner is to write them once more, because compaction would keep that record and delete the
+    one that counts. `dropped_records`: how many records did not count so far.
     """
 
     def __init__(self) -> None:
@@ -74,8 +86,8 @@ class ChangelogFence:
         self._changed = False
 
     def fold(self, records: Iterable[ChangelogRecord]) -> dict[bytes, bytes | None]:
-        """The changes that records of the changelog, in their order, make to a store: of each key the last record that counts, and under FENCE_KEY
-        what is known after them."""
+        """The changes that records of the changelog, in their order, make to a store: of each key
+        the last record that counts, and under FENCE_KEY what is known after them."""
         changes: dict[bytes, bytes | None] = {}
         stale = self.stale_keys
         headers: Headers | None = None
@@ -102,7 +114,9 @@ class ChangelogFence:
         return changes
 
     def _judge(self, headers: Headers) -> tuple[bool, bool]:
-        """Whether records with these headers count, and whether they were written by a build that knows epochs."""
+        """Whether records with these headers count, and whether they were written by a build that
+        knows epochs.
+        """
         origin = read_origin(headers)
         if origin is None:
             return True, True  # written by hand, by no owner at all
@@ -131,8 +145,9 @@ class ChangelogFence:
         self._commits_under(guarantee.decode() if guarantee in (AT_LEAST_ONCE.encode(), EXACTLY_ONCE.encode()) else "")
 
     def _written_by_former_build(self, key: bytes, changes: dict[bytes, bytes | None]) -> None:
-        """That build says how far the sources were read at the end of each commit with at_least_once, and never with exactly_once: what an earlier
-        record says of it is then out of date."""
+        """That build says how far the sources were read at the end of each commit with
+        at_least_once, and never with exactly_once: what an earlier record says of it is then out of
+        date."""
         if key == SOURCES_KEY:
             self._commits_under(AT_LEAST_ONCE)
         else:
@@ -172,7 +187,9 @@ class ChangelogFence:
 
 
 class FencedStore:
-    """A store of one changelog partition and the fence that decides which records reach it. `place`: of the changelog, for messages."""
+    """A store of one changelog partition and the fence that decides which records reach it.
+    `place`: of the changelog, for messages.
+    """
 
     def __init__(self, store: StateStore, place: str) -> None:
         self.store = store
@@ -189,14 +206,18 @@ class FencedStore:
         return self.store.position
 
     def apply(self, records: Iterable[ChangelogRecord], *, position: int, bulk: bool = False) -> None:
-        """The changelog's next records, up to before `position`. Raises InputError for a record without a key."""
+        """The changelog's next records, up to before `position`. Raises InputError for a record
+        without a key.
+        """
         changes = self.fence.fold(records)
         if None in changes:
             raise InputError(f"changelog {self._place}, before offset {position}: a record has no key; only members may write to a changelog")
         self.store.apply(changes.items(), position=position, bulk=bulk)
 
     def stale_changes(self) -> list[Change]:
-        """What the owner is to write once more: each of the application's keys whose last record in the changelog does not count, as it is here."""
+        """What the owner is to write once more: each of the application's keys whose last record in
+        the changelog does not count, as it is here.
+        """
         return [(key, self.store.get(key)) for key in sorted(self.fence.stale_keys) if not key.startswith(RESERVED_PREFIX)]
 
     def wipe(self) -> None:

@@ -1,7 +1,9 @@
-"""Hosts a MemberSession on a thread of its own: hands it what arrives, sends what it says, and makes the process do what it has decided.
+"""Hosts a MemberSession on a thread of its own: hands it what arrives, sends what it says, and
+makes the process do what it has decided.
 
-The protocol is the session's; here is no rule of it. Three threads meet: the application's loop runs tasks (`TaskRunner`), the restorer's keeps
-copies, and this one, "equipoise", speaks with the leader. The session is asked from the first and the last, under one lock.
+The protocol is the session's; here is no rule of it. Three threads meet: the application's loop
+runs tasks (`TaskRunner`), the restorer's keeps copies, and this one, "equipoise", speaks with the
+leader. The session is asked from the first and the last, under one lock.
 """
 
 from __future__ import annotations
@@ -36,9 +38,13 @@ LONGEST_LAG_WAIT_S = 5.0
 """How long a join waits for lags that are not known: they will be in a moment, or not for long."""
 LAG_LOOK_S = 0.02
 MOST_OUTRUN = 3
-"""How often in a row a process whose clock is behind joins above the incarnation that is there, before it takes itself for the older one."""
+"""How often in a row a process whose clock is behind joins above the incarnation that is there,
+before it takes itself for the older one.
+"""
 LONGEST_WAIT_AFTER_GIVING_UP_S = 60.0
-"""When it cannot read what it is told, or fails: it takes somebody, or another build of the worker, to mend that."""
+"""When it cannot read what it is told, or fails: it takes somebody, or another build of the worker,
+to mend that.
+"""
 LAST_WORD_S = 10.0
 """How long MemberLeft may take to be appended before the process goes without it."""
 
@@ -48,7 +54,9 @@ class SupersededError(EquipoiseError):
 
 
 class Host:
-    """One process of a member, from its start to its end. `begin` in the application's loop; `over` when it has ended, with what ended it."""
+    """One process of a member, from its start to its end. `begin` in the application's loop; `over`
+    when it has ended, with what ended it.
+    """
 
     def __init__(
         self,
@@ -190,7 +198,9 @@ class Host:
         self.wake()
 
     def fail(self, error: BaseException) -> None:
-        """Something is wrong that going on would not mend: it stops everything, says that it leaves, and ends with `error`."""
+        """Something is wrong that going on would not mend: it stops everything, says that it
+        leaves, and ends with `error`.
+        """
         if self._error is None:
             self._error = error
         self.close()
@@ -215,7 +225,8 @@ class Host:
             self._app.call_soon_threadsafe(self._tell_over)
 
     async def _keep_going(self, job: Callable[[], Awaitable[None]]) -> None:
-        """Runs one of the link's endless jobs. An error ends the incarnation and not the member: the next incarnation begins where the log is then.
+        """Runs one of the link's endless jobs. An error ends the incarnation and not the member:
+        the next incarnation begins where the log is then.
 
         Raises InputError, because only the application or its operator can mend its cause.
         """
@@ -374,7 +385,9 @@ class Host:
         return False
 
     async def _until_lags_are_known(self) -> None:
-        """Of what ran here until now it is being asked how far others have written since. Who joins without that looks as if it had no copies."""
+        """Of what ran here until now it is being asked how far others have written since. Who joins
+        without that looks as if it had no copies.
+        """
         end_s = time.monotonic() + LONGEST_LAG_WAIT_S
         while LagSentinel.UNKNOWN in self._restorer.lags.values() and time.monotonic() < end_s and not self._closing:
             await self._rest(LAG_LOOK_S)
@@ -493,7 +506,9 @@ class Host:
 
 
 def _clock() -> int:
-    """Microseconds since 1970: where a new incarnation's number begins, so that a later process has a higher one wherever it runs."""
+    """Microseconds since 1970: where a new incarnation's number begins, so that a later process has
+    a higher one wherever it runs.
+    """
     return time.time_ns() // 1_000
 
 

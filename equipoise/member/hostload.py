@@ -1,7 +1,8 @@
 """What this process takes of its host: processors, memory, disk, as shares of what it may have.
 
-It is the process that is measured, everything in it included, and not the machine: what else runs there is nobody's task. A container's limits
-count as the host (cgroup v2). Where the operating system does not tell, the share is 0, which says "not measured".
+It is the process that is measured, everything in it included, and not the machine: what else runs
+there is nobody's task. A container's limits count as the host (cgroup v2). Where the operating
+system does not tell, the share is 0, which says "not measured".
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class HostLoad:
         self._processors, self._memory_bytes = processors(), memory_bytes()
 
     def look(self, now_ms: int) -> HostShares:
-        """The shares as they were last measured, anew every few seconds. `now_ms`: a clock that does not go back."""
+        """The shares as they were last measured, anew every few seconds. `now_ms`: a clock that
+        does not go back.
+        """
         if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_EVERY_MS:
             used_s = time.process_time()
             cpu = 0.0 if self._looked_ms is None else (used_s - self._used_s) * 1_000 / (now_ms - self._looked_ms) / self._processors
@@ -82,7 +85,9 @@ def resident_bytes() -> int:
 
 
 def bytes_in(folder: Path) -> int:
-    """Of all files under `folder`. Files that vanish meanwhile (a store is compacted) count as nothing."""
+    """Of all files under `folder`. Files that vanish meanwhile (a store is compacted) count as
+    nothing.
+    """
     total = 0
     for place, _, names in os.walk(folder):
         for name in names:

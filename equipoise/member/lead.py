@@ -1,4 +1,6 @@
-"""A worker in the member's own process (`Member(lead=True)`), on a thread of its own, so that a group needs no other service."""
+"""A worker in the member's own process (`Member(lead=True)`), on a thread of its own, so that a
+group needs no other service.
+"""
 
 from __future__ import annotations
 
@@ -11,13 +13,17 @@ from equipoise.worker.settings import WorkerSettings
 
 
 def worker_settings(connection: Connection, prefix: str) -> WorkerSettings:
-    """Those of a worker that leads the same log, and serves its states on any free port of this machine."""
+    """Those of a worker that leads the same log, and serves its states on any free port of this
+    machine.
+    """
     reached = {field.name: getattr(connection, field.name) for field in attrs.fields(Connection)}
     return WorkerSettings(**reached, prefix=prefix, http_port=0)
 
 
 class LeadHere:
-    """Several processes may lead at once: Faust gives each partition to one of them, and to another when that one dies."""
+    """Several processes may lead at once: Faust gives each partition to one of them, and to another
+    when that one dies.
+    """
 
     def __init__(self, settings: WorkerSettings) -> None:
         self._settings = settings

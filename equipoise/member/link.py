@@ -1,4 +1,6 @@
-"""The member's line to its leader: facts out, decisions in, and proof of how far it has read. All of it on the member's own thread."""
+"""The member's line to its leader: facts out, decisions in, and proof of how far it has read. All
+of it on the member's own thread.
+"""
 
 from __future__ import annotations
 
@@ -26,16 +28,21 @@ from equipoise.statemachine.member import Reception
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.3
 SAME_FOR_S = 0.1
-"""How long topics may be taken for the same without being asked for their ids again, before something is sent to them."""
+"""How long topics may be taken for the same without being asked for their ids again, before
+something is sent to them.
+"""
 FIRST_LOOK_BACK = 1_000
-"""Decisions from the end in which the group's are looked for at first; eight times as many each further time."""
+"""Decisions from the end in which the group's are looked for at first; eight times as many each
+further time.
+"""
 
 
 @attrs.frozen
 class Placed:
     """Where the reader was placed: the end of the decisions of the log `log_id`.
 
-    `last_number`: the highest number of the group's decisions before it, 0 if there is none. `asked_ms`: when the end was asked for.
+    `last_number`: the highest number of the group's decisions before it, 0 if there is none.
+    `asked_ms`: when the end was asked for.
     """
 
     log_id: str
@@ -44,9 +51,11 @@ class Placed:
 
 
 class Link:
-    """Callbacks: `received` gets each decision of the group, in order; `read_up_to_end` when the end was asked for up to which all was handed in;
-    `went_back` when it was asked for, if the partition ends below what was read or begins above it; `replaced` is called when the topics are another
-    log's (docs/protocol.md#l9); `acknowledged` gets each fact that the broker has appended, with when it was first sent."""
+    """Callbacks: `received` gets each decision of the group, in order; `read_up_to_end` when the
+    end was asked for up to which all was handed in; `went_back` when it was asked for, if the
+    partition ends below what was read or begins above it; `replaced` is called when the topics are
+    another log's (docs/protocol.md#l9); `acknowledged` gets each fact that the broker has appended,
+    with when it was first sent."""
 
     def __init__(
         self,
@@ -70,11 +79,15 @@ class Link:
         self._replaced = replaced
         self._opening: LogOpened | None = None
         self._topic_ids: tuple[str, ...] | None = ()
-        """Of facts and decisions, when the reader was placed; None: the brokers give topics no ids. (): it was not placed yet."""
+        """Of facts and decisions, when the reader was placed; None: the brokers give topics no ids.
+        (): it was not placed yet.
+        """
         self._seen_same_s = 0.0
         """When the topics' ids were found to be these last."""
         self._moves = 0
-        """Rises when the reader is placed: an answer to what was asked before says nothing about the present incarnation."""
+        """Rises when the reader is placed: an answer to what was asked before says nothing about
+        the present incarnation.
+        """
         self._acknowledged = acknowledged
         self._partition = 0
         self.log_id = ""
@@ -93,7 +106,9 @@ class Link:
         self._next_number_position = 0
 
     async def open(self) -> None:
-        """Connects, and learns the group's partition from the log. Raises InputError, NotThereError."""
+        """Connects, and learns the group's partition from the log. Raises InputError,
+        NotThereError.
+        """
         self._opening = await self._read_opening(timeout_s=self._options.start_timeout_ms / 1_000)
         with reaching(self._connection):
             from aiokafka import AIOKafkaConsumer
@@ -176,7 +191,9 @@ class Link:
         self._placed.set()
 
     async def _highest_number(self, begin: int, end: int) -> int:
-        """Not the last one: a worker that was paused and has not heard yet that another one leads publishes what it had decided once more."""
+        """Not the last one: a worker that was paused and has not heard yet that another one leads
+        publishes what it had decided once more.
+        """
         looked_from, back = end, FIRST_LOOK_BACK
         while looked_from > begin:
             upper, looked_from, back = looked_from, max(begin, looked_from - back), back * 8
@@ -202,7 +219,9 @@ class Link:
         return member_decision(stored_decision(record.key, record.value, _place_of(record)))
 
     def _number_of(self, record: Any) -> int:
-        """Needs no more than the envelope, so it is found whatever build has written the decision. 0: there is no sound decision of this log here."""
+        """Needs no more than the envelope, so it is found whatever build has written the decision.
+        0: there is no sound decision of this log here.
+        """
         try:
             stored = stored_decision(record.key, record.value, _place_of(record))
         except DamagedError as error:
@@ -213,7 +232,8 @@ class Link:
     # Decisions in
 
     async def read(self) -> None:
-        """Reads on from each place, for ever. Raises DamagedError for bytes that are no decision."""
+        """Reads on from each place, for ever. Raises DamagedError for bytes that are no decision.
+        """
         from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
         while True:
@@ -234,7 +254,9 @@ class Link:
                 await asyncio.sleep(RETRY_S)
 
     async def _read_some(self) -> bool:
-        """False: a decision was missing, and is to be read again (PROTOCOL L4). Should it be missing for good, the lease ends of that."""
+        """False: a decision was missing, and is to be read again (PROTOCOL L4). Should it be
+        missing for good, the lease ends of that.
+        """
         batch = await self._consumer.getmany(self._decisions, timeout_ms=1_000)
         if not self._placed.is_set():
             return True
@@ -249,9 +271,11 @@ class Link:
         return True
 
     async def probe(self) -> None:
-        """Asks where decisions end, and says when everything up to there was handed in, for ever: what the lease rests on beside heartbeats (M4).
+        """Asks where decisions end, and says when everything up to there was handed in, for ever:
+        what the lease rests on beside heartbeats (M4).
 
-        As good as a fetch that reached the end, and dated by us: what stood in the partition when the broker answered, later than the date, was read.
+        As good as a fetch that reached the end, and dated by us: what stood in the partition when
+        the broker answered, later than the date, was read.
         """
         while True:
             self._probe_now.clear()
@@ -260,7 +284,9 @@ class Link:
                 await asyncio.wait_for(self._probe_now.wait(), self._options.heartbeat_interval_ms / 1_000)
 
     async def probe_once(self) -> None:
-        """The topics' ids are asked for after the end, so they are still those of the log when that is found (docs/protocol.md#l9)."""
+        """The topics' ids are asked for after the end, so they are still those of the log when that
+        is found (docs/protocol.md#l9).
+        """
         from aiokafka.errors import KafkaError
 
         while True:
@@ -302,8 +328,9 @@ class Link:
     async def speak(self) -> None:
         """Sends what was said, one after the other, for ever.
 
-        What cannot be sent in time is given up: the next report says it again (PROTOCOL M2). Nothing is sent to topics that were made again: there it
-        could be the first record, and that is LogOpened's place.
+        What cannot be sent in time is given up: the next report says it again (PROTOCOL M2).
+        Nothing is sent to topics that were made again: there it could be the first record, and that
+        is LogOpened's place.
         """
         from aiokafka.errors import KafkaError
 
@@ -339,7 +366,9 @@ class Link:
         self._producer_failed = False
 
     async def _look_whether_log_is_the_same(self) -> None:
-        """Raises KafkaError when the topics are gone, and when they are another log's; not when no broker answers now."""
+        """Raises KafkaError when the topics are gone, and when they are another log's; not when no
+        broker answers now.
+        """
         from aiokafka.errors import KafkaError, StaleMetadata, UnknownTopicOrPartitionError
 
         if time.monotonic() - self._seen_same_s < SAME_FOR_S:

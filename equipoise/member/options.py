@@ -19,7 +19,9 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS has no C
 
 
 def boot_ms() -> int:
-    """Milliseconds on a clock that nobody sets and that goes on while the machine sleeps: what leases are dated by (PROTOCOL M4)."""
+    """Milliseconds on a clock that nobody sets and that goes on while the machine sleeps: what
+    leases are dated by (PROTOCOL M4).
+    """
     return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
@@ -28,28 +30,37 @@ class MemberOptions:
     """One member. Times in milliseconds."""
 
     guarantee: str = attrs.field(default=AT_LEAST_ONCE, validator=fields.one_of(AT_LEAST_ONCE, EXACTLY_ONCE))
-    """exactly_once: output, changelog and source offset of a task in one transaction. at_least_once: see docs/protocol.md, M6."""
+    """exactly_once: output, changelog and source offset of a task in one transaction.
+    at_least_once: see docs/protocol.md, M6.
+    """
     capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
     rack: str | None = attrs.field(default=None, validator=fields.optional(fields.name))
-    """Where it is, for the assignor and, as `client.rack`, for brokers that let sources and changelogs be read from a near replica (KIP-392)."""
+    """Where it is, for the assignor and, as `client.rack`, for brokers that let sources and
+    changelogs be read from a near replica (KIP-392).
+    """
     tags: Mapping[str, str] = attrs.field(factory=dict)
     session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
     """Above the brokers' own failover time: below it, each failover fences the whole group."""
     lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
     ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
-    """A limit of this member's own: a copy with at most this lag is ready to take its task over. None: the group's acceptable_recovery_lag and
-    acceptable_recovery_ms, as they are at any moment."""
+    """A limit of this member's own: a copy with at most this lag is ready to take its task over.
+    None: the group's acceptable_recovery_lag and acceptable_recovery_ms, as they are at any moment.
+    """
     declares_ready: bool = attrs.field(default=False, validator=fields.boolean)
-    """The application declares by itself which copies are ready, with `Member.ready(task)`: no lag makes one ready without that. Implied by
-    `Member(prepare=...)`, which declares a task ready when it returns."""
+    """The application declares by itself which copies are ready, with `Member.ready(task)`: no lag
+    makes one ready without that. Implied by `Member(prepare=...)`, which declares a task ready when
+    it returns."""
 
     eager: bool = attrs.field(default=False, validator=fields.boolean)
-    """It cannot take up or give up a task beside others: before any change of what it runs it gives up everything, and then gets its complete set at
-    once (PROTOCOL M3). Others of the group need not be."""
+    """It cannot take up or give up a task beside others: before any change of what it runs it gives
+    up everything, and then gets its complete set at once (PROTOCOL M3). Others of the group need
+    not be."""
 
     state_directory: str | PathLike[str] | None = None
-    """Where stores and the proof of death are. None: stores in memory, and who takes over an id waits for the old one's session."""
+    """Where stores and the proof of death are. None: stores in memory, and who takes over an id
+    waits for the old one's session.
+    """
     open_store: OpenStore | None = None
     """None: RocksStore with a state directory, MemoryStore without."""
     restore_records_per_s: float | None = attrs.field(default=None, validator=fields.optional(fields.number()))

@@ -1,4 +1,5 @@
-"""The origin of a record that a task wrote: under which grant, of which log (docs/protocol.md#m6). Members put it into the headers of each record.
+"""The origin of a record that a task wrote: under which grant, of which log (docs/protocol.md#m6).
+Members put it into the headers of each record.
 
 =================== ==================== =====================================================
 header              on                   value
@@ -24,10 +25,12 @@ Headers = tuple[tuple[str, bytes], ...]
 
 @attrs.frozen(order=True)
 class Origin:
-    """Who wrote a record. Origins in one changelog are ordered: the later owner has the higher origin.
+    """Who wrote a record. Origins in one changelog are ordered: the later owner has the higher
+    origin.
 
-    A *writer* is one task of one group in one log. `token`: the fencing token of its grant, which rises with every grant to that writer. `epoch`
-    rises when another writer takes over the changelog; from 1. 0: an output, or a record of a build that knew no epochs.
+    A *writer* is one task of one group in one log. `token`: the fencing token of its grant, which
+    rises with every grant to that writer. `epoch` rises when another writer takes over the
+    changelog; from 1. 0: an output, or a record of a build that knew no epochs.
     """
 
     epoch: int
@@ -54,12 +57,16 @@ class Origin:
 
 
 def transactional_id(group: str, task: str) -> str:
-    """Of the producer of a task's owner, with exactly_once. It names no log: so the owner in a new log fences the owner in the former one."""
+    """Of the producer of a task's owner, with exactly_once. It names no log: so the owner in a new
+    log fences the owner in the former one.
+    """
     return f"{group}/{task}"
 
 
 def read_origin(headers: Iterable[tuple[str, bytes]]) -> Origin | None:
-    """The origin that the headers of a record name; None: none, or a malformed one. `log_id` is "" in records of a build that named no log."""
+    """The origin that the headers of a record name; None: none, or a malformed one. `log_id` is ""
+    in records of a build that named no log.
+    """
     named = dict(headers)
     try:
         group, task, token = named[TOKEN_HEADER].decode().rsplit("/", 2)

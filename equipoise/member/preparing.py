@@ -1,7 +1,9 @@
-"""Runs the application's `prepare` for each task that needs it: caches to warm, indexes to open, models to load.
+"""Runs the application's `prepare` for each task that needs it: caches to warm, indexes to open,
+models to load.
 
-All of it is for the application's loop but `progress`, `thousandths` and `failed`, which any thread may ask. A hook that is no coroutine runs on a
-thread of its own, because it may take minutes and must not keep other tasks waiting.
+All of it is for the application's loop but `progress`, `thousandths` and `failed`, which any thread
+may ask. A hook that is no coroutine runs on a thread of its own, because it may take minutes and
+must not keep other tasks waiting.
 """
 
 from __future__ import annotations
@@ -37,18 +39,24 @@ class Progress:
 
 
 class PrepareContext:
-    """One attempt to prepare one task. `runs_next`: the task was granted here before anybody had prepared it, so that nobody runs it meanwhile."""
+    """One attempt to prepare one task. `runs_next`: the task was granted here before anybody had
+    prepared it, so that nobody runs it meanwhile.
+    """
 
     def __init__(self, task: TaskId, attempt: int, *, runs_next: bool) -> None:
         self.task = task
         self.attempt = attempt
         self.runs_next = runs_next
         self.cancelled = False
-        """The task is not wanted here any more: what has been prepared may be let go of. A coroutine is cancelled too; a function should look."""
+        """The task is not wanted here any more: what has been prepared may be let go of. A
+        coroutine is cancelled too; a function should look.
+        """
         self.said: tuple[float, str] = (0.0, "")
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """How far it is, 0 to 1. While that rises, however slowly, the leader waits; without a rise no longer than `warmup_stall_ms`."""
+        """How far it is, 0 to 1. While that rises, however slowly, the leader waits; without a rise
+        no longer than `warmup_stall_ms`.
+        """
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
             raise InputError(f"progress({fraction!r:.40}): say a number from 0 to 1")
         self.said = (float(fraction), text)
@@ -58,7 +66,9 @@ PrepareCallback = Callable[[PrepareContext], Awaitable[None] | None]
 
 
 class Preparer:
-    """`declare` is called, in the application's loop, when a task is prepared. `changed`: there is something else to report."""
+    """`declare` is called, in the application's loop, when a task is prepared. `changed`: there is
+    something else to report.
+    """
 
     def __init__(self, prepare: PrepareCallback, declare: Callable[[TaskId], None], changed: Callable[[], None]) -> None:
         self._prepare = prepare

@@ -1,4 +1,6 @@
-"""How much a second is done for each task, in records or in time: counters, looked at every few seconds."""
+"""How much a second is done for each task, in records or in time: counters, looked at every few
+seconds.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ LOOK_EVERY_MS = 5_000
 
 
 class Rates:
-    """`per_s`: task -> what it counted a second between the last two looks, rounded; a task that began since then is absent."""
+    """`per_s`: task -> what it counted a second between the last two looks, rounded; a task that
+    began since then is absent.
+    """
 
     def __init__(self) -> None:
         self.per_s: dict[TaskId, int] = {}
@@ -19,7 +23,8 @@ class Rates:
         self._looked_ms: int | None = None
 
     def look(self, processed: Mapping[TaskId, int], now_ms: int) -> None:
-        """`processed`: task -> its count so far, of what runs now; one that counts from 0 again was opened anew.
+        """`processed`: task -> its count so far, of what runs now; one that counts from 0 again was
+        opened anew.
 
         Too soon after the last look, nothing is measured.
         """

@@ -1,9 +1,11 @@
-"""Brings copies up to date from their changelogs: standbys, warm-ups, and tasks that are to run here.
+"""Brings copies up to date from their changelogs: standbys, warm-ups, and tasks that are to run
+here.
 
-All of it is for one event loop (a `LoopThread` of its own: applying ten thousand records takes a while) but `lags`, `restored_records_per_s` and
-`dropped_records`, which any thread may read.
+All of it is for one event loop (a `LoopThread` of its own: applying ten thousand records takes a
+while) but `lags`, `restored_records_per_s` and `dropped_records`, which any thread may read.
 
-One consumer reads all changelogs, each partition assigned by hand. Tasks that are to run come first: while one of them is behind, copies wait.
+One consumer reads all changelogs, each partition assigned by hand. Tasks that are to run come
+first: while one of them is behind, copies wait.
 """
 
 from __future__ import annotations
@@ -30,7 +32,9 @@ from equipoise.member.throttle import Throttle
 
 _LOG = logging.getLogger(__name__)
 MOST_RECORDS = 10_000
-"""One take. More at once is hardly faster, and it is the grain of the throttle and of what a crash takes back."""
+"""One take. More at once is hardly faster, and it is the grain of the throttle and of what a crash
+takes back.
+"""
 BULK_LAG = 20_000
 """Records behind from which a copy is filled in bulk."""
 NOWHERE = Path("/nowhere")
@@ -40,11 +44,14 @@ RETRY_S = 0.5
 FOLLOW_WAIT_MS = 500
 MARKER_WAIT_MS = 5
 FETCH_WAIT_MS = 100
-"""How long a broker holds a fetch that finds nothing. A partition that is assigned meanwhile is asked for only after that."""
+"""How long a broker holds a fetch that finds nothing. A partition that is assigned meanwhile is
+asked for only after that.
+"""
 FETCH_BYTES = 4 * 2**20
 SHRUNK_LOOKS = 5
-"""A changelog that seems shorter than its copy is looked at so often, RETRY_S apart, before the copy is thrown away: a broker that has just become
-the leader may take a moment to know how much of it is committed."""
+"""A changelog that seems shorter than its copy is looked at so often, RETRY_S apart, before the
+copy is thrown away: a broker that has just become the leader may take a moment to know how much of
+it is committed."""
 
 
 @attrs.define(eq=False)
@@ -54,11 +61,15 @@ class _Copy:
     placed: bool = False
     """Its stores have been held against what the changelogs still have."""
     sought: bool = False
-    """The consumer reads on from where its stores are. What the consumer has fetched for a former copy of the task begins elsewhere, and is old."""
+    """The consumer reads on from where its stores are. What the consumer has fetched for a former
+    copy of the task begins elsewhere, and is old.
+    """
     opening: bool = False
     """The task is to run here: it is restored before copies of other tasks."""
     goals: Mapping[str, int] | None = None
-    """The position that each store is to reach for whom `waiting` belongs to; None: the changelog's end, which is asked for next."""
+    """The position that each store is to reach for whom `waiting` belongs to; None: the changelog's
+    end, which is asked for next.
+    """
     waiting: asyncio.Future[Any] | None = None
     hand_over: bool = False
     """Whoever waits gets the stores, and they leave this thread."""
@@ -67,11 +78,12 @@ class _Copy:
 class Restorer:
     """The copies of one member.
 
-    `changelogs`: task -> its changelog topics, for every stateful task. Records of transactions that were not committed are not read, with either
-    guarantee: a task may change its guarantee. Records of a former owner do not count (`fencing`).
-    `rack`: where it is, so that brokers can let it read from a near replica; what it has to reach is asked of leaders all the same.
-    `progressed` is called from this loop when lags have changed: at most every TELL_EVERY_S, but at once when a copy comes within
-    `ready_lag_records`. `failed` is called when it cannot go on.
+    `changelogs`: task -> its changelog topics, for every stateful task. Records of transactions
+    that were not committed are not read, with either guarantee: a task may change its guarantee.
+    Records of a former owner do not count (`fencing`). `rack`: where it is, so that brokers can let
+    it read from a near replica; what it has to reach is asked of leaders all the same. `progressed`
+    is called from this loop when lags have changed: at most every TELL_EVERY_S, but at once when a
+    copy comes within `ready_lag_records`. `failed` is called when it cannot go on.
     """
 
     def __init__(
@@ -100,7 +112,9 @@ class Restorer:
         self._failed = failed
         self._consumer: Any = None
         self._asker: Any = None
-        """Asks for offsets, on connections of its own: brokers answer one request after the other, and a fetch waits for records."""
+        """Asks for offsets, on connections of its own: brokers answer one request after the other,
+        and a fetch waits for records.
+        """
         self._copies: dict[TaskId, _Copy] = {}
         self._kept: dict[TaskId, dict[str, FencedStore]] = {}
         """In memory, of no use now."""
@@ -117,8 +131,9 @@ class Restorer:
         self._busy_s = 0.0
         self._bulk_records = 0
         self.lags: dict[TaskId, Lag] = {}
-        """Of every copy that is here; of a task that is to run at least 1, until its stores are handed over. Replaced, never changed. A number only
-        where all is known: else somebody might be given the task who has most of it to restore (docs/protocol.md#m2)."""
+        """Of every copy that is here; of a task that is to run at least 1, until its stores are
+        handed over. Replaced, never changed. A number only where all is known: else somebody might
+        be given the task who has most of it to restore (docs/protocol.md#m2)."""
         self.dropped_records = 0
         """Records that a former owner wrote too late, and that were left out."""
 
@@ -128,7 +143,9 @@ class Restorer:
         return self._bulk_records / self._busy_s if self._busy_s else 0.0
 
     async def start(self) -> None:
-        """Looks at what is on disk, connects, and learns how far behind that is. Raises InputError when no broker answers."""
+        """Looks at what is on disk, connects, and learns how far behind that is. Raises InputError
+        when no broker answers.
+        """
         with reaching(self._connection):
             from aiokafka import AIOKafkaConsumer
 
@@ -188,7 +205,8 @@ class Restorer:
             self._tell(now=True)
 
     async def restore(self, task: TaskId) -> dict[str, Ownership | None]:
-        """Restores `task` to the end that its changelogs have now, and goes on following them until `open` or `put_back`, which also cancels this.
+        """Restores `task` to the end that its changelogs have now, and goes on following them until
+        `open` or `put_back`, which also cancels this.
 
         Returns the owner of each changelog there; None: nobody has written to it.
         """
@@ -196,8 +214,9 @@ class Restorer:
         return owners
 
     async def open(self, task: TaskId, goals: Mapping[str, int]) -> dict[str, FencedStore]:
-        """Restores `task` at least up to `goals`, changelog topic -> offset of the record to apply next, and hands its stores over until `put_back`,
-        which also cancels this. A topic that `goals` does not name stays where it is."""
+        """Restores `task` at least up to `goals`, changelog topic -> offset of the record to apply
+        next, and hands its stores over until `put_back`, which also cancels this. A topic that
+        `goals` does not name stays where it is."""
         stores: dict[str, FencedStore] = await self._reached(task, goals, hand_over=True)
         return stores
 
@@ -268,7 +287,8 @@ class Restorer:
                 elif served:
                     most = self._throttle.most_records(MOST_RECORDS)
                     begun_s = time.monotonic()
-                    # A marker of a transaction moves the position and is no record to return for: who waits for the end must look now and then.
+                    # A marker of a transaction moves the position and is no record to return for:
+                    # who waits for the end must look now and then.
                     wait_ms = MARKER_WAIT_MS if any(copy.opening for copy in self._copies.values()) else FOLLOW_WAIT_MS
                     batches = await self._unless_woken(self._consumer.getmany(*served, timeout_ms=wait_ms, max_records=most))
                     await self._take(served, batches or {}, begun_s)
@@ -291,9 +311,12 @@ class Restorer:
             await asyncio.gather(task, woken, return_exceptions=True)
 
     async def _place(self) -> None:
-        """New copies are held against their changelogs, tasks to run get their goals, and the consumer gets what there is to read."""
+        """New copies are held against their changelogs, tasks to run get their goals, and the
+        consumer gets what there is to read.
+        """
         looked_at: set[TaskId] = set()
-        # Those that come meanwhile too: each time that the consumer is assigned something else, it fetches again what it had fetched ahead.
+        # Those that come meanwhile too: each time that the consumer is assigned something else, it
+        # fetches again what it had fetched ahead.
         while coming := [(task, copy) for task, copy in self._copies.items() if task not in looked_at]:
             for task, copy in coming:
                 looked_at.add(task)
@@ -303,7 +326,8 @@ class Restorer:
                     self._ends.answered(ends)
                 if not copy.placed:
                     await self._hold_against(task, copy)
-        # A copy that took the place of another meanwhile waits for the next look: where it is may be no place of its changelog.
+        # A copy that took the place of another meanwhile waits for the next look: where it is may
+        # be no place of its changelog.
         placed = {task: copy for task, copy in self._copies.items() if copy.placed}
         partitions = {tp: store for task, copy in placed.items() for tp, store in self._partitions(task, copy).items()}
         unsought = {tp for task, copy in placed.items() if not copy.sought for tp in self._partitions(task, copy)}
@@ -338,7 +362,9 @@ class Restorer:
         copy.placed = True
 
     def _begin_anew(self, partitions: Iterable[Any]) -> None:
-        """What the consumer wanted to read next is gone: it was away longer than the changelog keeps."""
+        """What the consumer wanted to read next is gone: it was away longer than the changelog
+        keeps.
+        """
         for task, copy in self._copies.items():
             if copy.placed and not set(self._partitions(task)).isdisjoint(partitions):
                 copy.placed = False

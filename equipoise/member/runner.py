@@ -1,11 +1,14 @@
-"""Runs one task under one grant, in the application's event loop: opens it, processes record by record, commits, and lets go.
+"""Runs one task under one grant, in the application's event loop: opens it, processes record by
+record, commits, and lets go.
 
-Opening (docs/protocol.md#m6): with exactly_once a producer with the transactional id ``group/task`` begins, which fences a former owner with that
-guarantee. The changelogs are restored to their ends. Unless Kafka fences the former owner, a fence is written to each changelog, and they are
-restored up to it. Then the sources are read from where the changelogs say.
+Opening (docs/protocol.md#m6): with exactly_once a producer with the transactional id ``group/task``
+begins, which fences a former owner with that guarantee. The changelogs are restored to their ends.
+Unless Kafka fences the former owner, a fence is written to each changelog, and they are restored up
+to it. Then the sources are read from where the changelogs say.
 
-Each commit sends everything since the last one: outputs, changelog records, how far the sources were read, each with its origin, and the sources'
-offsets. Only what was acknowledged goes to the store, which so is never ahead of its changelog.
+Each commit sends everything since the last one: outputs, changelog records, how far the sources
+were read, each with its origin, and the sources' offsets. Only what was acknowledged goes to the
+store, which so is never ahead of its changelog.
 """
 
 from __future__ import annotations
@@ -43,10 +46,14 @@ class Permit(Protocol):
         """Why `task` may not be processed at this moment; None: it may."""
 
     async def restore(self, task: TaskId) -> Mapping[str, Ownership | None]:
-        """Restores its stores to the changelogs' ends of now. Returns the owner of each changelog there."""
+        """Restores its stores to the changelogs' ends of now. Returns the owner of each changelog
+        there.
+        """
 
     async def take_stores(self, task: TaskId, goals: Mapping[str, int]) -> Mapping[str, FencedStore]:
-        """Its stores, restored at least up to `goals`: changelog topic -> offset of the record to apply next."""
+        """Its stores, restored at least up to `goals`: changelog topic -> offset of the record to
+        apply next.
+        """
 
     async def put_stores_back(self, task: TaskId) -> None:
         """It has stopped, or was never to have them."""
@@ -89,7 +96,9 @@ class _Written:
 
 
 class TaskRunner:
-    """One grant. `start` and `stop` are for the application's loop. `connected`: clients that were connected ahead."""
+    """One grant. `start` and `stop` are for the application's loop. `connected`: clients that were
+    connected ahead.
+    """
 
     def __init__(
         self,
@@ -144,11 +153,15 @@ class TaskRunner:
         self.processed = 0
         """Records that the handler was given so far. To be read from any thread."""
         self.busy_ns = 0
-        """How long the handler has had them, what it waited for included. To be read from any thread."""
+        """How long the handler has had them, what it waited for included. To be read from any
+        thread.
+        """
 
     @property
     def behind(self) -> int | None:
-        """Records of its sources that are still to be processed, as far as the last fetches tell; None: that is not known. From any thread."""
+        """Records of its sources that are still to be processed, as far as the last fetches tell;
+        None: that is not known. From any thread.
+        """
         consumer, positions = self._consumer, dict(self._positions)
         if consumer is None or not positions or not consumer.assignment().issuperset(positions):
             return None
@@ -159,7 +172,9 @@ class TaskRunner:
         self._job = asyncio.ensure_future(self._run())
 
     def stop(self, *, abort: bool) -> None:
-        """Ends it: after the record at hand and a commit; with `abort` at once, and nothing more is written."""
+        """Ends it: after the record at hand and a commit; with `abort` at once, and nothing more is
+        written.
+        """
         self._stopping.set()
         if abort and not self._aborted and not self._letting_go and self._job is not None:
             self._aborted = True
@@ -209,7 +224,8 @@ class TaskRunner:
             await self._put_away()
             self._aborted = False
             await asyncio.sleep(RETRY_S)
-            # Whoever begins anew fences whoever has begun meanwhile; so it must be sure that nobody has.
+            # Whoever begins anew fences whoever has begun meanwhile; so it must be sure that nobody
+            # has.
             if self._stopping.is_set() or not await self._permit.still_granted(self.task, self.token):
                 return
 
@@ -250,7 +266,9 @@ class TaskRunner:
             await _call(self._on_assigned, self._context)
 
     async def _prepare(self) -> None:
-        """What nobody prepared before the grant. It may take minutes, and ends when the task is to stop. Raises _Refused."""
+        """What nobody prepared before the grant. It may take minutes, and ends when the task is to
+        stop. Raises _Refused.
+        """
         preparing = asyncio.ensure_future(self._permit.prepare(self.task))
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
@@ -264,7 +282,9 @@ class TaskRunner:
             await asyncio.gather(preparing, stopping, return_exceptions=True)
 
     async def _take_stores(self, clients: TaskClients) -> Mapping[str, FencedStore]:
-        """Restores the changelogs and makes this grant their owner, so that nothing that a former owner still sends counts."""
+        """Restores the changelogs and makes this grant their owner, so that nothing that a former
+        owner still sends counts.
+        """
         owners = await self._permit.restore(self.task)
         for topic, owner in owners.items():
             if owner is not None and owner.outranks(self._origin):
@@ -334,7 +354,9 @@ class TaskRunner:
             await asyncio.gather(reading, stopping, return_exceptions=True)
 
     def _may_go_on(self) -> bool:
-        """To be asked before each record, and before each commit. False: the task is to be closed, in order. Raises _Refused."""
+        """To be asked before each record, and before each commit. False: the task is to be closed,
+        in order. Raises _Refused.
+        """
         refusal = self._permit.refusal(self.task)
         if refusal is not None and refusal != "closing":
             raise _Refused(refusal)
@@ -347,7 +369,8 @@ class TaskRunner:
             self._may_go_on()  # what it is to close it still commits
             await (self._commit_transaction() if self._options.transactional else self._commit_plainly())
             self._uncommitted = 0
-        # From its end: where commits take longer than the interval, each would otherwise hold a single record.
+        # From its end: where commits take longer than the interval, each would otherwise hold a
+        # single record.
         self._commit_at_s = time.monotonic() + self._options.commit_interval_ms / 1_000
 
     async def _commit_transaction(self) -> None:
@@ -361,7 +384,8 @@ class TaskRunner:
         self._to_stores(written)
 
     async def _commit_plainly(self) -> None:
-        # The state may be ahead of no output: once the changelog says how far the source was read, nobody processes that again.
+        # The state may be ahead of no output: once the changelog says how far the source was read,
+        # nobody processes that again.
         await asyncio.gather(*await self._send_outputs())
         written = await self._send_changes()
         for topic, each in written.items():
@@ -379,7 +403,9 @@ class TaskRunner:
         return [await self._send(each.topic, each.value, each.key, each.partition, (*each.headers, *origin)) for each in context.outputs]
 
     async def _send_changes(self) -> dict[str, _Written]:
-        """Sends each changelog its changes, and at their end how far the sources were read. Returns when all are acknowledged."""
+        """Sends each changelog its changes, and at their end how far the sources were read. Returns
+        when all are acknowledged.
+        """
         context = self._context
         assert context is not None, "a task that processes was opened"
         sources = pack_sources({(tp.topic, tp.partition): offset for tp, offset in self._positions.items()})

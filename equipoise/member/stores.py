@@ -1,7 +1,8 @@
 """State stores: what a task has made of its input, as it stands in its changelog up to `position`.
 
-A store holds what the changelog says and nothing more: a running task writes to the changelog first, and to its store what was acknowledged. So
-position and content always agree, a copy can be resumed wherever it was left, and no store is ever ahead of its changelog.
+A store holds what the changelog says and nothing more: a running task writes to the changelog
+first, and to its store what was acknowledged. So position and content always agree, a copy can be
+resumed wherever it was left, and no store is ever ahead of its changelog.
 """
 
 from __future__ import annotations
@@ -20,7 +21,8 @@ Change = tuple[bytes, bytes | None]
 
 
 class StateStore(Protocol):
-    """Keys and values, and how much of one changelog partition they are made of. Used by one thread at a time.
+    """Keys and values, and how much of one changelog partition they are made of. Used by one thread
+    at a time.
 
     Keys that begin with ``\\0equipoise.`` are the member's own; a store keeps them like any other.
     """
@@ -44,10 +46,11 @@ class StateStore(Protocol):
         ...
 
     def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
-        """Applies changelog records in their order, and moves to `position`. All of it lasts, or nothing.
+        """Applies changelog records in their order, and moves to `position`. All of it lasts, or
+        nothing.
 
-        `bulk`: much more follows at once. A crash may then take back this call and those before it, in their order and each whole, up to the
-        last one without `bulk`.
+        `bulk`: much more follows at once. A crash may then take back this call and those before it,
+        in their order and each whole, up to the last one without `bulk`.
         """
         ...
 
@@ -61,7 +64,9 @@ class StateStore(Protocol):
 
 
 OpenStore = Callable[[Path], StateStore]
-"""Opens the store in a folder, or begins one there: `MemoryStore`, `RocksStore`, or one of your own."""
+"""Opens the store in a folder, or begins one there: `MemoryStore`, `RocksStore`, or one of your
+own.
+"""
 
 
 class MemoryStore:
@@ -101,8 +106,9 @@ class MemoryStore:
 
 
 PROGRESS_KEY = b"\x00equipoise.store"
-"""The key under which a RocksStore keeps its position, in 8 bytes. It is in the same column family as the application's keys: so even writes that
-skip RocksDB's own log come back after a crash together with the position they belong to, or not at all."""
+"""The key under which a RocksStore keeps its position, in 8 bytes. It is in the same column family
+as the application's keys: so even writes that skip RocksDB's own log come back after a crash
+together with the position they belong to, or not at all."""
 _POSITION_BYTES = 8
 WRITE_BUFFER_BYTES = 16 * 2**20
 """A member may have hundreds of stores; RocksDB's default of 64 MB each would be much."""
@@ -111,7 +117,8 @@ WRITE_BUFFER_BYTES = 16 * 2**20
 class RocksStore:
     """RocksDB by way of `rocksdict` (the extra `kafka`), in `folder`.
 
-    What is applied survives a killed process at once. The failure of the whole machine may take back the last calls, each whole.
+    What is applied survives a killed process at once. The failure of the whole machine may take
+    back the last calls, each whole.
     """
 
     lasting = True

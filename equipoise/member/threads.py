@@ -1,4 +1,6 @@
-"""An event loop on a thread of its own, so that a handler that blocks the application's loop stops neither heartbeats nor restores."""
+"""An event loop on a thread of its own, so that a handler that blocks the application's loop stops
+neither heartbeats nor restores.
+"""
 
 from __future__ import annotations
 

@@ -6,14 +6,20 @@ import time
 from collections.abc import Callable
 
 BURST_S = 0.1
-"""What was not used for longer than this is lost, so that a restore after a quiet time does not begin with a flood."""
+"""What was not used for longer than this is lost, so that a restore after a quiet time does not
+begin with a flood.
+"""
 CATCH_UP_S = 2.0
-"""But not while there was more to take all along, and this machine was too slow for a moment: that is made up for."""
+"""But not while there was more to take all along, and this machine was too slow for a moment: that
+is made up for.
+"""
 LEAST_RECORDS = 16
 
 
 class Throttle:
-    """Records and bytes, each per second; None: no limit. What was taken beyond the limit is waited for afterwards."""
+    """Records and bytes, each per second; None: no limit. What was taken beyond the limit is waited
+    for afterwards.
+    """
 
     def __init__(self, records_per_s: float | None = None, bytes_per_s: float | None = None, clock: Callable[[], float] = time.monotonic) -> None:
         self._limits = [(limit, which) for which, limit in enumerate((records_per_s, bytes_per_s)) if limit is not None]

@@ -1,4 +1,6 @@
-"""What a process does because its session says so: it opens and closes tasks, keeps copies, and says how far they are."""
+"""What a process does because its session says so: it opens and closes tasks, keeps copies, and
+says how far they are.
+"""
 
 from __future__ import annotations
 
@@ -77,7 +79,8 @@ class RunnerFactory:
 
 
 class Work:
-    """Made in the application's loop; `tell_progress`, `reconcile` and what follows them are for the member's own, which `call` reaches.
+    """Made in the application's loop; `tell_progress`, `reconcile` and what follows them are for
+    the member's own, which `call` reaches.
 
     It is the `Permit` of its runners.
     """
@@ -143,13 +146,15 @@ class Work:
         """How far each copy is, but of what runs. With the lock."""
         session, lags = self._shared.session, self.lags
         for task, lag in sorted(lags.items()):
-            # A granted task is restored when its runner says so, not because the copy it comes from had nothing left to read.
+            # A granted task is restored when its runner says so, not because the copy it comes from
+            # had nothing left to read.
             session.copy_progress(task, 1 if lag == 0 and task in session.grants else lag, now_ms)
         for task in sorted(self._told.difference(lags)):
             if task not in self._runners:
                 session.copy_dropped(task)
             elif task not in session.grants and task not in session.closing:
-                # It has stopped and is not put away yet: its next owner may write, and how far behind it is by now nobody here knows.
+                # It has stopped and is not put away yet: its next owner may write, and how far
+                # behind it is by now nobody here knows.
                 session.copy_progress(task, LagSentinel.UNKNOWN, now_ms)
         self._told = {*lags, *self._told.intersection(self._runners)}
         if self._preparer is not None:
@@ -160,13 +165,16 @@ class Work:
         self._busy.look({task: runner.busy_ns // 1_000 for task, runner in sorted(self._runners.items())}, now_ms)
         host = self._host_load.look(now_ms)
         if speed or behind or self._rates.per_s:
-            # Before there are rates a host's load cannot be told apart by tasks, and would be taken as if they were alike.
+            # Before there are rates a host's load cannot be told apart by tasks, and would be taken
+            # as if they were alike.
             shares = attrs.asdict(host) if self._rates.per_s else {}
             load = Load(**shares, restored_records_per_s=round(speed, 1), tasks=self._rates.per_s, behind=behind, busy=self._busy.per_s)
             session.load_measured(load)
 
     def reconcile(self) -> int:
-        """Makes this process do what its session says: stop, open, follow. Gives when to look again."""
+        """Makes this process do what its session says: stop, open, follow. Gives when to look
+        again.
+        """
         with self._shared.lock:
             session, now_ms = self._shared.session, boot_ms()
             self._restorer.ready_lag_records = session.acceptable_lag or 0
@@ -339,5 +347,7 @@ class Work:
 
     @property
     def lags(self) -> Mapping[TaskId, Lag]:
-        """Copies that are here, but of what runs -> records behind; 0 for what has no changelog, and is only to be prepared."""
+        """Copies that are here, but of what runs -> records behind; 0 for what has no changelog,
+        and is only to be prepared.
+        """
         return {**self._restorer.lags, **{task: 0 for task in sorted(self._following) if not self._factory.has_changelogs(task)}}

@@ -1,4 +1,6 @@
-"""Scenarios: event sequences as text, played on the real machine, with what they give beneath them (docs/scenarios.md)."""
+"""Scenarios: event sequences as text, played on the real machine, with what they give beneath them
+(docs/scenarios.md).
+"""
 
 from __future__ import annotations
 

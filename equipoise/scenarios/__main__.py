@@ -1,4 +1,6 @@
-"""Writes the table of directives into the docs: `python -m equipoise.scenarios docs/scenarios.md`. A test holds the two equal."""
+"""Writes the table of directives into the docs: `python -m equipoise.scenarios docs/scenarios.md`.
+A test holds the two equal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What each member of a scenario would say of itself when it tells the truth: the default of every report."""
+"""What each member of a scenario would say of itself when it tells the truth: the default of every
+report.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 @attrs.define(kw_only=True)
 class Actor:
-    """One incarnation, as a scenario moves it by hand. `lags`: its copies on disk and what it runs; `granted`: the last set it was sent."""
+    """One incarnation, as a scenario moves it by hand. `lags`: its copies on disk and what it runs;
+    `granted`: the last set it was sent.
+    """
 
     member_id: str
     incarnation: int
@@ -25,7 +29,9 @@ class Actor:
     report_number: int = -1
     load: Load | None = None
     holds_end_ms: dict[TaskId, int] = attrs.field(factory=dict)
-    """Task taken by force -> group time at which its hold is over, counted from the report that first applied the grant."""
+    """Task taken by force -> group time at which its hold is over, counted from the report that
+    first applied the grant.
+    """
 
     def report(self, **said: object) -> LagReported:
         """The next report: all that it says of itself, but for what `said` replaces."""
@@ -42,13 +48,16 @@ class Actor:
         return LagReported(member_id=self.member_id, incarnation=self.incarnation, number=number, **fields)  # type: ignore[arg-type]
 
     def take_back(self, before: Actor) -> None:
-        """What it said last was refused: its next report begins from what it said before. Only the number is used up."""
+        """What it said last was refused: its next report begins from what it said before. Only the
+        number is used up.
+        """
         self.applied_epoch, self.held, self.ready = before.applied_epoch, before.held, before.ready
         self.lags, self.leaving, self.load = before.lags, before.leaving, before.load
         self.report_number = max(self.report_number, before.report_number)
 
     def apply(self, now_ms: int, stateful: frozenset[int], whole: dict[TaskId, int]) -> None:
-        """It does what it was last told: runs what it was granted (after the hold), keeps copies, closes what it must.
+        """It does what it was last told: runs what it was granted (after the hold), keeps copies,
+        closes what it must.
 
         `stateful`: sub-topologies with state. `whole`: end offsets; a new copy is that far behind.
         """
@@ -71,7 +80,9 @@ class Actor:
         self.declare()
 
     def declare(self) -> None:
-        """What it has restored to the last record it declares ready; what it was told to drop it does not speak of."""
+        """What it has restored to the last record it declares ready; what it was told to drop it
+        does not speak of.
+        """
         granted = self.granted
         kept = () if granted is None else (*granted.standby, *granted.warmup)
         self.ready = tuple(sorted(task for task in kept if task in self.ready or self.lags.get(task) == 0))
@@ -89,7 +100,8 @@ class Actor:
 
 
 DEFAULT_END_OFFSET = 100_000
-"""Records in a changelog that a scenario observed nothing of: ten times the default acceptable lag."""
+"""Records in a changelog that a scenario observed nothing of: ten times the default acceptable lag.
+"""
 
 
 def joined(fact: MemberJoined) -> Actor:

@@ -1,4 +1,6 @@
-"""Directives that change nothing in the log: questions, what is shown, restarts, halts that are expected."""
+"""Directives that change nothing in the log: questions, what is shown, restarts, halts that are
+expected.
+"""
 
 from __future__ import annotations
 
@@ -119,7 +121,9 @@ def _row(play: Play, member: MemberState) -> tuple[str, ...]:
 
 
 def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[str]:
-    """Columns two spaces apart; columns without any content are left out, and so is a table without rows."""
+    """Columns two spaces apart; columns without any content are left out, and so is a table without
+    rows.
+    """
     if not rows:
         return []
     kept = [at for at in range(len(columns)) if any(row[at] not in ("", "()") for row in rows)]

@@ -1,4 +1,6 @@
-"""The build that runs the group: it may lack an assignor, or have a defective one, so that halts can be played (PROTOCOL L6)."""
+"""The build that runs the group: it may lack an assignor, or have a defective one, so that halts
+can be played (PROTOCOL L6).
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ class Build:
     def __init__(self) -> None:
         self.lacks: frozenset[str] = frozenset()
         self.defect = "none"
-        """none; owner_twice: its plans give the first task to every member; gives_up: it raises; other_ties: it breaks ties as another solver may."""
+        """none; owner_twice: its plans give the first task to every member; gives_up: it raises;
+        other_ties: it breaks ties as another solver may.
+        """
 
     def load(self, name: str, version: int) -> Assignor:
         if name in self.lacks:
@@ -48,7 +52,8 @@ class _Defective(WrappedAssignor):
 
 
 def _under_other_names(assignor: Assignor, problem: AssignmentProblem) -> Plan:
-    """Ties are drawn from ids: under other ids an equally good plan comes out, and often another."""
+    """Ties are drawn from ids: under other ids an equally good plan comes out, and often another.
+    """
     prefix = "other-"
 
     def renamed(movement: Movement) -> Movement:

@@ -1,7 +1,9 @@
-"""Directives for a whole cluster: the simulated one, with real workers that publish and take over, and processes that host real members.
+"""Directives for a whole cluster: the simulated one, with real workers that publish and take over,
+and processes that host real members.
 
-It has the group and the tasks of the lines above it. Everything that a worker folds is folded once more on the scenario's own stage, with its
-doubles; messages take exactly 2 ms and none is lost but by a fault. Directives that append facts by hand append them to the cluster's log.
+It has the group and the tasks of the lines above it. Everything that a worker folds is folded once
+more on the scenario's own stage, with its doubles; messages take exactly 2 ms and none is lost but
+by a fault. Directives that append facts by hand append them to the cluster's log.
 """
 
 from __future__ import annotations
@@ -67,7 +69,9 @@ class Arena:
         self.quiet += len(play.out) == before
 
     def run(self, for_ms: int, until: int | None) -> None:
-        """Goes on for so long, or until the fact of that number has been folded, whichever comes first."""
+        """Goes on for so long, or until the fact of that number has been folded, whichever comes
+        first.
+        """
         self.seen = self.quiet = 0
         exits = len(self.cluster.exits)
         try:

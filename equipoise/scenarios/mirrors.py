@@ -1,8 +1,10 @@
 """Doubles of a machine that must never disagree with it, whatever is played.
 
 - decoded: each fact is encoded and decoded before it is folded;
-- restored: it is thrown away after each fact and restored from its snapshot, so every split of the log into checkpoint and tail is played;
-- shuffled: mappings in facts and state, and the tasks and members an assignor is asked about, come in another order each time.
+- restored: it is thrown away after each fact and restored from its snapshot, so every split of the
+  log into checkpoint and tail is played;
+- shuffled: mappings in facts and state, and the tasks and members an assignor is asked about, come
+  in another order each time.
 """
 
 from __future__ import annotations
@@ -70,7 +72,9 @@ def _shuffled_mapping(mapping: dict[Any, Any], rng: random.Random) -> dict[Any, 
 
 
 def _shuffled_fact(fact: Fact, rng: random.Random) -> Fact:
-    """An equal fact whose mappings are in another order. Built past the constructor, which would sort them again."""
+    """An equal fact whose mappings are in another order. Built past the constructor, which would
+    sort them again.
+    """
     shuffled = copy.copy(fact)
     for field in attrs.fields(type(fact)):
         value = getattr(fact, field.name)
@@ -101,7 +105,9 @@ class ShuffledAssignor(WrappedAssignor):
 
 
 def shuffled_problem(problem: AssignmentProblem, rng: random.Random) -> AssignmentProblem:
-    """The same problem: tasks, members, movements and every list and mapping in them in another order."""
+    """The same problem: tasks, members, movements and every list and mapping in them in another
+    order.
+    """
 
     def shuffled(items: tuple[Any, ...]) -> tuple[Any, ...]:
         return tuple(rng.sample(items, len(items)))
@@ -126,7 +132,9 @@ def mirrors(load: Load) -> list[Mirror]:
 
 
 def disagreement(machine: GroupMachine, decisions: list[DecisionRecord], halted: GroupHalted | None, mirror: Mirror, record: Record) -> str | None:
-    """Steps the mirror through `record`, which `machine` has taken already, and says where it differs; None: nowhere."""
+    """Steps the mirror through `record`, which `machine` has taken already, and says where it
+    differs; None: nowhere.
+    """
     try:
         theirs = mirror.step(record)
         their_halt = None

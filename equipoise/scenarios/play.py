@@ -1,4 +1,6 @@
-"""One scenario while it is played: the stage, the members' own truth, what is shown, and the text so far."""
+"""One scenario while it is played: the stage, the members' own truth, what is shown, and the text
+so far.
+"""
 
 from __future__ import annotations
 
@@ -60,7 +62,9 @@ class Play:
         self.arena: Arena | None = None
         """The simulated cluster, once there is one."""
         self.refused: dict[tuple[str, str], int] | None = None
-        """While time passes: (member, code) -> how often a report of its was refused; the first is told, the others counted."""
+        """While time passes: (member, code) -> how often a report of its was refused; the first is
+        told, the others counted.
+        """
         self._joins = 0
         self._logs = 1
 
@@ -74,7 +78,9 @@ class Play:
         self.actors, self.past_actors, self.marked = {}, {}, {}
 
     def close(self) -> tuple[str, ...]:
-        """Folds the log once more at every split. Returns all that disagreed, in anything played so far."""
+        """Folds the log once more at every split. Returns all that disagreed, in anything played so
+        far.
+        """
         self.stage.check_every_split()
         self.past_disagreements += self.stage.disagreements
         return tuple(self.past_disagreements)
@@ -163,7 +169,9 @@ class Play:
         return f"join-{self._joins}"
 
     def actor(self, said: Said, member_id: str) -> Actor:
-        """The member's latest incarnation, or the one that ``incarnation=`` names; a stranger for a member that never joined."""
+        """The member's latest incarnation, or the one that ``incarnation=`` names; a stranger for a
+        member that never joined.
+        """
         latest = self.actors.get(member_id)
         incarnation = said.get("incarnation", 1 if latest is None else latest.incarnation)
         if latest is not None and latest.incarnation == incarnation:

@@ -1,4 +1,6 @@
-"""The directives: one table of names, words, arguments and functions. The reference in the docs is made of it."""
+"""The directives: one table of names, words, arguments and functions. The reference in the docs is
+made of it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,8 @@ Run = Callable[[Play, Said], None]
 
 @attrs.frozen(kw_only=True)
 class Spec:
-    """A directive. `words` is what stands before the arguments, as in ``MEMBER...``; empty: none."""
+    """A directive. `words` is what stands before the arguments, as in ``MEMBER...``; empty: none.
+    """
 
     name: str
     words: str

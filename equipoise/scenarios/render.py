@@ -37,13 +37,17 @@ class Shown:
     balance: bool = False
     """BalanceEvaluated, whenever the verdict changes."""
     reasons: bool = False
-    """Under each AssignmentIssued: its cause, and each movement with its state, reason code and lag."""
+    """Under each AssignmentIssued: its cause, and each movement with its state, reason code and
+    lag.
+    """
     epochs: bool = False
     """In member lines: the assignment epoch issued and the one applied."""
     tokens: bool = False
     """In member lines: the fencing token of each active task."""
     checkpoints: bool = False
-    """Checkpointed decisions (without the hash, which changes with every change of the state's form)."""
+    """Checkpointed decisions (without the hash, which changes with every change of the state's
+    form).
+    """
     time: bool = False
     """Behind each fact: group time."""
 
@@ -58,7 +62,8 @@ def by_task_text(values: dict[TaskId, str]) -> str:
 
 
 def fact_text(fact: Fact) -> str:
-    """``MemberJoined m1``, ``LagReported m1 epoch=3``; incarnations from the second on as ``m1/2``."""
+    """``MemberJoined m1``, ``LagReported m1 epoch=3``; incarnations from the second on as ``m1/2``.
+    """
     words = [type(fact).__name__]
     member_id = getattr(fact, "member_id", None)
     if member_id is not None:
@@ -86,7 +91,9 @@ def member_text(member_id: str, incarnation: int) -> str:
 
 
 def decision_lines(decision: Decision, shown: Shown, fact: Fact | None = None) -> list[str]:
-    """The lines of one decision that `fact` led to; none for what `shown` leaves out, and for MemberAssigned, which the member lines tell."""
+    """The lines of one decision that `fact` led to; none for what `shown` leaves out, and for
+    MemberAssigned, which the member lines tell.
+    """
     if isinstance(decision, AssignmentIssued):
         part = f" part={decision.part}/{decision.parts}" if decision.parts > 1 else ""
         delay = f" scheduled_delay_ms={decision.scheduled_delay_ms}" if decision.scheduled_delay_ms else ""

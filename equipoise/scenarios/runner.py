@@ -1,4 +1,6 @@
-"""Plays a scenario file: its directives on the real machine, their golden text beside what was given."""
+"""Plays a scenario file: its directives on the real machine, their golden text beside what was
+given.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ TABLES = (ask, clusters, say_facts, say_truth, sessions)
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What a file gave. `given`: one golden text for each case; `disagreements`: what the doubles found, which no golden text can excuse."""
+    """What a file gave. `given`: one golden text for each case; `disagreements`: what the doubles
+    found, which no golden text can excuse.
+    """
 
     scenario: Scenario
     given: tuple[tuple[str, ...], ...]

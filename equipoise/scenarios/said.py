@@ -1,4 +1,6 @@
-"""One directive line, by what its directive takes: the words and arguments that were written, each of its kind."""
+"""One directive line, by what its directive takes: the words and arguments that were written, each
+of its kind.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class Argument:
 
 
 class Said:
-    """One directive line, read and checked: an unknown argument or a value of the wrong kind is a ScenarioError with its line."""
+    """One directive line, read and checked: an unknown argument or a value of the wrong kind is a
+    ScenarioError with its line.
+    """
 
     def __init__(self, directive: Directive, words: str, arguments: Mapping[str, Argument], path: str) -> None:
         self.directive = directive
@@ -74,7 +78,9 @@ class Said:
 
 
 def _counts(words: str) -> tuple[int, int]:
-    """Fewest and most words: ``MEMBER TASKS`` is 2, ``MEMBER...`` is 1 or more, ``[MEMBER...]`` any number."""
+    """Fewest and most words: ``MEMBER TASKS`` is 2, ``MEMBER...`` is 1 or more, ``[MEMBER...]`` any
+    number.
+    """
     parts = words.split()
     least = sum(1 for part in parts if not part.startswith("["))
     return least, 1_000_000 if any("..." in part for part in parts) else len(parts)

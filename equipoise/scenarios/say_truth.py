@@ -1,4 +1,6 @@
-"""Directives for members that do as they are told and say so: acknowledgements, restores, and time that passes among honest members."""
+"""Directives for members that do as they are told and say so: acknowledgements, restores, and time
+that passes among honest members.
+"""
 
 from __future__ import annotations
 

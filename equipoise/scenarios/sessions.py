@@ -1,8 +1,11 @@
-"""Directives for the member's own side: the real MemberSession, a clock, and a network whose every message is moved by hand (PROTOCOL M4, M5).
+"""Directives for the member's own side: the real MemberSession, a clock, and a network whose every
+message is moved by hand (PROTOCOL M4, M5).
 
-A heartbeat is sent, appended and acknowledged; a fetch is sent, served and arrives: three lines each, with any time between them. `beat` does all
-six at once. Whenever something happens, and at every moment of a `wait` at which a lease ends or a hold is over, all sessions are asked which
-tasks they may process; a task that two may process is told as TWO OWNERS, and is an error of the run unless a rule was dropped on purpose.
+A heartbeat is sent, appended and acknowledged; a fetch is sent, served and arrives: three lines
+each, with any time between them. `beat` does all six at once. Whenever something happens, and at
+every moment of a `wait` at which a lease ends or a hold is over, all sessions are asked which tasks
+they may process; a task that two may process is told as TWO OWNERS, and is an error of the run
+unless a rule was dropped on purpose.
 """
 
 from __future__ import annotations
@@ -47,7 +50,9 @@ def _no_such_session(theatre: Theatre, said: Said, name: str) -> ScenarioError:
 
 
 def _line(theatre: Theatre, host: Host) -> str:
-    """``m1 epoch=2 may=(0_0) not=(0_1:hold) lease_ms=26990``: asked in a copy, so that asking changes nothing."""
+    """``m1 epoch=2 may=(0_0) not=(0_1:hold) lease_ms=26990``: asked in a copy, so that asking
+    changes nothing.
+    """
     session = type(host.session).restore(host.session.settings, host.session.snapshot())
     now_ms = theatre.now_ms
     refusals = {task: session.refusal(task, now_ms) for task in sorted({*session.grants, *session.closing})}

@@ -1,4 +1,6 @@
-"""What a scenario is played on: a log, the machine that leads its group, and the doubles that must agree with it."""
+"""What a scenario is played on: a log, the machine that leads its group, and the doubles that must
+agree with it.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from equipoise.statemachine.machine import GroupMachine
 GROUP = "group"
 LOG_ID = "scenario"
 MOST_SPLITS = 25
-"""A log of so many facts is split at every one in the end; the restored double splits every log after each fact anyway."""
+"""A log of so many facts is split at every one in the end; the restored double splits every log
+after each fact anyway.
+"""
 
 
 class Stage:
@@ -37,7 +41,9 @@ class Stage:
         self._fold(self.records[0])
 
     def append(self, fact: Fact) -> list[DecisionRecord]:
-        """Appends the fact at `append_ms` and folds it as the group's leader. When the group halts, `halted` says why and nothing is decided."""
+        """Appends the fact at `append_ms` and folds it as the group's leader. When the group halts,
+        `halted` says why and nothing is decided.
+        """
         record = codec.make_record(GROUP, len(self.records), self.append_ms, fact)
         if self.halted is None:
             record = self.machine.as_leader(record)
@@ -61,7 +67,9 @@ class Stage:
         return decisions
 
     def _judge(self, record: Record, decisions: list[DecisionRecord]) -> None:
-        """Checks the step. Only the first broken invariant is reported: what follows from it says nothing new."""
+        """Checks the step. Only the first broken invariant is reported: what follows from it says
+        nothing new.
+        """
         if self._checker is None:
             return
         try:
@@ -94,7 +102,9 @@ class Stage:
         return same, again
 
     def check_every_split(self) -> None:
-        """``fold(all) == fold(checkpoint, tail)`` at every split point, byte for byte (invariant 8)."""
+        """``fold(all) == fold(checkpoint, tail)`` at every split point, byte for byte (invariant
+        8).
+        """
         try:
             check_refold(self.records, load=self.build.load, most_splits=MOST_SPLITS)
         except InvariantBroken as broken:

@@ -1,4 +1,6 @@
-"""The text form of a scenario: directive lines, ``----``, golden lines, a blank line; ``#`` begins a comment (after etcd raft's datadriven tests)."""
+"""The text form of a scenario: directive lines, ``----``, golden lines, a blank line; ``#`` begins
+a comment (after etcd raft's datadriven tests).
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ class ScenarioError(InputError):
 
 @attrs.frozen(kw_only=True)
 class Directive:
-    """One line: ``join m1 at_ms=0`` has name ``join``, words ``("m1",)`` and arguments ``{"at_ms": "0"}``. `line` counts from 1."""
+    """One line: ``join m1 at_ms=0`` has name ``join``, words ``("m1",)`` and arguments ``{"at_ms":
+    "0"}``. `line` counts from 1.
+    """
 
     name: str
     words: tuple[str, ...]
@@ -33,7 +37,9 @@ class Directive:
 
 @attrs.frozen(kw_only=True)
 class Case:
-    """Directives and the golden text under them. `golden_from`, `golden_to`: its place in the file's lines, as a slice."""
+    """Directives and the golden text under them. `golden_from`, `golden_to`: its place in the
+    file's lines, as a slice.
+    """
 
     directives: tuple[Directive, ...]
     golden: tuple[str, ...]
@@ -61,7 +67,9 @@ class Scenario:
 
 
 def parse(text: str, path: str) -> Scenario:
-    """Raises ScenarioError with the line for directives without ``----``, for words that are no argument, and for a file without any case."""
+    """Raises ScenarioError with the line for directives without ``----``, for words that are no
+    argument, and for a file without any case.
+    """
     lines = tuple(text.splitlines())
     cases: list[Case] = []
     directives: list[Directive] = []

@@ -1,4 +1,6 @@
-"""Sessions on a stage of their own: real members, one clock, and messages that move only when they are moved."""
+"""Sessions on a stage of their own: real members, one clock, and messages that move only when they
+are moved.
+"""
 
 from __future__ import annotations
 
@@ -69,7 +71,9 @@ class _AnyLog(MemberSession):
 
 
 class _ClaimsDeathByALock(MemberSession):
-    """What `ended=` names is claimed to be dead and is not: the proof is the host's, so the session is as it is."""
+    """What `ended=` names is claimed to be dead and is not: the proof is the host's, so the session
+    is as it is.
+    """
 
 
 SIMPLER: dict[str, type[MemberSession]] = {
@@ -83,7 +87,9 @@ SIMPLER: dict[str, type[MemberSession]] = {
     "unread": _SkipsUnread,
     "log": _AnyLog,
 }
-"""Rule -> the simpler design without it: what its sequence does there stands beside what it does here."""
+"""Rule -> the simpler design without it: what its sequence does there stands beside what it does
+here.
+"""
 
 
 @attrs.define
@@ -118,7 +124,9 @@ class Host:
     topic_ids: bool = True
     """Its brokers tell topics of one name apart, and it asks them."""
     newer_from: int | None = None
-    """Decisions from this number on are written by a newer build, in versions that this session's build does not know."""
+    """Decisions from this number on are written by a newer build, in versions that this session's
+    build does not know.
+    """
     places: bool = True
     """It places its reader before it joins."""
     rule_dropped: str = ""
@@ -129,7 +137,9 @@ class Host:
 
 
 class Theatre:
-    """All sessions of a scenario and their common clock. Clocks tick alike; the broker's jumps by itself (`failover`)."""
+    """All sessions of a scenario and their common clock. Clocks tick alike; the broker's jumps by
+    itself (`failover`).
+    """
 
     def __init__(self, play: Play) -> None:
         self.play = play
@@ -156,7 +166,9 @@ class Theatre:
             self.look()
 
     def join(self, host: Host) -> None:
-        """It places its reader and joins, if it need not wait for members of a former log. Raises InputError."""
+        """It places its reader and joins, if it need not wait for members of a former log. Raises
+        InputError.
+        """
         session, stage = host.session, self.play.stage
         if host.places:
             host.position, host.log_id = len(stage.decisions), stage.log_id
@@ -212,7 +224,9 @@ class Theatre:
         return True
 
     def serve(self, host: Host, most: int | None = None, short: int = 0) -> None:
-        """The broker answers the fetch with what is there now; one that has just become the leader knows of all decisions but the last `short`."""
+        """The broker answers the fetch with what is there now; one that has just become the leader
+        knows of all decisions but the last `short`.
+        """
         fetch = host.fetch
         assert fetch is not None, "a fetch is served after it was sent"
         decisions = self.play.stage.decisions[: len(self.play.stage.decisions) - short]
@@ -225,7 +239,9 @@ class Theatre:
             host.position = end
 
     def arrive(self, host: Host, lose: tuple[int, ...] = ()) -> str:
-        """The answer arrives; of numbers in `lose` the reader hears nothing. A gap makes it read again, from what it needs."""
+        """The answer arrives; of numbers in `lose` the reader hears nothing. A gap makes it read
+        again, from what it needs.
+        """
         fetch, host.fetch = host.fetch, None
         assert fetch is not None, "a fetch arrives after it was sent"
         assert fetch.answer is not None, "a fetch arrives after it was served"
@@ -257,7 +273,9 @@ def _moments(session: MemberSession) -> list[int]:
 
 
 def _by_a_newer_build(record: DecisionRecord) -> DecisionRecord | UnreadDecision:
-    """What a member reads when the decision was written in the version after the one that this build knows."""
+    """What a member reads when the decision was written in the version after the one that this
+    build knows.
+    """
     kind, version, payload = codec.encode(record.decision)
     row = DecisionRow(record.group, record.number, record.caused_by, record.index, kind, version + 1, payload, 0)
     return member_decision(StoredDecision(row, record.log_id, record.fact_checksum))

@@ -1,4 +1,6 @@
-"""What may stand behind an argument's ``=``: each kind of value, how it is read, and how the reference names it."""
+"""What may stand behind an argument's ``=``: each kind of value, how it is read, and how the
+reference names it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ _MEMBER_RANGE = re.compile(r"(?P<stem>.*?)(?P<first>[0-9]+)\.\.(?P=stem)(?P<last
 
 @attrs.frozen
 class Kind:
-    """A kind of value. `example` stands in the reference; `read` raises InputError, FieldError included, with what is wrong."""
+    """A kind of value. `example` stands in the reference; `read` raises InputError, FieldError
+    included, with what is wrong.
+    """
 
     example: str
     read: Callable[[str], Any]

@@ -1,5 +1,5 @@
-"""What spark-submit runs: ``spark-submit ... $(equipoise spark script) verify archive/``. It stands alone in its folder,
-which Python looks in first."""
+"""What spark-submit runs: ``spark-submit ... $(equipoise spark script) verify archive/``. It stands
+alone in its folder, which Python looks in first."""
 
 import sys
 

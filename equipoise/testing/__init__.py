@@ -1,4 +1,5 @@
-"""For those who write assignors: the contract every assignor keeps, and a group that obeys to try one in.
+"""For those who write assignors: the contract every assignor keeps, and a group that obeys to try
+one in.
 
 ::
 
@@ -6,8 +7,8 @@
     def test_contract(check):
         check(MyAssignor())
 
-`equipoise.testing.contract` has the checks, `problems` the strategies they draw from, `loop` the group. Needs hypothesis: install
-``equipoise[testing]``.
+`equipoise.testing.contract` has the checks, `problems` the strategies they draw from, `loop` the
+group. Needs hypothesis: install ``equipoise[testing]``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,7 @@
 """What every assignor owes whoever runs it, as checks that look for a counterexample.
 
-Each check is a function of an assignor: it returns, or raises AssertionError with the smallest problem hypothesis finds that breaks it. With pytest::
+Each check is a function of an assignor: it returns, or raises AssertionError with the smallest
+problem hypothesis finds that breaks it. With pytest::
 
     import pytest
     from equipoise.testing import CONTRACT
@@ -9,13 +10,15 @@ Each check is a function of an assignor: it returns, or raises AssertionError wi
     def test_contract(check):
         check(MyAssignor())
 
-An assignor that reads `knobs.options`, or wants other values of a knob, is wrapped, so that they are drawn too::
+An assignor that reads `knobs.options`, or wants other values of a knob, is wrapped, so that they
+are drawn too::
 
     check(Subject(assignor=MyAssignor(), knobs={"options": st.fixed_dictionaries({"strict": st.booleans()})}))
 
-A check that an assignor cannot pass by its nature (one that reproduces another system's decisions, which depend on names) is left out by name, with
-the reason beside it: ``[check for check in CONTRACT if check is not names_play_no_part]``. How many examples are tried, and the like, is what the
-hypothesis profile says; `Subject.settings` says it for one subject.
+A check that an assignor cannot pass by its nature (one that reproduces another system's decisions,
+which depend on names) is left out by name, with the reason beside it: ``[check for check in
+CONTRACT if check is not names_play_no_part]``. How many examples are tried, and the like, is what
+the hypothesis profile says; `Subject.settings` says it for one subject.
 """
 
 from __future__ import annotations
@@ -44,8 +47,8 @@ T = TypeVar("T")
 
 @attrs.frozen(kw_only=True)
 class Subject:
-    """An assignor and what it is asked. `knobs`: strategies of values by knob, beside the usual ones. `settings` None: those of the
-    profile.
+    """An assignor and what it is asked. `knobs`: strategies of values by knob, beside the usual
+    ones. `settings` None: those of the profile.
 
     `adapted`: what this assignor needs to find in a problem, and no other does, is put in here.
     """
@@ -80,7 +83,9 @@ def _look_for_one(subject: Subject, check: Callable[..., None], **strategies: st
 
 
 def is_named(assignor: Assignor | Subject) -> None:
-    """What goes into logs and decides who can read them: a name, a version from 1, the solver's name or "", guarantees that are known."""
+    """What goes into logs and decides who can read them: a name, a version from 1, the solver's
+    name or "", guarantees that are known.
+    """
     asked = _subject(assignor).assignor
     assert isinstance(asked.name, str), "name: no text"
     assert asked.name == asked.name.strip().lower(), f"name: {asked.name!r} is not lower case"
@@ -93,10 +98,12 @@ def is_named(assignor: Assignor | Subject) -> None:
 
 
 def plans_hold(assignor: Assignor | Subject) -> None:
-    """Whatever it is asked, the plan keeps invariants 1, 3 and 6, and 2, 4 and 5 as far as `guarantees` states them (`plan_faults`).
+    """Whatever it is asked, the plan keeps invariants 1, 3 and 6, and 2, 4 and 5 as far as
+    `guarantees` states them (`plan_faults`).
 
-    So a plan is valid for groups in any state: members that leave or are overdue, an older topology, warm-ups and hand-overs under way,
-    another assignor's among them, back-offs, lags that are unknown, and claims of zombies.
+    So a plan is valid for groups in any state: members that leave or are overdue, an older
+    topology, warm-ups and hand-overs under way, another assignor's among them, back-offs, lags that
+    are unknown, and claims of zombies.
     """
     subject = _subject(assignor)
 
@@ -111,7 +118,9 @@ def plans_hold(assignor: Assignor | Subject) -> None:
 
 
 def has_no_memory(assignor: Assignor | Subject) -> None:
-    """The same question has the same answer, and what lies between changes nothing: no memory from call to call."""
+    """The same question has the same answer, and what lies between changes nothing: no memory from
+    call to call.
+    """
     subject = _subject(assignor)
 
     def check(problem: AssignmentProblem, other: AssignmentProblem) -> None:
@@ -125,7 +134,9 @@ def has_no_memory(assignor: Assignor | Subject) -> None:
 
 
 def order_plays_no_part(assignor: Assignor | Subject) -> None:
-    """In whatever order tasks, members, movements and everything in them are given, the plan is the same."""
+    """In whatever order tasks, members, movements and everything in them are given, the plan is the
+    same.
+    """
     subject = _subject(assignor)
 
     def check(problem: AssignmentProblem, dice: random.Random) -> None:
@@ -135,8 +146,9 @@ def order_plays_no_part(assignor: Assignor | Subject) -> None:
 
 
 def names_play_no_part(assignor: Assignor | Subject) -> None:
-    """Members under other names: the plan may be another one, equally good; its cost is the same. (`cross_rack` is a cost where knobs ask for
-    regard to racks; elsewhere it is told, and left to chance.)"""
+    """Members under other names: the plan may be another one, equally good; its cost is the same.
+    (`cross_rack` is a cost where knobs ask for regard to racks; elsewhere it is told, and left to
+    chance.)"""
     subject = _subject(assignor)
 
     def cost(problem: AssignmentProblem) -> PlanCost:
@@ -151,8 +163,9 @@ def names_play_no_part(assignor: Assignor | Subject) -> None:
 
 
 def a_group_that_obeys_settles(assignor: Assignor | Subject) -> None:
-    """Members join, come back, die and leave, some of it in the middle of movements; copies restore, hand-overs are made. Every plan on the way
-    holds. With Guarantee.CONVERGES: within the rounds that `most_rounds` counts, nothing is wanted any more, every task has an owner, the
+    """Members join, come back, die and leave, some of it in the middle of movements; copies
+    restore, hand-overs are made. Every plan on the way holds. With Guarantee.CONVERGES: within the
+    rounds that `most_rounds` counts, nothing is wanted any more, every task has an owner, the
     target is reached; asked again, and again, nothing changes."""
     subject = _subject(assignor)
 
@@ -174,8 +187,8 @@ def a_group_that_obeys_settles(assignor: Assignor | Subject) -> None:
 
 
 def noise_moves_nothing(assignor: Assignor | Subject) -> None:
-    """With Guarantee.CONVERGES: a group at rest whose changelogs grow and whose copies fall behind and catch up, within what is acceptable, is left
-    alone."""
+    """With Guarantee.CONVERGES: a group at rest whose changelogs grow and whose copies fall behind
+    and catch up, within what is acceptable, is left alone."""
     subject = _subject(assignor)
     if Guarantee.CONVERGES not in subject.assignor.guarantees:
         return
@@ -198,8 +211,9 @@ def noise_moves_nothing(assignor: Assignor | Subject) -> None:
 
 
 def hash_seeds_play_no_part(assignor: Assignor | Subject) -> None:
-    """Another process with another PYTHONHASHSEED answers the same, byte for byte. The assignor's class must be importable and take no
-    parameters, as its entry point asks; knobs are the usual ones."""
+    """Another process with another PYTHONHASHSEED answers the same, byte for byte. The assignor's
+    class must be importable and take no parameters, as its entry point asks; knobs are the usual
+    ones."""
     asked = type(_subject(assignor).assignor)
     answers = set()
     for seed in ("0", "1", "4711"):
@@ -294,8 +308,9 @@ def groups(draw: st.DrawFn, subject: Subject) -> Group:
 
 
 def change(draw: Callable[..., Any], group: Group, number: int, gone: dict[str, dict[TaskId, Lag]]) -> None:
-    """Somebody joins, comes back with what it had, dies, says that it leaves, or takes that back; a member keeps crashing, or has recovered from
-    that. `gone`: who died, and the copies on its disk."""
+    """Somebody joins, comes back with what it had, dies, says that it leaves, or takes that back; a
+    member keeps crashing, or has recovered from that. `gone`: who died, and the copies on its disk.
+    """
     names = sorted(group.members)
     match draw(st.sampled_from(["join", "return", "die", "leave", "crash"])):
         case "join":
@@ -318,8 +333,9 @@ def change(draw: Callable[..., Any], group: Group, number: int, gone: dict[str, 
 
 
 def most_rounds(group: Group) -> int:
-    """Every movement and every standby passed on ends within a round of getting a slot, and one slot there is: their number, twice, for what
-    standbys pass on again. One round more for what is lost, and one for what then was put off."""
+    """Every movement and every standby passed on ends within a round of getting a slot, and one
+    slot there is: their number, twice, for what standbys pass on again. One round more for what is
+    lost, and one for what then was put off."""
     kept = sum(task.stateful for task in group.tasks.values())
     return 2 * kept * (1 + group.knobs.num_standbys) + 4
 
@@ -332,7 +348,8 @@ def _held(group: Group) -> Held:
 
 
 def _stays(group: Group) -> None:
-    """It has settled: everything runs, nothing is wanted, and asked again it is told what it has."""
+    """It has settled: everything runs, nothing is wanted, and asked again it is told what it has.
+    """
     rest = _held(group)
     for _ in range(3):
         again = group.assignor.assign(group.problem())

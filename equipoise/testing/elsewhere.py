@@ -1,4 +1,6 @@
-"""``python -m equipoise.testing.elsewhere MODULE CLASS``: prints the plans of an assignor, for `hash_seeds_play_no_part` to compare."""
+"""``python -m equipoise.testing.elsewhere MODULE CLASS``: prints the plans of an assignor, for
+`hash_seeds_play_no_part` to compare.
+"""
 
 from __future__ import annotations
 

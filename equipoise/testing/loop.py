@@ -1,8 +1,9 @@
-"""A group that does what plans say, round after round, without clock, log or machine: the harness of Kafka's TaskAssignorConvergenceTest, with
-hand-overs.
+"""A group that does what plans say, round after round, without clock, log or machine: the harness
+of Kafka's TaskAssignorConvergenceTest, with hand-overs.
 
-Between two rounds every copy that a member was told to keep becomes warm, and the member declares it ready. A member that is told to revoke gives
-the task up at once and keeps a copy on disk; its destination gets it in the same round, by the next question. Every plan on the way is judged by
+Between two rounds every copy that a member was told to keep becomes warm, and the member declares
+it ready. A member that is told to revoke gives the task up at once and keeps a copy on disk; its
+destination gets it in the same round, by the next question. Every plan on the way is judged by
 `equipoise.assignors.validation`.
 """
 
@@ -47,10 +48,11 @@ class Process:
 
 
 class Group:
-    """Members join, leave and die; `decide` asks once and hands over, `round` lets copies become warm and then decides.
+    """Members join, leave and die; `decide` asks once and hands over, `round` lets copies become
+    warm and then decides.
 
-    `members`: id -> capacity. `assignor` None: high_availability. `adapted`: the last touch to every question. `knobs`: by name;
-    acceptable_recovery_lag is 100 unless said.
+    `members`: id -> capacity. `assignor` None: high_availability. `adapted`: the last touch to
+    every question. `knobs`: by name; acceptable_recovery_lag is 100 unless said.
     """
 
     def __init__(
@@ -158,7 +160,9 @@ class Group:
         process.copies.pop(task, None)
 
     def warm(self) -> None:
-        """Every copy that a member was told to keep is up to date; copies nobody asked for stay as they are."""
+        """Every copy that a member was told to keep is up to date; copies nobody asked for stay as
+        they are.
+        """
         for process in self.members.values():
             for task in process.standby | process.warmup:
                 process.copies[task] = 0
@@ -169,7 +173,8 @@ class Group:
         return self.decide()
 
     def settle(self, most_rounds: int) -> int:
-        """Rounds until nothing more is to come, the one that notices it included. Fails beyond `most_rounds`.
+        """Rounds until nothing more is to come, the one that notices it included. Fails beyond
+        `most_rounds`.
 
         What a plan puts off on purpose it puts off to the next round.
         """

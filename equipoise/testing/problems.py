@@ -1,4 +1,6 @@
-"""Hypothesis strategies for problems: small ones, in which every field of `AssignmentProblem` plays its part sooner or later."""
+"""Hypothesis strategies for problems: small ones, in which every field of `AssignmentProblem` plays
+its part sooner or later.
+"""
 
 from __future__ import annotations
 
@@ -14,7 +16,8 @@ from equipoise.events.knobs import Knobs
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 ACCEPTABLE = 100
-"""acceptable_recovery_lag of every problem that says nothing else; `LAGS` lie on both sides of it."""
+"""acceptable_recovery_lag of every problem that says nothing else; `LAGS` lie on both sides of it.
+"""
 LAGS: st.SearchStrategy[Lag] = st.sampled_from([0, 10, 99, 100, 101, 700, 4000, 99_999, LagSentinel.UNKNOWN, LagSentinel.ACTIVE])
 OWNERS_LAGS: st.SearchStrategy[Lag] = st.sampled_from([LagSentinel.ACTIVE, LagSentinel.ACTIVE, 0, 3000])
 LOADS: st.SearchStrategy[TaskLoad | None] = st.none() | st.builds(
@@ -27,7 +30,9 @@ RACKS = ("a", "b", "c")
 
 
 def knobs(others: Mapping[str, st.SearchStrategy[Any]] | None = None) -> st.SearchStrategy[Knobs]:
-    """Those that every assignor knows; `others`: further ones by name, or these from another strategy."""
+    """Those that every assignor knows; `others`: further ones by name, or these from another
+    strategy.
+    """
     drawn: dict[str, st.SearchStrategy[Any]] = {
         "acceptable_recovery_lag": st.just(ACCEPTABLE),
         "acceptable_recovery_ms": st.sampled_from([0, 0, 10_000, 100_000]),
@@ -41,7 +46,9 @@ def knobs(others: Mapping[str, st.SearchStrategy[Any]] | None = None) -> st.Sear
 
 @st.composite
 def tasks(draw: st.DrawFn, most: int) -> tuple[Task, ...]:
-    """Up to `most` tasks of one to three sub-topologies, with and without state. Every source partition's racks are known, or none."""
+    """Up to `most` tasks of one to three sub-topologies, with and without state. Every source
+    partition's racks are known, or none.
+    """
     found = []
     racks = draw(st.booleans())
     for subtopology in range(draw(st.integers(1, 3))):
@@ -118,7 +125,8 @@ def problems(
     simple: bool = False,
     others: Mapping[str, st.SearchStrategy[Any]] | None = None,
 ) -> AssignmentProblem:
-    """Any problem; `simple`: nobody leaves, everybody knows everything, nothing is in flight or blocked. `others`: see `knobs`.
+    """Any problem; `simple`: nobody leaves, everybody knows everything, nothing is in flight or
+    blocked. `others`: see `knobs`.
 
     Members are m0, m1, ...
     """

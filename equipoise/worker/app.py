@@ -1,8 +1,10 @@
 """The worker: a Faust app that says which partitions are ours. `host` does the rest.
 
-The app subscribes to the checkpoints, which have the partitions of the facts and next to no traffic, and a partition of theirs that falls to it is
-the partition of the facts to lead. The facts themselves are read by the host's own consumer: through Faust's stream, which hands each
-from a thread of its own to a queue to an agent, a decision took 1.2 ms longer, and the worker twice the CPU.
+The app subscribes to the checkpoints, which have the partitions of the facts and next to no
+traffic, and a partition of theirs that falls to it is the partition of the facts to lead. The facts
+themselves are read by the host's own consumer: through Faust's stream, which hands each from a
+thread of its own to a queue to an agent, a decision took 1.2 ms longer, and the worker twice the
+CPU.
 
 ::
 
@@ -48,11 +50,15 @@ _LAGS_S = 5.0
 _BROKERS_MAY_TAKE_S = 60.0
 """How long a worker that starts waits for brokers that answer, but cannot do what it asks yet."""
 _LOOK_AT_LOG_S = 2.0
-"""Between two looks whether the log's topics are still the same, for a worker that has no partition of them."""
+"""Between two looks whether the log's topics are still the same, for a worker that has no partition
+of them.
+"""
 
 
 class Worker:
-    """Leads until it is stopped. One process may have several; a group is led by the one that has its partition."""
+    """Leads until it is stopped. One process may have several; a group is led by the one that has
+    its partition.
+    """
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
@@ -75,7 +81,9 @@ class Worker:
     # Life
 
     async def start(self) -> None:
-        """Returns when it is running; it leads once Faust has given it partitions. Raises InputError for wrong settings of its own or of topics."""
+        """Returns when it is running; it leads once Faust has given it partitions. Raises
+        InputError for wrong settings of its own or of topics.
+        """
         try:
             import faust  # noqa: F401 here, so that what is missing is said before anything is begun
         except ImportError:
@@ -95,7 +103,9 @@ class Worker:
         _LOG.info("leading log %s of %s/%s; http://%s:%d", self.log_id, settings.bootstrap, settings.prefix, settings.http_host, self.http_port)
 
     async def _open_patiently(self) -> None:
-        """A worker often starts while a broker restarts: what may be otherwise in a moment is tried again. Raises InputError."""
+        """A worker often starts while a broker restarts: what may be otherwise in a moment is tried
+        again. Raises InputError.
+        """
         end_s = time.monotonic() + _BROKERS_MAY_TAKE_S
         while True:
             try:
@@ -108,7 +118,9 @@ class Worker:
             await asyncio.sleep(_WATCH_S)
 
     async def _open(self, *, make: bool) -> None:
-        """Learns which log the topics hold, and opens one if they are empty. `make`: makes topics that are missing. Raises InputError."""
+        """Learns which log the topics hold, and opens one if they are empty. `make`: makes topics
+        that are missing. Raises InputError.
+        """
         settings, topics = self.settings, self.settings.topics
         if make or all([await partition_count(settings, topics.name_of(what)) for what in MUST_BE]):
             await ensure_topics(settings, topics, partitions=settings.partitions, replication=settings.replication)
@@ -236,7 +248,9 @@ class Worker:
                 await asyncio.wait_for(app.stop(), _STOP_FAUST_S)
 
     async def _watch(self) -> None:
-        """Faust that has ended by itself is started again, and so is all when the log has been replaced."""
+        """Faust that has ended by itself is started again, and so is all when the log has been
+        replaced.
+        """
         looked_s = time.monotonic()
         gone = 0
         while True:
@@ -261,7 +275,9 @@ class Worker:
                 await asyncio.sleep(_AGAIN_S)
 
     async def _look_whether_log_is_the_same(self, gone: int) -> int:
-        """Sets `_is_replaced`. `gone`: how often in a row the topics were not there; returns that number now."""
+        """Sets `_is_replaced`. `gone`: how often in a row the topics were not there; returns that
+        number now.
+        """
         from aiokafka.errors import UnknownTopicOrPartitionError
 
         try:
@@ -279,7 +295,9 @@ class Worker:
         return 0
 
     async def _lead_what_is_there(self) -> None:
-        """Gives everything up and begins again with the log that the topics hold now. If there is none, it does so at a later call."""
+        """Gives everything up and begins again with the log that the topics hold now. If there is
+        none, it does so at a later call.
+        """
         former = self.log_id
         if not self._problem:
             self._problem = f"the topics of log {former} were deleted"
@@ -360,7 +378,9 @@ class Worker:
                 _LOG.warning("group %s: end offsets cannot be told: %s", lead.name, error)
 
     async def _source_lags(self, lead: GroupLead) -> dict[str, dict[int, int]]:
-        """How far the group is behind its sources; none where that cannot be read now: the others are not to wait for it."""
+        """How far the group is behind its sources; none where that cannot be read now: the others
+        are not to wait for it.
+        """
         state = lead.machine.state
         try:
             async with asyncio.timeout(_LAGS_S):

@@ -2,11 +2,14 @@
 
 Two kinds of records, in the partition of the facts they are about:
 
-- a part of a group's state: key msgpack ``[group, slot, part]``, value ``[log_id, offset, number, parts, CRC-32 of the whole, bytes]``. A group's
-  checkpoints go to two slots by turns, so that one that was cut off in the middle leaves the one before it whole.
-- a part of the partition's index, key msgpack ``[part]``, value ``[log_id, position, recovery_offset, decisions_offset, parts, {group: offset}]``:
-  from which fact and which decision on a worker has to read that takes the partition over. It is no more than a short cut, and good only whole and
-  with every checkpoint that it rests on: without it the fold from the log's start gives the same bytes.
+- a part of a group's state: key msgpack ``[group, slot, part]``, value ``[log_id, offset, number,
+  parts, CRC-32 of the whole, bytes]``. A group's checkpoints go to two slots by turns, so that one
+  that was cut off in the middle leaves the one before it whole.
+- a part of the partition's index, key msgpack ``[part]``, value ``[log_id, position,
+  recovery_offset, decisions_offset, parts, {group: offset}]``: from which fact and which decision
+  on a worker has to read that takes the partition over. It is no more than a short cut, and good
+  only whole and with every checkpoint that it rests on: without it the fold from the log's start
+  gives the same bytes.
 
 So a record that is neither, whoever wrote it, is passed over.
 """
@@ -28,13 +31,17 @@ INDEX_PART_BYTES = 900_000
 
 @attrs.frozen(kw_only=True)
 class Index:
-    """Every group that has facts before `position` needs none before `recovery_offset`; what those cause is at `decisions_offset` or behind."""
+    """Every group that has facts before `position` needs none before `recovery_offset`; what those
+    cause is at `decisions_offset` or behind.
+    """
 
     position: int = 0
     recovery_offset: int = 0
     decisions_offset: int = 0
     checkpoints: dict[str, int] = attrs.field(factory=dict)
-    """Group -> fact of the checkpoint that this rests on. Where one is gone, the index is worth nothing."""
+    """Group -> fact of the checkpoint that this rests on. Where one is gone, the index is worth
+    nothing.
+    """
 
 
 def index_records(log_id: str, index: Index) -> Iterator[tuple[bytes, bytes]]:
@@ -73,7 +80,9 @@ class Found:
 
 
 def find(log_id: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> Found:
-    """From the records of a partition, in order. What is of another log, cut off or no checkpoint at all is passed over."""
+    """From the records of a partition, in order. What is of another log, cut off or no checkpoint
+    at all is passed over.
+    """
     indexes: dict[int, list[Any]] = {}
     parts: dict[tuple[str, int], dict[int, list[Any]]] = {}
     for key, value in records:
@@ -133,8 +142,8 @@ def _whole(group: str, parts: dict[int, list[Any]]) -> StoredCheckpoint | None:
 
 
 def _all_parts(parts: dict[int, list[Any]], count_at: int) -> list[list[Any]]:
-    """The parts in order; none when one is missing, or is of another whole: all but their last fields are the same. `count_at`: the field that says
-    how many there are."""
+    """The parts in order; none when one is missing, or is of another whole: all but their last
+    fields are the same. `count_at`: the field that says how many there are."""
     first = parts.get(0)
     if first is None or not 1 <= first[count_at] <= len(parts):
         return []

@@ -1,4 +1,6 @@
-"""The groups of a log as they are now, folded by whoever asks: `equipoise groups`, `status` and the like need no worker to answer them."""
+"""The groups of a log as they are now, folded by whoever asks: `equipoise groups`, `status` and the
+like need no worker to answer them.
+"""
 
 from __future__ import annotations
 
@@ -17,8 +19,9 @@ from equipoise.worker.reading import PartitionReading, next_fact
 class Follower:
     """Reads and never writes. `group`: only the partition of this one is read.
 
-    `folded`: called for each fact that is folded; more than once when the follower begins from checkpoints again.
-    What it holds is what the leader knows, as far as the log was read; a group whose published decisions are not the recomputed ones is shown halted.
+    `folded`: called for each fact that is folded; more than once when the follower begins from
+    checkpoints again. What it holds is what the leader knows, as far as the log was read; a group
+    whose published decisions are not the recomputed ones is shown halted.
     """
 
     def __init__(
@@ -28,7 +31,9 @@ class Follower:
         self._connection, self._topics, self._group = connection, topics, group
         self._leads: dict[PartitionReading, PartitionLead] = {}
         self._unanswered: set[PartitionReading] = set()
-        """A configuration was read there, and perhaps not what was answered: the next look begins from the checkpoints again."""
+        """A configuration was read there, and perhaps not what was answered: the next look begins
+        from the checkpoints again.
+        """
         self._opened: LogOpened | None = None
 
     async def catch_up(self) -> None:
@@ -61,7 +66,9 @@ class Follower:
         return self._opened.partitions
 
     async def is_published(self) -> bool:
-        """Whether every decision that was computed here stands in the log, so that some worker has made it too. Reads the published ones again."""
+        """Whether every decision that was computed here stands in the log, so that some worker has
+        made it too. Reads the published ones again.
+        """
         computed = {(reading, lead.name): lead.machine.state.number for reading, leads in self._leads.items() for lead in leads.groups.values()}
         published: dict[tuple[PartitionReading, str], int] = {}
         for reading in self._leads:

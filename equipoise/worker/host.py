@@ -1,7 +1,9 @@
-"""One partition of the log on this worker: what `equipoise.statemachine.partition.PartitionLead` says, done with a real Kafka.
+"""One partition of the log on this worker: what `equipoise.statemachine.partition.PartitionLead`
+says, done with a real Kafka.
 
-It lives in rounds. A round takes the partition over (checkpoints, published decisions, facts to the end), and then leads it until something
-fails; whatever that was, the next round begins anew from what the log says. One consumer reads the facts of a round, from its first to its last.
+It lives in rounds. A round takes the partition over (checkpoints, published decisions, facts to the
+end), and then leads it until something fails; whatever that was, the next round begins anew from
+what the log says. One consumer reads the facts of a round, from its first to its last.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _TICK_S = 0.02
 _LOOK_AFTER_S = 5.0
 """Nothing was read for this long: is there something to read?"""
 _ANSWER_S = 10.0
-"""How long the brokers may take to say so, before the round ends and the next one makes new connections."""
+"""How long the brokers may take to say so, before the round ends and the next one makes new
+connections.
+"""
 SAME_FOR_S = 1.0
 """How long the topics may be taken for those of the log without looking again."""
 _FACTS_A_TURN = 100
@@ -52,13 +56,17 @@ class StandsStillError(Exception):
 
 
 class LogReplacedError(Exception):
-    """The log's topics were deleted and made again: what was folded is of another log (docs/protocol.md#l9)."""
+    """The log's topics were deleted and made again: what was folded is of another log
+    (docs/protocol.md#l9).
+    """
 
 
 class PartitionHost:
-    """Leads one partition from `start` to `stop`, or until the log has been replaced: then `replaced` is called.
+    """Leads one partition from `start` to `stop`, or until the log has been replaced: then
+    `replaced` is called.
 
-    `topic_ids`: those of the log that `opened` names (`equipoise.events.log.kafka.identity.log_topic_ids`); None: the brokers give none.
+    `topic_ids`: those of the log that `opened` names
+    (`equipoise.events.log.kafka.identity.log_topic_ids`); None: the brokers give none.
     """
 
     def __init__(
@@ -111,7 +119,9 @@ class PartitionHost:
         self._task = asyncio.get_running_loop().create_task(self._rounds(), name=f"partition {self.partition}")
 
     async def stop(self, *, checkpoint: bool = False) -> None:
-        """Ends. `checkpoint`: with a checkpoint of every group, so that the next worker has little to read."""
+        """Ends. `checkpoint`: with a checkpoint of every group, so that the next worker has little
+        to read.
+        """
         if checkpoint and self.leading:
             with contextlib.suppress(Exception):
                 async with self._lock:
@@ -177,7 +187,9 @@ class PartitionHost:
             await stop_client(self._producer, within_s=3.0)
 
     async def _look_whether_log_is_the_same(self, facts: FactReader) -> None:
-        """Asks, unless it did so less than SAME_FOR_S ago. Raises LogReplacedError; KafkaError when the topics are gone; TimeoutError."""
+        """Asks, unless it did so less than SAME_FOR_S ago. Raises LogReplacedError; KafkaError when
+        the topics are gone; TimeoutError.
+        """
         from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
         if self._topic_ids is None or time.monotonic() - self._same_s < SAME_FOR_S:
@@ -205,7 +217,9 @@ class PartitionHost:
     # Taking over
 
     async def _take_over(self, facts: FactReader) -> None:
-        """Last checkpoints, published decisions, facts to the end; what is missing is published (PROTOCOL L5)."""
+        """Last checkpoints, published decisions, facts to the end; what is missing is published
+        (PROTOCOL L5).
+        """
         began_s = time.monotonic()
         self._marks.clear()
         self._answered_to = -1
@@ -241,7 +255,9 @@ class PartitionHost:
     # Leading
 
     async def _lead_on(self, facts: FactReader, failed: asyncio.Future[None]) -> None:
-        """Until something fails: facts as they come, and ticks and checkpoints of all groups from time to time."""
+        """Until something fails: facts as they come, and ticks and checkpoints of all groups from
+        time to time.
+        """
         jobs = [asyncio.ensure_future(job) for job in (self._read_on(facts), self._do_chores(facts))]
         try:
             await asyncio.wait((*jobs, failed), return_when=asyncio.FIRST_COMPLETED)

@@ -1,12 +1,13 @@
 """What a worker tells over HTTP.
 
-===================  ===============================================================================================================
+===================
+===============================================================================================================
 ``/health``          200 while the process does its work; 503 when it does not (Faust has ended)
-``/ready``           200 when every partition that is ours is taken over; 503 until then, with the reason
-``/metrics``         for Prometheus
-``/groups``          JSON: the groups led here
-``/groups/<name>``   JSON: the state of one, as `equipoise status --json` gives it; 404 when it is led elsewhere, or nowhere
-===================  ===============================================================================================================
+``/ready``           200 when every partition that is ours is taken over; 503 until then, with the
+reason ``/metrics``         for Prometheus ``/groups``          JSON: the groups led here
+``/groups/<name>``   JSON: the state of one, as `equipoise status --json` gives it; 404 when it is
+led elsewhere, or nowhere ===================
+===============================================================================================================
 """
 
 from __future__ import annotations

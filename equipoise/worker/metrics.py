@@ -1,7 +1,8 @@
-"""Metrics of a worker, by the naming conventions of Prometheus: base units, `_total` for counters, one meaning for one name.
+"""Metrics of a worker, by the naming conventions of Prometheus: base units, `_total` for counters,
+one meaning for one name.
 
-What is counted as it happens is in `Counts`; what is a state (members, tasks, imbalance, ...) is read off the machines at each scrape, so a group
-that went to another worker is no longer told here.
+What is counted as it happens is in `Counts`; what is a state (members, tasks, imbalance, ...) is
+read off the machines at each scrape, so a group that went to another worker is no longer told here.
 """
 
 from __future__ import annotations
@@ -47,18 +48,24 @@ class Counts:
             registry=registry,
         )
         self._idle: dict[str, tuple[int, int]] = {}
-        """Group -> when its last fact was appended, and how many tasks nobody owned or ran for a hold then."""
+        """Group -> when its last fact was appended, and how many tasks nobody owned or ran for a
+        hold then.
+        """
         self._silences: dict[str, Silences] = {}
         self._owned: dict[str, Tasks[str]] = {}
-        """Group -> member -> tasks that it owned, without a hold, behind the last fact that changed any."""
+        """Group -> member -> tasks that it owned, without a hold, behind the last fact that changed
+        any.
+        """
         self._counted_to: dict[tuple[str, str], int] = {}
-        """(log id, group) -> the last fact up to which unavailability was counted here. It outlasts `forget`: takeovers are retried."""
+        """(log id, group) -> the last fact up to which unavailability was counted here. It outlasts
+        `forget`: takeovers are retried.
+        """
 
     def folded(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState, *, live: bool, is_new: bool) -> None:
         """Counts one fact, what it caused, and the group's state behind it.
 
-        `live`: folded as it came, and not on taking the partition over. `is_new`: live, or later than every fact that a published decision answers,
-        so that no worker before has counted it.
+        `live`: folded as it came, and not on taking the partition over. `is_new`: live, or later
+        than every fact that a published decision answers, so that no worker before has counted it.
         """
         self.facts.labels(record.event.__class__.__name__, "false" if live else "true").inc()
         decisions = list(decisions)
@@ -80,7 +87,9 @@ class Counts:
             self._owned.pop(group, None)
 
     def _silent_task_ms(self, record: Record, decisions: Sequence[DecisionRecord], state: GroupState) -> int:
-        """Of silences that end here: their lengths, each as often as its member owned tasks. Known only afterwards, so counted all at once."""
+        """Of silences that end here: their lengths, each as often as its member owned tasks. Known
+        only afterwards, so counted all at once.
+        """
         owned = self._owned.get(record.group)
         if owned is None:
             owned = self._owned[record.group] = runnable(state)
@@ -91,7 +100,9 @@ class Counts:
         return task_ms
 
     def _idle_task_ms(self, record: Record, state: GroupState) -> int:
-        """Since the fact before: how long tasks had no owner, or one that waited for a hold, times the number of such tasks."""
+        """Since the fact before: how long tasks had no owner, or one that waited for a hold, times
+        the number of such tasks.
+        """
         since_ms, idle = self._idle.get(record.group, (record.append_ms, 0))
         now_ms = max(since_ms, record.append_ms)
         topology = state.topology
@@ -105,7 +116,9 @@ class Counts:
 
 
 def held(state: GroupState) -> int:
-    """Tasks that have an owner which is not yet known to run them, as it waits for a hold (PROTOCOL M5)."""
+    """Tasks that have an owner which is not yet known to run them, as it waits for a hold (PROTOCOL
+    M5).
+    """
     return sum(task in state.owner for task in state.holds)
 
 
@@ -166,7 +179,8 @@ class GroupCollector(Collector):
 
 
 class _Promises:
-    """What assignors promise, as gauges: fewest moves, little traffic between racks, even load, and what waits on purpose. And the settings in force.
+    """What assignors promise, as gauges: fewest moves, little traffic between racks, even load, and
+    what waits on purpose. And the settings in force.
 
     What the last evaluation says is absent after a takeover until the next round.
     """

@@ -1,4 +1,6 @@
-"""End offsets and racks of the groups' topics, and how far groups have read their sources, as facts (PROTOCOL D6)."""
+"""End offsets and racks of the groups' topics, and how far groups have read their sources, as facts
+(PROTOCOL D6).
+"""
 
 from __future__ import annotations
 
@@ -51,7 +53,9 @@ class Observer:
             self._consumer = await self._stack.enter_async_context(reader(self._connection))
 
     async def look(self, topics: set[str]) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, tuple[str, ...]]]]:
-        """End offsets and racks by topic and partition. A topic that is not there is left out. Raises what the client raises."""
+        """End offsets and racks by topic and partition. A topic that is not there is left out.
+        Raises what the client raises.
+        """
         if not topics:
             return {}, {}
         from aiokafka import TopicPartition
@@ -72,7 +76,9 @@ class Observer:
         return ends, racks
 
     async def source_lags(self, group: str, sources: set[tuple[str, int]], auto_offset_reset: str) -> dict[str, dict[int, int]]:
-        """Records that the group has still to read, by topic and partition; what is not there is left out. Raises what the client raises."""
+        """Records that the group has still to read, by topic and partition; what is not there is
+        left out. Raises what the client raises.
+        """
         await self._connect()
         described = [each for each in await self._admin.describe_topics(sorted({topic for topic, _ in sources})) if not each["error_code"]]
         there = {(each["topic"], part["partition"]) for each in described for part in each["partitions"] if part["leader"] >= 0}

@@ -1,4 +1,6 @@
-"""How a partition is read from the outside: checkpoints, published decisions, facts, each by a consumer of our own that belongs to no group."""
+"""How a partition is read from the outside: checkpoints, published decisions, facts, each by a
+consumer of our own that belongs to no group.
+"""
 
 from __future__ import annotations
 
@@ -50,10 +52,11 @@ class PartitionReading:
     async def begin(
         self, *, answers: bool, folded: Folded = lambda record, decisions, machine: None, mark: Callable[[int, int], None] = lambda fact, offset: None
     ) -> Begun:
-        """A lead with the last checkpoints, which knows what is published. `answers`: as for PartitionLead. `mark` is called with (fact, offset) of
-        each published decision.
+        """A lead with the last checkpoints, which knows what is published. `answers`: as for
+        PartitionLead. `mark` is called with (fact, offset) of each published decision.
 
-        Checkpoints that this build cannot read are passed over all together: the fold from the log's start gives the same bytes (PROTOCOL L7).
+        Checkpoints that this build cannot read are passed over all together: the fold from the
+        log's start gives the same bytes (PROTOCOL L7).
         """
         async with contextlib.aclosing(self.records(self.topics.checkpoints, 0)) as records:
             found = find(self.opened.log_id, [(record.key, record.value) async for record in records])
@@ -67,7 +70,9 @@ class PartitionReading:
         return Begun(lead=lead, found=found, published_to=published_to)
 
     async def read_published(self, lead: PartitionLead, start: int, mark: Callable[[int, int], None] = lambda fact, offset: None) -> int:
-        """Tells the lead what is published from `start` on, and returns the offset behind it. `mark`: as for `begin`."""
+        """Tells the lead what is published from `start` on, and returns the offset behind it.
+        `mark`: as for `begin`.
+        """
         async with contextlib.aclosing(self.records(self.topics.decisions, start)) as records:
             async for record in records:
                 start = record.offset + 1
@@ -117,9 +122,11 @@ class PartitionReading:
 
 
 def published_identity(stored: StoredDecision) -> Hashable:
-    """Of a version that this build writes it is the checksum, and nothing is decoded; else the checksum of what this build would write in its place.
+    """Of a version that this build writes it is the checksum, and nothing is decoded; else the
+    checksum of what this build would write in its place.
 
-    What this build cannot read has an identity that no decision of its own has: if it has to be compared, its group halts, and no other.
+    What this build cannot read has an identity that no decision of its own has: if it has to be
+    compared, its group halts, and no other.
     """
     row = stored.row
     encoded = row.kind, row.version, row.payload
@@ -159,7 +166,9 @@ class FactReader:
         self._due = start
 
     async def position(self) -> int:
-        """Offset up to which everything was given out by `batch`; it may be behind the last record that was, where a transaction has ended."""
+        """Offset up to which everything was given out by `batch`; it may be behind the last record
+        that was, where a transaction has ended.
+        """
         return int(await self._consumer.position(self._place))
 
     async def topic_ids(self, topics: Topics) -> tuple[str, ...] | None:
@@ -171,10 +180,11 @@ class FactReader:
         return int((await self._consumer.end_offsets([self._place]))[self._place])
 
     async def batch(self) -> list[Any]:
-        """The client's records of what comes next, some hundred at most, and a NoRecord for each offset without one; none, when for a second nothing
-        came.
+        """The client's records of what comes next, some hundred at most, and a NoRecord for each
+        offset without one; none, when for a second nothing came.
 
-        Raises InputError for a record whose time is not the broker's (PROTOCOL L2), GapError for one that the client has left out.
+        Raises InputError for a record whose time is not the broker's (PROTOCOL L2), GapError for
+        one that the client has left out.
         """
         records: list[Any] = (await self._consumer.getmany(timeout_ms=1_000)).get(self._place, [])
         for record in records:
@@ -193,7 +203,8 @@ class FactReader:
 
 
 async def _place_at(consumer: Any, tp: Any, start: int, *, compacted: bool = False) -> int:
-    """Gives the partition's end. Raises DamagedError when what is to be read is not there any more."""
+    """Gives the partition's end. Raises DamagedError when what is to be read is not there any more.
+    """
     consumer.assign([tp])
     begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
     if begin > start and not compacted:
@@ -203,7 +214,9 @@ async def _place_at(consumer: Any, tp: Any, start: int, *, compacted: bool = Fal
 
 
 def next_fact(lead: PartitionLead, found: Any) -> Record | None:
-    """The next fact, to be folded; None: this build cannot read it, and its group has been halted (PROTOCOL L6). `found`: what a FactReader gave."""
+    """The next fact, to be folded; None: this build cannot read it, and its group has been halted
+    (PROTOCOL L6). `found`: what a FactReader gave.
+    """
     is_none = isinstance(found, NoRecord)
     row = no_record_row(found) if is_none else fact_row(found.key, found.value, found.offset, found.timestamp)
     try:

@@ -1,4 +1,6 @@
-"""The worker's settings, declared once: flags, environment variables and TOML keys have the same names (`equipoise.live`)."""
+"""The worker's settings, declared once: flags, environment variables and TOML keys have the same
+names (`equipoise.live`).
+"""
 
 from __future__ import annotations
 

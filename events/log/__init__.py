@@ -33,7 +33,8 @@ __all__ = ["JsonLinesLog", "Log", "Mode", "PartitionedLog", "SqliteLog", "is_arc
 class Log(Protocol):
     """A complete log: each fact, the decisions it caused, the next fact, ... in one partition.
 
-    One writer at a time; any number of readers, which see what was there when their reading began. Memory does not grow with the log.
+    One writer at a time; any number of readers, which see what was there when their reading began.
+    Memory does not grow with the log.
     """
 
     location: str
@@ -42,20 +43,25 @@ class Log(Protocol):
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
         """Records in stored order, from the fact `from_offset` on.
 
-        With `group`: the records of that group, and LogOpened. The others are checked all the same, but not decoded; of those in an archive
-        only that each is there, so that damage to one group leaves the others readable.
+        With `group`: the records of that group, and LogOpened. The others are checked all the same,
+        but not decoded; of those in an archive only that each is there, so that damage to one group
+        leaves the others readable.
 
-        A fact whose payload is unsound, though its checksum holds, comes as `Undecodable` (PROTOCOL L6).
+        A fact whose payload is unsound, though its checksum holds, comes as `Undecodable` (PROTOCOL
+        L6).
 
-        What a newer build wrote comes as `UnreadRecord`: the group's readers end there, those of other groups go on.
+        What a newer build wrote comes as `UnreadRecord`: the group's readers end there, those of
+        other groups go on.
 
-        Raises, each with the offset and before anything behind that is given out: GapError, RepeatError; DamagedError for bytes that are not what
-        was written; UnknownKindError where the log itself is of a newer build. InputError when `from_offset` is beyond the end.
+        Raises, each with the offset and before anything behind that is given out: GapError,
+        RepeatError; DamagedError for bytes that are not what was written; UnknownKindError where
+        the log itself is of a newer build. InputError when `from_offset` is beyond the end.
         """
         ...
 
     def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
-        """Append a fact at the next offset and return its record. `append_ms`: the log's own wall time, in milliseconds.
+        """Append a fact at the next offset and return its record. `append_ms`: the log's own wall
+        time, in milliseconds.
 
         The first one must be LogOpened, of group "". Outside `transaction` it is lasting on return.
 
@@ -64,27 +70,33 @@ class Log(Protocol):
         ...
 
     def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
-        """Append bytes that a sender calls a fact, whether they are sound or not; the record's event is `Undecodable` when they are not.
+        """Append bytes that a sender calls a fact, whether they are sound or not; the record's
+        event is `Undecodable` when they are not.
 
         Raises InputError, and UnknownKindError for a kind or version that this build does not know.
         """
         ...
 
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
-        """Append decisions of the last fact, all or none. Raises GapError or RepeatError when they do not follow on; InputError."""
+        """Append decisions of the last fact, all or none. Raises GapError or RepeatError when they
+        do not follow on; InputError.
+        """
         ...
 
     def append_row(self, row: Row) -> bool:
-        """Append a row of another log as it is, byte for byte, whether this build can read it or not; returns whether it was not there already.
+        """Append a row of another log as it is, byte for byte, whether this build can read it or
+        not; returns whether it was not there already.
 
         Raises what reading such a row raises: it must follow on.
         """
         ...
 
     def transaction(self) -> AbstractContextManager[None]:
-        """What is appended within becomes lasting together, at the end, or not at all when an exception leaves it.
+        """What is appended within becomes lasting together, at the end, or not at all when an
+        exception leaves it.
 
-        It is also the way to append much: the cost of making it lasting is paid once. One within another is part of the outer one.
+        It is also the way to append much: the cost of making it lasting is paid once. One within
+        another is part of the outer one.
         """
         ...
 
@@ -115,11 +127,13 @@ class PartitionedLog(Protocol):
 
 
 def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure: bool = False) -> Log:
-    """Open the log at `location`: ``group.db`` or ``sqlite:///group.db`` (``sqlite:////absolute.db``), ``group.jsonl``,
-    ``archive/`` (a Parquet dataset), ``kafka://host:port[/prefix]`` (to read).
+    """Open the log at `location`: ``group.db`` or ``sqlite:///group.db``
+    (``sqlite:////absolute.db``), ``group.jsonl``, ``archive/`` (a Parquet dataset),
+    ``kafka://host:port[/prefix]`` (to read).
 
-    `mode`: "r" to read; "w" for a new one, in place of a log that is there (anything else there is left alone); "a" to go on with one, or begin it.
-    `check_structure`: have the store check its own pages and indexes first, and its seal at the end of each reading, where it has them.
+    `mode`: "r" to read; "w" for a new one, in place of a log that is there (anything else there is
+    left alone); "a" to go on with one, or begin it. `check_structure`: have the store check its own
+    pages and indexes first, and its seal at the end of each reading, where it has them.
 
     Raises InputError with the fix; DamagedError when it is no readable log.
     """
@@ -149,6 +163,8 @@ def open_log(location: str | PathLike[str], mode: Mode = "r", *, check_structure
 
 
 def is_archive_location(location: str) -> bool:
-    """Whether it names a folder, which an archive is: ``archive/``, ``group.parquet``, ``archive/?partition=3``, or one that is there."""
+    """Whether it names a folder, which an archive is: ``archive/``, ``group.parquet``,
+    ``archive/?partition=3``, or one that is there.
+    """
     folder = location.partition("?partition=")[0]
     return "://" not in location and (folder.endswith(("/", ".parquet")) or Path(folder).is_dir())

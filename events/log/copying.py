@@ -1,4 +1,6 @@
-"""A log in a file copied into another form, record by record: resumable, no record twice, the bytes of facts as they came."""
+"""A log in a file copied into another form, record by record: resumable, no record twice, the bytes
+of facts as they came.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,8 @@ class Copied:
 def copy_log(source: StoredLog, target: Log, *, advance: Callable[[int], None] = lambda records: None) -> Copied:
     """Copies what is in `source` and not yet in `target`, which is open for appending.
 
-    Killed at any moment, it goes on where its last transaction ended. Raises InputError when `target` holds another log, and what reading raises.
+    Killed at any moment, it goes on where its last transaction ended. Raises InputError when
+    `target` holds another log, and what reading raises.
     """
     _must_be_the_same(source, target)
     facts = decisions = 0

@@ -5,10 +5,12 @@
     {"offset":0,"group":"","append_ms":1,"kind":"LogOpened","version":1,"event":{"log_id":"a1",...},"checksum":"0a1b2c3d"}
     {"number":1,"group":"orders","caused_by":3,"index":0,"kind":"BalanceEvaluated","version":1,"event":{...},"checksum":"00c0ffee"}
 
-A payload that is not the one form of a sound event has its type code for `kind`, and ``"payload":"<hex>"`` in the place of `event`.
+A payload that is not the one form of a sound event has its type code for `kind`, and
+``"payload":"<hex>"`` in the place of `event`.
 
-A row has one line: UTF-8, no spaces, this order of names, ``\\n`` at its end. A line that differs in any byte from the one form of what it says is
-damaged, so even a flipped bit that leaves the meaning alone is found. A last line without its ``\\n`` is torn: its writer was killed. Readers stop
+A row has one line: UTF-8, no spaces, this order of names, ``\\n`` at its end. A line that differs
+in any byte from the one form of what it says is damaged, so even a flipped bit that leaves the
+meaning alone is found. A last line without its ``\\n`` is torn: its writer was killed. Readers stop
 there; opening to append cuts it off and says so in `repaired`.
 """
 
@@ -29,7 +31,9 @@ from equipoise.events.log.storage import cannot_write
 from equipoise.events.log.stored import BrokenStoreError, Mode, StoredLog, failed_write
 
 MOST_LINE_BYTES = 32_000_000
-"""No line is longer: a payload of MOST_EVENT_BYTES has at most 20 times as many bytes as text (a step of 1, and its task in quotes)."""
+"""No line is longer: a payload of MOST_EVENT_BYTES has at most 20 times as many bytes as text (a
+step of 1, and its task in quotes).
+"""
 
 _WRITE_BYTES = 1_000_000
 _LOG = logging.getLogger(__name__)
@@ -93,10 +97,12 @@ class JsonLinesLog(StoredLog):
             self.repaired = f"cut off {torn.length} bytes of a record that its writer, killed, had not finished"
             _LOG.warning("%s: %s", self.location, self.repaired)
 
-    # ------------------------------------------------------------------------------------------------------------ reading
+    # -------------------------------------------------------------------------------------- reading
 
     def _lines(self, begin: int) -> Iterator[tuple[int, bytes]]:
-        """Position in the file and bytes of each line there is now, without its end. Raises TornError, BrokenStoreError."""
+        """Position in the file and bytes of each line there is now, without its end. Raises
+        TornError, BrokenStoreError.
+        """
         size = os.fstat(self._file.fileno()).st_size
         with open(self._path, "rb") as file:
             file.seek(begin)
@@ -130,7 +136,7 @@ class JsonLinesLog(StoredLog):
         with open(self._path, "rb", buffering=0) as file:
             return len(self._pending) + sum(part.count(b"\n") for part in iter(lambda: file.read(_WRITE_BYTES), b""))
 
-    # ---------------------------------------------------------------------------------------------------------- appending
+    # ------------------------------------------------------------------------------------ appending
 
     def _store(self, row: Row) -> None:
         line = render(row) + b"\n"
@@ -168,7 +174,7 @@ class JsonLinesLog(StoredLog):
         self._file.close()
 
 
-# -------------------------------------------------------------------------------------------------------------------- lines
+# -------------------------------------------------------------------------------------------- lines
 
 _FIRST = b'{"offset":0,"group":"","append_ms":'
 
@@ -196,7 +202,9 @@ def _render(row: Row, event: dict[str, Any] | None) -> bytes:
 
 
 def parse(line: bytes) -> Row:
-    """The row that a line says. Raises UnknownKindError; BrokenStoreError when the line is not the one form of any row."""
+    """The row that a line says. Raises UnknownKindError; BrokenStoreError when the line is not the
+    one form of any row.
+    """
     try:
         form = json.loads(line.decode())
     except (ValueError, RecursionError):

@@ -1,7 +1,8 @@
 """Rows: records as they are stored, and the order they must come in.
 
-Whatever keeps them, a log's rows are a fact, the decisions it caused, the next fact, and so on. `Order` is the one place that says what may come
-next; a reader asks it before it hands a record on, a writer before it stores one.
+Whatever keeps them, a log's rows are a fact, the decisions it caused, the next fact, and so on.
+`Order` is the one place that says what may come next; a reader asks it before it hands a record on,
+a writer before it stores one.
 """
 
 from __future__ import annotations
@@ -36,13 +37,17 @@ class FactRow:
 
     @property
     def belongs_to_no_group(self) -> bool:
-        """It holds the place of a record in Kafka that names no group: folded by nobody, given out by no reading."""
+        """It holds the place of a record in Kafka that names no group: folded by nobody, given out
+        by no reading.
+        """
         return self.group == "" and self.kind == UNDECODABLE
 
 
 @attrs.frozen(slots=True)
 class DecisionRow:
-    """A decision as it is stored. The log's id and the fact's checksum are not stored again: `checksum` covers them (`codec.decision_checksum`)."""
+    """A decision as it is stored. The log's id and the fact's checksum are not stored again:
+    `checksum` covers them (`codec.decision_checksum`).
+    """
 
     group: str
     number: int
@@ -79,7 +84,8 @@ def _is_sound(row: Row) -> bool:
 class Order:
     """Where one reading, or one writing, of a log is: what was last, and so what may be next.
 
-    `position`: offset of the next fact. `log_id`: known from the first record on; a reading from the middle is told.
+    `position`: offset of the next fact. `log_id`: known from the first record on; a reading from
+    the middle is told.
     """
 
     def __init__(self, position: int = 0, log_id: str = "") -> None:
@@ -98,8 +104,8 @@ class Order:
     def take(self, row: Row) -> None:
         """Make `row` the last one.
 
-        Raises GapError, RepeatError and DamagedError, with the offset, when it cannot follow what was last or is not what was written;
-        the order then stays as it was.
+        Raises GapError, RepeatError and DamagedError, with the offset, when it cannot follow what
+        was last or is not what was written; the order then stays as it was.
         """
         if isinstance(row, FactRow):
             self._take_fact(row)
@@ -152,8 +158,9 @@ class Order:
 def record_of(row: Row, log_id: str, fact_checksum: int) -> Record | DecisionRecord:
     """The record of a row. `log_id`, `fact_checksum`: what a decision's row need not repeat.
 
-    A fact that no constructor accepts is `Undecodable`: what its sender appended is stored well, and the group goes on (PROTOCOL L6).
-    Raises UnknownKindError, and DamagedError for a decision that no constructor accepts.
+    A fact that no constructor accepts is `Undecodable`: what its sender appended is stored well,
+    and the group goes on (PROTOCOL L6). Raises UnknownKindError, and DamagedError for a decision
+    that no constructor accepts.
     """
     event = _decode(row)
     if isinstance(row, FactRow):
@@ -162,7 +169,8 @@ def record_of(row: Row, log_id: str, fact_checksum: int) -> Record | DecisionRec
 
 
 def entry_of(row: Row, log_id: str, fact_checksum: int, partition: int | None) -> Entry:
-    """The record of a row, or an UnreadRecord for what a newer build wrote: other groups of the log can still be read.
+    """The record of a row, or an UnreadRecord for what a newer build wrote: other groups of the log
+    can still be read.
 
     Raises DamagedError; UnknownKindError for a LogOpened, which all groups depend on.
     """

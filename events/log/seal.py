@@ -1,11 +1,14 @@
-"""The seal of a finished SQLite log: one changed byte anywhere in its file is found, in unused bytes of its pages and in its header too.
+"""The seal of a finished SQLite log: one changed byte anywhere in its file is found, in unused
+bytes of its pages and in its header too.
 
-A log that was made in one go (imported, simulated) is sealed when its writer closes it: the one row of the table `seal` then holds the SHA-256 of the
-file as it was until then, with UNSEALED in that place. Putting the seal on overwrites these 32 bytes and no others, so nothing is left out: the
+A log that was made in one go (imported, simulated) is sealed when its writer closes it: the one row
+of the table `seal` then holds the SHA-256 of the file as it was until then, with UNSEALED in that
+place. Putting the seal on overwrites these 32 bytes and no others, so nothing is left out: the
 header, the seal's own page and what no page uses are covered as the records are.
 
-A log that is being written, whose writer was killed, or to which something was appended, has UNSEALED there. These are the only two: other bytes in
-that place are damage, so no damage makes a sealed log look like one that never was.
+A log that is being written, whose writer was killed, or to which something was appended, has
+UNSEALED there. These are the only two: other bytes in that place are damage, so no damage makes a
+sealed log look like one that never was.
 """
 
 from __future__ import annotations
@@ -23,15 +26,18 @@ UNSEAL = f"UPDATE seal SET sha256 = X'{UNSEALED.hex()}' WHERE sha256 <> X'{UNSEA
 """Part of every transaction that appends; writes nothing when there is no seal."""
 
 _SPARE_AT = 20
-"""Where the header says how many bytes at the end of each page are not SQLite's (Database File Format, section 1.3); 0 in most builds."""
+"""Where the header says how many bytes at the end of each page are not SQLite's (Database File
+Format, section 1.3); 0 in most builds.
+"""
 _CHUNK_BYTES = 1 << 20
 
 
 class Seal:
     """The seal of the log that `db` has open.
 
-    The file is read beside SQLite, and it stays open until `close`, which must come after the connection's: closing any of its descriptors drops
-    the locks that SQLite holds on it for this process.
+    The file is read beside SQLite, and it stays open until `close`, which must come after the
+    connection's: closing any of its descriptors drops the locks that SQLite holds on it for this
+    process.
     """
 
     def __init__(self, db: sqlite3.Connection, path: Path) -> None:
@@ -43,7 +49,8 @@ class Seal:
     def put(self) -> bool:
         """Seal the log; False when somebody else is using it, so that it stays unsealed.
 
-        Killed at any moment, it leaves the log whole: unsealed, or with the seal in the write-ahead log, from where SQLite brings it home.
+        Killed at any moment, it leaves the log whole: unsealed, or with the seal in the write-ahead
+        log, from where SQLite brings it home.
 
         Raises sqlite3.Error, OSError.
         """
@@ -60,11 +67,14 @@ class Seal:
         return True
 
     def is_broken(self) -> bool:
-        """Whether the log is sealed, and the file is not what was sealed. Reads all of it, in constant memory. Raises sqlite3.Error, OSError."""
+        """Whether the log is sealed, and the file is not what was sealed. Reads all of it, in
+        constant memory. Raises sqlite3.Error, OSError.
+        """
         self._db.execute("BEGIN")
         try:
             self._db.execute("SELECT 1 FROM sqlite_schema").fetchone()
-            # A reader who found the write-ahead log empty keeps every writer from bringing pages home, so the file stands still from here on.
+            # A reader who found the write-ahead log empty keeps every writer from bringing pages
+            # home, so the file stands still from here on.
             if not self._is_all_at_home():
                 return False
             there, due = self._read()
@@ -103,7 +113,9 @@ class Seal:
         return there, digest.digest()
 
     def _place(self, file: FileIO) -> int:
-        """Where in the file the seal is: SQLite fills a page from its end, so the one row ends where its page does. 0, where none can be: nowhere."""
+        """Where in the file the seal is: SQLite fills a page from its end, so the one row ends
+        where its page does. 0, where none can be: nowhere.
+        """
         file.seek(_SPARE_AT)
         spare = file.read(1)
         page_bytes: int = self._db.execute("PRAGMA page_size").fetchone()[0]

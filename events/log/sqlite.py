@@ -1,7 +1,8 @@
 """SQLite: one table of records in one file; the embedded default.
 
-WAL with synchronous=FULL: a transaction is on the disk when it is committed, and a process killed at any moment leaves all of it or nothing.
-`id` counts the rows, so that stored order is the table's own order and the number of records is the highest id. A finished log is sealed
+WAL with synchronous=FULL: a transaction is on the disk when it is committed, and a process killed
+at any moment leaves all of it or nothing. `id` counts the rows, so that stored order is the table's
+own order and the number of records is the highest id. A finished log is sealed
 (`equipoise.events.log.seal`).
 """
 
@@ -70,8 +71,8 @@ class OtherSchemaError(InputError):
 class SqliteLog(StoredLog):
     """A log in a SQLite file.
 
-    `check_structure`: have SQLite check its own pages and indexes first, and check the seal of a finished log after each reading. Either reads the
-    whole file.
+    `check_structure`: have SQLite check its own pages and indexes first, and check the seal of a
+    finished log after each reading. Either reads the whole file.
     """
 
     def __init__(self, path: Path, mode: Mode, *, check_structure: bool = False) -> None:
@@ -128,12 +129,13 @@ class SqliteLog(StoredLog):
         last = self._one("SELECT max(id) FROM records")
         return last if isinstance(last, int) else 0
 
-    # ------------------------------------------------------------------------------------------------------------ reading
+    # -------------------------------------------------------------------------------------- reading
 
     def _rows(self, from_offset: int) -> Iterator[Row]:
         with _failing():
-            # What is appended while somebody reads is for the next reading. A table whose last page is damaged can seem whole and shorter, so
-            # the indexes, which are on other pages, are asked as well.
+            # What is appended while somebody reads is for the next reading. A table whose last page
+            # is damaged can seem whole and shorter, so the indexes, which are on other pages, are
+            # asked as well.
             last, facts, decisions = self._db.execute(_COUNTS).fetchone()
             if last != facts + decisions:
                 raise BrokenStoreError(f"the table has {last} rows, its indexes have {facts + decisions}")
@@ -177,7 +179,7 @@ class SqliteLog(StoredLog):
         with _failing():
             return self._last_id()
 
-    # ---------------------------------------------------------------------------------------------------------- appending
+    # ------------------------------------------------------------------------------------ appending
 
     def _store(self, row: Row) -> None:
         if isinstance(row, FactRow):
@@ -232,7 +234,9 @@ class SqliteLog(StoredLog):
 
 
 def _row(columns: tuple[Any, ...]) -> Row:
-    """A row of the table. Raises BrokenStoreError where columns are set that this sort of record does not have; `Order` checks the rest."""
+    """A row of the table. Raises BrokenStoreError where columns are set that this sort of record
+    does not have; `Order` checks the rest.
+    """
     _, group, partition, offset, append_ms, kind, version, payload, number, caused_by, index, checksum = columns
     if partition != 0:
         raise BrokenStoreError(f"it is of partition {partition!r:.20}, and the file holds one, 0")
@@ -259,7 +263,8 @@ def _connect(path: Path, mode: Mode) -> sqlite3.Connection:
             ahead = Path(f"{path}-wal")
             if ahead.exists() and ahead.stat().st_size:
                 raise
-            # A closed log on a medium that takes no files beside it, or on a full disk: nobody writes there, so it can be read as it is.
+            # A closed log on a medium that takes no files beside it, or on a full disk: nobody
+            # writes there, so it can be read as it is.
             connection.close()
             connection = sqlite3.connect(f"{name}?mode=ro&immutable=1", uri=True, isolation_level=None)
         except _FAILURES:

@@ -1,4 +1,6 @@
-"""What the places that logs are written to share: why a write failed, and a lock that leaves no file behind."""
+"""What the places that logs are written to share: why a write failed, and a lock that leaves no
+file behind.
+"""
 
 from __future__ import annotations
 
@@ -15,14 +17,18 @@ _SQLITE_NO_MORE = frozenset({sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR})
 
 
 def is_out_of_space(error: BaseException) -> bool:
-    """Whether a write failed because the storage takes no more: a full disk, a quota, a limit on the file's size, or a failing device."""
+    """Whether a write failed because the storage takes no more: a full disk, a quota, a limit on
+    the file's size, or a failing device.
+    """
     if isinstance(error, sqlite3.Error):
         return getattr(error, "sqlite_errorcode", 0) & 0xFF in _SQLITE_NO_MORE
     return isinstance(error, OSError) and error.errno in _NO_MORE
 
 
 def cannot_write(place: object, error: Exception) -> EquipoiseError:
-    """What to raise when `place` cannot be written: StorageError when the storage takes no more, else InputError."""
+    """What to raise when `place` cannot be written: StorageError when the storage takes no more,
+    else InputError.
+    """
     if is_out_of_space(error):
         return StorageError(str(place), reason_of(error), "make room there, or name another place")
     return InputError(f"{place}: {reason_of(error)}; mend the path or its rights")
@@ -38,7 +44,8 @@ def reason_of(error: Exception) -> str:
 class FileLock:
     """An exclusive lock on a file, held from construction to `release`, which removes the file.
 
-    A killed holder leaves the file, without the lock. Raises InputError with `refusal` when somebody else holds it; what `cannot_write` gives.
+    A killed holder leaves the file, without the lock. Raises InputError with `refusal` when
+    somebody else holds it; what `cannot_write` gives.
     """
 
     def __init__(self, path: Path, refusal: str) -> None:

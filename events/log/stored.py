@@ -1,4 +1,6 @@
-"""What every log that stores rows does alike: encode, check, number, hand on. `SqliteLog` and `JsonLinesLog` only keep the rows."""
+"""What every log that stores rows does alike: encode, check, number, hand on. `SqliteLog` and
+`JsonLinesLog` only keep the rows.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ Mode = Literal["r", "w", "a"]
 
 
 class BrokenStoreError(Exception):
-    """The store cannot give the next row; `StoredLog` knows which offset that was, and turns this into a DamagedError."""
+    """The store cannot give the next row; `StoredLog` knows which offset that was, and turns this
+    into a DamagedError.
+    """
 
 
 class FullStoreError(BrokenStoreError):
@@ -37,7 +41,8 @@ def failed_write(error: Exception) -> BrokenStoreError:
 
 
 class StoredLog(abc.ABC):
-    """A log that stores rows in order. See `equipoise.events.log.Log` for what its methods promise."""
+    """A log that stores rows in order. See `equipoise.events.log.Log` for what its methods promise.
+    """
 
     partition: int | None = None
     """Which one of its log this is; None: it does not say."""
@@ -52,7 +57,7 @@ class StoredLog(abc.ABC):
         self._failed = False
         """An exception has ended the `with` block that the log was open in."""
 
-    # ------------------------------------------------------------------------------------------- what a store has to do
+    # ----------------------------------------------------------------------- what a store has to do
 
     @abc.abstractmethod
     def _rows(self, from_offset: int) -> Iterator[Row]:
@@ -60,7 +65,9 @@ class StoredLog(abc.ABC):
 
     @abc.abstractmethod
     def _store(self, row: Row) -> None:
-        """Put the row behind the last one; only within a transaction. Raises BrokenStoreError, as `_begin` and `_commit` do."""
+        """Put the row behind the last one; only within a transaction. Raises BrokenStoreError, as
+        `_begin` and `_commit` do.
+        """
 
     @abc.abstractmethod
     def _begin(self) -> None:
@@ -81,16 +88,20 @@ class StoredLog(abc.ABC):
 
     @abc.abstractmethod
     def _count(self) -> int:
-        """How many records are stored, facts and decisions, found without decoding them. Raises BrokenStoreError."""
+        """How many records are stored, facts and decisions, found without decoding them. Raises
+        BrokenStoreError.
+        """
 
     @abc.abstractmethod
     def _stored_position(self) -> int:
         """Offset of the next fact, found without decoding the others. Raises BrokenStoreError."""
 
-    # ------------------------------------------------------------------------------------------------------------ reading
+    # -------------------------------------------------------------------------------------- reading
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
-        """Records in stored order, from the fact `from_offset` on. See `equipoise.events.log.Log.read`."""
+        """Records in stored order, from the fact `from_offset` on. See
+        `equipoise.events.log.Log.read`.
+        """
         self._must_be_open()
         if not is_count(from_offset):
             raise InputError(f"{self.location}: {from_offset!r} is no offset; offsets are whole numbers from 0")
@@ -108,7 +119,9 @@ class StoredLog(abc.ABC):
             raise InputError(f"{self.location}: begins at offset 0 and its next fact gets {self.position()}; {from_offset} is beyond that")
 
     def checked_rows(self, from_offset: int = 0) -> Iterator[tuple[Row, Order]]:
-        """Every row, those of no group too, once it was found to follow on; with the order, which gives its record. Raises what `read` does."""
+        """Every row, those of no group too, once it was found to follow on; with the order, which
+        gives its record. Raises what `read` does.
+        """
         order = Order(from_offset)
         with self._as_damage(order):
             order.log_id = self._log_id() if from_offset else ""
@@ -137,7 +150,9 @@ class StoredLog(abc.ABC):
 
     @contextlib.contextmanager
     def _as_damage(self, reading: Order | None = None) -> Iterator[None]:
-        """Turns what a store raises into an error with its offset. `reading`: the order of the reading it happens in."""
+        """Turns what a store raises into an error with its offset. `reading`: the order of the
+        reading it happens in.
+        """
         try:
             yield
         except MissingRowError as error:
@@ -146,7 +161,7 @@ class StoredLog(abc.ABC):
             where = "" if reading is not None else f"{self.location} "
             raise DamagedError((reading or self._order).position, f"{where}cannot be read: {error}; restore the log from a copy") from None
 
-    # ---------------------------------------------------------------------------------------------------------- appending
+    # ------------------------------------------------------------------------------------ appending
 
     def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
         """Append a fact at the next offset. See `equipoise.events.log.Log.append_fact`."""
@@ -154,7 +169,8 @@ class StoredLog(abc.ABC):
         return self.append_payload(group, append_ms, kind, version, payload)
 
     def append_payload(self, group: str, append_ms: int, kind: int, version: int, payload: bytes) -> Record:
-        """Append bytes that a sender calls a fact. See `equipoise.events.log.Log.append_payload`."""
+        """Append bytes that a sender calls a fact. See `equipoise.events.log.Log.append_payload`.
+        """
         self._must_append()
         position = self._order.position
         if not is_count(append_ms):
@@ -175,7 +191,8 @@ class StoredLog(abc.ABC):
         return cast(Record, record)
 
     def append_decisions(self, decisions: Iterable[DecisionRecord]) -> None:
-        """Append the decisions of the last fact. See `equipoise.events.log.Log.append_decisions`."""
+        """Append the decisions of the last fact. See `equipoise.events.log.Log.append_decisions`.
+        """
         self._must_append()
         with self.transaction():
             for record in decisions:
@@ -192,7 +209,9 @@ class StoredLog(abc.ABC):
                 self._store(row)
 
     def append_row(self, row: Row) -> bool:
-        """Append a row of another log as it is, or nothing when it is there already. See `equipoise.events.log.Log.append_row`."""
+        """Append a row of another log as it is, or nothing when it is there already. See
+        `equipoise.events.log.Log.append_row`.
+        """
         self._must_append()
         order = self._order
         if isinstance(row, FactRow):
@@ -209,7 +228,9 @@ class StoredLog(abc.ABC):
 
     @contextlib.contextmanager
     def transaction(self) -> Iterator[None]:
-        """All appends within become lasting together, or none. See `equipoise.events.log.Log.transaction`."""
+        """All appends within become lasting together, or none. See
+        `equipoise.events.log.Log.transaction`.
+        """
         self._must_append()
         if self._in_transaction:  # part of the outer one, which cannot be saved when a part of it has failed
             try:
@@ -243,7 +264,7 @@ class StoredLog(abc.ABC):
             return StorageError(self.location, str(error), f"make room there; it is whole up to its next offset, {self._order.position}")
         return LogError(self._order.position, f"{self.location}: cannot be appended to: {error}")
 
-    # ------------------------------------------------------------------------------------------------------------ closing
+    # -------------------------------------------------------------------------------------- closing
 
     def close(self) -> None:
         """Let go of the files. A second close does nothing."""

@@ -78,7 +78,9 @@ def produce_(obj: Any, /, **options: Any) -> None:
 @click.option("--guarantee", type=click.Choice(["at_least_once", "exactly_once"]), default="exactly_once", show_default=True)
 @click.pass_obj
 def recount_(obj: Any, guarantee: str) -> None:
-    """Counts everything again. Ends with 1 when an order was lost or, with exactly_once, counted twice."""
+    """Counts everything again. Ends with 1 when an order was lost or, with exactly_once, counted
+    twice.
+    """
     connection, topic = obj
     found = asyncio.run(recount(connection.options(), topic, exactly_once=guarantee == "exactly_once"))
     click.echo(f"{found.orders} orders of {found.customers} customers, {found.counts} counts, {found.repeated} of them again, {found.overtaken} late")

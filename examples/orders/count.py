@@ -1,4 +1,6 @@
-"""The application: one member. For each order it adds to what is known of the customer, and says the new totals."""
+"""The application: one member. For each order it adds to what is known of the customer, and says
+the new totals.
+"""
 
 from __future__ import annotations
 
@@ -16,8 +18,9 @@ from equipoise.events.log.kafka.opening import partition_count
 async def count(record: Any, context: TaskContext) -> None:
     """One order: ``{"order": 17, "customer": "c3", "cents": 1250}``, keyed by customer.
 
-    What is said of it also tells where the order stands (`at`), and up to where the totals before it went (`after`; -1: nowhere): so a recount sees
-    whether one was passed over even where others were counted twice.
+    What is said of it also tells where the order stands (`at`), and up to where the totals before
+    it went (`after`; -1: nowhere): so a recount sees whether one was passed over even where others
+    were counted twice.
     """
     known = context.state.get(record.key)
     totals = {"orders": 0, "cents": 0, "read": -1} if known is None else json.loads(known)
@@ -31,7 +34,8 @@ async def count(record: Any, context: TaskContext) -> None:
 
 
 async def run_member(connection: Connection, topic: str, group: str, member_id: str, **options: Any) -> bool:
-    """Until it was told to go: SIGTERM leaves in order, its tasks first, as who is asked by `equipoise scale-down` does; SIGINT stops at once.
+    """Until it was told to go: SIGTERM leaves in order, its tasks first, as who is asked by
+    `equipoise scale-down` does; SIGINT stops at once.
 
     False: another process has its id by now.
     """

@@ -1,4 +1,6 @@
-"""The recount: reads orders and counts with a plain consumer, and holds one against the other. It imports nothing of what it judges."""
+"""The recount: reads orders and counts with a plain consumer, and holds one against the other. It
+imports nothing of what it judges.
+"""
 
 from __future__ import annotations
 
@@ -19,9 +21,13 @@ class Recount:
     counts: int = 0
     customers: int = 0
     again: collections.Counter[str] = attrs.field(factory=collections.Counter)
-    """``<log id>/<group>/<task>/<token>`` -> counts under that grant of orders that had been counted before."""
+    """``<log id>/<group>/<task>/<token>`` -> counts under that grant of orders that had been
+    counted before.
+    """
     late: collections.Counter[str] = attrs.field(factory=collections.Counter)
-    """The same -> counts under that grant behind one with a larger fencing token for the same task of the same log."""
+    """The same -> counts under that grant behind one with a larger fencing token for the same task
+    of the same log.
+    """
     faults: list[str] = attrs.field(factory=list)
 
     @property
@@ -55,14 +61,17 @@ async def everything(options: dict[str, Any], topic: str, isolation_level: str) 
 
 
 FETCH_WAIT_MS = 50
-"""A marker that ends a transaction is no record to return for: a short wait, and one looks how far that was."""
+"""A marker that ends a transaction is no record to return for: a short wait, and one looks how far
+that was.
+"""
 
 
 async def recount(options: dict[str, Any], topic: str, *, exactly_once: bool) -> Recount:
     """`options`: of aiokafka's clients, for the connection.
 
-    With either guarantee each order must be counted, and into totals that hold every order before it. With `exactly_once` each customer's counts must
-    also be 1, 2, 3, ... once each, in order, with the right sums, and the tokens of a task never fall within one log.
+    With either guarantee each order must be counted, and into totals that hold every order before
+    it. With `exactly_once` each customer's counts must also be 1, 2, 3, ... once each, in order,
+    with the right sums, and the tokens of a task never fall within one log.
     """
     found = Recount()
     wanted: dict[bytes, _Customer] = collections.defaultdict(_Customer)

@@ -1,10 +1,12 @@
-"""Replay as a library: a group that lived in the simulated cluster is verified, its history told, and another setting tried.
+"""Replay as a library: a group that lived in the simulated cluster is verified, its history told,
+and another setting tried.
 
 ::
 
     python -m examples.replay [FOLDER]         # prints what it finds, writes history.svg and costs.svg to FOLDER (default: out/replay)
 
-The same steps work in a notebook, cell by cell. With your own log, take its location in the place of `log`.
+The same steps work in a notebook, cell by cell. With your own log, take its location in the place
+of `log`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The broker: two topics with append times of its own clock, long polls, acknowledgements, failovers, and the checkpoints' store; its producers."""
+"""The broker: two topics with append times of its own clock, long polls, acknowledgements,
+failovers, and the checkpoints' store; its producers.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ MOST_RECORDS_A_FETCH = 500
 
 @attrs.define(eq=False)
 class Fetch:
-    """A long poll. `respond` is called at the asking endpoint with (records, next position, reached the end)."""
+    """A long poll. `respond` is called at the asking endpoint with (records, next position, reached
+    the end).
+    """
 
     endpoint: str
     position: int
@@ -38,11 +42,15 @@ class Topic(Generic[T]):
 
 
 MakeRecord = Callable[[str, int, int, Fact], Record]
-"""(group, offset, append_ms, event) -> record: `Record` itself, or `equipoise.events.codec.make_record` when checksums are wanted."""
+"""(group, offset, append_ms, event) -> record: `Record` itself, or
+`equipoise.events.codec.make_record` when checksums are wanted.
+"""
 
 
 class Broker:
-    """Keeps the group's facts and decisions. Its clock is the world's plus an offset that changes when another broker takes over."""
+    """Keeps the group's facts and decisions. Its clock is the world's plus an offset that changes
+    when another broker takes over.
+    """
 
     def __init__(self, engine: Engine, network: Network, *, group: str, make_record: MakeRecord = Record) -> None:
         self.engine = engine
@@ -66,7 +74,9 @@ class Broker:
         return self.engine.now_ms >= self._down_until_ms
 
     def fail_over(self, *, down_ms: int, clock_jump_ms: int) -> None:
-        """Nothing is answered for `down_ms`; then a broker whose clock is `clock_jump_ms` ahead of (< 0: behind) the last one's."""
+        """Nothing is answered for `down_ms`; then a broker whose clock is `clock_jump_ms` ahead of
+        (< 0: behind) the last one's.
+        """
         self.failovers += 1
         self._down_until_ms = max(self._down_until_ms, self.engine.now_ms + down_ms)
         self.clock_offset_ms += clock_jump_ms
@@ -76,7 +86,8 @@ class Broker:
             topic.parked.clear()
 
     def append_fact(self, event: Fact) -> Record:
-        """The next record of the facts partition; `append_ms` is this broker's clock (PROTOCOL L2)."""
+        """The next record of the facts partition; `append_ms` is this broker's clock (PROTOCOL L2).
+        """
         if isinstance(event, LogOpened):
             self.log_id = event.log_id
         offset = len(self.facts.records)
@@ -116,7 +127,9 @@ class Broker:
             raise GroupHalted(self.group, record.caused_by, "published_differs", f"two decisions have number {record.number}")
 
     def forget(self, keep: int) -> None:
-        """Lets go of all but the last `keep` facts and decisions; their places stay, and whoever reads one of them fails."""
+        """Lets go of all but the last `keep` facts and decisions; their places stay, and whoever
+        reads one of them fails.
+        """
         for kept in (self.facts.records, self.decisions.records, self.published):
             gone = cast(list[Any], kept)
             for at in range(len(gone) - keep - 1, -1, -1):
@@ -130,7 +143,9 @@ class Broker:
             self.checkpoints = [checkpoint]
 
     def fetch(self, endpoint: str, topic: Topic[Any], position: int, wait_ms: int, respond: Callable[..., None], tag: int) -> None:
-        """A fetch arrives: it is answered at once when there is something to read, else when there is, or after `wait_ms` with nothing."""
+        """A fetch arrives: it is answered at once when there is something to read, else when there
+        is, or after `wait_ms` with nothing.
+        """
         if not self.up:
             return
         fetch = Fetch(endpoint, position, respond, tag)
@@ -157,13 +172,17 @@ class Broker:
         self.network.send(fetch.endpoint, fetch.respond, fetch.tag, records, position, position >= len(topic.records))
 
     def locate_end(self, endpoint: str, respond: Callable[..., None], tag: int) -> None:
-        """The log's id, where its decisions partition ends, and the highest number before that place (PROTOCOL M1)."""
+        """The log's id, where its decisions partition ends, and the highest number before that
+        place (PROTOCOL M1).
+        """
         if self.up:
             self.network.send(endpoint, respond, tag, self.log_id, len(self.decisions.records), len(self.published))
 
 
 class Producer:
-    """Appends to one topic in order: one request under way, sent again until acknowledged, appended once (Kafka's idempotent producer)."""
+    """Appends to one topic in order: one request under way, sent again until acknowledged, appended
+    once (Kafka's idempotent producer).
+    """
 
     def __init__(self, owner: Endpoint, broker: Broker, topic: Topic[Any], acknowledged: Callable[[Any, int], None]) -> None:
         self._owner = owner

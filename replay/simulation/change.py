@@ -1,4 +1,6 @@
-"""What a change of members costs: a group leads a calm life, some come and some go, and it is watched until it has come to rest."""
+"""What a change of members costs: a group leads a calm life, some come and some go, and it is
+watched until it has come to rest.
+"""
 
 from __future__ import annotations
 
@@ -29,11 +31,14 @@ LOOKING = ("probing", "ready")
 
 @attrs.frozen(kw_only=True)
 class ChangeCost:
-    """`changed`: tasks that have another owner in the end than before; `fewest`: how many balance needs. `moves`: changes of owner along the way.
+    """`changed`: tasks that have another owner in the end than before; `fewest`: how many balance
+    needs. `moves`: changes of owner along the way.
 
-    `rounds` by cause, up to where all was at rest; `rounds_of_owners`: those of them that looked at copies, because one was ready or in the probing
-    interval, up to the last change of owner. `interrupted`: tasks whose owner was told to let go before the destination was caught up.
-    `longest_silence_ms`: that any task was processed by nobody. `seconds`: from the change to the last round.
+    `rounds` by cause, up to where all was at rest; `rounds_of_owners`: those of them that looked at
+    copies, because one was ready or in the probing interval, up to the last change of owner.
+    `interrupted`: tasks whose owner was told to let go before the destination was caught up.
+    `longest_silence_ms`: that any task was processed by nobody. `seconds`: from the change to the
+    last round.
     """
 
     changed: int
@@ -55,7 +60,8 @@ class ChangeCost:
 
     @property
     def looking_rounds(self) -> int:
-        """Rounds in which copies were looked at: because one was ready, or in the probing interval."""
+        """Rounds in which copies were looked at: because one was ready, or in the probing interval.
+        """
         return sum(self.rounds.get(cause, 0) for cause in LOOKING)
 
 
@@ -72,11 +78,12 @@ def change_cost(
     records_per_s: int = 100,
     seed: int = 1,
 ) -> ChangeCost:
-    """`joiners` cold members join `members` that run `tasks` stateful tasks of `records` records each, which grow by `records_per_s`; at the same
-    moment the last `leavers` of these close without having announced it.
+    """`joiners` cold members join `members` that run `tasks` stateful tasks of `records` records
+    each, which grow by `records_per_s`; at the same moment the last `leavers` of these close
+    without having announced it.
 
-    `ids`: of the members and then of the joiners; None: m0, m1, ... Raises InvariantBroken(7) when the group does not come to rest within a day of
-    simulated time.
+    `ids`: of the members and then of the joiners; None: m0, m1, ... Raises InvariantBroken(7) when
+    the group does not come to rest within a day of simulated time.
     """
     leader = registry.latest(assignor)
     given = Knobs() if knobs is None else knobs

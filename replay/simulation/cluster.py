@@ -1,4 +1,5 @@
-"""The simulated cluster: a broker, workers that lead, processes that obey, a world that watches, and one seed.
+"""The simulated cluster: a broker, workers that lead, processes that obey, a world that watches,
+and one seed.
 
 ::
 
@@ -58,7 +59,9 @@ class MemorySink:
 
 @attrs.frozen(kw_only=True)
 class ClusterConfig:
-    """A group and the world around it. `growth`: end offsets of changelog partitions over world time."""
+    """A group and the world around it. `growth`: end offsets of changelog partitions over world
+    time.
+    """
 
     group: str = "group"
     log_id: str = "simulated"
@@ -72,14 +75,17 @@ class ClusterConfig:
 
 
 Watcher = Callable[[Record, list[DecisionRecord], GroupMachine], None]
-"""Called with every fact and what it decided, once each, in the log's order, and the machine that has just folded it."""
+"""Called with every fact and what it decided, once each, in the log's order, and the machine that
+has just folded it.
+"""
 
 
 class SimulatedCluster:
     """Deterministic: equal configuration, seed and calls give equal logs, byte for byte.
 
-    With a `sink` the complete log is written to it as it is decided: fact, its decisions, next fact. Raises InvariantBroken(1) as soon as two
-    members really process one task at one moment, GroupHalted when a group halts or two computations of a decision differ.
+    With a `sink` the complete log is written to it as it is decided: fact, its decisions, next
+    fact. Raises InvariantBroken(1) as soon as two members really process one task at one moment,
+    GroupHalted when a group halts or two computations of a decision differ.
     """
 
     def __init__(
@@ -153,7 +159,8 @@ class SimulatedCluster:
 
     @property
     def machine(self) -> GroupMachine:
-        """The machine that is furthest ahead. Raises InputError before any worker has taken over."""
+        """The machine that is furthest ahead. Raises InputError before any worker has taken over.
+        """
         machines = [worker.machine for worker in self.workers if worker.machine is not None]
         if not machines:
             raise InputError("SimulatedCluster: no worker has taken over yet; start one and let time pass")
@@ -162,21 +169,27 @@ class SimulatedCluster:
     # Processes
 
     def start_process(self, settings: ProcessSettings, *, state_kept: bool = True, proven_dead: int | None = None) -> Process:
-        """A process begins, on the disk of its member id. `proven_dead`: an earlier incarnation that its state directory's lock proves ended."""
+        """A process begins, on the disk of its member id. `proven_dead`: an earlier incarnation
+        that its state directory's lock proves ended.
+        """
         if not state_kept:
             self.wipe(settings.member_id)
         lives = sum(process.member_id == settings.member_id for process in self.processes)
         return self._start(settings, self.disks.setdefault(settings.member_id, Disk()), lives + 1, proven_dead)
 
     def restart(self, member_id: str, *, proven: bool = True) -> Process:
-        """The member's last process, which has ended, comes back with its disk. `proven`: it says that its predecessor is dead (PROTOCOL M5)."""
+        """The member's last process, which has ended, comes back with its disk. `proven`: it says
+        that its predecessor is dead (PROTOCOL M5).
+        """
         before = self.last_process(member_id)
         if before.alive:
             raise InputError(f"SimulatedCluster.restart: {before.name} is still alive; kill it first, or duplicate it")
         return self.start_process(before.settings, proven_dead=before.incarnation if proven else None)
 
     def duplicate(self, member_id: str) -> Process:
-        """A second process with the same member id begins elsewhere, with an empty disk, while the first may well go on."""
+        """A second process with the same member id begins elsewhere, with an empty disk, while the
+        first may well go on.
+        """
         lives = sum(process.member_id == member_id for process in self.processes)
         disk = self.disks[member_id] = Disk()
         return self._start(self.last_process(member_id).settings, disk, lives + 1, None)
@@ -232,7 +245,9 @@ class SimulatedCluster:
         return record
 
     def forget(self, keep: int) -> None:
-        """Lets go of facts and decisions older than the last `keep` of each, for runs that are long: nobody may ask for them any more."""
+        """Lets go of facts and decisions older than the last `keep` of each, for runs that are
+        long: nobody may ask for them any more.
+        """
         self.broker.forget(keep)
 
     def _was_folded(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:

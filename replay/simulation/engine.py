@@ -1,4 +1,6 @@
-"""The event queue: what happens next, by (time, order of asking). All of the simulation's time and all of its chance are here."""
+"""The event queue: what happens next, by (time, order of asking). All of the simulation's time and
+all of its chance are here.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +11,9 @@ from typing import Any
 
 
 class Engine:
-    """World time in whole milliseconds, one queue, one source of chance: the same seed gives the same run, byte for byte."""
+    """World time in whole milliseconds, one queue, one source of chance: the same seed gives the
+    same run, byte for byte.
+    """
 
     def __init__(self, *, seed: int, start_ms: int = 0) -> None:
         self.now_ms = start_ms
@@ -19,7 +23,9 @@ class Engine:
         self._asked = 0
 
     def after(self, delay_ms: int, action: Callable[..., object], *arguments: Any) -> None:
-        """Calls ``action(*arguments)`` in `delay_ms` >= 0 milliseconds; of two at the same time, the one asked for first comes first."""
+        """Calls ``action(*arguments)`` in `delay_ms` >= 0 milliseconds; of two at the same time,
+        the one asked for first comes first.
+        """
         self._asked += 1
         heapq.heappush(self._queue, (self.now_ms + delay_ms, self._asked, action, arguments))
 

@@ -1,6 +1,7 @@
 """What goes wrong: single faults, and random plans of them from a seed.
 
-A plan is data (`Fault`s in order of time), so a failing one can be printed, shortened and played again.
+A plan is data (`Fault`s in order of time), so a failing one can be printed, shortened and played
+again.
 """
 
 from __future__ import annotations
@@ -55,10 +56,11 @@ FAULTS = (
     "second_worker",
     "junk",
 )
-"""crash: kill -9, and the same id comes back with proof that its predecessor is dead; crash_unproven: without. pause and cut: shorter or longer
-than the lease. asked: an operator asks it to leave; asked_to_stay: and takes that back. stuck: its decisions reader stands still while its
-heartbeats go on. duplicate: a second process with the id. clock_*: a broker failover whose successor's clock differs. junk: a fact that is unsound,
-or from somebody who is no member."""
+"""crash: kill -9, and the same id comes back with proof that its predecessor is dead;
+crash_unproven: without. pause and cut: shorter or longer than the lease. asked: an operator asks it
+to leave; asked_to_stay: and takes that back. stuck: its decisions reader stands still while its
+heartbeats go on. duplicate: a second process with the id. clock_*: a broker failover whose
+successor's clock differs. junk: a fact that is unsound, or from somebody who is no member."""
 
 NOBODYS = frozenset({"failover", "clock_ahead", "clock_back", "worker_crash", "worker_pause", "worker_cut", "worker_skips", "second_worker", "junk"})
 """Faults that befall no member: the broker, a worker, or the log."""
@@ -68,7 +70,8 @@ LONGEST_CLOCK_JUMP_MS = 86_400_000
 
 @attrs.frozen
 class Fault:
-    """Something goes wrong at `at_ms`. `member_id`: to whom, "" = to the broker or a worker. `lasts_ms`: of a pause, a cut, an absence.
+    """Something goes wrong at `at_ms`. `member_id`: to whom, "" = to the broker or a worker.
+    `lasts_ms`: of a pause, a cut, an absence.
 
     `size`: milliseconds of a clock jump or a delay, records of a skip, which junk; else 0.
     """
@@ -83,7 +86,8 @@ class Fault:
 def random_faults(seed: int, *, members: tuple[str, ...], from_ms: int, until_ms: int, every_ms: int, session_timeout_ms: int) -> list[Fault]:
     """A plan: faults of every kind, `every_ms` apart on average; every one is over by `until_ms`.
 
-    Clock jumps are at least a session apart, which is what a lease margin of one max_step_ms tolerates (PROTOCOL M4).
+    Clock jumps are at least a session apart, which is what a lease margin of one max_step_ms
+    tolerates (PROTOCOL M4).
     """
     random = Random(seed)
     faults: list[Fault] = []
@@ -120,7 +124,8 @@ SUPERVISION_MS = 10_000
 
 
 def plan(cluster: SimulatedCluster, faults: list[Fault], *, members: tuple[str, ...], heal_ms: int) -> None:
-    """Has every fault happen in its time, and a supervisor start a process for a member that has none.
+    """Has every fault happen in its time, and a supervisor start a process for a member that has
+    none.
 
     At `heal_ms` the network becomes faultless, nobody stays paused, and one worker leads.
     """
@@ -151,7 +156,9 @@ def _supervise(cluster: SimulatedCluster, members: tuple[str, ...]) -> None:
 
 
 def strike(cluster: SimulatedCluster, fault: Fault) -> None:
-    """One fault, now. What does not apply (nobody of that id is alive, no worker leads) is passed over."""
+    """One fault, now. What does not apply (nobody of that id is alive, no worker leads) is passed
+    over.
+    """
     if not fault.member_id:
         _strike_leader(cluster, fault)
         return
@@ -215,7 +222,9 @@ def _strike_leader(cluster: SimulatedCluster, fault: Fault) -> None:
 
 
 def junk(cluster: SimulatedCluster, which: int) -> Fact:
-    """A fact that must change nothing: undecodable, stale, from a stranger, or from an incarnation that is over or never was."""
+    """A fact that must change nothing: undecodable, stale, from a stranger, or from an incarnation
+    that is over or never was.
+    """
     members = sorted({process.member_id for process in cluster.processes}) or ["nobody"]
     who: dict[str, Any] = {"member_id": members[which % len(members)], "incarnation": (0, 1_000_000)[which // 7 % 2]}
     tasks = tuple(sorted(cluster.world.tasks)[: 1 + which % 3])

@@ -1,8 +1,10 @@
 """A fleet of simulated groups in one archive: what jobs over many groups are tried and measured on.
 
-Every group lives in a simulated cluster of its own (`equipoise.replay.simulation`): real machine, real member code; members join, are killed, come
-back, leave and are added while changelogs grow. Group ``g000`` is the largest; sizes fall as one over the rank (Zipf). Each group is a partition of
-the archive. The same fleet and seed give the same records, whatever the number of processes that make it.
+Every group lives in a simulated cluster of its own (`equipoise.replay.simulation`): real machine,
+real member code; members join, are killed, come back, leave and are added while changelogs grow.
+Group ``g000`` is the largest; sizes fall as one over the rank (Zipf). Each group is a partition of
+the archive. The same fleet and seed give the same records, whatever the number of processes that
+make it.
 """
 
 from __future__ import annotations
@@ -35,7 +37,9 @@ _STEP_MS = 10_000
 _HAPPENS_EVERY_MS = 300_000
 """Something happens to a group so often, in the mean."""
 _FETCH_WAIT_MS = 3_000
-"""A third of the fetches of a process as it is otherwise; what is appended is fetched at once anyway, and a lease lasts 8 s."""
+"""A third of the fetches of a process as it is otherwise; what is appended is fetched at once
+anyway, and a lease lasts 8 s.
+"""
 _KEPT_RECORDS = 20_000
 """Records behind which nobody in the cluster reads any more."""
 _ASSIGNORS = ("high_availability", "high_availability", "high_availability", "cooperative", "learner", "kafka_streams")
@@ -43,7 +47,9 @@ _ASSIGNORS = ("high_availability", "high_availability", "high_availability", "co
 
 @attrs.frozen(kw_only=True)
 class Fleet:
-    """`records`: facts and decisions of all groups together; a group ends with the step in which it has its share, so there are slightly more."""
+    """`records`: facts and decisions of all groups together; a group ends with the step in which it
+    has its share, so there are slightly more.
+    """
 
     groups: int = attrs.field(default=200, validator=fields.integer(1, MOST_PARTITIONS))
     records: int = attrs.field(default=5_000_000, validator=fields.integer(1))
@@ -67,8 +73,9 @@ class Fleet:
 def make_fleet(fleet: Fleet, location: Path, *, processes: int = 1, advance: Callable[[int], None] = lambda records: None) -> int:
     """Writes the fleet to the archive `location`; returns how many records it has.
 
-    Groups of this fleet that are there already are kept, so a call that was ended goes on. Another fleet is replaced. Raises InputError when
-    something else is there, StorageError when the disk is full, ProcessDiedError.
+    Groups of this fleet that are there already are kept, so a call that was ended goes on. Another
+    fleet is replaced. Raises InputError when something else is there, StorageError when the disk is
+    full, ProcessDiedError.
     """
     _make_room(fleet, location)
     there = groups_there(fleet, location)
@@ -121,7 +128,9 @@ class _Making:
 
 
 def make_group(fleet: Fleet, index: int, size: int, location: Path) -> int:
-    """Lets one group live until it has `size` records, and writes them as partition `index`. Returns how many there are."""
+    """Lets one group live until it has `size` records, and writes them as partition `index`.
+    Returns how many there are.
+    """
     with ArchiveLog(f"{location}?partition={index}", "w") as log, log.transaction():
         sink = _Counting(log)
         _Group(fleet, index, sink).live_until(size)

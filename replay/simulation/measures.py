@@ -1,7 +1,9 @@
-"""What a run cost, per window, in the terms in which recorded Kafka Streams runs were measured (`unavailability.json`).
+"""What a run cost, per window, in the terms in which recorded Kafka Streams runs were measured
+(`unavailability.json`).
 
-A *silence* of a task: nobody processed it for more than SILENCE_MS; counted in full, from the last moment before to the first moment after. It
-belongs to the last window that had begun by then (it may start EARLY_MS before its window, and is then clipped to it).
+A *silence* of a task: nobody processed it for more than SILENCE_MS; counted in full, from the last
+moment before to the first moment after. It belongs to the last window that had begun by then (it
+may start EARLY_MS before its window, and is then clipped to it).
 """
 
 from __future__ import annotations
@@ -25,7 +27,9 @@ EARLY_MS = 1_500
 
 @attrs.frozen(kw_only=True)
 class Silence:
-    """Nobody processed `task` from `start_ms` on for `lasts_ms`. `from_member` ran it before, `to_member` after; None: nobody until the end."""
+    """Nobody processed `task` from `start_ms` on for `lasts_ms`. `from_member` ran it before,
+    `to_member` after; None: nobody until the end.
+    """
 
     task: TaskId
     start_ms: int
@@ -92,7 +96,9 @@ class Notes:
 
 
 def silences(history: Iterable[Ownership], end_ms: int) -> list[Silence]:
-    """Every silence after a task's first moment, by (task, start). `history` as `World.history` gives it."""
+    """Every silence after a task's first moment, by (task, start). `history` as `World.history`
+    gives it.
+    """
     found: list[Silence] = []
     for task, group in itertools.groupby(history, key=lambda each: each.task):
         last: Ownership | None = None
@@ -123,7 +129,9 @@ def owners_at(history: Iterable[Ownership], at_ms: int) -> dict[TaskId, str]:
 
 
 def fewest_moves(owners: Mapping[TaskId, str], capacities: Mapping[str, int]) -> int:
-    """Fewest changes of owner that leave every member between floor and ceil of its share by capacity. Without members: 0."""
+    """Fewest changes of owner that leave every member between floor and ceil of its share by
+    capacity. Without members: 0.
+    """
     total = len(owners)
     weight = sum(capacities.values())
     if not weight:
@@ -141,7 +149,9 @@ def fewest_moves(owners: Mapping[TaskId, str], capacities: Mapping[str, int]) ->
 
 @attrs.frozen(kw_only=True)
 class WindowCost:
-    """One window. `totals` has the names of the recorded runs' totals; `causes`: rounds by what began them."""
+    """One window. `totals` has the names of the recorded runs' totals; `causes`: rounds by what
+    began them.
+    """
 
     label: str
     start_ms: int
@@ -247,7 +257,9 @@ class Costs:
         return {life.member_id for life in self._lives} - touched
 
     def imbalance_ms(self, start_ms: int, end_ms: int) -> int:
-        """Tasks over the upper share of their member, plus tasks under the lower share, times how long."""
+        """Tasks over the upper share of their member, plus tasks under the lower share, times how
+        long.
+        """
         changes: list[tuple[int, str, int, int]] = []
         """(when, member, change of its tasks, change of its capacity)"""
         for each in self._history:

@@ -20,7 +20,9 @@ class NetworkSettings:
     loss_per_million: int = attrs.field(default=0, validator=fields.integer(0, 1_000_000))
     """Messages that never arrive. Requests are sent again after `resend_after_ms`."""
     report_loss_per_million: int = attrs.field(default=0, validator=fields.integer(0, 1_000_000))
-    """Heartbeats that their producer gives up: they are never appended, and what comes after them is."""
+    """Heartbeats that their producer gives up: they are never appended, and what comes after them
+    is.
+    """
     resend_after_ms: int = attrs.field(default=500, validator=fields.integer(1))
 
 
@@ -48,7 +50,8 @@ class Network:
         self._slow.clear()
 
     def send(self, endpoint: str, deliver: Callable[..., object], *arguments: Any) -> None:
-        """One message between `endpoint` and the broker, in either direction; it may never arrive."""
+        """One message between `endpoint` and the broker, in either direction; it may never arrive.
+        """
         engine, settings = self.engine, self.settings
         if engine.chance(settings.loss_per_million):
             return
@@ -67,7 +70,9 @@ class Network:
 
 
 class Endpoint:
-    """An operating-system process: it can be killed, and it can be stopped while its clock and the world go on (SIGSTOP)."""
+    """An operating-system process: it can be killed, and it can be stopped while its clock and the
+    world go on (SIGSTOP).
+    """
 
     def __init__(self, name: str, engine: Engine, network: Network) -> None:
         self.name = name

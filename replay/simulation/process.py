@@ -1,4 +1,6 @@
-"""A process that hosts one member: it keeps the promises of the protocol by asking its session, and has a disk, a speed and a fate."""
+"""A process that hosts one member: it keeps the promises of the protocol by asking its session, and
+has a disk, a speed and a fate.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ class ProcessSettings:
     ready_lag_records: int | None = None
     """A limit of its own (`MemberSettings.ready_lag_records`)."""
     prepare_ms: int | None = None
-    """How long its application prepares a task, once its copy is near enough or it was granted; None: it does not."""
+    """How long its application prepares a task, once its copy is near enough or it was granted;
+    None: it does not.
+    """
     restore: RestoreModel = attrs.field(factory=RestoreModel)
     start_ms: int = attrs.field(default=1_000, validator=fields.integer())
     """From its start to its join."""
@@ -46,7 +50,9 @@ class ProcessSettings:
     """From an incarnation's end to the next one's join."""
     fetch_wait_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
     tells_load: bool = False
-    """It reports the records that it processes of each task: as many as are written to its changelogs. No other load is simulated."""
+    """It reports the records that it processes of each task: as many as are written to its
+    changelogs. No other load is simulated.
+    """
     crash_loses_ms: int = attrs.field(default=1_000, validator=fields.integer())
     """What a killed process had written to changelogs in this last time is not in its stores."""
 
@@ -150,7 +156,9 @@ class Process(Endpoint):
             super().pause()
 
     def resume(self) -> None:
-        """SIGCONT: it goes on where it was, asks before each record, and does not know yet what happened meanwhile."""
+        """SIGCONT: it goes on where it was, asks before each record, and does not know yet what
+        happened meanwhile.
+        """
         if self.alive and self.paused:
             now_ms = self.engine.now_ms
             self._restorer.sleep_until(now_ms)

@@ -10,7 +10,9 @@ from equipoise.replay.simulation.network import Endpoint
 
 
 class Reader:
-    """Reads on from `position`. `arrived(records, first position, reached end, sent_ms)` gets every answer; it may `seek` back."""
+    """Reads on from `position`. `arrived(records, first position, reached end, sent_ms)` gets every
+    answer; it may `seek` back.
+    """
 
     def __init__(
         self, owner: Endpoint, broker: Broker, topic: Topic[Any], *, wait_ms: int, arrived: Callable[[list[Any], int, bool, int], None]
@@ -25,7 +27,9 @@ class Reader:
         self._open = False
         self.position = 0
         self.skip_next = 0
-        """A fault: so many records of the next answer that has more are never handed over, as after some consumers' rebalances."""
+        """A fault: so many records of the next answer that has more are never handed over, as after
+        some consumers' rebalances.
+        """
         self.stuck_until_ms = 0
         """A fault: until then its answers bring nothing and do not reach the end."""
 

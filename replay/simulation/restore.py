@@ -1,7 +1,8 @@
 """The copies of one process: how far each has got, and when the next one gets somewhere.
 
-A process restores `records_per_s` in all. Tasks it is to run come before copies. The served ones share the speed evenly (`sequential`: one
-after the other). A copy that has caught up follows its changelog `tailing_ms` behind.
+A process restores `records_per_s` in all. Tasks it is to run come before copies. The served ones
+share the speed evenly (`sequential`: one after the other). A copy that has caught up follows its
+changelog `tailing_ms` behind.
 """
 
 from __future__ import annotations
@@ -13,7 +14,9 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.world import Restore, World
 
 LEAST_WAIT_MS = 10
-"""Two looks at a restore are at least this far apart: near its end the changelog grows while it is read, and each look would find a little left."""
+"""Two looks at a restore are at least this far apart: near its end the changelog grows while it is
+read, and each look would find a little left.
+"""
 
 
 @attrs.frozen(kw_only=True)
@@ -34,7 +37,9 @@ class RestoreModel:
 class _Copy:
     begun_ms: int
     target: int | None
-    """Where the changelog ends for a task that is to run: nobody writes to it now. None: a copy that follows."""
+    """Where the changelog ends for a task that is to run: nobody writes to it now. None: a copy
+    that follows.
+    """
     from_records: int
     caught_up: bool = False
 
@@ -89,7 +94,9 @@ class Restorer:
         self._copies[task] = _Copy(now_ms, None, self.disk.positions.setdefault(task, 0))
 
     def leave(self, task: TaskId, now_ms: int) -> None:
-        """Its copy stays on disk, and is kept up no more; or it runs now, and writes the changelog itself."""
+        """Its copy stays on disk, and is kept up no more; or it runs now, and writes the changelog
+        itself.
+        """
         copy = self._copies.get(task)
         if copy is None:
             return
@@ -111,7 +118,9 @@ class Restorer:
         return max(0, self._world.end_offset(task, now_ms) - self.position(task, now_ms))
 
     def advance(self, now_ms: int) -> None:
-        """All positions up to now. To be called before anything changes, so that who is served has not changed since the last call."""
+        """All positions up to now. To be called before anything changes, so that who is served has
+        not changed since the last call.
+        """
         elapsed_ms = now_ms - self._updated_ms
         served = self._served(self._updated_ms) if elapsed_ms > 0 else []
         self._updated_ms = now_ms
@@ -133,7 +142,9 @@ class Restorer:
                 self._note(task, copy, now_ms)
 
     def sleep_until(self, now_ms: int) -> None:
-        """The process was stopped since the last `advance`: nothing was read, and what followed is behind now."""
+        """The process was stopped since the last `advance`: nothing was read, and what followed is
+        behind now.
+        """
         for task, copy in self._copies.items():
             if copy.caught_up:
                 self.disk.positions[task] = self.position(task, self._updated_ms)
@@ -142,7 +153,9 @@ class Restorer:
         self._updated_ms = now_ms
 
     def next_look_ms(self, now_ms: int) -> int | None:
-        """When a copy will have got somewhere: begun, ready or restored. None: nothing is being restored."""
+        """When a copy will have got somewhere: begun, ready or restored. None: nothing is being
+        restored.
+        """
         looks = [copy.begun_ms + self.model.latency_ms for copy in self._copies.values() if copy.begun_ms + self.model.latency_ms > now_ms]
         served = self._served(now_ms)
         if served:

@@ -1,7 +1,9 @@
-"""`simulate`: what a group's outside did, from its log; everything else from the simulated cluster. Out come a complete log and what it cost.
+"""`simulate`: what a group's outside did, from its log; everything else from the simulated cluster.
+Out come a complete log and what it cost.
 
-Exogenous facts (`equipoise.replay.recorded_inputs`): processes that start and end, configuration, topology, growth of changelogs. Endogenous: joins,
-lags, readiness, acknowledgements, decisions. The same input, settings and seed write the same log, byte for byte.
+Exogenous facts (`equipoise.replay.recorded_inputs`): processes that start and end, configuration,
+topology, growth of changelogs. Endogenous: joins, lags, readiness, acknowledgements, decisions. The
+same input, settings and seed write the same log, byte for byte.
 """
 
 from __future__ import annotations
@@ -35,8 +37,9 @@ AFTER_EXIT_LOOK_MS = 100
 class Simulation:
     """What to simulate with. None: as the log has it.
 
-    `overrides`: knobs by name. `restore`: see `equipoise.replay.whatif.fit` for fitted speeds. Times in milliseconds; the recorded JVM application
-    took 1.3 s from its start to its first join request.
+    `overrides`: knobs by name. `restore`: see `equipoise.replay.whatif.fit` for fitted speeds.
+    Times in milliseconds; the recorded JVM application took 1.3 s from its start to its first join
+    request.
     """
 
     assignor: str | None = None
@@ -52,7 +55,9 @@ class Simulation:
 
 @attrs.frozen(kw_only=True)
 class SimulationResult:
-    """What happened. `facts`, `decisions`: records in the log. `windows`: those of the log; one over everything when it has none."""
+    """What happened. `facts`, `decisions`: records in the log. `windows`: those of the log; one
+    over everything when it has none.
+    """
 
     group: str
     log_id: str
@@ -96,7 +101,9 @@ def _cost_json(cost: WindowCost) -> dict[str, Any]:
 
 
 def override(knobs: Knobs, overrides: Mapping[str, Any]) -> Knobs:
-    """`knobs` with some replaced. Raises InputError for a name that is none, FieldError for a value that is unsound."""
+    """`knobs` with some replaced. Raises InputError for a name that is none, FieldError for a value
+    that is unsound.
+    """
     known = {field.name for field in attrs.fields(Knobs)}
     for name in overrides:
         if name not in known:
@@ -106,7 +113,8 @@ def override(knobs: Knobs, overrides: Mapping[str, Any]) -> Knobs:
 
 
 def configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupConfigured:
-    """The recorded configuration, led by equipoise, with the simulation's assignor and knobs. The solver is this build's.
+    """The recorded configuration, led by equipoise, with the simulation's assignor and knobs. The
+    solver is this build's.
 
     Options are an assignor's own: another one begins with none.
     """
@@ -123,11 +131,12 @@ def configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupCon
 
 
 def simulate(exogenous: Exogenous, simulation: Simulation, *, sink: Sink | None = None, progress: Progress | None = None) -> SimulationResult:
-    """Plays `exogenous` against the simulated cluster. With a `sink` (a `Log`) the complete log is written there.
+    """Plays `exogenous` against the simulated cluster. With a `sink` (a `Log`) the complete log is
+    written there.
 
     Raises:
-        InputError: a knob or assignor that does not exist, or processes whose lease cannot hold under the configuration.
-        GroupHalted, InvariantBroken: a defect, found by the run.
+        InputError: a knob or assignor that does not exist, or processes whose lease cannot hold
+        under the configuration. GroupHalted, InvariantBroken: a defect, found by the run.
     """
     run = _Run(exogenous, simulation, sink)
     cluster, start_ms, end_ms = run.cluster, exogenous.start.at_ms, exogenous.end_ms
@@ -194,7 +203,9 @@ class _Run:
         return theirs[-1] if theirs else None
 
     def _starts(self, happening: ProcessStarted) -> None:
-        """When its predecessor still drains, it begins after that, with the pause that was between the two."""
+        """When its predecessor still drains, it begins after that, with the pause that was between
+        the two.
+        """
         before = self._process(happening.member_id)
         if before is not None and before.alive:
             self.cluster.engine.after(AFTER_EXIT_LOOK_MS, self._starts, attrs.evolve(happening, at_ms=-1))

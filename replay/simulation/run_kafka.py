@@ -1,7 +1,8 @@
-"""`simulate_kafka`: the same outside, led as it was recorded: by Kafka Streams itself, its coordinator and its assignor
-(`equipoise.replay.simulation.kafka`).
+"""`simulate_kafka`: the same outside, led as it was recorded: by Kafka Streams itself, its
+coordinator and its assignor (`equipoise.replay.simulation.kafka`).
 
-The factual configuration of an imported group, and what another setting of Kafka Streams would have made of it.
+The factual configuration of an imported group, and what another setting of Kafka Streams would have
+made of it.
 """
 
 from __future__ import annotations
@@ -22,8 +23,8 @@ FIRST_BY_MS = 100
 
 
 def kafka_configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupConfigured:
-    """The recorded configuration with the simulation's knobs, led by Kafka Streams. Raises as `equipoise.replay.simulation.run.configuration`
-    does."""
+    """The recorded configuration with the simulation's knobs, led by Kafka Streams. Raises as
+    `equipoise.replay.simulation.run.configuration` does."""
     assignor = registry.latest(ASSIGNOR)
     knobs = override(recorded.knobs, simulation.overrides)
     check_knobs(assignor, knobs)
@@ -33,7 +34,8 @@ def kafka_configuration(recorded: GroupConfigured, simulation: Simulation) -> Gr
 def simulate_kafka(
     exogenous: Exogenous, simulation: Simulation, *, protocol: KafkaProtocol | None = None, progress: Progress | None = None
 ) -> SimulationResult:
-    """Plays `exogenous` against a simulated Kafka Streams group. Of `simulation`, `overrides`, `seed`, `restore` and `start_ms` are used.
+    """Plays `exogenous` against a simulated Kafka Streams group. Of `simulation`, `overrides`,
+    `seed`, `restore` and `start_ms` are used.
 
     There is no log of it: Kafka writes none. Raises what `kafka_configuration` raises.
     """
@@ -70,7 +72,8 @@ def simulate_kafka(
 
 
 def protocol_of(exogenous: Exogenous, configured: GroupConfigured) -> KafkaProtocol:
-    """How this group goes about a rebalance, as far as the import was told; else Kafka's defaults."""
+    """How this group goes about a rebalance, as far as the import was told; else Kafka's defaults.
+    """
     known = {name: exogenous.settings[name] for name in ("heartbeat_interval_ms", "commit_interval_ms") if name in exogenous.settings}
     return KafkaProtocol(initial_delay_ms=configured.knobs.initial_delay_ms, **known)
 

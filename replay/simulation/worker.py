@@ -1,7 +1,8 @@
-"""A worker that leads the group: it folds the facts with the real GroupMachine, publishes what that decides, and sends the ticks.
+"""A worker that leads the group: it folds the facts with the real GroupMachine, publishes what that
+decides, and sends the ticks.
 
-Two may do so at once (a zombie and its successor). Neither trusts what is published, nor repeats it blindly: on taking over, a worker folds from
-the last checkpoint and compares (PROTOCOL L5).
+Two may do so at once (a zombie and its successor). Neither trusts what is published, nor repeats it
+blindly: on taking over, a worker folds from the last checkpoint and compares (PROTOCOL L5).
 """
 
 from __future__ import annotations
@@ -116,7 +117,9 @@ class Worker(Endpoint):
     # Folding
 
     def _fold(self, lead: PartitionLead, record: Record) -> list[DecisionRecord]:
-        """One fact; what it caused and is not published. A halt of the one group there is ends the run."""
+        """One fact; what it caused and is not published. A halt of the one group there is ends the
+        run.
+        """
         group = self._group(lead)
         if lead.must_read_published(record):
             self._read_published(lead)
@@ -175,7 +178,9 @@ class Worker(Endpoint):
         """A tick or an observation was appended; it is read like any other fact."""
 
     def _observe(self, *, first: bool = False) -> None:
-        """End offsets that have changed, at most every `observe_ms`, while the group has members (PROTOCOL D6)."""
+        """End offsets that have changed, at most every `observe_ms`, while the group has members
+        (PROTOCOL D6).
+        """
         assert self._lead is not None, "end offsets are observed once the group was taken over"
         group = self._group(self._lead)
         if (self._observing and not group.machine.awaits_lags) or not (group.machine.state.members or first):
@@ -196,7 +201,8 @@ class Worker(Endpoint):
 
 
 def _source_lags(machine: GroupMachine) -> dict[str, dict[int, int]]:
-    """Sources are not simulated: where nobody has said anything else they are read to their ends."""
+    """Sources are not simulated: where nobody has said anything else they are read to their ends.
+    """
     state = machine.state
     lags: dict[str, dict[int, int]] = {}
     for task, part in state.tasks().items():

@@ -1,6 +1,8 @@
-"""What is really so: how much is in the changelogs, and who really processes which task at each millisecond.
+"""What is really so: how much is in the changelogs, and who really processes which task at each
+millisecond.
 
-The world is not told by the leader. It watches the processes, and two of them on one task at one moment is the end of the run.
+The world is not told by the leader. It watches the processes, and two of them on one task at one
+moment is the end of the run.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ PartitionKey = tuple[str, int]
 
 
 class EndOffsets(Protocol):
-    """The end offset of one partition over time: recorded (`equipoise.replay.recorded_inputs.Curve`) or made up (`Growth`)."""
+    """The end offset of one partition over time: recorded
+    (`equipoise.replay.recorded_inputs.Curve`) or made up (`Growth`).
+    """
 
     def at(self, ms: int, /) -> int:
         """Records at world time `ms`, never fewer than before."""
@@ -32,7 +36,9 @@ class EndOffsets(Protocol):
 
 @attrs.frozen
 class Growth:
-    """An end offset over time: points (world time in ms, records), both rising; straight between them, flat before and after."""
+    """An end offset over time: points (world time in ms, records), both rising; straight between
+    them, flat before and after.
+    """
 
     points: tuple[tuple[int, int], ...]
     _times: tuple[int, ...] = attrs.field(init=False, repr=False, eq=False)
@@ -62,7 +68,9 @@ def steady(*, records: int, records_per_s: int, start_ms: int = 0, lasts_ms: int
 
 @attrs.frozen(kw_only=True)
 class Ownership:
-    """One member really processed one task from `start_ms` to `end_ms`. `process`: which life of the member."""
+    """One member really processed one task from `start_ms` to `end_ms`. `process`: which life of
+    the member.
+    """
 
     task: TaskId
     member_id: str
@@ -75,7 +83,9 @@ class Ownership:
 
 @attrs.frozen(kw_only=True)
 class Restore:
-    """`records` were read into one copy, until it was caught up or given up. `to_run`: the task was to run there, and waited for it."""
+    """`records` were read into one copy, until it was caught up or given up. `to_run`: the task was
+    to run there, and waited for it.
+    """
 
     at_ms: int
     task: TaskId
@@ -110,7 +120,9 @@ class World:
     """Changelogs that grow, and the record of who ran what."""
 
     def __init__(self, topology: TopologyDeclared, growth: Mapping[PartitionKey, EndOffsets], *, stands_still: bool = False) -> None:
-        """`stands_still`: nothing is written to the changelogs of a task that nobody runs; who runs it next writes it all at once."""
+        """`stands_still`: nothing is written to the changelogs of a task that nobody runs; who runs
+        it next writes it all at once.
+        """
         self._stands_still = stands_still
         self._idle: dict[TaskId, tuple[int, int]] = {}
         """Task -> when it was last stopped, and when it ran again."""
@@ -141,11 +153,15 @@ class World:
         return sum(growth.at(time_ms) for growth in self._growths[task])
 
     def written_per_s(self, task: TaskId, time_ms: int) -> int:
-        """Records written to the task's changelogs in the last RATE_MS before `time_ms`, per second."""
+        """Records written to the task's changelogs in the last RATE_MS before `time_ms`, per
+        second.
+        """
         return (self.end_offset(task, time_ms) - self.end_offset(task, time_ms - RATE_MS)) * 1_000 // RATE_MS
 
     def started(self, task: TaskId, owner: Owner, token: int, now_ms: int) -> None:
-        """`owner` processes `task` from now on. Raises InvariantBroken(1) when somebody else still does, or when a newer owner did before."""
+        """`owner` processes `task` from now on. Raises InvariantBroken(1) when somebody else still
+        does, or when a newer owner did before.
+        """
         other = self._running.get(task)
         if other is not None and other.owner is not owner:
             stops_ms = other.owner.stops_by_ms

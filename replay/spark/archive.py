@@ -1,6 +1,8 @@
-"""A log in Kafka archived by Structured Streaming: each trigger's records, once they are settled, go to the Parquet archive, every one once.
+"""A log in Kafka archived by Structured Streaming: each trigger's records, once they are settled,
+go to the Parquet archive, every one once.
 
-Spark's state keeps what waits; the archive itself knows what it has, so a trigger that is done again after a failure adds nothing twice.
+Spark's state keeps what waits; the archive itself knows what it has, so a trigger that is done
+again after a failure adds nothing twice.
 """
 
 from __future__ import annotations
@@ -31,7 +33,9 @@ _NAMES = [part.split()[0].strip("`") for part in _COLUMNS.split(", ")]
 
 
 class Settle:
-    """What one partition's state is between triggers: records that wait for the one before them, facts that wait for their decisions."""
+    """What one partition's state is between triggers: records that wait for the one before them,
+    facts that wait for their decisions.
+    """
 
     def __init__(self) -> None:
         self._order = InOrder()
@@ -39,7 +43,9 @@ class Settle:
         self._next_row = 0
 
     def feed(self, records: Iterator[Any]) -> list[tuple[int, Row]]:
-        """Takes what arrived; returns (place in the partition's archive, row) of what is settled, in order. Raises LogError."""
+        """Takes what arrived; returns (place in the partition's archive, row) of what is settled,
+        in order. Raises LogError.
+        """
         for each in records:
             self._order.add(each)
         settled: list[Row] = []
@@ -103,7 +109,9 @@ def _columns_of(partition: int, seq: int, row: Row) -> list[Any]:
 
 
 def spark_archive(records: Any, archive: Path, checkpoint: Path, *, trigger: dict[str, Any] | None = None) -> Any:
-    """Starts the query and returns it. `records`: `equipoise.replay.spark.kafka.records`; `archive`: a folder that every worker sees."""
+    """Starts the query and returns it. `records`: `equipoise.replay.spark.kafka.records`;
+    `archive`: a folder that every worker sees.
+    """
     location = str(archive.resolve())
     ArchiveLog(location, "a").close()  # that it is there, and can be written to
     records.sparkSession.conf.set("spark.sql.streaming.stateStore.providerClass", STATE_STORE)

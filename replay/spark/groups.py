@@ -1,4 +1,6 @@
-"""Many groups on Spark: which there are, how they are dealt to tasks, and one function called for each."""
+"""Many groups on Spark: which there are, how they are dealt to tasks, and one function called for
+each.
+"""
 
 from __future__ import annotations
 
@@ -14,18 +16,23 @@ from equipoise.events.log.parquet.log import ArchiveLog
 from equipoise.events.records import Entry
 
 TASKS_A_CORE = 8
-"""A task costs some 30 ms of Spark's own; with so many of them for each core the last one to end keeps no core waiting for long."""
+"""A task costs some 30 ms of Spark's own; with so many of them for each core the last one to end
+keeps no core waiting for long.
+"""
 
 
 @attrs.frozen(kw_only=True)
 class Unit:
-    """One group of one archive. `location` names its partition: ``/data/archive?partition=3``. `records`: how many it has, facts and decisions."""
+    """One group of one archive. `location` names its partition: ``/data/archive?partition=3``.
+    `records`: how many it has, facts and decisions.
+    """
 
     location: str
     group: str
     records: int
     problem: str = ""
-    """Why nothing can be said of it; its `group` is "" when nobody knows whose records those are."""
+    """Why nothing can be said of it; its `group` is "" when nobody knows whose records those are.
+    """
 
     def entries(self) -> Iterator[Entry]:
         """Its log, from the start. Raises what opening and reading it raise."""
@@ -36,14 +43,16 @@ class Unit:
 
 
 Work = Callable[[Unit], dict[str, Any]]
-"""One group -> one row. It raises nothing but what is Spark's to handle: a group that cannot be read is a row that says so."""
+"""One group -> one row. It raises nothing but what is Spark's to handle: a group that cannot be
+read is a row that says so.
+"""
 
 
 def units_of(locations: Sequence[str]) -> list[Unit]:
     """Every group of these archives, by archive and name.
 
-    A file that cannot be read is a unit too, of no group: those whose records are in it say so themselves when they come to it.
-    Raises InputError when one is no archive, or has no group.
+    A file that cannot be read is a unit too, of no group: those whose records are in it say so
+    themselves when they come to it. Raises InputError when one is no archive, or has no group.
     """
     found: list[Unit] = []
     for location in locations:
@@ -63,7 +72,9 @@ def _units_in(log: ArchiveLog, partition: int) -> list[Unit]:
 
 
 def dealt(units: Sequence[Unit], hands: int) -> list[list[Unit]]:
-    """The units in at most `hands` parts of about the same number of records: the largest first, each to whoever has least so far."""
+    """The units in at most `hands` parts of about the same number of records: the largest first,
+    each to whoever has least so far.
+    """
     heap = [(0, at) for at in range(min(hands, len(units)))]
     parts: list[list[Unit]] = [[] for _ in heap]
     for unit in sorted(units, key=lambda unit: (-unit.records, unit.location, unit.group)):
@@ -74,9 +85,11 @@ def dealt(units: Sequence[Unit], hands: int) -> list[list[Unit]]:
 
 
 def over_groups(spark: Any, units: Sequence[Unit], work: Work, schema: Any) -> Any:
-    """A DataFrame with a row for each unit, in no order. `schema`: pyarrow.Schema of what `work` returns.
+    """A DataFrame with a row for each unit, in no order. `schema`: pyarrow.Schema of what `work`
+    returns.
 
-    One task folds one group after the other, each as a stream. A task whose worker dies is run again by Spark, from its first group on.
+    One task folds one group after the other, each as a stream. A task whose worker dies is run
+    again by Spark, from its first group on.
     """
     parts = dealt(units, TASKS_A_CORE * parallelism(spark))
 
@@ -100,7 +113,9 @@ def parallelism(spark: Any) -> int:
 
 
 def told(error: Exception) -> str:
-    """Why a group has no answer, in one line: an error of its log as it is, anything else as the defect it is."""
+    """Why a group has no answer, in one line: an error of its log as it is, anything else as the
+    defect it is.
+    """
     text = " ".join(str(error).split())
     return text if isinstance(error, EquipoiseError) else f"{error.__class__.__name__}: {text:.500} (a defect of equipoise)"
 

@@ -14,7 +14,9 @@ MOST_RECORDS = 200_000
 
 
 def records(spark: Any, connection: Connection, topics: Topics, *, most_records: int = MOST_RECORDS) -> Any:
-    """Facts and decisions from the first on, with `is_fact` beside what the connector gives. Raises InputError when the connector is not there."""
+    """Facts and decisions from the first on, with `is_fact` beside what the connector gives. Raises
+    InputError when the connector is not there.
+    """
     from pyspark.errors import PySparkException
     from pyspark.sql import functions as f
 

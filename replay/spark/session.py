@@ -21,8 +21,9 @@ _QUIET = Path(__file__).with_name("log4j2.properties")
 def session(master: str | None = None, settings: Mapping[str, str] | None = None, *, app_name: str = "equipoise") -> tuple[Any, bool]:
     """A SparkSession, and whether it was made here, so that whoever asked for it ends it.
 
-    The active one, if there is one (a notebook's, spark-submit's): then `master` and `settings` are the user's own affair and are not looked at.
-    Else a new one: `master` or what the environment says, else all cores of this machine. Raises InputError with what to install.
+    The active one, if there is one (a notebook's, spark-submit's): then `master` and `settings` are
+    the user's own affair and are not looked at. Else a new one: `master` or what the environment
+    says, else all cores of this machine. Raises InputError with what to install.
     """
     try:
         from pyspark.sql import SparkSession
@@ -46,7 +47,9 @@ def session(master: str | None = None, settings: Mapping[str, str] | None = None
 
 
 def _own_settings() -> dict[str, str]:
-    """A session on this machine: no page to look at, no log on stderr but errors, nothing compiled that is run once."""
+    """A session on this machine: no page to look at, no log on stderr but errors, nothing compiled
+    that is run once.
+    """
     return {
         "spark.ui.enabled": "false",
         "spark.ui.showConsoleProgress": "false",

@@ -1,7 +1,9 @@
-"""Continuous verification of a live log on Spark Structured Streaming: each partition is watched, and what is wrong becomes a row within one trigger.
+"""Continuous verification of a live log on Spark Structured Streaming: each partition is watched,
+and what is wrong becomes a row within one trigger.
 
-State is Spark's own (RocksDB, checkpointed), so a query that is killed and started again goes on where it was. There is no watermark and no timer:
-late rows would be dropped by the one and judged by the other, and the log's own offsets say all there is to say about order
+State is Spark's own (RocksDB, checkpointed), so a query that is killed and started again goes on
+where it was. There is no watermark and no timer: late rows would be dropped by the one and judged
+by the other, and the log's own offsets say all there is to say about order
 (`equipoise.replay.watch`).
 """
 
@@ -22,7 +24,9 @@ METRIC = "equipoise"
 
 ALERT_COLUMNS = "partition int, group string, verdict string, offset bigint, problem string, document string"
 _ROWS = f"{ALERT_COLUMNS}, facts bigint, decisions bigint"
-"""What the watching gives for each partition and trigger: its alerts, and one row without a verdict that counts."""
+"""What the watching gives for each partition and trigger: its alerts, and one row without a verdict
+that counts.
+"""
 
 
 def processor() -> Any:
@@ -30,7 +34,9 @@ def processor() -> Any:
     from pyspark.sql.streaming.stateful_processor import StatefulProcessor
 
     class WatchProcessor(StatefulProcessor):
-        """Keyed by partition. State: the watch itself, and each group's verification under its name, so that only groups that went on are written."""
+        """Keyed by partition. State: the watch itself, and each group's verification under its
+        name, so that only groups that went on are written.
+        """
 
         def init(self, handle: Any) -> None:
             self._watch = handle.getValueState("watch", "saved binary")
@@ -101,10 +107,11 @@ def watched(records: Any) -> Any:
 
 
 def spark_stream(records: Any, alerts: Path, checkpoint: Path, *, trigger: dict[str, Any] | None = None) -> Any:
-    """Starts the query and returns it. `alerts`: a folder for Parquet files, one for each trigger that has something to tell; `checkpoint`: the
-    query's own folder.
+    """Starts the query and returns it. `alerts`: a folder for Parquet files, one for each trigger
+    that has something to tell; `checkpoint`: the query's own folder.
 
-    `trigger`: as of DataStreamWriter.trigger; default: one after the other. Each trigger's counts are in ``query.lastProgress["observedMetrics"]``.
+    `trigger`: as of DataStreamWriter.trigger; default: one after the other. Each trigger's counts
+    are in ``query.lastProgress["observedMetrics"]``.
     """
     from pyspark.sql import functions as f
 
@@ -135,9 +142,11 @@ def make_folder(alerts: Path) -> None:
 
 
 def write_alerts(rows: Any, alerts: Path, query: str, number: int) -> None:
-    """A trigger's rows (pyarrow.Table) as one file, named for query and trigger: a trigger that is done again puts the same file in its own place.
+    """A trigger's rows (pyarrow.Table) as one file, named for query and trigger: a trigger that is
+    done again puts the same file in its own place.
 
-    Spark's own sink leaves the files of a trigger that was killed where they are, and lists the others in a folder that only Spark looks into.
+    Spark's own sink leaves the files of a trigger that was killed where they are, and lists the
+    others in a folder that only Spark looks into.
     """
     if not rows.num_rows:
         return

@@ -1,4 +1,6 @@
-"""`timeline` over many groups: tables of intervals, unavailability, moves, rounds, imbalance and members, as Parquet."""
+"""`timeline` over many groups: tables of intervals, unavailability, moves, rounds, imbalance and
+members, as Parquet.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,9 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("silent_ms", _WHOLE), ("how", _TEXT),
     ),
 }  # fmt: skip
-"""Table -> its columns, behind `group`; the names are those of docs/json.md, "timeline". Unavailability: stretches without a running owner."""
+"""Table -> its columns, behind `group`; the names are those of docs/json.md, "timeline".
+Unavailability: stretches without a running owner.
+"""
 
 GROUPS: tuple[tuple[str, str], ...] = (
     ("group", _TEXT), ("location", _TEXT), ("log_id", _TEXT), ("led_by", _TEXT), ("assignor", _TEXT), *_SPAN, ("facts", _WHOLE), ("tasks", _WHOLE),
@@ -75,7 +79,8 @@ def schema() -> Any:
 
 
 def spark_timeline(spark: Any, units: Sequence[Unit]) -> dict[str, Any]:
-    """Table -> DataFrame: `groups` and those of TABLES, each with `group` first; `seq` counts a group's rows from 0.
+    """Table -> DataFrame: `groups` and those of TABLES, each with `group` first; `seq` counts a
+    group's rows from 0.
 
     The histories are computed once, when the first of them is asked for, and kept on Spark's disks.
     """
@@ -93,7 +98,8 @@ def spark_timeline(spark: Any, units: Sequence[Unit]) -> dict[str, Any]:
 def write_tables(tables: dict[str, Any], folder: Path) -> None:
     """Writes ``folder/<table>/*.parquet``, in the place of what is there, sorted by group and seq.
 
-    ``repartition(1)``, here and wherever rows of groups are written: after ``coalesce(1)`` one task would fold all groups, one after the other.
+    ``repartition(1)``, here and wherever rows of groups are written: after ``coalesce(1)`` one task
+    would fold all groups, one after the other.
     """
     for name, table in tables.items():
         by = ["group", "location"] if name == "groups" else ["group", "seq"]

@@ -24,7 +24,9 @@ COLUMNS = (
     ("problem", "string"),
     ("document", "string"),
 )
-"""`offset`: where it diverges, or cannot be verified any further. `document`: what ``equipoise verify --json`` says of it (docs/json.md)."""
+"""`offset`: where it diverges, or cannot be verified any further. `document`: what ``equipoise
+verify --json`` says of it (docs/json.md).
+"""
 
 
 def verify_group(unit: Unit) -> dict[str, Any]:

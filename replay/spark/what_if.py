@@ -1,4 +1,5 @@
-"""`what-if` over many groups: N configurations for each of M groups. A group's log is read once, and every configuration simulated from what it said.
+"""`what-if` over many groups: N configurations for each of M groups. A group's log is read once,
+and every configuration simulated from what it said.
 
 Configurations go to the tasks as they are: a group's records are never multiplied by them.
 """
@@ -27,12 +28,14 @@ COLUMNS = (
     ("front", "bool"),
     ("error", "string"),
 )
-"""A row for each group and configuration; `seq` 0 is the factual one, then they come as they were given. `changes`: knobs, as a JSON object.
-`front`: no other configuration of the group beats it."""
+"""A row for each group and configuration; `seq` 0 is the factual one, then they come as they were
+given. `changes`: knobs, as a JSON object. `front`: no other configuration of the group beats it."""
 
 
 def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Sequence[int]) -> dict[str, Any]:
-    """One group: `document` is what ``equipoise what-if --json`` says of it, `advice` its one line, `outcomes` its rows of COLUMNS."""
+    """One group: `document` is what ``equipoise what-if --json`` says of it, `advice` its one line,
+    `outcomes` its rows of COLUMNS.
+    """
     head = {"group": unit.group, "location": unit.location}
     nothing: dict[str, Any] = {**head, "facts": None, "document": None, "advice": None, "problem": None, "outcomes": []}
     try:
@@ -74,7 +77,8 @@ def schema() -> Any:
 
 
 def what_if_rows(spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], seeds: Sequence[int]) -> Any:
-    """A DataFrame with the row of each unit. Raises InputError for two configurations of one name."""
+    """A DataFrame with the row of each unit. Raises InputError for two configurations of one name.
+    """
     names = [each.name for each in configurations]
     if len(set(names)) < len(names):
         raise InputError(f"configuration {next(name for name in names if names.count(name) > 1)!r}: there are two of that name; give each its own")
@@ -82,7 +86,9 @@ def what_if_rows(spark: Any, units: Sequence[Unit], configurations: Sequence[Con
 
 
 def spark_what_if(spark: Any, units: Sequence[Unit], configurations: Sequence[Configuration], *, seeds: Sequence[int] = (0,)) -> Any:
-    """A DataFrame with a row for each unit and configuration. A group without an answer has one row, whose `error` says why."""
+    """A DataFrame with a row for each unit and configuration. A group without an answer has one
+    row, whose `error` says why.
+    """
     return by_configuration(what_if_rows(spark, units, configurations, seeds))
 
 

@@ -1,4 +1,6 @@
-"""Who owned what when: the history of a group as tables, as one self-contained HTML page, and as one picture."""
+"""Who owned what when: the history of a group as tables, as one self-contained HTML page, and as
+one picture.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,8 @@
-"""The history of a group as intervals, moves, rounds and curves: one pass over its log, watched from the machine's side.
+"""The history of a group as intervals, moves, rounds and curves: one pass over its log, watched
+from the machine's side.
 
-What is kept grows with what changed, not with the records: lag curves are thinned to MOST_POINTS each.
+What is kept grows with what changed, not with the records: lag curves are thinned to MOST_POINTS
+each.
 """
 
 from __future__ import annotations
@@ -29,7 +31,9 @@ MOST_POINTS = 512
 
 @attrs.frozen(kw_only=True)
 class Lifeline:
-    """One incarnation of a member. `ended_ms` None: it lives at the end. `silent_ms`: when it was last heard of, if it ended without a word."""
+    """One incarnation of a member. `ended_ms` None: it lives at the end. `silent_ms`: when it was
+    last heard of, if it ended without a word.
+    """
 
     member_id: str
     incarnation: int
@@ -39,12 +43,15 @@ class Lifeline:
     ended_ms: int | None
     silent_ms: int | None
     how: str
-    """left, or the cause of MemberExpired, or how a recorded group saw it end; "" while it lives."""
+    """left, or the cause of MemberExpired, or how a recorded group saw it end; "" while it lives.
+    """
 
 
 @attrs.frozen(kw_only=True)
 class Copy:
-    """A copy of a task that a member was told to keep. `kind`: warmup or standby. `ready_ms`: when a warm-up was caught up, None: not."""
+    """A copy of a task that a member was told to keep. `kind`: warmup or standby. `ready_ms`: when
+    a warm-up was caught up, None: not.
+    """
 
     task: TaskId
     member_id: str
@@ -63,7 +70,9 @@ class Round:
     generation: int
     cause: str
     moves: int
-    """Movements it began, advanced, ended or cancelled; for a recorded group: tasks that got another owner."""
+    """Movements it began, advanced, ended or cancelled; for a recorded group: tasks that got
+    another owner.
+    """
     members: int
 
 
@@ -75,7 +84,9 @@ class Totals:
     from_ms: int
     to_ms: int
     moves: int
-    """Changes of owner, counted along the way; a task may count several times. First placements are none."""
+    """Changes of owner, counted along the way; a task may count several times. First placements are
+    none.
+    """
     rounds: int
     stopped_ms: int
     """Task-milliseconds without a running owner, summed over tasks."""
@@ -116,7 +127,9 @@ class Timeline:
 
     @property
     def caption(self) -> str:
-        """What "without a running owner" means here, so that it and what was measured in the cluster itself do not look like a contradiction."""
+        """What "without a running owner" means here, so that it and what was measured in the
+        cluster itself do not look like a contradiction.
+        """
         if self.led_by == "external":
             return "not running: in the log, which shows no restores; what was measured at the records themselves is longer"
         return (
@@ -142,9 +155,11 @@ class Timeline:
         )
 
     def stopped(self, from_ms: int, to_ms: int) -> dict[TaskId, list[tuple[int, int]]]:
-        """Task -> stretches without a running owner, joined where they touch; each in full, if its middle is in [from_ms, to_ms).
+        """Task -> stretches without a running owner, joined where they touch; each in full, if its
+        middle is in [from_ms, to_ms).
 
-        (A member is silent from its last word on, up to a heartbeat before somebody killed it.) Tasks without any are absent.
+        (A member is silent from its last word on, up to a heartbeat before somebody killed it.)
+        Tasks without any are absent.
         """
         found: dict[TaskId, list[tuple[int, int]]] = {}
         for interval in self.intervals:  # by task and time
@@ -165,12 +180,15 @@ class Timeline:
 
 
 def changes_owner(move: MoveStory) -> bool:
-    """Whether the movement gave the task to another member than the one that had it last; a first placement does not."""
+    """Whether the movement gave the task to another member than the one that had it last; a first
+    placement does not.
+    """
     return move.outcome == "granted" and move.source is not None and move.source != move.destination
 
 
 def build_timeline(entries: Iterable[Entry], *, group: str | None = None, until_offset: int | None = None, load: Load = registry.load) -> Timeline:
-    """The history up to the fact at `until_offset` (None: all). Raises what `Refold.follow` raises."""
+    """The history up to the fact at `until_offset` (None: all). Raises what `Refold.follow` raises.
+    """
     refold = Refold(group, load=load)
     builder = _Builder(refold)
     for step in refold.follow(entries, until_offset=until_offset):
@@ -277,7 +295,9 @@ class _Builder:
             self._lives.setdefault((event.member_id, event.incarnation), _Life(event, at_ms, at_ms))
 
     def _end(self, member_id: str, incarnation: int, at_ms: int, how: str, silent_ms: int | None = None) -> None:
-        """`silent_ms` None: it was last heard of when its last report came, unless it left with a word."""
+        """`silent_ms` None: it was last heard of when its last report came, unless it left with a
+        word.
+        """
         life = self._lives.pop((member_id, incarnation), None)
         if life is not None:
             silent_ms = life.heard_ms if silent_ms is None and how != "left" else silent_ms
@@ -313,7 +333,9 @@ class _Builder:
                 self._imbalance.append((at_ms, imbalance))
 
     def _note_copies(self, member_id: str, at_ms: int) -> None:
-        """Closes the copies that the member is not told to keep any more, and opens those that it is told to keep now. Most members keep theirs."""
+        """Closes the copies that the member is not told to keep any more, and opens those that it
+        is told to keep now. Most members keep theirs.
+        """
         member = self._state.members.get(member_id)
         now = {} if member is None else {**dict.fromkeys(member.standby, "standby"), **dict.fromkeys(member.warmup, "warmup")}
         before = self._kept.get(member_id, {})
@@ -376,7 +398,9 @@ class _Builder:
 
 
 def _imbalance(state: GroupState) -> int:
-    """Tasks outside their members' shares, as an assignor counts them: over all tasks, and over those with state where there are both kinds."""
+    """Tasks outside their members' shares, as an assignor counts them: over all tasks, and over
+    those with state where there are both kinds.
+    """
     topology = state.topology
     sizes = {} if topology is None else {part.subtopology: part for part in topology.subtopologies}
     every: Counter[str] = Counter()
@@ -413,7 +437,9 @@ def _lifeline(life: _Life, ended_ms: int | None, how: str, silent_ms: int | None
 
 
 def _add_point(points: list[tuple[int, int]], at_ms: int, lag: int) -> None:
-    """Adds to a curve; when it has twice as many points as are kept, every second one goes (the last stays)."""
+    """Adds to a curve; when it has twice as many points as are kept, every second one goes (the
+    last stays).
+    """
     points.append((at_ms, lag))
     if len(points) >= 2 * MOST_POINTS:
         del points[-2::-2]

@@ -22,8 +22,8 @@ CAUSE_COLOURS = {
 
 
 def member_colour(number: int) -> str:
-    """Of the member at this place in the order people sort names in. The first ten are chosen; then by golden sections around the
-    wheel, without its reds, which alarm."""
+    """Of the member at this place in the order people sort names in. The first ten are chosen; then
+    by golden sections around the wheel, without its reds, which alarm."""
     if number < len(_FIRST):
         return _FIRST[number]
     hue = 30 + number * 114_590 // 1_000 % 300

@@ -11,7 +11,9 @@ from equipoise.replay.timelines.build import Timeline
 
 
 def timeline_document(timeline: Timeline) -> dict[str, Any]:
-    """Everything `Timeline` has, with tasks in text form; times are wall time of the log in milliseconds."""
+    """Everything `Timeline` has, with tasks in text form; times are wall time of the log in
+    milliseconds.
+    """
     stopped = timeline.stopped(timeline.from_ms, timeline.to_ms)
     return {
         "group": timeline.group,

@@ -1,4 +1,6 @@
-"""The timeline as one HTML page that needs nothing else: its style, its script and its data stand in it, and nothing is loaded from anywhere."""
+"""The timeline as one HTML page that needs nothing else: its style, its script and its data stand
+in it, and nothing is loaded from anywhere.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from equipoise.replay.timelines.colours import CAUSE_COLOURS, colour_rules, memb
 from equipoise.replay.wording import cause_text, counted, day_text, reason_text, span_text
 
 MOST_ROWS = 2_000
-"""Tasks drawn. Of a larger group those that moved, stopped or changed most are; the page says how many are not."""
+"""Tasks drawn. Of a larger group those that moved, stopped or changed most are; the page says how
+many are not.
+"""
 
 _CONDITIONS = {Condition.RUNNING: 0, Condition.STARTING: 1, Condition.SILENT: 2, Condition.NOBODY: 3}
 
@@ -33,7 +37,9 @@ def render_page(timeline: Timeline) -> str:
 
 
 def page_data(timeline: Timeline) -> dict[str, Any]:
-    """What the page's script draws: times in milliseconds since `from`, members and tasks as indices, nobody as -1."""
+    """What the page's script draws: times in milliseconds since `from`, members and tasks as
+    indices, nobody as -1.
+    """
     tasks = _drawn_tasks(timeline)
     index = {task: number for number, task in enumerate(tasks)}
     start_ms = timeline.from_ms

@@ -1,6 +1,8 @@
-"""The timeline as one SVG picture for a document: what the page shows first, drawn here, with nothing to click. No browser is needed to make it.
+"""The timeline as one SVG picture for a document: what the page shows first, drawn here, with
+nothing to click. No browser is needed to make it.
 
-From the top: the marked windows and every round, tasks as rows coloured by who runs them, how many tasks nobody runs, the time.
+From the top: the marked windows and every round, tasks as rows coloured by who runs them, how many
+tasks nobody runs, the time.
 """
 
 from __future__ import annotations
@@ -47,8 +49,8 @@ _STEPS_S = (1, 2, 5, 10, 15, 30, 60, 120, 300, 600, 900, 1_800, 3_600, 7_200, 14
 def render_picture(timeline: Timeline, *, title: str | None = None, to_ms: int | None = None) -> str:
     """The whole SVG as text. Equal timelines give equal pictures.
 
-    `title` None: the group and who led it. `to_ms`: wall time at the right edge, so that two pictures have one scale; None, or before the log's
-    end: that end.
+    `title` None: the group and who led it. `to_ms`: wall time at the right edge, so that two
+    pictures have one scale; None, or before the log's end: that end.
     """
     leader = "led by something else" if timeline.led_by == "external" else f"led by {timeline.led_by or 'nobody'} ({timeline.assignor})"
     totals = timeline.totals()
@@ -131,7 +133,9 @@ class _Picture:
         self.parts += [f'<path d="{"".join(shapes)}" fill="{colour}"/>' for colour, shapes in marks.items()]
 
     def _rows(self, top: int, high: int) -> tuple[list[str], int]:
-        """The tasks, and where they end. One path a colour, as a picture of thousands of rectangles is slow and large."""
+        """The tasks, and where they end. One path a colour, as a picture of thousands of rectangles
+        is slow and large.
+        """
         bar = max(1, high - 3)
         places: list[int] = []
         texts: list[str] = []

@@ -1,7 +1,9 @@
-"""What several outcomes say together: which of them nothing else beats (the Pareto front), and whether to change anything.
+"""What several outcomes say together: which of them nothing else beats (the Pareto front), and
+whether to change anything.
 
-Less is better everywhere. One outcome is *better* than another in a metric when it is so by more than MATTERS of it, and by more than chance: by more
-than twice the standard error of the difference, run by run, where there are several seeds.
+Less is better everywhere. One outcome is *better* than another in a metric when it is so by more
+than MATTERS of it, and by more than chance: by more than twice the standard error of the
+difference, run by run, where there are several seeds.
 """
 
 from __future__ import annotations
@@ -32,14 +34,18 @@ CLEAR_TRADE = 2.0
 
 @attrs.frozen(kw_only=True)
 class Advice:
-    """`change`: the name of the outcome to change to; None: keep what there is. `line`: one sentence that says so, and why."""
+    """`change`: the name of the outcome to change to; None: keep what there is. `line`: one
+    sentence that says so, and why.
+    """
 
     change: str | None
     line: str
 
 
 def better(one: Outcome, other: Outcome, metric: str) -> bool:
-    """Whether `one` costs less than `other`, by more than chance and by enough to matter. Not where one of them is not known."""
+    """Whether `one` costs less than `other`, by more than chance and by enough to matter. Not where
+    one of them is not known.
+    """
     pairs = [(getattr(a, metric), getattr(b, metric)) for a, b in zip(one.runs, other.runs, strict=True)]
     if not pairs or any(None in pair for pair in pairs):
         return False
@@ -58,14 +64,16 @@ def dominates(one: Outcome, other: Outcome) -> bool:
 
 
 def front(answer: WhatIf) -> list[str]:
-    """Names of the outcomes that no other dominates, the factual one's among them where it is so."""
+    """Names of the outcomes that no other dominates, the factual one's among them where it is so.
+    """
     led = [each for each in (answer.factual, *answer.outcomes) if not each.error]
     return [each.configuration.name for each in led if not any(dominates(other, each) for other in led)]
 
 
 def advise(answer: WhatIf) -> Advice:
-    """Change something only for what dominates the factual configuration, or trades clearly: at least CLEAR_GAIN less unavailability, and CLEAR_TRADE
-    times what it costs. A gain in the leading metric that is smaller than the simulation's own error there is none."""
+    """Change something only for what dominates the factual configuration, or trades clearly: at
+    least CLEAR_GAIN less unavailability, and CLEAR_TRADE times what it costs. A gain in the leading
+    metric that is smaller than the simulation's own error there is none."""
     factual = answer.factual
     if factual.error:
         return Advice(change=None, line=f"keep what you have: the simulation could not lead as it is ({factual.error})")
@@ -84,7 +92,9 @@ def advise(answer: WhatIf) -> Advice:
 
 
 def _part(one: Outcome, other: Outcome, metric: str) -> float:
-    """What `one` costs more than `other`, as a part of that; 0.0 where the difference does not matter."""
+    """What `one` costs more than `other`, as a part of that; 0.0 where the difference does not
+    matter.
+    """
     if not better(one, other, metric) and not better(other, one, metric):
         return 0.0
     after, before = getattr(one.metrics, metric), getattr(other.metrics, metric)
@@ -97,7 +107,9 @@ def _paid(one: Outcome, factual: Outcome) -> float:
 
 
 def _distance(one: Outcome, factual: Outcome) -> int:
-    """How many settings would have to be changed: of what costs about the same, the smallest change is advised."""
+    """How many settings would have to be changed: of what costs about the same, the smallest change
+    is advised.
+    """
     changed = sum(getattr(one.knobs, field.name) != getattr(factual.knobs, field.name) for field in attrs.fields(type(one.knobs)))
     return int(changed + (one.assignor != factual.assignor) + (one.configuration.announce_closes is not None))
 

@@ -1,8 +1,11 @@
-"""`what_if`: what the same outside would have cost under other settings, each simulated, and how far the simulation can be believed.
+"""`what_if`: what the same outside would have cost under other settings, each simulated, and how
+far the simulation can be believed.
 
-What the world did (`equipoise.replay.recorded_inputs`) is taken from the log; what the group did in answer comes from the simulated cluster, whose
-members restore as fast as the log shows. The group as it was, the *factual* configuration, is always simulated as well: how far that is from what
-was recorded is the error of everything beside it. The log is read once, however many configurations there are.
+What the world did (`equipoise.replay.recorded_inputs`) is taken from the log; what the group did in
+answer comes from the simulated cluster, whose members restore as fast as the log shows. The group
+as it was, the *factual* configuration, is always simulated as well: how far that is from what was
+recorded is the error of everything beside it. The log is read once, however many configurations
+there are.
 """
 
 from __future__ import annotations
@@ -35,13 +38,15 @@ Progress = Callable[[int, int], None]
 
 @attrs.frozen(kw_only=True)
 class Configuration:
-    """A configuration to try: what is other than in the log. `knobs`: by name (`equipoise.events.knobs.Knobs`); `assignor` None: who leads, leads on.
+    """A configuration to try: what is other than in the log. `knobs`: by name
+    (`equipoise.events.knobs.Knobs`); `assignor` None: who leads, leads on.
 
-    A group that was imported from Kafka Streams goes on to be led by Kafka Streams itself, with `assignor` None or ``kafka_streams``; with any other,
-    equipoise leads in its place.
+    A group that was imported from Kafka Streams goes on to be led by Kafka Streams itself, with
+    `assignor` None or ``kafka_streams``; with any other, equipoise leads in its place.
 
-    `announce_closes`: a member that closes says so first (True) or stops at once (False). None: as its leader has it: as each was where the log's own
-    leader leads on, announced where equipoise takes the place of Kafka Streams.
+    `announce_closes`: a member that closes says so first (True) or stops at once (False). None: as
+    its leader has it: as each was where the log's own leader leads on, announced where equipoise
+    takes the place of Kafka Streams.
     """
 
     name: str
@@ -52,7 +57,9 @@ class Configuration:
 
 @attrs.frozen(kw_only=True)
 class Outcome:
-    """What one configuration cost. `runs`: one for each seed, `metrics` their mean. `error`: why it could not lead; then there are no runs."""
+    """What one configuration cost. `runs`: one for each seed, `metrics` their mean. `error`: why it
+    could not lead; then there are no runs.
+    """
 
     configuration: Configuration
     assignor: str
@@ -76,8 +83,9 @@ class Outcome:
 
 @attrs.frozen(kw_only=True)
 class Deviation:
-    """One metric of the factual configuration. `simulated`: mean of the runs. `low`, `high`: of all runs, those with the restore speed at either end
-    of its interval among them. `error`: simulated beside recorded, 0.2 is 20 % too much.
+    """One metric of the factual configuration. `simulated`: mean of the runs. `low`, `high`: of all
+    runs, those with the restore speed at either end of its interval among them. `error`: simulated
+    beside recorded, 0.2 is 20 % too much.
 
     None: not known, or nothing was recorded that it could be related to.
     """
@@ -92,7 +100,9 @@ class Deviation:
 
 @attrs.frozen(kw_only=True)
 class WhatIf:
-    """The answer for one group. `factual`: the group's own configuration, simulated; `outcomes`: the others, in the order asked."""
+    """The answer for one group. `factual`: the group's own configuration, simulated; `outcomes`:
+    the others, in the order asked.
+    """
 
     group: str
     facts: int
@@ -133,13 +143,15 @@ def what_if(
     restore_records_per_s: int | None = None,
     progress: Progress | None = None,
 ) -> WhatIf:
-    """What each configuration would have cost the group of a log. `entries`: facts and decisions in stored order, as `Log.read` gives them; read
-    once, and not kept.
+    """What each configuration would have cost the group of a log. `entries`: facts and decisions in
+    stored order, as `Log.read` gives them; read once, and not kept.
 
-    A configuration that cannot lead (it halts, or breaks an invariant) is an outcome with an error. Equal arguments give equal answers.
+    A configuration that cannot lead (it halts, or breaks an invariant) is an outcome with an error.
+    Equal arguments give equal answers.
 
     Raises:
-        InputError: a knob or an assignor that does not exist, two configurations of one name, several groups and none named, a log of under
+        InputError: a knob or an assignor that does not exist, two configurations of one name,
+        several groups and none named, a log of under
             LEAST_SPAN_MS; before anything is simulated. FieldError: a knob's value is unsound.
         What the log raises.
     """
@@ -209,7 +221,9 @@ def check_configurations(exogenous: Exogenous, configurations: Sequence[Configur
 
 
 def configured_as(exogenous: Exogenous, each: Configuration) -> GroupConfigured:
-    """The group's configuration with the changes of `each`. Raises InputError for an assignor or a knob that there is none of, FieldError."""
+    """The group's configuration with the changes of `each`. Raises InputError for an assignor or a
+    knob that there is none of, FieldError.
+    """
     simulation = _simulation(exogenous, each, seed=0, speed=1)
     return (kafka_configuration if kafka_leads(exogenous, each) else configuration)(exogenous.start.config, simulation)
 
@@ -255,8 +269,8 @@ def _simulation(exogenous: Exogenous, each: Configuration, *, seed: int, speed: 
 
 
 def _play(recording: Recording, each: Configuration, seed: int, speed: int, bar: _Bar, seen: list[Metrics] | None = None) -> Metrics:
-    """One run. With `seen`: what the recording's eyes would have said of it is added there: of a group that was measured what it cost, else what its
-    log tells, read as the recorded one was."""
+    """One run. With `seen`: what the recording's eyes would have said of it is added there: of a
+    group that was measured what it cost, else what its log tells, read as the recorded one was."""
     exogenous, simulation = recording.exogenous, _simulation(recording.exogenous, each, seed=seed, speed=speed)
     memory = None if seen is None or recording.eyes == "measured" else MemorySink()
     try:

@@ -1,13 +1,17 @@
-"""How fast did the members of a log restore, and how fast were their changelogs written? Fitted from what they reported.
+"""How fast did the members of a log restore, and how fast were their changelogs written? Fitted
+from what they reported.
 
-A copy that shrinks between two reports of its member was restored at (lag drop + growth) / time. That is a *measurement* only while the
-member was restoring all the time between the two: if all its copies are caught up at the later report, they may have been so long before, and the
-quotient is a *bound*: it was at least that fast. Kafka Streams reports a minute apart and catches up in seconds, so its logs give bounds almost
-only; equipoise's members report every few seconds, so theirs give measurements, and their median is used.
+A copy that shrinks between two reports of its member was restored at (lag drop + growth) / time.
+That is a *measurement* only while the member was restoring all the time between the two: if all its
+copies are caught up at the later report, they may have been so long before, and the quotient is a
+*bound*: it was at least that fast. Kafka Streams reports a minute apart and catches up in seconds,
+so its logs give bounds almost only; equipoise's members report every few seconds, so theirs give
+measurements, and their median is used.
 
-Where there are too few measurements, everything seen is taken for what it is, an interval (interval censoring), and the most likely speed is found:
-speeds are log-normal around one median; what is known of that median before anything is seen is PRIOR. Without it bounds alone would allow
-any speed above the largest. What is used comes with the interval that has it nine times in ten.
+Where there are too few measurements, everything seen is taken for what it is, an interval (interval
+censoring), and the most likely speed is found: speeds are log-normal around one median; what is
+known of that median before anything is seen is PRIOR. Without it bounds alone would allow any speed
+above the largest. What is used comes with the interval that has it nine times in ten.
 """
 
 from __future__ import annotations
@@ -39,17 +43,27 @@ from equipoise.replay.recorded_inputs import read_manifest
 from equipoise.replay.wording import counted
 
 LEAST_ROUND_MS = 2_500
-"""A Kafka Streams task that is given away and taken up again waits for a heartbeat interval (3 s), as good as always longer than this."""
+"""A Kafka Streams task that is given away and taken up again waits for a heartbeat interval (3 s),
+as good as always longer than this.
+"""
 FEWEST_MEASURED = 3
 """With fewer measurements a median says nothing."""
 MOST_SPREAD = 4.0
-"""A speed known to within this factor is a measurement (its geometric middle is taken); known less well, only its lower end is used."""
+"""A speed known to within this factor is a measurement (its geometric middle is taken); known less
+well, only its lower end is used.
+"""
 DEFAULT_RECORDS_PER_S = 50_000
-"""When a log says nothing at all: a tenth of what one local disk and broker were seen to do (Kafka Streams, values of 152 bytes)."""
+"""When a log says nothing at all: a tenth of what one local disk and broker were seen to do (Kafka
+Streams, values of 152 bytes).
+"""
 PRIOR_FACTOR = 5.0
-"""Before anything is seen, the median speed is DEFAULT_RECORDS_PER_S, known to within this factor (one standard deviation of its logarithm)."""
+"""Before anything is seen, the median speed is DEFAULT_RECORDS_PER_S, known to within this factor
+(one standard deviation of its logarithm).
+"""
 PRIOR_SPREAD = 0.5
-"""Before anything is seen, speeds of one group spread around their median by a factor of e to this (one standard deviation)."""
+"""Before anything is seen, speeds of one group spread around their median by a factor of e to this
+(one standard deviation).
+"""
 READY_WITHIN_MS = 50
 """Between a report and the word that a copy is ready, when the one was made for the other."""
 LEAST_WIDTH = 0.05
@@ -61,7 +75,8 @@ MOST_INTERVALS = 400
 
 @attrs.frozen(kw_only=True)
 class Observation:
-    """One member restored `records` within a stretch of time. Speed in records/s of all its copies together.
+    """One member restored `records` within a stretch of time. Speed in records/s of all its copies
+    together.
 
     `high` None: a bound, it was at least `low`. `basis`: ``reports`` or ``first commit``.
     """
@@ -85,7 +100,9 @@ class Observation:
 
 @attrs.frozen(kw_only=True)
 class Speed:
-    """What some observations say together, records/s. Quartiles are None where bounds leave them open."""
+    """What some observations say together, records/s. Quartiles are None where bounds leave them
+    open.
+    """
 
     measured: int
     bounds: int
@@ -97,7 +114,9 @@ class Speed:
 
 @attrs.frozen(kw_only=True)
 class Estimate:
-    """The speed that a simulation should use, and the interval that has it with CONFIDENCE. None: nothing was seen that could tell."""
+    """The speed that a simulation should use, and the interval that has it with CONFIDENCE. None:
+    nothing was seen that could tell.
+    """
 
     records_per_s: int
     low: int | None
@@ -107,7 +126,9 @@ class Estimate:
 
 @attrs.frozen(kw_only=True)
 class WriteRate:
-    """Growth of one changelog partition in records/s: quartiles over the stretches between its samples, and the mean over all."""
+    """Growth of one changelog partition in records/s: quartiles over the stretches between its
+    samples, and the mean over all.
+    """
 
     topic: str
     partition: int
@@ -119,7 +140,9 @@ class WriteRate:
 
 @attrs.frozen(kw_only=True)
 class Fit:
-    """The fit. `records_per_s`: what a simulation should use for one member, all its copies together; `basis`: where it comes from."""
+    """The fit. `records_per_s`: what a simulation should use for one member, all its copies
+    together; `basis`: where it comes from.
+    """
 
     records_per_s: int
     low_records_per_s: int | None
@@ -131,10 +154,14 @@ class Fit:
     observations: tuple[Observation, ...]
     write_rates: tuple[WriteRate, ...]
     join_wait_ms: int
-    """Reports may be older than their record by this much (an imported group: they were sent when the rebalance began)."""
+    """Reports may be older than their record by this much (an imported group: they were sent when
+    the rebalance began).
+    """
 
     def table(self) -> list[tuple[str, ...]]:
-        """Rows for people, the first one is the header. One row for all members, one for each, one for each changelog topic."""
+        """Rows for people, the first one is the header. One row for all members, one for each, one
+        for each changelog topic.
+        """
         rows: list[tuple[str, ...]] = [("what", "measured", "bounds", "quartile", "median", "quartile", "at least", "used")]
         for name, speed in [("restore, all members", self.overall), *((f"restore, {name}", speed) for name, speed in self.members.items())]:
             used = f"{self.records_per_s:,}/s ({self.basis})" if speed is self.overall else ""
@@ -162,7 +189,9 @@ class _Copies:
 
 
 class Fitting:
-    """`fit` for who reads the log for other reasons as well: each record is taken once, in stored order. `group`: whose; None: all are."""
+    """`fit` for who reads the log for other reasons as well: each record is taken once, in stored
+    order. `group`: whose; None: all are.
+    """
 
     def __init__(self, *, group: str | None = None) -> None:
         self.group = group
@@ -233,10 +262,12 @@ class Fitting:
             self.told[event.member_id, event.incarnation] = before.union(event.active, event.standby, event.warmup)
 
     def _restores(self, manifest: str) -> None:
-        """An imported log's manifest names tasks that had to be restored and were seen running: each is a bound.
+        """An imported log's manifest names tasks that had to be restored and were seen running:
+        each is a bound.
 
-        Where it says how often the application commits, the restore was over at most so long before the first commit, which is the other end of
-        the interval, unless the task also waited for a round: that is longer than any commit interval worth the name.
+        Where it says how often the application commits, the restore was over at most so long before
+        the first commit, which is the other end of the interval, unless the task also waited for a
+        round: that is longer than any commit interval worth the name.
         """
         told = read_manifest(manifest)
         commit_ms = told.get("supplied", {}).get("settings", {}).get("values", {}).get("commit_interval_ms")
@@ -299,14 +330,18 @@ class Fitting:
         self.last[key] = after
 
     def _ready(self, event: TaskReady) -> None:
-        """A member reports as soon as a copy is ready, and says so right after: it was restoring until then."""
+        """A member reports as soon as a copy is ready, and says so right after: it was restoring
+        until then.
+        """
         last = self.observations[-1] if self.observations else None
         if last is None or last.high is not None or last.member_id != event.member_id or self.now_ms - last.to_ms > READY_WITHIN_MS:
             return
         self.observations[-1] = attrs.evolve(last, high=last.low)
 
     def _observe(self, member_id: str, before: _Copies, after: _Copies) -> None:
-        """The copies that were far behind at the first report, and that the member was to keep from then to the second."""
+        """The copies that were far behind at the first report, and that the member was to keep from
+        then to the second.
+        """
         took_ms = after.at_ms - before.at_ms
         restored = copies = 0
         busy = False
@@ -341,7 +376,9 @@ class Fitting:
 
 
 def fit(records: Iterable[Entry]) -> Fit:
-    """Restore speed of the members of one group's log and write rates of its changelogs; one pass, facts and decisions in stored order."""
+    """Restore speed of the members of one group's log and write rates of its changelogs; one pass,
+    facts and decisions in stored order.
+    """
     fitting = Fitting()
     for record in records:
         fitting.take(record)
@@ -349,7 +386,9 @@ def fit(records: Iterable[Entry]) -> Fit:
 
 
 def estimate_of(observations: Sequence[Observation]) -> Estimate:
-    """What the observations say together: the median of the measurements where there are FEWEST_MEASURED, else the most likely speed."""
+    """What the observations say together: the median of the measurements where there are
+    FEWEST_MEASURED, else the most likely speed.
+    """
     measured = sorted(each.measured for each in observations if each.measured is not None)
     if len(measured) >= FEWEST_MEASURED:
         median = speed_of(observations).median
@@ -366,11 +405,14 @@ def estimate_of(observations: Sequence[Observation]) -> Estimate:
 
 
 def _around_the_median(measured: Sequence[float]) -> tuple[int, int]:
-    """The order statistics between which the median lies with at least CONFIDENCE; of too few, the least and the largest."""
+    """The order statistics between which the median lies with at least CONFIDENCE; of too few, the
+    least and the largest.
+    """
     number = len(measured)
     below, rank = 0.0, 0
     while rank < number // 2:
-        # of `number` tosses `rank` heads; by logarithms, as of over a thousand neither the binomial nor the power is a float any more
+        # of `number` tosses `rank` heads; by logarithms, as of over a thousand neither the binomial
+        # nor the power is a float any more
         below += math.exp(math.lgamma(number + 1) - math.lgamma(rank + 1) - math.lgamma(number - rank + 1) - number * math.log(2))
         if below > (1 - CONFIDENCE) / 2:
             break
@@ -380,7 +422,9 @@ def _around_the_median(measured: Sequence[float]) -> tuple[int, int]:
 
 
 def most_likely(observations: Sequence[Observation]) -> tuple[int, int, int]:
-    """The speed below which the true median lies with 5, 50 and 95 %: posterior over a grid, each observation an interval of a log-normal speed."""
+    """The speed below which the true median lies with 5, 50 and 95 %: posterior over a grid, each
+    observation an interval of a log-normal speed.
+    """
     largest = max(each.low for each in observations)
     telling = [each for each in observations if each.high is not None or each.low * 50 > largest]
     telling = sorted(telling, key=lambda each: (each.high is None, -each.low))[:MOST_INTERVALS]

@@ -1,7 +1,8 @@
-"""What each configuration would have cost, as one SVG picture: two planes, each of two objectives, better towards the lower left.
+"""What each configuration would have cost, as one SVG picture: two planes, each of two objectives,
+better towards the lower left.
 
-In each plane those are joined that no other beats there; which ones nothing beats in all four is said below. The group's own has a ring and the
-range of its runs, and what was recorded is a cross.
+In each plane those are joined that no other beats there; which ones nothing beats in all four is
+said below. The group's own has a ring and the range of its runs, and what was recorded is a cross.
 """
 
 from __future__ import annotations
@@ -60,7 +61,9 @@ _PLANES = (
 
 
 def render_what_if(answer: WhatIf, advice: Advice) -> str:
-    """The whole SVG as text. Equal answers give equal pictures. Outcomes with an error are not drawn."""
+    """The whole SVG as text. Equal answers give equal pictures. Outcomes with an error are not
+    drawn.
+    """
     led = [each for each in (answer.factual, *answer.outcomes) if each.metrics is not None]
     best = front(answer)
     order = sorted(led, key=lambda each: (each is not answer.factual, each.configuration.name not in best))

@@ -1,4 +1,5 @@
-"""A group's log, read once for every question of what would have been: its outside, how fast its members restored, and what was recorded of its cost.
+"""A group's log, read once for every question of what would have been: its outside, how fast its
+members restored, and what was recorded of its cost.
 
 What it cost is told in the same terms for a recorded run and for a simulated one: `Metrics`.
 """
@@ -21,7 +22,9 @@ from equipoise.replay.whatif.fit import Fit, Fitting
 
 @attrs.frozen(kw_only=True)
 class Metrics:
-    """What a run cost in all its marked windows together; in the whole of it when none is marked. None: nobody knows. Less is better."""
+    """What a run cost in all its marked windows together; in the whole of it when none is marked.
+    None: nobody knows. Less is better.
+    """
 
     unavailable_task_seconds: float
     """Tasks that nobody processed, times how long."""
@@ -45,7 +48,9 @@ METRICS = tuple(field.name for field in attrs.fields(Metrics))
 
 
 def metrics_of(totals: Mapping[str, Any]) -> Metrics:
-    """Of totals as `equipoise.replay.simulation.measures` and the recorded runs have them. The imbalance of a recorded run is not among them: 0."""
+    """Of totals as `equipoise.replay.simulation.measures` and the recorded runs have them. The
+    imbalance of a recorded run is not among them: 0.
+    """
     return Metrics(
         unavailable_task_seconds=totals["unavailable_task_seconds"],
         records_restored=totals.get("records_restored"),
@@ -67,7 +72,9 @@ def mean(runs: Sequence[Metrics]) -> Metrics:
 
 @attrs.frozen(kw_only=True)
 class Recording:
-    """`recorded`: what the log, or who measured the run, says of its cost. `eyes`: who says so, ``measured`` or ``log``."""
+    """`recorded`: what the log, or who measured the run, says of its cost. `eyes`: who says so,
+    ``measured`` or ``log``.
+    """
 
     exogenous: Exogenous
     fit: Fit
@@ -83,8 +90,9 @@ class Recording:
 def read_recording(entries: Iterable[Entry], *, group: str | None = None) -> Recording:
     """One pass over a log; memory grows with what changed, not with the records.
 
-    Raises what `build_timeline` and `read_exogenous` raise: InputError for several groups of which none is named, for a group that is not there, or
-    without configuration or topology; GroupHalted; what the log raises.
+    Raises what `build_timeline` and `read_exogenous` raise: InputError for several groups of which
+    none is named, for a group that is not there, or without configuration or topology; GroupHalted;
+    what the log raises.
     """
     reader = ExogenousReader(group=group, announce_closes=None)
     fitting = Fitting(group=group)
@@ -125,7 +133,9 @@ def seen_in(timeline: Timeline, fit: Fit) -> Metrics:
 
 
 def _costs(timeline: Timeline) -> Costs:
-    """The log's owners as if somebody had watched them, for what is reckoned in the same way in a simulated group."""
+    """The log's owners as if somebody had watched them, for what is reckoned in the same way in a
+    simulated group.
+    """
     history = [
         Ownership(
             task=each.task, member_id=each.member_id, process=each.member_id, incarnation=0, token=0, start_ms=each.from_ms, end_ms=each.to_ms

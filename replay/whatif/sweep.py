@@ -36,8 +36,9 @@ _KEYS = ("name", "assignor", "announce_closes", "knobs", "sweep", "configuration
 
 
 def grid(dimensions: Mapping[str, Sequence[Any]], base: Configuration | None = None) -> list[Configuration]:
-    """Every combination of these values over `base`, the last dimension varying fastest. A dimension is a knob, ``options.NAME``, ``assignor`` or
-    ``announce_closes``. Raises InputError for a dimension without values and for over MOST_CONFIGURATIONS combinations."""
+    """Every combination of these values over `base`, the last dimension varying fastest. A
+    dimension is a knob, ``options.NAME``, ``assignor`` or ``announce_closes``. Raises InputError
+    for a dimension without values and for over MOST_CONFIGURATIONS combinations."""
     number = 1
     for name, values in dimensions.items():
         if not values:
@@ -92,7 +93,9 @@ def read_configurations(path: Path) -> list[Configuration]:
 
 
 def configurations_of(document: Mapping[str, Any], name: str) -> list[Configuration]:
-    """Those of a parsed document. `name`: of a single configuration that says none. Raises InputError that names the key."""
+    """Those of a parsed document. `name`: of a single configuration that says none. Raises
+    InputError that names the key.
+    """
     _known(document, _KEYS, "")
     base = _one(document, Configuration(name=""))
     several = document.get("configuration", [])

@@ -1,4 +1,5 @@
-"""A real Kafka, started and stopped by whoever asks: brokers in KRaft mode on free ports of this machine, in a folder of their own.
+"""A real Kafka, started and stopped by whoever asks: brokers in KRaft mode on free ports of this
+machine, in a folder of their own.
 
 ::
 
@@ -7,8 +8,8 @@
         brokers.kill(1)          # kill -9
         brokers.start(1)         # the same broker again, with what it had on its disk
 
-The jars come from Maven, once, into a cache folder. A broker does not outlive its starter, however that ends: each runs
-under a shell that ends it when the starter's end of a pipe is closed.
+The jars come from Maven, once, into a cache folder. A broker does not outlive its starter, however
+that ends: each runs under a shell that ends it when the starter's end of a pipe is closed.
 """
 
 from __future__ import annotations
@@ -42,7 +43,9 @@ class NoBrokerError(Exception):
 
 
 def jars(pom: Path = POM) -> Path:
-    """The folder with the jars that `pom` names, filled by Maven at the first call on this machine. Raises NoBrokerError."""
+    """The folder with the jars that `pom` names, filled by Maven at the first call on this machine.
+    Raises NoBrokerError.
+    """
 
     def fetch(part: Path) -> None:
         _run("mvn", "-q", "-B", "-f", str(pom), "dependency:copy-dependencies", f"-DoutputDirectory={part}")
@@ -51,7 +54,9 @@ def jars(pom: Path = POM) -> Path:
 
 
 def classes(source: Path, classpath: str) -> Path:
-    """The folder with the classes of `source`, compiled at the first call on this machine. Raises NoBrokerError."""
+    """The folder with the classes of `source`, compiled at the first call on this machine. Raises
+    NoBrokerError.
+    """
 
     def compile_into(part: Path) -> None:
         _run("javac", "-nowarn", "-cp", classpath, "-d", str(part), str(source))
@@ -60,7 +65,9 @@ def classes(source: Path, classpath: str) -> Path:
 
 
 def cached(name: str, made_of: bytes, make: Callable[[Path], None], programs: Sequence[str]) -> Path:
-    """A folder in the cache, filled by `make` when there is none that is made of the same. Raises NoBrokerError when one of `programs` is missing."""
+    """A folder in the cache, filled by `make` when there is none that is made of the same. Raises
+    NoBrokerError when one of `programs` is missing.
+    """
     for program in programs:
         if shutil.which(program) is None:
             raise NoBrokerError(f"the tests of the live parts start a real Kafka, and {program} is not there: {INSTALL} (or set KAFKA_BOOTSTRAP)")
@@ -99,7 +106,8 @@ def free_ports(count: int) -> list[int]:
 
 
 class Brokers:
-    """`count` brokers, which are the controllers too. `settings` go to each one's server.properties.
+    """`count` brokers, which are the controllers too. `settings` go to each one's
+    server.properties.
 
     `port`: of the first one, for its clients; "": any that is free.
     """
@@ -223,7 +231,9 @@ class Brokers:
 
 
 def main(arguments: list[str]) -> int:
-    """``python -m tests.live.brokers [PORT]``: one broker on this machine, until interrupted; gone then, with what it held."""
+    """``python -m tests.live.brokers [PORT]``: one broker on this machine, until interrupted; gone
+    then, with what it held.
+    """
     port = int(arguments[0]) if arguments else 9092
     with socket.socket() as probe:
         if probe.connect_ex(("127.0.0.1", port)) == 0:

@@ -1,4 +1,6 @@
-"""A real broker for the tests here: `KAFKA_BOOTSTRAP` of the environment, or one that each test process starts for itself at its first live test."""
+"""A real broker for the tests here: `KAFKA_BOOTSTRAP` of the environment, or one that each test
+process starts for itself at its first live test.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ _NUMBERS = itertools.count(1)
 
 @pytest.fixture(scope="session")
 def bootstrap() -> Iterator[str]:
-    """``host:port`` of a real Kafka. Without Java or Maven this fails, and says what to install: a test that is passed over holds nothing."""
+    """``host:port`` of a real Kafka. Without Java or Maven this fails, and says what to install: a
+    test that is passed over holds nothing.
+    """
     given = os.environ.get("KAFKA_BOOTSTRAP")
     if given:
         yield given
@@ -28,8 +32,8 @@ def bootstrap() -> Iterator[str]:
 
 @pytest.fixture(autouse=True)
 def no_connection_stays_open() -> Iterator[None]:
-    """Whatever a test does to brokers: the clients in this process close all their connections. One that stays open would be an error of whichever
-    test comes later, when it is collected."""
+    """Whatever a test does to brokers: the clients in this process close all their connections. One
+    that stays open would be an error of whichever test comes later, when it is collected."""
     before = {id(each) for each in open_connections()}
     yield
     left = [each for each in open_connections() if id(each) not in before]

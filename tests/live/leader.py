@@ -1,4 +1,6 @@
-"""A leader as small as one can be: one group of one log, the real machine over the real topics. For tests of members alone."""
+"""A leader as small as one can be: one group of one log, the real machine over the real topics. For
+tests of members alone.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ class Leader:
         await self._producer.send_and_wait(self.topics.facts, pack_fact(fact), key=group_key(self.group), partition=self.partition)
 
     async def run(self) -> None:
-        """Reads on from where the machine is, decides, publishes, ticks. May be cancelled and run again: then nobody leads for a while."""
+        """Reads on from where the machine is, decides, publishes, ticks. May be cancelled and run
+        again: then nobody leads for a while.
+        """
         from aiokafka import TopicPartition
 
         facts = TopicPartition(self.topics.facts, self.partition)

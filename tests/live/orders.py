@@ -30,7 +30,9 @@ KNOBS = Knobs(acceptable_recovery_lag=100, initial_delay_ms=500, num_standbys=1,
 
 
 class Orders:
-    """One deployment: topics, group and state folders of its own. Ends every process it has started."""
+    """One deployment: topics, group and state folders of its own. Ends every process it has
+    started.
+    """
 
     def __init__(
         self,

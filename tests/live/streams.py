@@ -1,4 +1,5 @@
-"""A running Kafka Streams application (``java/CountPerKey.java``), as a process: the published jars, and a topology that counts records per key.
+"""A running Kafka Streams application (``java/CountPerKey.java``), as a process: the published
+jars, and a topology that counts records per key.
 
 ::
 
@@ -25,7 +26,9 @@ PATIENCE_S = 120.0
 
 
 def classpath() -> str:
-    """Of the application, fetched and compiled at the first call on this machine. Raises NoBrokerError."""
+    """Of the application, fetched and compiled at the first call on this machine. Raises
+    NoBrokerError.
+    """
     libraries = f"{brokers.jars(JAVA / 'pom.xml')}/*"
     return f"{brokers.classes(JAVA / 'CountPerKey.java', libraries)}:{libraries}"
 
@@ -36,7 +39,9 @@ def changelog_of(application_id: str) -> str:
 
 
 class StreamsApplication:
-    """One instance, started. `folder` gets its state, its output and its settings; `settings` are Kafka Streams' own, by their own names."""
+    """One instance, started. `folder` gets its state, its output and its settings; `settings` are
+    Kafka Streams' own, by their own names.
+    """
 
     def __init__(
         self, bootstrap: str, application_id: str, instance: str, folder: Path, *, input: str, output: str, settings: dict[str, str] | None = None
@@ -66,7 +71,9 @@ class StreamsApplication:
         return self._out.read_bytes()[self._from :].decode(errors="replace")
 
     def until_said(self, text: str) -> None:
-        """Waits for it. Raises RuntimeError when the process ends before, or PATIENCE_S have passed."""
+        """Waits for it. Raises RuntimeError when the process ends before, or PATIENCE_S have
+        passed.
+        """
         end = time.monotonic() + PATIENCE_S
         while text not in self.said():
             if self.process.poll() is not None or time.monotonic() > end:
@@ -74,7 +81,9 @@ class StreamsApplication:
             time.sleep(0.1)
 
     def end(self, how: str = "close") -> None:
-        """Asks it to end, and does not wait: `close` as KafkaStreams.close() does by default, `leave` with a request to leave the group."""
+        """Asks it to end, and does not wait: `close` as KafkaStreams.close() does by default,
+        `leave` with a request to leave the group.
+        """
         assert self.process.stdin is not None
         self.process.stdin.write(f"{how}\n".encode())
         self.process.stdin.close()

@@ -1,7 +1,8 @@
-"""Many members over a real broker in one process: the real `MemberSession`s, which restore in no time and process nothing.
+"""Many members over a real broker in one process: the real `MemberSession`s, which restore in no
+time and process nothing.
 
-For tests of the worker, where thousands of members matter and their data does not. What they check is what every member must hold at every moment:
-no two of them may process one task.
+For tests of the worker, where thousands of members matter and their data does not. What they check
+is what every member must hold at every moment: no two of them may process one task.
 """
 
 from __future__ import annotations
@@ -96,7 +97,9 @@ class SwarmMember:
 
 
 class Swarm:
-    """Members of any number of groups. `tick` as often as there is time; `owners` says who runs what."""
+    """Members of any number of groups. `tick` as often as there is time; `owners` says who runs
+    what.
+    """
 
     def __init__(self, connection: Connection, topics: Topics) -> None:
         self.connection, self.topics = connection, topics

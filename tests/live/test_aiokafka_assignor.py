@@ -1,4 +1,6 @@
-"""`lag_aware` in ordinary consumer groups of aiokafka, on a real broker: who is assigned what, and that everything is read once."""
+"""`lag_aware` in ordinary consumer groups of aiokafka, on a real broker: who is assigned what, and
+that everything is read once.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ async def write(bootstrap: str, records: Mapping[str, list[int]]) -> None:
 async def member(
     bootstrap: str, group: str, *topics: str, cross_topic: bool = False, lags_from: str | None = None, timeout_s: float = 10.0
 ) -> AsyncIterator[AIOKafkaConsumer]:
-    """A consumer of the group that begins at the beginning and commits when it is told to. `lags_from`: another address for lags."""
+    """A consumer of the group that begins at the beginning and commits when it is told to.
+    `lags_from`: another address for lags.
+    """
     strategy = LagAwareAssignor(
         group_id=group, connection=lags_from or bootstrap, auto_offset_reset="earliest", cross_topic=cross_topic, timeout_s=timeout_s
     )
@@ -64,7 +68,8 @@ def names(consumer: AIOKafkaConsumer) -> set[str]:
 
 
 async def shared(expected: int, *consumers: AIOKafkaConsumer, most: int | None = None) -> list[set[str]]:
-    """What each has, once all `expected` partitions are shared out and nobody has more than `most`."""
+    """What each has, once all `expected` partitions are shared out and nobody has more than `most`.
+    """
     end = asyncio.get_running_loop().time() + SOON_S
     while True:
         assigned = [names(consumer) for consumer in consumers]
@@ -150,7 +155,9 @@ async def test_small_topics_dealt_together_are_shared(bootstrap: str, prefix: st
 
 
 async def read_until_both_have_joined(first: AIOKafkaConsumer, second: AIOKafkaConsumer) -> None:
-    """A consumer that has nothing cannot be told from one that was not asked yet but by the generation of its group."""
+    """A consumer that has nothing cannot be told from one that was not asked yet but by the
+    generation of its group.
+    """
     end = asyncio.get_running_loop().time() + SOON_S
     while first._coordinator.generation != second._coordinator.generation or first._coordinator.generation < 2:
         assert asyncio.get_running_loop().time() < end

@@ -1,4 +1,6 @@
-"""What `learner`, `cooperative` and client tags promise, in groups of real members on a real broker."""
+"""What `learner`, `cooperative` and client tags promise, in groups of real members on a real
+broker.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,8 @@ async def test_a_task_that_is_learned_moves_at_its_learners_word(bootstrap: str,
 
 
 async def test_lost_work_waits_for_its_member_and_is_its_own_again(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """KIP-415, deferred resolution. A group that is told to wait no longer places what still waits."""
+    """KIP-415, deferred resolution. A group that is told to wait no longer places what still waits.
+    """
     application = Application(bootstrap, prefix)
     application.config = led_by(application.config, "cooperative", options={"scheduled_delay_ms": 600_000})
     await application.make_topics()

@@ -1,4 +1,6 @@
-"""What docs/operations.md promises of a task's state: it survives a new log, renumbered sub-topologies, a changed guarantee, and late commits."""
+"""What docs/operations.md promises of a task's state: it survives a new log, renumbered
+sub-topologies, a changed guarantee, and late commits.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ DISKS = pytest.mark.parametrize("disk", ["kept", "empty"])
 
 
 class Lives:
-    """Members of one application, one after the other, each until everything that was ordered is counted: exactly once, and in order."""
+    """Members of one application, one after the other, each until everything that was ordered is
+    counted: exactly once, and in order.
+    """
 
     def __init__(self, bootstrap: str, prefix: str, folder: Path, *, keeps_disk: bool) -> None:
         self.application = Application(bootstrap, prefix)
@@ -90,7 +94,7 @@ def compacted(records: list[ChangelogRecord]) -> list[ChangelogRecord]:
     return [record for place, record in enumerate(records) if last[record[0]] == place]
 
 
-# ------------------------------------------------------------------------------------------------- a new log, other numbers
+# ------------------------------------------------------------------------- a new log, other numbers
 
 
 @BOTH
@@ -150,7 +154,7 @@ async def test_every_changelog_of_a_task_is_fenced(bootstrap: str, prefix: str, 
             await forget_sources(application)
 
 
-# ------------------------------------------------------------------------------------------------------- another guarantee
+# -------------------------------------------------------------------------------- another guarantee
 
 
 @DISKS
@@ -183,7 +187,9 @@ async def test_members_of_both_guarantees_run_side_by_side(bootstrap: str, prefi
 
 
 async def test_a_paused_owner_with_exactly_once_is_fenced_by_one_with_at_least_once(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """It stands still in its transaction. Its heir must neither wait until Kafka ends that, nor read what comes of it."""
+    """It stands still in its transaction. Its heir must neither wait until Kafka ends that, nor
+    read what comes of it.
+    """
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
@@ -204,7 +210,9 @@ async def test_a_paused_owner_with_exactly_once_is_fenced_by_one_with_at_least_o
 
 @contextlib.asynccontextmanager
 async def paused_in_its_commits(application: Application, member: Member) -> AsyncIterator[asyncio.Event]:
-    """A process that stops while each of its tasks has sent its outputs, and with exactly_once its changes, and goes on when the event is set."""
+    """A process that stops while each of its tasks has sent its outputs, and with exactly_once its
+    changes, and goes on when the event is set.
+    """
     go_on = asyncio.Event()
     paused: set[Any] = set()
 
@@ -240,7 +248,7 @@ async def paused_in_its_commits(application: Application, member: Member) -> Asy
             await member.__aexit__(None, None, None)
 
 
-# ----------------------------------------------------------------------------------------------------------- late commits
+# ------------------------------------------------------------------------------------- late commits
 
 
 async def test_a_late_commit_does_not_count(bootstrap: str, prefix: str, tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Clients of aiokafka end for good, whatever state they and their brokers are in. `no_connection_stays_open` looks at every test here."""
+"""Clients of aiokafka end for good, whatever state they and their brokers are in.
+`no_connection_stays_open` looks at every test here.
+"""
 
 from __future__ import annotations
 

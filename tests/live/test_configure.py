@@ -1,4 +1,6 @@
-"""`equipoise configure` on a real broker: what it shows, what it changes, and what it says when nobody answers."""
+"""`equipoise configure` on a real broker: what it shows, what it changes, and what it says when
+nobody answers.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`kafka_connect` beside the class of the published jar, on scripts that nobody has seen before; without Java this fails."""
+"""`kafka_connect` beside the class of the published jar, on scripts that nobody has seen before;
+without Java this fails.
+"""
 
 from __future__ import annotations
 

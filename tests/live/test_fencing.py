@@ -48,7 +48,9 @@ async def test_a_fenced_task_begins_anew_while_it_is_granted(bootstrap: str, pre
 
 
 async def test_a_paused_writer_that_wakes_between_asking_and_sending_is_fenced(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """It has asked, and was allowed; then its task is taken by force. What it writes after that must not be there."""
+    """It has asked, and was allowed; then its task is taken by force. What it writes after that
+    must not be there.
+    """
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with contextlib.AsyncExitStack() as stack:
@@ -105,7 +107,9 @@ async def thaw(host: Any) -> None:
 
 
 async def test_a_process_that_slept_through_its_lease_joins_with_lags_of_now(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """Somebody else has run its tasks. What it knew of them when it fell asleep, that they were up to date, is not what it says when it joins."""
+    """Somebody else has run its tasks. What it knew of them when it fell asleep, that they were up
+    to date, is not what it says when it joins.
+    """
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with (
@@ -196,7 +200,9 @@ async def test_a_broker_that_is_away_costs_the_lease_and_nothing_else(tmp_path: 
 
 
 async def check_silence(application: Application, killed_ms: float) -> None:
-    """What the timeline says that each task stood still is the gap between its outputs, to within two heartbeats and the time to process an order."""
+    """What the timeline says that each task stood still is the gap between its outputs, to within
+    two heartbeats and the time to process an order.
+    """
     outputs: dict[int, list[int]] = {partition: [] for partition in range(PARTITIONS)}
     for partition in outputs:
         async with reader(Connection(bootstrap=application.bootstrap), isolation_level="read_committed") as consumer:
@@ -219,7 +225,9 @@ async def check_silence(application: Application, killed_ms: float) -> None:
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
 async def test_a_commit_that_kafka_interrupts_is_made_again(tmp_path: Path, guarantee: str) -> None:
-    """A broker that is away for less than the lease: tasks stay where they are, and nothing is counted twice or lost."""
+    """A broker that is away for less than the lease: tasks stay where they are, and nothing is
+    counted twice or lost.
+    """
     with Brokers() as brokers:
         application = Application(brokers.bootstrap, "blink")
         await application.make_topics()

@@ -1,4 +1,6 @@
-"""`status --watch` and `archive --follow` beside a group that goes on living: what changes is seen, and an interrupt ends them at once and whole."""
+"""`status --watch` and `archive --follow` beside a group that goes on living: what changes is seen,
+and an interrupt ends them at once and whole.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A log in Kafka is a log: every reader says of it what it says of its archive, and the archive has every record once."""
+"""A log in Kafka is a log: every reader says of it what it says of its archive, and the archive has
+every record once.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`lag_aware` in a led group, on a real broker: the worker reads the lags, the first round waits for them, an operator asks for a new deal."""
+"""`lag_aware` in a led group, on a real broker: the worker reads the lags, the first round waits
+for them, an operator asks for a new deal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The log's topics are deleted and made again, or cut, under those who use them (docs/protocol.md#l9), on a real broker."""
+"""The log's topics are deleted and made again, or cut, under those who use them
+(docs/protocol.md#l9), on a real broker.
+"""
 
 from __future__ import annotations
 
@@ -160,7 +162,8 @@ async def test_worker_whose_log_was_replaced_leads_the_new_one_and_writes_nothin
 async def test_worker_that_was_paused_while_its_log_was_replaced_folds_nothing_of_the_new_one(
     bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its next offset is one of the new log's by then, so the broker finds nothing wrong with it."""
+    """Its next offset is one of the new log's by then, so the broker finds nothing wrong with it.
+    """
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix)
     await ensure_topics(settings, settings.topics)
     opened = await open_partitions(settings, settings.topics)

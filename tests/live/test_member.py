@@ -1,4 +1,6 @@
-"""One process of members on a real broker, led by the real machine: restored, processed, handed over, left, by both guarantees."""
+"""One process of members on a real broker, led by the real machine: restored, processed, handed
+over, left, by both guarantees.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +137,9 @@ async def test_members_count_and_hand_over(bootstrap: str, prefix: str, tmp_path
 
 
 async def test_who_joins_behind_a_worker_that_woke_late_finds_its_place(bootstrap: str, prefix: str) -> None:
-    """A worker that was paused publishes once more what another one has published meanwhile: the last decision has not the highest number."""
+    """A worker that was paused publishes once more what another one has published meanwhile: the
+    last decision has not the highest number.
+    """
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:

@@ -1,4 +1,6 @@
-"""The leader knows how far behind the sources of tasks are, so `lag_aware` deals by that in a group that equipoise leads."""
+"""The leader knows how far behind the sources of tasks are, so `lag_aware` deals by that in a group
+that equipoise leads.
+"""
 
 from __future__ import annotations
 

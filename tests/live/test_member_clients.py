@@ -1,4 +1,6 @@
-"""Clients that are connected before their task is granted: they fence nobody before, and leave nothing behind when nothing comes of it."""
+"""Clients that are connected before their task is granted: they fence nobody before, and leave
+nothing behind when nothing comes of it.
+"""
 
 from __future__ import annotations
 

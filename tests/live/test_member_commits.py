@@ -18,7 +18,9 @@ RECORDS = 300
 async def test_commits_that_take_longer_than_their_interval_still_hold_many_records(
     bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Slow brokers, short interval: a task that is behind must catch up, and not send one record after the other."""
+    """Slow brokers, short interval: a task that is behind must catch up, and not send one record
+    after the other.
+    """
     commits = 0
     commit: Any = TaskRunner._commit_plainly
 

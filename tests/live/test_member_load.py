@@ -1,4 +1,6 @@
-"""The leader knows how many records a second each task processes, so `load_balanced` has something to go by."""
+"""The leader knows how many records a second each task processes, so `load_balanced` has something
+to go by.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Members that can only be eager beside cooperative ones, on a real broker (connect.protocol = compatible: whoever can, keeps what it has)."""
+"""Members that can only be eager beside cooperative ones, on a real broker (connect.protocol =
+compatible: whoever can, keeps what it has).
+"""
 
 from __future__ import annotations
 

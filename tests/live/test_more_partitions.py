@@ -1,4 +1,6 @@
-"""A rolling upgrade that gives an application's topics more partitions, as docs/operations.md describes it, on a real broker."""
+"""A rolling upgrade that gives an application's topics more partitions, as docs/operations.md
+describes it, on a real broker.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,9 @@ class GrowingApplication(Application):
                 self.sent[key] += 1
 
     async def grow(self) -> None:
-        """Gives every topic more partitions. A member made from now on is of the build that declares them."""
+        """Gives every topic more partitions. A member made from now on is of the build that
+        declares them.
+        """
         async with admin_client(Connection(bootstrap=self.bootstrap)) as admin:
             await admin.create_partitions({topic: NewPartitions(MORE) for topic in (self.source, self.changelog, self.counts)})
         self.partitions = MORE
@@ -44,7 +48,9 @@ class GrowingApplication(Application):
 
 @BOTH
 async def test_members_are_upgraded_one_by_one_to_more_partitions(bootstrap: str, prefix: str, tmp_path: Path, guarantee: str) -> None:
-    """Old members keep running their tasks, new partitions run on new members alone, and every order is counted once."""
+    """Old members keep running their tasks, new partitions run on new members alone, and every
+    order is counted once.
+    """
     application = GrowingApplication(bootstrap, prefix)
     await application.make_topics()
     async with (

@@ -1,4 +1,6 @@
-"""Members and workers beside builds that are newer than they are (docs/protocol.md#m9), on a real broker."""
+"""Members and workers beside builds that are newer than they are (docs/protocol.md#m9), on a real
+broker.
+"""
 
 from __future__ import annotations
 
@@ -35,8 +37,9 @@ def value_of(record: DecisionRecord, kind: int, version: int, payload: bytes, nu
 
 
 class NewerWorker:
-    """Publishes what `leader` decides as a newer build would: with decisions between them that this build does not know, and, if `breaking`, the
-    members' sets in a version that it does not know."""
+    """Publishes what `leader` decides as a newer build would: with decisions between them that this
+    build does not know, and, if `breaking`, the members' sets in a version that it does not know.
+    """
 
     def __init__(self, leader: Leader) -> None:
         self.leader = leader
@@ -91,7 +94,8 @@ async def test_member_works_beside_a_newer_worker_leaves_when_it_cannot_and_come
                 assert "this member's build is older than the worker: upgrade it" in _said(caplog, "m2")[0]
                 joins, left = ([each.event.incarnation for each in leader.facts if type(each.event) is kind and each.event.member_id == "m2"]
                                for kind in (MemberJoined, MemberLeft))  # fmt: skip
-                # Each said that it left, so nobody waited for its session; the last one may be about to.
+                # Each said that it left, so nobody waited for its session; the last one may be
+                # about to.
                 assert len(left) >= len(joins) - 1
                 assert left == joins[: len(left)]
 

@@ -1,4 +1,6 @@
-"""One group of a log in Kafka has a fact of a kind that this build does not know: readers of the log go on with all other groups."""
+"""One group of a log in Kafka has a fact of a kind that this build does not know: readers of the
+log go on with all other groups.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The topics of a log: made with the settings that its promises rest on, refused with others; opened once, whoever does it."""
+"""The topics of a log: made with the settings that its promises rest on, refused with others;
+opened once, whoever does it.
+"""
 
 from __future__ import annotations
 
@@ -53,7 +55,9 @@ async def test_a_broker_that_is_not_there_is_named() -> None:
 
 
 async def test_a_log_is_there_once_every_partition_is_open(bootstrap: str, prefix: str) -> None:
-    """A worker that ended in the middle of it has opened the last ones; nobody writes yet, and the next worker goes on with the same name."""
+    """A worker that ended in the middle of it has opened the last ones; nobody writes yet, and the
+    next worker goes on with the same name.
+    """
 
     connection, topics = Connection(bootstrap=bootstrap), Topics(prefix)
     await ensure_topics(connection, topics, partitions=3)

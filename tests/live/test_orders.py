@@ -1,4 +1,6 @@
-"""Processes of the sample application through kill -9, SIGSTOP beyond the lease, and a second process with one id: by an independent recount."""
+"""Processes of the sample application through kill -9, SIGSTOP beyond the lease, and a second
+process with one id: by an independent recount.
+"""
 
 from __future__ import annotations
 

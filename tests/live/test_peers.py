@@ -1,4 +1,6 @@
-"""The comparison with peers, small: its harness runs against two of them, and what it says of them can be true."""
+"""The comparison with peers, small: its harness runs against two of them, and what it says of them
+can be true.
+"""
 
 from __future__ import annotations
 

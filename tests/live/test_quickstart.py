@@ -1,4 +1,5 @@
-"""The README's live quickstart, as it is typed there, on the broker that its first command starts."""
+"""The README's live quickstart, as it is typed there, on the broker that its first command starts.
+"""
 
 from __future__ import annotations
 

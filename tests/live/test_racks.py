@@ -1,8 +1,11 @@
-"""Racks save traffic: what three brokers in three racks send to members in other racks than their own, by the brokers' own counts.
+"""Racks save traffic: what three brokers in three racks send to members in other racks than their
+own, by the brokers' own counts.
 
-Every partition is led in rack-2, where no member is, and has its other replica in rack-0 or rack-1, where the members are. So all is read across
-racks but what a member reads from the replica beside it, which takes both: an assignor that puts the task there, and a member that says where it is
-to the brokers, too. Each topic has one partition, so one reader: a broker counts what it sends by topic.
+Every partition is led in rack-2, where no member is, and has its other replica in rack-0 or rack-1,
+where the members are. So all is read across racks but what a member reads from the replica beside
+it, which takes both: an assignor that puts the task there, and a member that says where it is to
+the brokers, too. Each topic has one partition, so one reader: a broker counts what it sends by
+topic.
 """
 
 from __future__ import annotations
@@ -45,7 +48,9 @@ def brokers() -> Iterator[Brokers]:
 
 
 class Application:
-    """Six tasks with state: each reads a topic of its own and writes what it read to a changelog of its own."""
+    """Six tasks with state: each reads a topic of its own and writes what it read to a changelog of
+    its own.
+    """
 
     def __init__(self, brokers: Brokers, name: str, strategy: str) -> None:
         self.brokers, self.name = brokers, name
@@ -160,7 +165,9 @@ async def test_what_is_read_across_racks(brokers: Brokers, strategy: str) -> Non
 
 
 async def test_racks_are_introduced_one_member_after_the_other(brokers: Brokers) -> None:
-    """Members without a rack read from leaders, as ever; each that comes back with one reads beside it."""
+    """Members without a rack read from leaders, as ever; each that comes back with one reads beside
+    it.
+    """
     application = Application(brokers, "rolling", "min_cost")
     await application.make_topics()
     async with Worker(application.settings), contextlib.AsyncExitStack() as second, contextlib.AsyncExitStack() as first:
@@ -192,7 +199,9 @@ async def test_racks_are_introduced_one_member_after_the_other(brokers: Brokers)
 
 
 async def test_an_ordinary_consumer_group_is_dealt_by_lag_and_reads_beside_itself(brokers: Brokers) -> None:
-    """`LagAwareAssignor`: of equal lag, partitions go where the consumer says it is; what a real broker says of racks is what it deals by."""
+    """`LagAwareAssignor`: of equal lag, partitions go where the consumer says it is; what a real
+    broker says of racks is what it deals by.
+    """
     from aiokafka import AIOKafkaConsumer
     from aiokafka.admin import NewTopic
 

@@ -1,4 +1,6 @@
-"""When a copy is ready to take its task over, on a real broker: by the group's limit as it is now, and when its application has prepared it."""
+"""When a copy is ready to take its task over, on a real broker: by the group's limit as it is now,
+and when its application has prepared it.
+"""
 
 from __future__ import annotations
 
@@ -63,7 +65,9 @@ def reported_lags(leader: Leader, member_id: str) -> list[int]:
 
 
 async def test_a_task_is_handed_over_within_the_groups_limit(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """A member that says nothing of a limit judges by the group's, 100 here, and not by one of its own."""
+    """A member that says nothing of a limit judges by the group's, 100 here, and not by one of its
+    own.
+    """
     async with (
         running(bootstrap, prefix, tmp_path, 100) as (application, leader, first),
         application.member("m2", tmp_path, "at_least_once", **SLOW) as second,
@@ -108,7 +112,9 @@ async def test_a_limit_of_its_own_is_said_and_kept_to(bootstrap: str, prefix: st
 
 
 async def test_a_task_that_was_given_up_and_is_not_put_away_yet_is_at_no_known_place(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """Who gets it writes on. That it was up to date while it ran here says nothing any more, however long its store takes to close."""
+    """Who gets it writes on. That it was up to date while it ran here says nothing any more,
+    however long its store takes to close.
+    """
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with (

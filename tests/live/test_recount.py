@@ -17,7 +17,9 @@ Said = tuple[int, int, int, int, int | str]
 RIGHT: list[Said] = [(1, 100, 0, -1, 1), (2, 200, 1, 0, 1), (3, 300, 2, 1, 2)]
 REPEATED: list[Said] = [*RIGHT[:2], (3, 300, 1, 1, 2), (4, 400, 2, 1, 2)]
 LOST: list[Said] = [RIGHT[0], (2, 200, 0, 0, 1), (3, 300, 2, 0, 2), (3, 300, 1, 0, 2)]
-"""The order at 1 is not in the totals of that at 2; by their number alone, one counted twice hides it."""
+"""The order at 1 is not in the totals of that at 2; by their number alone, one counted twice hides
+it.
+"""
 UNSAID: list[Said] = [RIGHT[0], (3, 300, 2, 1, 1)]
 NEW_LOG: list[Said] = [RIGHT[0], (2, 200, 1, 0, 2), (3, 300, 2, 1, "new/1")]
 """Tokens begin at 1 again."""

@@ -1,4 +1,6 @@
-"""Configurations that a worker cannot carry out (docs/protocol.md#l6), on a real broker: the group goes on, and every build reads the log alike."""
+"""Configurations that a worker cannot carry out (docs/protocol.md#l6), on a real broker: the group
+goes on, and every build reads the log alike.
+"""
 
 from __future__ import annotations
 
@@ -122,7 +124,8 @@ async def test_worker_that_woke_late_does_not_refuse_what_its_successor_has_carr
 
 @pytest.fixture
 def theirs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """An installed package with an assignor that only those processes have which find this folder."""
+    """An installed package with an assignor that only those processes have which find this folder.
+    """
     folder = tmp_path / "installed"
     metadata = folder / "theirs-1.0.dist-info"
     metadata.mkdir(parents=True)

@@ -1,4 +1,6 @@
-"""The restorer on a real broker: copies follow, tasks to run come first and whole, limits are kept, a changelog that begins anew is seen."""
+"""The restorer on a real broker: copies follow, tasks to run come first and whole, limits are kept,
+a changelog that begins anew is seen.
+"""
 
 from __future__ import annotations
 

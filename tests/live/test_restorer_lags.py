@@ -1,6 +1,8 @@
-"""What a restorer says of how far behind a copy is, on a real broker: a number that is too low would move a task to who has most of it to restore.
+"""What a restorer says of how far behind a copy is, on a real broker: a number that is too low
+would move a task to who has most of it to restore.
 
-Each test makes one moment in which what is at hand is old, or not known, and sees everything that is said.
+Each test makes one moment in which what is at hand is old, or not known, and sees everything that
+is said.
 """
 
 from __future__ import annotations
@@ -41,8 +43,9 @@ async def until_fetched(restorer: Restorer) -> None:
 
 
 async def test_what_was_fetched_for_a_former_copy_says_nothing_of_the_next(bootstrap: str, prefix: str) -> None:
-    """A task was restored here and ran; then it ran elsewhere, and is followed again. The consumer still had the first record of its next owner, and
-    with it an end of the changelog that was long past."""
+    """A task was restored here and ran; then it ran elsewhere, and is followed again. The consumer
+    still had the first record of its next owner, and with it an end of the changelog that was long
+    past."""
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     async with producing(bootstrap) as producer:
@@ -83,7 +86,9 @@ async def test_a_copy_that_ran_here_meanwhile_goes_on_where_it_is(bootstrap: str
 async def test_a_copy_that_is_left_and_followed_again_loses_no_record(
     bootstrap: str, prefix: str, tmp_path: Path, open_store: OpenStore, pause_s: float
 ) -> None:
-    """It is left just when records for it have been taken from the consumer; they are not for its next copy, which reads them again."""
+    """It is left just when records for it have been taken from the consumer; they are not for its
+    next copy, which reads them again.
+    """
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     with StateDirectory(tmp_path, "g", "m") as directory:
@@ -112,7 +117,9 @@ async def test_a_copy_that_is_left_and_followed_again_loses_no_record(
 
 
 async def test_an_end_of_long_ago_is_no_end(bootstrap: str, prefix: str) -> None:
-    """A throttled copy takes little at a time of what one fetch brought; meanwhile the changelog has grown."""
+    """A throttled copy takes little at a time of what one fetch brought; meanwhile the changelog
+    has grown.
+    """
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     async with producing(bootstrap) as producer:
@@ -128,7 +135,9 @@ async def test_an_end_of_long_ago_is_no_end(bootstrap: str, prefix: str) -> None
 
 
 async def test_a_task_that_stopped_is_as_far_as_somebody_asks(bootstrap: str, prefix: str) -> None:
-    """A process that was stopped in its sleep lets go of a task that somebody else has run since: what it knows of the end is from before."""
+    """A process that was stopped in its sleep lets go of a task that somebody else has run since:
+    what it knows of the end is from before.
+    """
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     async with producing(bootstrap) as producer:
@@ -159,7 +168,9 @@ async def test_an_end_from_before_a_copy_was_dropped_is_not_known_any_more(boots
 
 
 async def test_a_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """Its changelog was made again: nothing of the copy can be used. Followed beside another one, it is not taken for what it says."""
+    """Its changelog was made again: nothing of the copy can be used. Followed beside another one,
+    it is not taken for what it says.
+    """
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     with StateDirectory(tmp_path, "g", "m") as directory:
@@ -195,7 +206,9 @@ async def test_a_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, p
 async def test_a_changelog_that_nobody_leads_is_unknown_and_hides_no_other(
     bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Its last known end would be taken for the end for as long as that lasts, and so would those of all others."""
+    """Its last known end would be taken for the end for as long as that lasts, and so would those
+    of all others.
+    """
     monkeypatch.setattr(ends, "ASK_S", 1.0)
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic, partitions=1)  # there is none for the other task

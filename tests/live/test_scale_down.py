@@ -1,4 +1,6 @@
-"""`equipoise scale-down` on a live group: members are asked, drained, released, and their processes end; interrupted, followed again, taken back."""
+"""`equipoise scale-down` on a live group: members are asked, drained, released, and their processes
+end; interrupted, followed again, taken back.
+"""
 
 from __future__ import annotations
 
@@ -78,9 +80,12 @@ async def test_members_are_asked_released_and_gone_and_no_order_is_lost(bootstra
 
 
 async def test_an_interrupt_leaves_the_request_standing_until_it_is_taken_back(bootstrap: str, prefix: str, tmp_path: Path) -> None:
-    """The member that is asked stands still, so it gives nothing up: what was asked for waits, and that is when people change their minds."""
+    """The member that is asked stands still, so it gives nothing up: what was asked for waits, and
+    that is when people change their minds.
+    """
     with Orders(bootstrap, prefix, tmp_path, "at_least_once", partitions=2, session_ms=90_000, lease_margin_ms=5_000) as orders:
-        # A slow machine commits rarely, and each commit holds a record per customer: some seconds of orders are still minutes of restoring.
+        # A slow machine commits rarely, and each commit holds a record per customer: some seconds
+        # of orders are still minutes of restoring.
         orders.restore_records_per_s = 0.3
         orders.config = attrs.evolve(orders.config, knobs=attrs.evolve(orders.config.knobs, num_standbys=0, acceptable_recovery_lag=0))
         await orders.make_topics()
@@ -90,7 +95,8 @@ async def test_an_interrupt_leaves_the_request_standing_until_it_is_taken_back(b
             await until(lambda: sorted(state.owner.values()) == ["m1", "m2"])
             await orders.produce(3_000, per_second=500)
             await orders.until_counted()
-            # A copy that the first of them kept from its beginnings: until its lag is known, it would take over at once.
+            # A copy that the first of them kept from its beginnings: until its lag is known, it
+            # would take over at once.
             await until(lambda: all(lag > LEAST_RECORDS for each in state.members.values() for lag in each.lags.values() if isinstance(lag, int)))
 
             tool = Tool(orders, tmp_path, "--to", "50%")

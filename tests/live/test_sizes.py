@@ -1,4 +1,6 @@
-"""No record stops a partition: decisions that are too large for one event, records that belong to nobody, the ends of somebody's transactions."""
+"""No record stops a partition: decisions that are too large for one event, records that belong to
+nobody, the ends of somebody's transactions.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""A short storm with each guarantee: one fault of every kind on a real deployment. `make storm` is the long one."""
+"""A short storm with each guarantee: one fault of every kind on a real deployment. `make storm` is
+the long one.
+"""
 
 from __future__ import annotations
 

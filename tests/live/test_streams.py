@@ -1,4 +1,6 @@
-"""The Kafka Streams application that other tests and the comparison with peers start: it counts, keeps its counts, and leaves when it is asked to."""
+"""The Kafka Streams application that other tests and the comparison with peers start: it counts,
+keeps its counts, and leaves when it is asked to.
+"""
 
 from __future__ import annotations
 

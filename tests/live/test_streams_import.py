@@ -1,4 +1,6 @@
-"""`import kafka-streams kafka://...` and `shadow`, of a real Kafka Streams group: what is imported is what the application did."""
+"""`import kafka-streams kafka://...` and `shadow`, of a real Kafka Streams group: what is imported
+is what the application did.
+"""
 
 from __future__ import annotations
 
@@ -41,7 +43,9 @@ def equipoise(*arguments: str, code: int = 0) -> str:
 
 
 class Watched:
-    """The application's input and output: what was sent, and which instance processed which partition last."""
+    """The application's input and output: what was sent, and which instance processed which
+    partition last.
+    """
 
     def __init__(self, bootstrap: str, prefix: str) -> None:
         self.bootstrap, self.into, self.out = bootstrap, f"{prefix}-in", f"{prefix}-out"
@@ -168,5 +172,7 @@ async def test_a_group_that_was_never_there_is_said_so(bootstrap: str, prefix: s
 
 
 def test_the_coordinators_partition_is_javas_hash() -> None:
-    """As `"orders".hashCode()` and the like give it in Java; the last one is the one int without an absolute value."""
+    """As `"orders".hashCode()` and the like give it in Java; the last one is the one int without an
+    absolute value.
+    """
     assert [offsets_partition(group, 50) for group in ("orders", "", "a", "polygenelubricants")] == [abs(-1008770331) % 50, 0, 97 % 50, 0]

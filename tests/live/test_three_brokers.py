@@ -28,7 +28,9 @@ def brokers() -> Iterator[Brokers]:
 
 
 async def test_who_starts_right_after_a_broker_has_died_asks_another(brokers: Brokers) -> None:
-    """The others name it as one of the cluster for seconds. A client that picks one of the three at random would fail in one start of three."""
+    """The others name it as one of the cluster for seconds. A client that picks one of the three at
+    random would fail in one start of three.
+    """
     connection, topics = Connection(bootstrap=brokers.bootstrap), Topics("ask")
     await ensure_topics(connection, topics, partitions=2)
     opened = await open_partitions(connection, topics)
@@ -39,7 +41,9 @@ async def test_who_starts_right_after_a_broker_has_died_asks_another(brokers: Br
 
 
 async def test_worker_starts_while_the_brokers_that_are_left_take_over(brokers: Brokers) -> None:
-    """Until then they name one that is dead as the leader of the log, or as the controller, whatever they are asked for."""
+    """Until then they name one that is dead as the leader of the log, or as the controller,
+    whatever they are asked for.
+    """
     settings = WorkerSettings(bootstrap=brokers.bootstrap, prefix="failover", http_port=0)
     await ensure_topics(settings, settings.topics)
     opened = await open_partitions(settings, settings.topics)
@@ -63,8 +67,9 @@ async def make_topic_on(brokers: Brokers, topic: str, broker: int) -> None:
 
 
 async def test_the_state_never_goes_on_without_its_outputs(brokers: Brokers, tmp_path: Path) -> None:
-    """At least once. The output's broker is away for longer than a request may take, the changelog's is not: had the changelog said meanwhile how far
-    the source was read, whoever begins the task anew would never send those outputs."""
+    """At least once. The output's broker is away for longer than a request may take, the
+    changelog's is not: had the changelog said meanwhile how far the source was read, whoever begins
+    the task anew would never send those outputs."""
     application = Application(brokers.bootstrap, "lag")
     for topic in (application.source, application.changelog):
         await make_topic_on(brokers, topic, 0)

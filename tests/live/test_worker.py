@@ -1,4 +1,6 @@
-"""The deployed worker on a real broker: killed under load, decisions that differ, facts that Faust skips, sends that fail."""
+"""The deployed worker on a real broker: killed under load, decisions that differ, facts that Faust
+skips, sends that fail.
+"""
 
 from __future__ import annotations
 
@@ -62,7 +64,7 @@ def settings(bootstrap: str, prefix: str) -> WorkerSettings:
     return WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0, worker_session_timeout_ms=6_000, observe_interval_ms=1_000)
 
 
-# ------------------------------------------------------------------------------------------------------------ as a process
+# ------------------------------------------------------------------------------------- as a process
 
 
 class Process:
@@ -155,7 +157,7 @@ def test_wrong_settings_end_with_one_line_that_names_them(tmp_path: Path) -> Non
         assert says in done.stderr.splitlines()[-1]
 
 
-# ---------------------------------------------------------------------------------------------------------- in this process
+# ---------------------------------------------------------------------------------- in this process
 
 
 @contextlib.asynccontextmanager
@@ -258,7 +260,9 @@ async def test_an_event_that_this_build_does_not_know_halts_its_group_alone(sett
 
 
 async def test_checkpoints_only_save_reading(settings: WorkerSettings) -> None:
-    """A worker that begins at checkpoints, one that finds them damaged and one that finds none go on alike."""
+    """A worker that begins at checkpoints, one that finds them damaged and one that finds none go
+    on alike.
+    """
     async with hosting(settings) as host, Swarm(settings, settings.topics) as swarm:
         await swarm.configure("g", CONFIG, topology(4))
         for number in range(60):
@@ -325,7 +329,9 @@ async def test_end_offsets_of_the_groups_topics_become_facts(settings: WorkerSet
 
 
 async def test_its_ticks_alone_end_the_initial_delay_begin_probing_rounds_and_end_sessions(settings: WorkerSettings) -> None:
-    """Two members join and are never heard of again: from then on the worker's ticks are all that the log has (L3)."""
+    """Two members join and are never heard of again: from then on the worker's ticks are all that
+    the log has (L3).
+    """
     config = configured("load_balanced", initial_delay_ms=1_000, probing_interval_ms=1_000)
     said: list[Fact] = [config, topology(2), *(joined(name, session_timeout_ms=8_000, lease_margin_ms=2_000) for name in ("m1", "m2"))]
     async with hosting(settings) as host:

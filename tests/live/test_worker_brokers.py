@@ -1,4 +1,6 @@
-"""The worker and brokers that go away, or ask who is there: a kill -9 of the only broker, TLS and SASL."""
+"""The worker and brokers that go away, or ask who is there: a kill -9 of the only broker, TLS and
+SASL.
+"""
 
 from __future__ import annotations
 
@@ -43,7 +45,9 @@ async def test_a_broker_that_was_away_is_led_on_as_if_nothing_had_been() -> None
 
 
 async def test_tasks_that_stood_still_while_the_broker_was_away_are_in_the_metric_and_in_the_timeline_alike() -> None:
-    """The worker's own session ends too: it learns of the silence while it takes the partition over."""
+    """The worker's own session ends too: it learns of the silence while it takes the partition
+    over.
+    """
     with Brokers() as brokers:
         settings = WorkerSettings(bootstrap=brokers.bootstrap, http_port=0, worker_session_timeout_ms=6_000)
         async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
@@ -66,7 +70,8 @@ async def test_tasks_that_stood_still_while_the_broker_was_away_are_in_the_metri
         stopped = timeline.stopped(killed_ms - 5_000, timeline.to_ms + 1)
         told_s = sum(to_ms - from_ms for stretches in stopped.values() for from_ms, to_ms in stretches) / 1_000
         assert told_s > 4 * 15
-        # The timeline counts until a report shows that a task runs, the metric until it has an owner.
+        # The timeline counts until a report shows that a task runs, the metric until it has an
+        # owner.
         assert counted_s == pytest.approx(told_s, abs=4 * 3)
 
 

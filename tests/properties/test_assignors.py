@@ -1,8 +1,8 @@
-"""What `high_availability` owes beyond the contract of every assignor (test_contract): plans are proven, the target is the best there is, and a
-join moves the fewest in the fewest rounds.
+"""What `high_availability` owes beyond the contract of every assignor (test_contract): plans are
+proven, the target is the best there is, and a join moves the fewest in the fewest rounds.
 
-Optimality is judged by trying every target of small problems, with shares, ranks and movements counted here anew, not by the assignor's own
-functions.
+Optimality is judged by trying every target of small problems, with shares, ranks and movements
+counted here anew, not by the assignor's own functions.
 """
 
 from __future__ import annotations
@@ -39,8 +39,8 @@ def test_every_plan_is_proven(problem: AssignmentProblem):
 
 
 def fair(problem: AssignmentProblem, kind: Iterable[Task]) -> dict[str, tuple[int, int]]:
-    """Member -> fewest and most tasks of this kind, where nobody leaves and nothing is under way: every way to split the slack is looked at
-    (PROTOCOL D4)."""
+    """Member -> fewest and most tasks of this kind, where nobody leaves and nothing is under way:
+    every way to split the slack is looked at (PROTOCOL D4)."""
     ids = {task.id for task in kind}
     total, factor = sum(member.capacity for member in problem.members), problem.knobs.balance_factor
     even = {member.id: (len(ids) * member.capacity // total, -(-len(ids) * member.capacity // total)) for member in problem.members}
@@ -58,7 +58,9 @@ def fair(problem: AssignmentProblem, kind: Iterable[Task]) -> dict[str, tuple[in
 
 
 def imbalance(problem: AssignmentProblem, owner: Mapping[TaskId, str]) -> int:
-    """Tasks outside their members' shares: of stateful tasks and of all, once when there is only one kind."""
+    """Tasks outside their members' shares: of stateful tasks and of all, once when there is only
+    one kind.
+    """
     kinds = [problem.tasks, [task for task in problem.tasks if task.stateful]]
     if len(kinds[1]) in (0, len(problem.tasks)):
         kinds.pop()
@@ -91,7 +93,8 @@ def may_go_without_a_move(problem: AssignmentProblem, task: Task) -> frozenset[s
 def test_no_target_is_more_balanced_and_none_as_balanced_moves_less(problem: AssignmentProblem):
     free = {task.id: may_go_without_a_move(problem, task) for task in problem.tasks}
     if not all(free.values()):
-        # Tasks on which nobody is caught up go to whoever is soonest ready: their owner of now is another property, so they are given one here.
+        # Tasks on which nobody is caught up go to whoever is soonest ready: their owner of now is
+        # another property, so they are given one here.
         cold = [task for task, names in free.items() if not names]
         first = attrs.evolve(problem.members[0], active=tuple(sorted((*problem.members[0].active, *cold))), standby=(), warmup=())
         problem = attrs.evolve(problem, members=(first, *problem.members[1:]))
@@ -120,7 +123,9 @@ def test_shares_can_be_kept_whenever_everybody_may_run_everything(problem: Assig
 def test_balance_factor_is_the_difference_between_most_and_least_and_no_target_within_it_moves_less(
     counts: list[int], factor: int, leaving: set[int]
 ):
-    """KIP-441, for members of equal capacity: all ways in which they differ by no more are looked at."""
+    """KIP-441, for members of equal capacity: all ways in which they differ by no more are looked
+    at.
+    """
     numbers = iter(range(sum(counts)))
     members = [
         Member(id=f"m{index}", active=tuple(TaskId(0, next(numbers)) for _ in range(count)), leaving=index in leaving and len(leaving) < len(counts))
@@ -145,7 +150,9 @@ def test_balance_factor_is_the_difference_between_most_and_least_and_no_target_w
 @settings(max_examples=150)
 @given(st.data())
 def test_at_rest_shares_are_kept_and_all_standbys_are_there(data: st.DataObject):
-    """Any changes, some of them in the middle of movements. That the group comes to rest and stays there is part of the contract."""
+    """Any changes, some of them in the middle of movements. That the group comes to rest and stays
+    there is part of the contract.
+    """
     group = data.draw(groups(Subject(assignor=ASSIGNOR)))
     gone: dict[str, dict[TaskId, Lag]] = {}
     for number in range(data.draw(st.integers(1, 6))):
@@ -168,7 +175,8 @@ def test_at_rest_shares_are_kept_and_all_standbys_are_there(data: st.DataObject)
 
 @given(count=st.integers(1, 40), members=st.integers(2, 6), wanted=st.integers(1, 4))
 def test_copies_are_spread_evenly(count: int, members: int, wanted: int):
-    """With equal members, nobody of a new group holds more copies, active ones included, than its share rounded up;
+    """With equal members, nobody of a new group holds more copies, active ones included, than its
+    share rounded up;
 
     nor two less than rounded down.
     """
@@ -188,7 +196,9 @@ def test_copies_are_spread_evenly(count: int, members: int, wanted: int):
     num_standbys=st.integers(0, 1),
 )
 def test_a_join_moves_the_fewest_in_the_fewest_rounds(count: int, members: int, max_warmups: int, stateless_count: int, num_standbys: int):
-    """As few changes of owner as the bound proves, each made once, in as many rounds as the slots need; standbys may be passed on after that."""
+    """As few changes of owner as the bound proves, each made once, in as many rounds as the slots
+    need; standbys may be passed on after that.
+    """
     group = Group(
         [*stateful(count), *stateless(stateless_count)],
         {f"m{index}": 1 for index in range(members)},
@@ -213,8 +223,9 @@ def test_a_join_moves_the_fewest_in_the_fewest_rounds(count: int, members: int, 
 
 @given(count=st.integers(1, 60), members=st.integers(2, 7), gone=st.integers(1, 6), num_standbys=st.integers(0, 3))
 def test_who_stays_keeps_what_it_runs_when_others_go(count: int, members: int, gone: int, num_standbys: int):
-    """As Faust's own properties have it, of which the fresh deal and a join are above: survivors keep all they run, counts are floor or ceil of the
-    share, every task runs once, and standbys are as many as asked for and as there are other members, on none beside its active task."""
+    """As Faust's own properties have it, of which the fresh deal and a join are above: survivors
+    keep all they run, counts are floor or ceil of the share, every task runs once, and standbys are
+    as many as asked for and as there are other members, on none beside its active task."""
     gone = min(gone, members - 1)
     group = Group(stateful(count), {f"m{index}": 1 for index in range(members)}, num_standbys=num_standbys)
     group.settle(most_rounds(group))
@@ -231,7 +242,8 @@ def test_who_stays_keeps_what_it_runs_when_others_go(count: int, members: int, g
 
 
 def test_sixty_tasks_and_a_seventh_member():
-    """Exactly 8 owners change, in at most 5 rounds; asked again for a long time, nothing changes."""
+    """Exactly 8 owners change, in at most 5 rounds; asked again for a long time, nothing changes.
+    """
     group = Group(stateful(60), {f"m{index}": 1 for index in range(6)}, acceptable_recovery_lag=10_000, max_warmups=2)
     group.settle(0)
     group.join("m6")

@@ -1,4 +1,6 @@
-"""Every assignor there is keeps the contract (`equipoise.testing.contract`), the same one that third parties run."""
+"""Every assignor there is keeps the contract (`equipoise.testing.contract`), the same one that
+third parties run.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,8 @@ from equipoise.testing import CONTRACT, Check, Subject
 
 
 def loaded(problem: AssignmentProblem) -> AssignmentProblem:
-    """Every third task is not measured, the others weigh differently, and the same at each asking."""
+    """Every third task is not measured, the others weigh differently, and the same at each asking.
+    """
 
     def load(task: Task) -> TaskLoad | None:
         number = 7 * task.id.partition + 3 * task.id.subtopology

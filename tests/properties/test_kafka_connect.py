@@ -1,4 +1,6 @@
-"""`kafka_connect` through any script of joins, failures, deletions and lost rounds: what runs is run once; a group left alone comes to rest, even."""
+"""`kafka_connect` through any script of joins, failures, deletions and lost rounds: what runs is
+run once; a group left alone comes to rest, even.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ MOST_ROUNDS = 40
 
 
 def played(seed: int) -> ConnectScript:
-    """A group of workers after a script drawn from the seed; each of its plans was judged on the way."""
+    """A group of workers after a script drawn from the seed; each of its plans was judged on the
+    way.
+    """
     given_ = script(random.Random(seed))
     group = ConnectScript(given_)
     group.play(given_["steps"])
@@ -25,7 +29,9 @@ def played(seed: int) -> ConnectScript:
 
 
 def alone(group: ConnectScript) -> ConnectScript:
-    """Rounds without anything new, each when the delay of the last one is over, until one changes nothing and waits for nothing."""
+    """Rounds without anything new, each when the delay of the last one is over, until one changes
+    nothing and waits for nothing.
+    """
     for _ in range(MOST_ROUNDS):
         group.happens({"op": "sleepdelay"})
         said = group.round("rebalance")

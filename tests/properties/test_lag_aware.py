@@ -1,5 +1,5 @@
-"""`lag_aware` for any group of consumers, beyond the contract of every assignor (test_contract): counts and lags are within their bounds, names play
-no part, noisy lags move nothing.
+"""`lag_aware` for any group of consumers, beyond the contract of every assignor (test_contract):
+counts and lags are within their bounds, names play no part, noisy lags move nothing.
 
 The dealing is judged by the KIP's pseudo-code written here anew, member by member.
 """
@@ -29,7 +29,9 @@ LAGS = st.sampled_from([0, 0, 0, 1, 7, 7, 300, 4_000, 500_000])
 
 @st.composite
 def groups(draw: st.DrawFn, *, running: bool = True, alike: bool = False, options: bool = True) -> AssignmentProblem:
-    """Consumers of a few topics. `running`: partitions may have owners and be under way; `alike`: all subscribe to all topics."""
+    """Consumers of a few topics. `running`: partitions may have owners and be under way; `alike`:
+    all subscribe to all topics.
+    """
     topics = draw(st.integers(0, 5))
     tasks = [
         Task(id=TaskId(topic, partition), stateful=False, lag=draw(LAGS)) for topic in range(topics) for partition in range(draw(st.integers(0, 7)))
@@ -152,9 +154,11 @@ def test_the_cost_of_a_plan_is_the_same_under_other_names(problem: AssignmentPro
 def test_with_state_too_other_names_change_no_count_no_lag_and_no_move(
     problem: AssignmentProblem, cross_topic: bool, lags: list[int], order: list[int]
 ):
-    """What a member with another name would have to restore is left to chance, as copies play no part; all else is as good.
+    """What a member with another name would have to restore is left to chance, as copies play no
+    part; all else is as good.
 
-    Members know a topic whole or not at all: partitions that only some know yet are dealt as a topic of their own, where ties go by name.
+    Members know a topic whole or not at all: partitions that only some know yet are dealt as a
+    topic of their own, where ties go by name.
     """
     members = tuple(
         attrs.evolve(each, subtopologies=None if each.subtopologies is None else dict.fromkeys(each.subtopologies, MOST_TASK_NUMBER + 1))

@@ -1,4 +1,6 @@
-"""`lag_aware` with racks: the same hands as without them, given so that less is read across racks; judged by trying every other way to give them."""
+"""`lag_aware` with racks: the same hands as without them, given so that less is read across racks;
+judged by trying every other way to give them.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ Hands = list[tuple[int, ...]]
 
 @st.composite
 def groups(draw: st.DrawFn, *, topics: int = 1, most: int = 5, tolerance: int = 0) -> AssignmentProblem:
-    """Consumers in racks, of topics to which all subscribe; partitions may be anybody's or nobody's."""
+    """Consumers in racks, of topics to which all subscribe; partitions may be anybody's or
+    nobody's.
+    """
     names = [f"c{number}" for number in range(draw(st.integers(2, 4)))]
     has_state = draw(st.booleans())
     tasks, owner = [], {}
@@ -101,7 +105,9 @@ def test_the_same_hands_at_no_higher_cost_and_no_bound_above_the_least(problem: 
 
 @given(groups(topics=3, most=4))
 def test_topic_by_topic_counts_and_lags_are_those_without_racks(problem: AssignmentProblem):
-    """A fresh deal; what runs and is even keeps its own hands, so there is nothing to compare it with."""
+    """A fresh deal; what runs and is even keeps its own hands, so there is nothing to compare it
+    with.
+    """
     fresh = attrs.evolve(problem, members=tuple(attrs.evolve(member, active=()) for member in problem.members))
     near, plain = owners(answer(fresh)), owners(answer(without_racks(fresh)))
     for topic in range(3):
@@ -142,7 +148,9 @@ def after(problem: AssignmentProblem) -> AssignmentProblem:
 
 
 def test_equal_lags_leave_everything_open_so_all_is_local():
-    """Six partitions, two in each of three racks; one consumer in each. Without racks they are dealt by their numbers."""
+    """Six partitions, two in each of three racks; one consumer in each. Without racks they are
+    dealt by their numbers.
+    """
     tasks = tuple(
         Task(id=TaskId(0, number), stateful=False, lag=0, source=(Partition(topic="t", partition=number, racks=(RACKS[number // 2],)),))
         for number in range(6)

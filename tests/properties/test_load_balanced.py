@@ -1,4 +1,5 @@
-"""What `load_balanced` promises of loads: the bound, how it gets there, and that noise moves no work. (The rest: test_contract.)
+"""What `load_balanced` promises of loads: the bound, how it gets there, and that noise moves no
+work. (The rest: test_contract.)
 
 Levels and weights are counted here anew.
 """
@@ -41,8 +42,9 @@ ROUNDING = Fraction(1, 10_000)
 @settings(max_examples=200)
 @given(amounts=AMOUNTS, capacities=CAPACITIES, high=st.integers(5, 60), low=st.integers(1, 5), data=st.data())
 def test_at_rest_nobody_is_further_apart_than_the_bound(amounts: list[int], capacities: list[int], high: int, low: int, data: st.DataObject):
-    """From any owners: the group comes to rest, and fullest and emptiest differ by at most the fullest one's lightest task plus the threshold; no
-    round makes the levels, sorted from the highest, higher; the plan says the same numbers."""
+    """From any owners: the group comes to rest, and fullest and emptiest differ by at most the
+    fullest one's lightest task plus the threshold; no round makes the levels, sorted from the
+    highest, higher; the plan says the same numbers."""
     names = {f"m{place}": capacity for place, capacity in enumerate(capacities)}
     options = {"load_high_percent": high, "load_low_percent": low}
     group = Group(measured(amounts), names, assignor=ASSIGNOR, options=options, max_warmups=data.draw(st.integers(1, 3)))
@@ -81,7 +83,9 @@ def test_at_rest_nobody_is_further_apart_than_the_bound(amounts: list[int], capa
 @settings(max_examples=150)
 @given(amounts=st.lists(st.integers(1_000, 60_000), min_size=2, max_size=14), capacities=CAPACITIES, data=st.data())
 def test_noise_moves_no_work(amounts: list[int], capacities: list[int], data: st.DataObject):
-    """At rest after a rebalancing each weight may wander by (high - low) / (6.5 x the highest level), to and fro, and nothing moves."""
+    """At rest after a rebalancing each weight may wander by (high - low) / (6.5 x the highest
+    level), to and fro, and nothing moves.
+    """
     names = {f"m{place}": capacity for place, capacity in enumerate(capacities)}
     group = Group(measured(amounts), names, assignor=ASSIGNOR, max_warmups=4, max_warmups_per_member=4)
     group.decide()

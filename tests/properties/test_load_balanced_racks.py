@@ -1,5 +1,6 @@
-"""`load_balanced` with racks: what it promises of loads it keeps, the traffic only falls while nothing is rebalanced, and the two do not undo each
-other. (The contract, with racks: test_racks.)"""
+"""`load_balanced` with racks: what it promises of loads it keeps, the traffic only falls while
+nothing is rebalanced, and the two do not undo each other. (The contract, with racks: test_racks.)
+"""
 
 from __future__ import annotations
 
@@ -26,7 +27,9 @@ RACKS = ("a", "b", "c")
 
 
 def placed(problem: AssignmentProblem) -> AssignmentProblem:
-    """Members and partitions in racks, by their numbers; the partition of one task in four in two of them."""
+    """Members and partitions in racks, by their numbers; the partition of one task in four in two
+    of them.
+    """
 
     def source(task: Task) -> Partition:
         number = task.id.partition
@@ -60,7 +63,9 @@ def made(amounts: list[int], capacities: list[int], *, strategy: str = "min_cost
 
 
 def assert_bound(group: Group, plan: Plan, amounts: list[int], margin: int) -> None:
-    """Fullest and emptiest differ by at most the fullest one's lightest task, on the emptiest one's threads, and the margin."""
+    """Fullest and emptiest differ by at most the fullest one's lightest task, on the emptiest one's
+    threads, and the margin.
+    """
     names = {name: process.capacity for name, process in group.members.items()}
     of = levels(group.tasks.values(), names, group.owners())
     fullest, emptiest = max(of.values()), min(of.values())
@@ -163,8 +168,8 @@ def paid(levels: Levels, owner: Mapping[TaskId, str]) -> int:
 @settings(max_examples=60)
 @given(amounts=st.lists(st.integers(1_000, 60_000), min_size=2, max_size=14), capacities=CAPACITIES, data=st.data())
 def test_noise_begins_no_rebalancing(amounts: list[int], capacities: list[int], data: st.DataObject):
-    """After a rebalancing and all that racks then were worth, weights wander as far as they may without racks: nothing moves for load, and what moves
-    for traffic lowers it."""
+    """After a rebalancing and all that racks then were worth, weights wander as far as they may
+    without racks: nothing moves for load, and what moves for traffic lowers it."""
     group = made(amounts, capacities)
     group.decide()
     group.memory = {REBALANCING: 1}
@@ -186,7 +191,9 @@ def test_noise_begins_no_rebalancing(amounts: list[int], capacities: list[int], 
 
 
 def test_equal_loads_change_places_until_all_is_local():
-    """Twelve tasks as busy as each other, four to be near each of three members; by load any deal of four is as even."""
+    """Twelve tasks as busy as each other, four to be near each of three members; by load any deal
+    of four is as even.
+    """
     group = Group(
         [
             attrs.evolve(task, source=(Partition(topic="t", partition=task.id.partition, racks=(RACKS[task.id.partition // 4],)),))
@@ -208,7 +215,9 @@ def test_equal_loads_change_places_until_all_is_local():
 
 
 def test_many_tasks_of_many_weights_come_near_and_loads_stay_even():
-    """300 tasks that weigh from 50 to 109, on 15 members in three racks: most can change places with one that is nearly as heavy."""
+    """300 tasks that weigh from 50 to 109, on 15 members in three racks: most can change places
+    with one that is nearly as heavy.
+    """
     group = made([50 + number * 7919 % 60 for number in range(300)], [1] * 15)
     for task in group.tasks:
         group._grant(f"m{task.partition % 15}", task)

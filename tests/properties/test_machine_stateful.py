@@ -1,7 +1,9 @@
-"""The machine under whatever facts there are: truthful members, late and lost words, and lies; judged after every step and at the end of every run.
+"""The machine under whatever facts there are: truthful members, late and lost words, and lies;
+judged after every step and at the end of every run.
 
-After each step invariants 1-6, by the validator with the whole state compared. At the end of a run: invariant 8 at many split points, and
-invariant 7: everybody becomes truthful, and the group settles within the bound that `settling_ms` derives, and stays so.
+After each step invariants 1-6, by the validator with the whole state compared. At the end of a run:
+invariant 8 at many split points, and invariant 7: everybody becomes truthful, and the group settles
+within the bound that `settling_ms` derives, and stays so.
 """
 
 from __future__ import annotations
@@ -105,7 +107,9 @@ def lies(draw: st.DrawFn) -> Fact:
 
 
 class Storm(RuleBasedStateMachine):
-    """`live`: members that may still say something, truthful ones, though their leader may have given them up."""
+    """`live`: members that may still say something, truthful ones, though their leader may have
+    given them up.
+    """
 
     live = Bundle("live")
 
@@ -173,7 +177,9 @@ class Storm(RuleBasedStateMachine):
         readiness: str,
         limit: int | None,
     ) -> Truthful:
-        """A process begins; `proven`: whoever it may succeed is dead and says nothing more; `old`: it runs the topology before the newest."""
+        """A process begins; `proven`: whoever it may succeed is dead and says nothing more; `old`:
+        it runs the topology before the newest.
+        """
         self.lives += 1
         before = self.group.state.members.get(member_id)
         ended = before.incarnation if proven and before is not None else None
@@ -207,7 +213,9 @@ class Storm(RuleBasedStateMachine):
 
     @rule(member=live, restored=st.sampled_from((0.0, 900.0, 50_000.0)), cpu=st.sampled_from((0.0, 0.3, 0.9)), rates=st.integers(0, 2))
     def measures(self, member: Truthful, restored: float, cpu: float, rates: int) -> None:
-        """Its next reports say so; `rates`: how far apart its tasks are, 0: it does not tell them apart."""
+        """Its next reports say so; `rates`: how far apart its tasks are, 0: it does not tell them
+        apart.
+        """
         tasks = {task: rates * (1 + task.partition) for task in sorted(member.active)} if rates else {}
         member.load = Load(cpu=cpu, restored_records_per_s=restored, tasks=tasks)
 
@@ -350,7 +358,9 @@ class Storm(RuleBasedStateMachine):
         check_refold(self.group.records, most_splits=3)
 
     def _becomes_truthful(self) -> None:
-        """Who lives reads, reports in full and keeps on doing so; who is unknown to the leader is gone."""
+        """Who lives reads, reports in full and keeps on doing so; who is unknown to the leader is
+        gone.
+        """
         members = {}
         for member in self.group.members.values():
             known = self.group.state.members.get(member.member_id)

@@ -1,5 +1,6 @@
-"""The machine in the simulated cluster under random plans of faults: invariants 1-6 at every step, 7 and 8 for the whole run, the same bytes again
-in another process with another PYTHONHASHSEED, and the same with every mapping in another order.
+"""The machine in the simulated cluster under random plans of faults: invariants 1-6 at every step,
+7 and 8 for the whole run, the same bytes again in another process with another PYTHONHASHSEED, and
+the same with every mapping in another order.
 
 `make soak` plays thousands of such storms; here are a few, each looked at more closely.
 """
@@ -85,7 +86,9 @@ def test_any_storm_of_a_group_balanced_by_load_does_so_too(seed: int):
 @given(st.integers(1_000_000, 2**31))
 @example(3_199_835)  # an eager member's task, and its movement to another member, are called off in one step
 def test_any_storm_in_which_assignors_change_does_so_too(seed: int):
-    """Any assignor after any other, whatever is in flight (PROTOCOL D8); it settles under whichever comes last."""
+    """Any assignor after any other, whatever is in flight (PROTOCOL D8); it settles under whichever
+    comes last.
+    """
     kept = storm(seed, switching=True)
     assert sum(isinstance(record.event, GroupConfigured) for record in kept.records) > 3
     check_refold(kept.records, most_splits=3)
@@ -94,7 +97,8 @@ def test_any_storm_in_which_assignors_change_does_so_too(seed: int):
 @pytest.mark.parametrize("seed", [3, 13, 1_027])
 @pytest.mark.parametrize("assignor", ["lag_aware", "kafka_connect"])
 def test_a_group_under_an_assignor_of_consumers_or_workers_settles_too(assignor: str, seed: int):
-    """`kafka_connect` promises no such thing; what it leaves undone it does when its delay is over."""
+    """`kafka_connect` promises no such thing; what it leaves undone it does when its delay is over.
+    """
     check_refold(storm(seed, assignor).records, most_splits=3)
 
 
@@ -160,7 +164,9 @@ class InTinyParts(MemberSession):
 
 @pytest.mark.parametrize("seed", [3, 10, 24])
 def test_a_group_whose_decisions_come_in_parts_lives_through_a_storm(seed: int) -> None:
-    """Real members apply them, workers die between two of them, and members' reports come in parts as well."""
+    """Real members apply them, workers die between two of them, and members' reports come in parts
+    as well.
+    """
     kept = Kept()
     judges: list[Any] = [StepChecker(restore_every=0), kept]
     outcome = run_storm(draw(seed), judges=judges, machine_factory=in_tiny_parts, session_factory=InTinyParts)

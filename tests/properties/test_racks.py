@@ -1,7 +1,8 @@
-"""Racks, for every problem: plans keep their promises, no target that is as balanced costs less, names and order play no part, and a group that obeys
-moves once and then stays.
+"""Racks, for every problem: plans keep their promises, no target that is as balanced costs less,
+names and order play no part, and a group that obeys moves once and then stays.
 
-What a target costs is counted here anew, from the KIP's `getCost`, not by the assignor's own functions.
+What a target costs is counted here anew, from the KIP's `getCost`, not by the assignor's own
+functions.
 """
 
 from __future__ import annotations
@@ -130,7 +131,9 @@ def with_racks(draw: st.DrawFn, problem: AssignmentProblem) -> AssignmentProblem
 
 
 def traffic(knobs: Knobs, task: Task, member: Member) -> int:
-    """What the KIP's `getCost` adds for traffic; a partition of unknown racks costs nothing, a member of an unknown rack is far from the rest."""
+    """What the KIP's `getCost` adds for traffic; a partition of unknown racks costs nothing, a
+    member of an unknown rack is far from the rest.
+    """
     each = knobs.rack_traffic_cost if task.stateful else 1
     return sum(each * part.weight for part in task.source if part.racks and member.rack not in part.racks)
 
@@ -181,7 +184,9 @@ def test_the_cost_of_a_plan_is_the_same_under_other_names(problem: AssignmentPro
 
 
 def crowding(problem: AssignmentProblem, owner: Mapping[TaskId, str]) -> int:
-    """Tasks above ceil(g*u/T) (or what falls to a member of equal capacity), for each sub-topology: g its tasks, u the member's upper share of T."""
+    """Tasks above ceil(g*u/T) (or what falls to a member of equal capacity), for each sub-topology:
+    g its tasks, u the member's upper share of T.
+    """
     if problem.knobs.rack_aware_strategy != "balanced_min_cost":
         return 0
     capacity = sum(member.capacity for member in problem.members)
@@ -302,7 +307,9 @@ def test_no_standbys_are_further_apart_and_none_as_far_and_as_even_cost_less(pro
 @settings(max_examples=50)
 @given(st.data())
 def test_a_group_moves_once_for_its_racks_and_stays(data: st.DataObject):
-    """A balanced group whose traffic could be less moves, and comes to rest; then nothing moves any more, and traffic is the least there is."""
+    """A balanced group whose traffic could be less moves, and comes to rest; then nothing moves any
+    more, and traffic is the least there is.
+    """
     made = [*stateful(data.draw(st.integers(1, 12))), *stateless(data.draw(st.integers(0, 6)), subtopology=1)]
     tasks = [attrs.evolve(task, source=(data.draw(partitions("s")),)) for task in made]
     members = dict.fromkeys((f"m{index}" for index in range(data.draw(st.integers(1, 4)))), 1)

@@ -1,5 +1,6 @@
-"""An assignor of somebody else's, as docs/assignors.md writes it: installed as a package with an entry point, it keeps the contract and leads groups.
-And the contract has teeth: each kind of defect is found by the check that is there for it."""
+"""An assignor of somebody else's, as docs/assignors.md writes it: installed as a package with an
+entry point, it keeps the contract and leads groups. And the contract has teeth: each kind of defect
+is found by the check that is there for it."""
 
 from __future__ import annotations
 
@@ -142,7 +143,9 @@ class NeverContent(Defective):
 
 
 class Nervous(Defective):
-    """It takes every record of lag for a reason to begin again: copies that are not at the very end are not caught up."""
+    """It takes every record of lag for a reason to begin again: copies that are not at the very end
+    are not caught up.
+    """
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         plan = super().assign(problem)

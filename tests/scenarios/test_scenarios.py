@@ -1,7 +1,9 @@
-"""Every scenario under this folder gives its golden text, and nothing that folds its log another way disagrees.
+"""Every scenario under this folder gives its golden text, and nothing that folds its log another
+way disagrees.
 
-`pytest --rewrite` writes golden texts anew. Then: a scenario that cannot be played names file and line, the doubles find what they are there for,
-and the folders are complete: one file for each rule of the protocol, one case for each rejection.
+`pytest --rewrite` writes golden texts anew. Then: a scenario that cannot be played names file and
+line, the doubles find what they are there for, and the folders are complete: one file for each rule
+of the protocol, one case for each rejection.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`python -m tests.search`: every search, then each rule broken in turn, with the shortest sequence found."""
+"""`python -m tests.search`: every search, then each rule broken in turn, with the shortest sequence
+found.
+"""
 
 from __future__ import annotations
 

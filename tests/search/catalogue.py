@@ -1,4 +1,6 @@
-"""What is searched: every set of faults that a full search covers, and each rule of PROTOCOL's last table left out."""
+"""What is searched: every set of faults that a full search covers, and each rule of PROTOCOL's last
+table left out.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,9 @@ from tests.search.world import Room
 
 @attrs.frozen(kw_only=True)
 class Planned:
-    """One search: which faults may happen, each once, at any moment. A session is `session_steps` long, the broker's clock jumps `jump_steps`."""
+    """One search: which faults may happen, each once, at any moment. A session is `session_steps`
+    long, the broker's clock jumps `jump_steps`.
+    """
 
     faults: frozenset[str] = frozenset()
     session_steps: int = 5

@@ -50,7 +50,9 @@ class HeartbeatsAlone(MemberSession):
 
 
 class HoldsAreForgotten(GroupMachine):
-    """Without "a task taken by force is waited for until somebody is known to run it": only its first new owner waits."""
+    """Without "a task taken by force is waited for until somebody is known to run it": only its
+    first new owner waits.
+    """
 
     def step(self, record: Record) -> list[DecisionRecord]:
         decisions = super().step(record)

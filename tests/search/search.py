@@ -1,4 +1,5 @@
-"""Breadth first through every interleaving of a small group: may two processes run the same task at one time?
+"""Breadth first through every interleaving of a small group: may two processes run the same task at
+one time?
 
 `search` returns the shortest sequence that leads there, or the number of states when there is none.
 """
@@ -30,7 +31,9 @@ SECOND_M1, RESTARTED_M1, RESTARTED_M2, SECOND_M2 = 2, 3, 4, 5
 
 @attrs.frozen
 class Found:
-    """`states` looked at; `path`: shortest sequence to two owners, None when there is none; `task`: of which."""
+    """`states` looked at; `path`: shortest sequence to two owners, None when there is none; `task`:
+    of which.
+    """
 
     states: int
     transitions: int
@@ -43,7 +46,9 @@ class TooLarge(Exception):
 
 
 class Search:
-    """One search: which faults may happen (each once), in a room, with `suspects` processes that go step by step: m1, or m1 and m2."""
+    """One search: which faults may happen (each once), in a room, with `suspects` processes that go
+    step by step: m1, or m1 and m2.
+    """
 
     def __init__(self, room: Room, faults: frozenset[str], suspects: int = 1) -> None:
         self.room = room
@@ -163,7 +168,9 @@ class Search:
     # How it happens
 
     def _with(self, world: World, place: int, process: Process) -> World:
-        """The process as it is now; of one that is over, only facts that may still be appended matter."""
+        """The process as it is now; of one that is over, only facts that may still be appended
+        matter.
+        """
         if self.room.is_over(process.session):
             batch = process.batch if process.batch is not None and not process.batch.appended else None
             process = Process(process.who, CRASHED, batch=batch and batch._replace(age=0))
@@ -186,7 +193,9 @@ class Search:
         return later
 
     def _append(self, world: World, facts: tuple[int, ...]) -> World:
-        """The facts are appended at once and folded; whom the decisions name may read them from now on."""
+        """The facts are appended at once and folded; whom the decisions name may read them from now
+        on.
+        """
         for fact in facts:
             machine, named = self.room.fold(world.machine, world.since, fact)
             processes = tuple(
@@ -207,7 +216,9 @@ class Search:
         return self._append(world._replace(processes=(*world.processes, Process(who, session))), (joined,))
 
     def _settled(self, world: World, *, everyone: bool = False) -> World:
-        """Whoever is not under suspicion reads, closes and reports, at the moment of the last append, until nobody has anything more to say."""
+        """Whoever is not under suspicion reads, closes and reports, at the moment of the last
+        append, until nobody has anything more to say.
+        """
         for rounds in range(50):
             quiet = rounds > 0
             for place in range(0 if everyone else self.suspects, len(world.processes)):

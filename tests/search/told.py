@@ -7,9 +7,11 @@ from equipoise.events.tasks import TaskId
 
 
 class GoWhereTold:
-    """`Knobs.options` maps a task's text form to a member. A task whose member is not there stays where it is, or goes to the first eligible member.
+    """`Knobs.options` maps a task's text form to a member. A task whose member is not there stays
+    where it is, or goes to the first eligible member.
 
-    No state is moved: it is for stateless tasks, for which KIP-415's two phases, revoke and then assign, are all there is.
+    No state is moved: it is for stateless tasks, for which KIP-415's two phases, revoke and then
+    assign, are all there is.
     """
 
     name = "go_where_told"

@@ -1,16 +1,21 @@
-"""A small group as a state that repeats: the real machine and the real sessions as interned snapshots, and what is between them.
+"""A small group as a state that repeats: the real machine and the real sessions as interned
+snapshots, and what is between them.
 
-Times are in steps of one millisecond. Every snapshot is *rebased* before it is kept: the clock is set back to NOW and whatever time it holds moves
-along, ages stop where nothing depends on them any more, counters that only ever rise (offsets, decision and report numbers) start again, and
-a decision that does not matter to a process is not kept for it. So unbounded time, and any number of heartbeats, is a finite number of states.
+Times are in steps of one millisecond. Every snapshot is *rebased* before it is kept: the clock is
+set back to NOW and whatever time it holds moves along, ages stop where nothing depends on them any
+more, counters that only ever rise (offsets, decision and report numbers) start again, and a
+decision that does not matter to a process is not kept for it. So unbounded time, and any number of
+heartbeats, is a finite number of states.
 
 What is a single step of the search, and what is not:
 
 * Appending a fact and folding it is one step: a leader that is slower only expires later.
-* A process that is not the one under suspicion is as dangerous as it can be: it hears of every decision the moment it is made, closes at once,
-  and its lease never lapses. Its messages are therefore not in the state.
-* The process under suspicion goes step by step: a producer's batch is sent, appended, acknowledged; a fetch is sent, served, arrives. Each may
-  come as late as it likes, or never; doing nothing is being paused. Pausing between the check of the lease and the write is not covered (M6).
+* A process that is not the one under suspicion is as dangerous as it can be: it hears of every
+  decision the moment it is made, closes at once, and its lease never lapses. Its messages are
+  therefore not in the state.
+* The process under suspicion goes step by step: a producer's batch is sent, appended, acknowledged;
+  a fetch is sent, served, arrives. Each may come as late as it likes, or never; doing nothing is
+  being paused. Pausing between the check of the lease and the write is not covered (M6).
 """
 
 from __future__ import annotations
@@ -40,7 +45,9 @@ CRASHED = -1
 
 
 class Batch(NamedTuple):
-    """Facts of one process on their way: age in steps since their sending, ids of the facts, whether they are in the log."""
+    """Facts of one process on their way: age in steps since their sending, ids of the facts,
+    whether they are in the log.
+    """
 
     age: int
     facts: tuple[int, ...]
@@ -48,7 +55,9 @@ class Batch(NamedTuple):
 
 
 class Fetch(NamedTuple):
-    """A read of the decisions on its way: age since its sending; served: how many of the unread decisions it brings, None before that."""
+    """A read of the decisions on its way: age since its sending; served: how many of the unread
+    decisions it brings, None before that.
+    """
 
     age: int
     served: int | None
@@ -56,7 +65,9 @@ class Fetch(NamedTuple):
 
 
 class Process(NamedTuple):
-    """One process: which incarnation, its session (id of a snapshot, or CRASHED), and for the one under suspicion what is on its way."""
+    """One process: which incarnation, its session (id of a snapshot, or CRASHED), and for the one
+    under suspicion what is on its way.
+    """
 
     who: int
     session: int
@@ -110,8 +121,8 @@ def _settings(member_id: str, incarnation: int, steps: tuple[int, int], ended: i
 class Room:
     """The machine and the sessions, one transition at a time, each computed once.
 
-    `others`: session and margin, in steps, of every incarnation but the first m1; None: the same as m1's. `session_class` and `machine_class` may be
-    subclasses that break one rule.
+    `others`: session and margin, in steps, of every incarnation but the first m1; None: the same as
+    m1's. `session_class` and `machine_class` may be subclasses that break one rule.
     """
 
     def __init__(
@@ -161,7 +172,9 @@ class Room:
         return GroupConfigured(assignor=GoWhereTold.name, knobs=knobs)
 
     def _most_since(self) -> int:
-        """The append clock's lead beyond which nothing changes: one step of group time, or, with that clamp broken, all it can come to."""
+        """The append clock's lead beyond which nothing changes: one step of group time, or, with
+        that clamp broken, all it can come to.
+        """
         machine = self._machine_class(load=load)
         machine.state.config = self.configured({})
         most = self.longest_steps + 1 + self.jump_steps
@@ -256,7 +269,9 @@ class Room:
         return self._may_run[key]
 
     def ask(self, who: int, session_id: int, *question: object) -> tuple[int, tuple[int, ...]]:
-        """Something happens to a session, and it may have something to say -> the session after it, facts it sends."""
+        """Something happens to a session, and it may have something to say -> the session after it,
+        facts it sends.
+        """
         key = who, session_id, *question
         if key not in self._said:
             session = self._session(who, session_id)

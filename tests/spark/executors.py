@@ -1,7 +1,9 @@
-"""A cluster on this machine: executors that are processes of their own, of which some are killed with kill -9 in the middle of a group's log.
+"""A cluster on this machine: executors that are processes of their own, of which some are killed
+with kill -9 in the middle of a group's log.
 
-`python -m tests.spark.executors ARCHIVE FOLDER` verifies an archive on it, and prints the rows and how executors ended as one JSON document. In a
-process of its own because there is one Spark for each process.
+`python -m tests.spark.executors ARCHIVE FOLDER` verifies an archive on it, and prints the rows and
+how executors ended as one JSON document. In a process of its own because there is one Spark for
+each process.
 """
 
 from __future__ import annotations
@@ -30,8 +32,9 @@ MORTAL = 2
 
 @attrs.frozen(kw_only=True)
 class Mortal(Unit):
-    """A group in the middle of whose log its worker is killed, as the kernel does that needs its memory, the first time that it is folded; or the
-    worker's executor: JVM, Python and all other tasks that it has."""
+    """A group in the middle of whose log its worker is killed, as the kernel does that needs its
+    memory, the first time that it is folded; or the worker's executor: JVM, Python and all other
+    tasks that it has."""
 
     executor: bool = False
 

@@ -1,4 +1,6 @@
-"""A live log in a real Kafka for the streaming tests: a leader that publishes facts and what the real machine decides on them."""
+"""A live log in a real Kafka for the streaming tests: a leader that publishes facts and what the
+real machine decides on them.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ GROUPS = ("orders", "clicks", "bills", "carts")
 
 
 class Leader:
-    """Publishes facts and what the real machine decides on them, with the broker's own offsets and times. `wrong`: spoils a group's next decision."""
+    """Publishes facts and what the real machine decides on them, with the broker's own offsets and
+    times. `wrong`: spoils a group's next decision.
+    """
 
     def __init__(self, bootstrap: str, prefix: str) -> None:
         self._connection, self._topics = Connection(bootstrap=bootstrap), Topics(prefix)

@@ -1,4 +1,6 @@
-"""Jobs over many groups on a real Spark: the same answers as one group at a time without it, to the byte, whatever happens to some of the groups."""
+"""Jobs over many groups on a real Spark: the same answers as one group at a time without it, to the
+byte, whatever happens to some of the groups.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,9 @@ def sorted_rows(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 @contextlib.contextmanager
 def tasks_of_first_stage(spark: Any) -> Iterator[list[int]]:
-    """In how many tasks the first stage was done that Spark is asked for within the block: the folding of the groups."""
+    """In how many tasks the first stage was done that Spark is asked for within the block: the
+    folding of the groups.
+    """
     group = uuid.uuid4().hex
     found: list[int] = []
     spark.sparkContext.setJobGroup(group, group)
@@ -83,7 +87,9 @@ def tasks_of_first_stage(spark: Any) -> Iterator[list[int]]:
 
 @pytest.fixture
 def damaged(fleet: Path, tmp_path: Path) -> Path:
-    """The fleet, where one group's record was changed, another one's decision says something else, and the file of a third has a flipped bit."""
+    """The fleet, where one group's record was changed, another one's decision says something else,
+    and the file of a third has a flipped bit.
+    """
     archive = tmp_path / "damaged"
     shutil.copytree(fleet, archive)
     rows = rows_of(archive, 0)
@@ -112,7 +118,7 @@ def with_another_decision(rows: list[Row]) -> list[Row]:
     return [*rows[:at], attrs.evolve(row, payload=payload, checksum=checksum), *rows[at + 1 :]]
 
 
-# ----------------------------------------------------------------------------------------------------------------- verify
+# ------------------------------------------------------------------------------------------- verify
 
 
 def test_spark_says_of_every_group_what_the_plain_function_says(spark: Any, fleet: Path) -> None:
@@ -182,7 +188,7 @@ def test_what_is_no_archive_is_said_before_spark_is_begun(tmp_path: Path) -> Non
         units_of([f"{tmp_path}/empty/"])
 
 
-# --------------------------------------------------------------------------------------------------------------- timeline
+# ----------------------------------------------------------------------------------------- timeline
 
 
 def test_the_tables_are_those_of_the_plain_function(spark: Any, fleet: Path, tmp_path: Path) -> None:
@@ -222,7 +228,7 @@ def test_a_group_without_a_history_is_one_row(spark: Any, damaged: Path, tmp_pat
     assert {row["group"] for row in ds.dataset(tmp_path / "history" / "intervals").to_table().to_pylist()} == {"g001", "g003"}
 
 
-# ---------------------------------------------------------------------------------------------------------------- what-if
+# ------------------------------------------------------------------------------------------ what-if
 
 
 def test_every_configuration_of_every_group_costs_what_the_plain_function_says(spark: Any, damaged: Path, tmp_path: Path) -> None:
@@ -264,11 +270,13 @@ def test_the_command_sums_over_the_groups(spark: Any, fleet: Path, tmp_path: Pat
     assert "name what to try" in refused.stderr
 
 
-# --------------------------------------------------------------------------------------------------------------- recorded
+# ----------------------------------------------------------------------------------------- recorded
 
 
 def test_a_recorded_group_goes_the_whole_way(spark: Any, tmp_path: Path) -> None:
-    """A Kafka Streams group as it was recorded: imported into an archive, verified, told; the same answers as from a file."""
+    """A Kafka Streams group as it was recorded: imported into an archive, verified, told; the same
+    answers as from a file.
+    """
     archive, file = f"{tmp_path}/recorded/", tmp_path / "recorded.db"
     for location in (archive, str(file)):
         imported = CliRunner().invoke(main, ["import", "kafka-streams", "rolling", "--to", location])
@@ -288,7 +296,7 @@ def test_a_recorded_group_goes_the_whole_way(spark: Any, tmp_path: Path) -> None
     tables["groups"].unpersist()
 
 
-# ----------------------------------------------------------------------------------------------------------------- groups
+# ------------------------------------------------------------------------------------------- groups
 
 
 def test_groups_are_dealt_evenly_and_all_of_them() -> None:
@@ -303,7 +311,9 @@ def test_groups_are_dealt_evenly_and_all_of_them() -> None:
 def test_workers_killed_in_the_middle_of_a_group_change_nothing(
     spark: Any, fleet: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, work: Work, schema: Callable[[], Any]
 ) -> None:
-    """Two groups a task: what a task has said of its first group before it dies in its second is not said twice."""
+    """Two groups a task: what a task has said of its first group before it dies in its second is
+    not said twice.
+    """
     monkeypatch.setattr("equipoise.replay.spark.groups.TASKS_A_CORE", 1)
     archive = tmp_path / "archive"
     shutil.copytree(fleet, archive)

@@ -1,4 +1,6 @@
-"""Killed with kill -9: streaming queries in the middle of a trigger, started again on the same checkpoint, and executors in the middle of a group."""
+"""Killed with kill -9: streaming queries in the middle of a trigger, started again on the same
+checkpoint, and executors in the middle of a group.
+"""
 
 from __future__ import annotations
 
@@ -31,7 +33,9 @@ MOST_S = 240
 
 @pytest.fixture(scope="module")
 def location(bootstrap: str) -> str:
-    """A log of four groups, of which three come to a decision that is not the machine's, one after the other."""
+    """A log of four groups, of which three come to a decision that is not the machine's, one after
+    the other.
+    """
     prefix = "killed"
     leader = Leader(bootstrap, prefix)
     for at, wrong in enumerate(("", "bills", "clicks", "carts")):
@@ -42,7 +46,8 @@ def location(bootstrap: str) -> str:
 
 
 def killed(args: list[str], checkpoint: Path, folder: Path, is_time: Callable[[int], bool]) -> int:
-    """Runs the query in a process of its own, and kills it with all it started as soon as a trigger is under way and `is_time(trigger)`.
+    """Runs the query in a process of its own, and kills it with all it started as soon as a trigger
+    is under way and `is_time(trigger)`.
 
     Returns the trigger that it was in.
     """
@@ -76,7 +81,9 @@ def under_way(checkpoint: Path) -> int | None:
 
 
 def test_a_verifying_query_that_is_killed_tells_everything_once(spark: Any, location: str, tmp_path: Path) -> None:
-    """Killed when a trigger's rows are written and the trigger is not over, and once more when a trigger has just begun."""
+    """Killed when a trigger's rows are written and the trigger is not over, and once more when a
+    trigger has just begun.
+    """
     alerts, checkpoint = tmp_path / "alerts", tmp_path / "checkpoint"
     args = ["stream", location, "--alerts", str(alerts)]
     first = killed(args, checkpoint, tmp_path, lambda trigger: len(alerts_in(alerts)) == 1)
@@ -93,7 +100,9 @@ def test_a_verifying_query_that_is_killed_tells_everything_once(spark: Any, loca
 
 
 def test_executors_that_are_killed_change_nothing(fleet: Path, tmp_path: Path) -> None:
-    """Two of them, each with its JVM, on a cluster of processes: Spark loses the tasks with them and does them elsewhere."""
+    """Two of them, each with its JVM, on a cluster of processes: Spark loses the tasks with them
+    and does them elsewhere.
+    """
     archive = tmp_path / "archive"
     shutil.copytree(fleet, archive)
     command = [sys.executable, "-m", "tests.spark.executors", str(archive), str(tmp_path)]

@@ -1,4 +1,6 @@
-"""A live log in a real Kafka, verified and archived by real streaming queries that are ended and started again."""
+"""A live log in a real Kafka, verified and archived by real streaming queries that are ended and
+started again.
+"""
 
 from __future__ import annotations
 

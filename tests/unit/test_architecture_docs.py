@@ -1,4 +1,6 @@
-"""docs/architecture.md holds: every event has its row with its fields, every public name is told, the sizes it names are so, lines are short."""
+"""docs/architecture.md holds: every event has its row with its fields, every public name is told,
+the sizes it names are so, lines are short.
+"""
 
 from __future__ import annotations
 
@@ -50,6 +52,8 @@ def test_the_sizes_are_as_the_page_says() -> None:
 
 @pytest.mark.parametrize("path", WRAPPED, ids=lambda path: path.name)
 def test_lines_are_short_enough_to_read_anywhere(path: Path) -> None:
-    """Tables and what a program printed aside; states.md and the directives of scenarios.md are made from code."""
+    """Tables and what a program printed aside; states.md and the directives of scenarios.md are
+    made from code.
+    """
     text = re.sub(r"<!-- made by.*?<!-- end -->|```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")] == []

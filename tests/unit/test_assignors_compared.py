@@ -1,4 +1,6 @@
-"""docs/assignors.md compares truly: its table is what `equipoise compare` computes, its pictures what the simulation draws."""
+"""docs/assignors.md compares truly: its table is what `equipoise compare` computes, its pictures
+what the simulation draws.
+"""
 
 from __future__ import annotations
 

@@ -25,7 +25,9 @@ def block(start: str) -> str:
 
 
 def plan(name: str) -> dict[str, Any]:
-    """The plan of the problem that the page shows for this assignor, in a shell command or as it is."""
+    """The plan of the problem that the page shows for this assignor, in a shell command or as it
+    is.
+    """
     text = block(f'"assignor": "{name}"').replace("\n", " ")
     problem = re.search(r"\{.*\}", text)
     assert problem is not None
@@ -54,7 +56,9 @@ def test_the_strategy_for_aiokafka(more: dict[str, Any]):
 
 
 def spreads(topics: int, partitions: int, consumers: int, *, cross_topic: bool) -> tuple[int, int]:
-    """Medians of 40 groups whose lags have a long tail (Pareto, from 100): how far the counts of consumers lie apart, and their lags."""
+    """Medians of 40 groups whose lags have a long tail (Pareto, from 100): how far the counts of
+    consumers lie apart, and their lags.
+    """
     dice = random.Random(1)
     found: list[tuple[int, int]] = []
     for _ in range(40):

@@ -1,4 +1,6 @@
-"""`python -m bench`: finds the benchmarks, prints their rows as a table or as one JSON document, refuses a name it does not have."""
+"""`python -m bench`: finds the benchmarks, prints their rows as a table or as one JSON document,
+refuses a name it does not have.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,5 @@
-"""The written pages hold: every link between them leads somewhere, every command they name exists."""
+"""The written pages hold: every link between them leads somewhere, every command they name exists.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +20,9 @@ COMMENT_OR_CODE = re.compile(r"<!--.*?-->|```.*?```", re.DOTALL)
 
 
 def anchor(heading: str) -> str:
-    """The anchor GitHub gives a heading: lower case, spaces to hyphens, anything else but letters, digits, _ and - dropped."""
+    """The anchor GitHub gives a heading: lower case, spaces to hyphens, anything else but letters,
+    digits, _ and - dropped.
+    """
     return re.sub(r"[^\w\- ]", "", heading.strip().lower()).replace(" ", "-")
 
 

@@ -1,4 +1,6 @@
-"""Banned APIs are found in the pure packages and nowhere else, and no package imports against the contracts."""
+"""Banned APIs are found in the pure packages and nowhere else, and no package imports against the
+contracts.
+"""
 
 from __future__ import annotations
 
@@ -94,7 +96,9 @@ def contracts() -> list[dict[str, Any]]:
 
 
 def front() -> list[str]:
-    """The modules of the front: all of `equipoise` but the linked packages and what every package needs."""
+    """The modules of the front: all of `equipoise` but the linked packages and what every package
+    needs.
+    """
     found = [path.stem for path in (ROOT / "equipoise").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
     modules = [f"equipoise.{name}" for name in found if name not in ("__init__", "__main__", "_guard")]
     return sorted(module for module in modules if module not in LAYERS)
@@ -109,7 +113,8 @@ def test_import_contracts_name_every_package() -> None:
 
 
 def lint_imports(cwd: Path) -> subprocess.CompletedProcess[str]:
-    # Not `python -m importlinter`: it has no such module. The tool puts the working directory first on the import path itself.
+    # Not `python -m importlinter`: it has no such module. The tool puts the working directory first
+    # on the import path itself.
     command = [sys.executable, "-c", "from importlinter.cli import lint_imports_command; lint_imports_command()", "--no-cache"]
     return subprocess.run(command, capture_output=True, text=True, cwd=cwd, check=False)
 

@@ -1,4 +1,6 @@
-"""What the build promises: no golden file is rewritten in CI, examples are the same every time there, .ci/run runs the tests, versions are pinned."""
+"""What the build promises: no golden file is rewritten in CI, examples are the same every time
+there, .ci/run runs the tests, versions are pinned.
+"""
 
 from __future__ import annotations
 

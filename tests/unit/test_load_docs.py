@@ -1,4 +1,6 @@
-"""docs/assignors.md holds what it says of `load_balanced`: the table of the recorded run is computed here, its options are those that are read."""
+"""docs/assignors.md holds what it says of `load_balanced`: the table of the recorded run is
+computed here, its options are those that are read.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ def run(*arguments: str) -> None:
 
 
 def spreads(log: Path, ends: list[int]) -> list[tuple[int, int]]:
-    """What the emptiest and the fullest member carry per thread, in millionths of a fair share, at each of these times."""
+    """What the emptiest and the fullest member carry per thread, in millionths of a fair share, at
+    each of these times.
+    """
     refold = Refold()
     found: list[tuple[int, int]] = []
     with open_log(str(log)) as source:

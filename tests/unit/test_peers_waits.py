@@ -1,4 +1,6 @@
-"""How the comparison with peers measures: from appends of inputs and answers to what an action cost."""
+"""How the comparison with peers measures: from appends of inputs and answers to what an action
+cost.
+"""
 
 from __future__ import annotations
 
@@ -11,7 +13,9 @@ EVERY_MS = 100
 
 
 def task(*parts: tuple[int, int, str], until_ms: int = 20_000) -> TaskWaits:
-    """Asked each EVERY_MS. `parts`: (from, to, instance): who answers at once what is open, between two times."""
+    """Asked each EVERY_MS. `parts`: (from, to, instance): who answers at once what is open, between
+    two times.
+    """
     made = TaskWaits()
     for offset, at_ms in enumerate(range(0, until_ms, EVERY_MS)):
         made.asked(offset, at_ms)
@@ -44,7 +48,9 @@ def test_a_silence_of_no_more_than_a_second_is_none() -> None:
 
 
 def test_what_piled_up_counts_until_it_is_answered() -> None:
-    """Nobody from 5,000 to 8,000, then an answer each 50 ms: the input of 8,900 is the last that waits for over a second."""
+    """Nobody from 5,000 to 8,000, then an answer each 50 ms: the input of 8,900 is the last that
+    waits for over a second.
+    """
     made = TaskWaits()
     for offset, at_ms in enumerate(range(0, 20_000, EVERY_MS)):
         made.asked(offset, at_ms)

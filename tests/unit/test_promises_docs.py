@@ -1,4 +1,6 @@
-"""docs/promises.md holds: no section of a design document is missing, each promise is shown by something or explained, everything named is there."""
+"""docs/promises.md holds: no section of a design document is missing, each promise is shown by
+something or explained, everything named is there.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""docs/protocol.md holds: every rule has its section with what breaks without it, and is played by files that exist; no scenario is of no rule."""
+"""docs/protocol.md holds: every rule has its section with what breaks without it, and is played by
+files that exist; no scenario is of no rule.
+"""
 
 from __future__ import annotations
 

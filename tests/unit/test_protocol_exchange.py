@@ -1,4 +1,5 @@
-"""docs/protocol.md's worked exchange is what a worker and a member write into Kafka, byte for byte."""
+"""docs/protocol.md's worked exchange is what a worker and a member write into Kafka, byte for byte.
+"""
 
 from __future__ import annotations
 

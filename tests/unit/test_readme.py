@@ -1,4 +1,5 @@
-"""The README says what the demo computes: its caption, its table and both pictures are equal to that, and its commands run as they stand there.
+"""The README says what the demo computes: its caption, its table and both pictures are equal to
+that, and its commands run as they stand there.
 
 What is made from the demo is golden: `make pictures` (pytest --rewrite) writes it anew.
 """

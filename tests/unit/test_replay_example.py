@@ -1,4 +1,6 @@
-"""The example of replay as a library does what docs/spark.md shows of it; its pictures are those of docs/pictures."""
+"""The example of replay as a library does what docs/spark.md shows of it; its pictures are those of
+docs/pictures.
+"""
 
 from __future__ import annotations
 

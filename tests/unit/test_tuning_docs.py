@@ -1,4 +1,6 @@
-"""docs/tuning.md holds: every knob has its row with its default, and the example table is what the simulation gives."""
+"""docs/tuning.md holds: every knob has its row with its default, and the example table is what the
+simulation gives.
+"""
 
 from __future__ import annotations
 

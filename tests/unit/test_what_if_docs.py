@@ -1,4 +1,6 @@
-"""docs/what-if.md holds: its tables are what `equipoise what-if` computes, its picture what it draws, its Python what runs."""
+"""docs/what-if.md holds: its tables are what `equipoise what-if` computes, its picture what it
+draws, its Python what runs.
+"""
 
 from __future__ import annotations
 

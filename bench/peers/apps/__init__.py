@@ -1,1 +1,3 @@
-"""The same application four times, each the way its system wants it written. Processes: `python -m bench.peers.apps.tied MODULE ARGUMENTS`."""
+"""The same application four times, each the way its system wants it written. Processes: `python -m
+bench.peers.apps.tied MODULE ARGUMENTS`.
+"""

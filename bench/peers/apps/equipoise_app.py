@@ -1,4 +1,6 @@
-"""The application on `equipoise.Member`, with RocksDB. SIGTERM: it leaves in order, its tasks first."""
+"""The application on `equipoise.Member`, with RocksDB. SIGTERM: it leaves in order, its tasks
+first.
+"""
 
 from __future__ import annotations
 

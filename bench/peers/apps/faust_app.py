@@ -1,4 +1,6 @@
-"""The application on Faust as it comes, with a table in RocksDB (rocksdict). SIGTERM: its worker stops in order."""
+"""The application on Faust as it comes, with a table in RocksDB (rocksdict). SIGTERM: its worker
+stops in order.
+"""
 
 from __future__ import annotations
 
@@ -12,7 +14,9 @@ TABLE = "counts"
 
 
 def app_of(given: Given) -> Any:
-    """Key and value of the table as they are: with a codec of its own Faust would be asked for more than the others."""
+    """Key and value of the table as they are: with a codec of its own Faust would be asked for more
+    than the others.
+    """
     app = faust.App(
         given.name, broker=f"kafka://{given.bootstrap}", store="rocksdb://", datadir=str(given.state), topic_partitions=given.tasks,
         table_standby_replicas=given.standbys, broker_session_timeout=given.session_timeout_ms / 1_000,

@@ -1,7 +1,9 @@
-"""The application on a plain consumer group: counts in a dict for each partition, rebuilt from the changelog when the partition is assigned.
+"""The application on a plain consumer group: counts in a dict for each partition, rebuilt from the
+changelog when the partition is assigned.
 
-What it still has from before an assignment it keeps: with the sticky assignor nobody else had it. aiokafka goes on fetching while a listener runs,
-so nothing is processed from a revocation until what was assigned is restored, and what is committed is what was processed. SIGTERM: it commits and
+What it still has from before an assignment it keeps: with the sticky assignor nobody else had it.
+aiokafka goes on fetching while a listener runs, so nothing is processed from a revocation until
+what was assigned is restored, and what is committed is what was processed. SIGTERM: it commits and
 leaves the group.
 """
 
@@ -53,7 +55,9 @@ class Counting(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has
             await self._commit()
 
     async def on_partitions_assigned(self, assigned: Iterable[Any]) -> None:
-        """After each rebalance: what is new here is read from the changelog, before anything is processed."""
+        """After each rebalance: what is new here is read from the changelog, before anything is
+        processed.
+        """
         partitions = {tp.partition for tp in assigned}
         self._counts = {partition: counts for partition, counts in self._counts.items() if partition in partitions}
         new = sorted(partitions - self._counts.keys())

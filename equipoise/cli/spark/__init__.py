@@ -1,4 +1,6 @@
-"""`equipoise spark COMMAND`: the offline commands over the many groups of Parquet archives. One command is one module."""
+"""`equipoise spark COMMAND`: the offline commands over the many groups of Parquet archives. One
+command is one module.
+"""
 
 from __future__ import annotations
 

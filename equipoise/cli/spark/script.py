@@ -11,7 +11,8 @@ from equipoise.cli.screen import Screen
 
 @command("script", short_help="The file that spark-submit runs.")
 def script(screen: Screen) -> None:
-    """Prints the path of the file to give to spark-submit; what follows it is what follows `equipoise spark`.
+    """Prints the path of the file to give to spark-submit; what follows it is what follows
+    `equipoise spark`.
 
     \b
     Examples:

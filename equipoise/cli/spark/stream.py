@@ -1,4 +1,6 @@
-"""`equipoise spark stream` and `equipoise spark archive`: a live log in Kafka verified, or archived, without end."""
+"""`equipoise spark stream` and `equipoise spark archive`: a live log in Kafka verified, or
+archived, without end.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,8 @@ class _Streaming:
 
 
 def _streaming(run: Callable[..., int | None]) -> Callable[..., int | None]:
-    """Arguments and options of both commands, handed over as one `_Streaming`, behind the screen."""
+    """Arguments and options of both commands, handed over as one `_Streaming`, behind the screen.
+    """
 
     def with_streaming(screen: Screen, **given: Any) -> int | None:
         return run(screen, _Streaming(**{field.name: given.pop(field.name) for field in attrs.fields(_Streaming)}), **given)
@@ -58,14 +61,16 @@ def _streaming(run: Callable[..., int | None]) -> Callable[..., int | None]:
 @_streaming
 @click.option("--alerts", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Where rows of what is wrong go, as Parquet.")
 def stream(screen: Screen, streaming: _Streaming, alerts: Path) -> int:
-    """Refolds every group of KAFKA (kafka://host:port[/prefix]) as its records come, and compares each decision as `equipoise verify` does. The first
-    thing that is wrong with a group becomes a row in --alerts within the trigger that reads it. Killed at any moment, it goes on where it was.
+    """Refolds every group of KAFKA (kafka://host:port[/prefix]) as its records come, and compares
+    each decision as `equipoise verify` does. The first thing that is wrong with a group becomes a
+    row in --alerts within the trigger that reads it. Killed at any moment, it goes on where it was.
 
     Exit code, with --once: 0 nothing was wrong; 1 at least one row was written.
 
     \b
     Examples:
-      spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 $(equipoise spark script) \\
+      spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 $(equipoise spark
+      script) \\
         stream kafka://127.0.0.1:9092 --alerts alerts/ --checkpoint state/
       equipoise spark stream kafka://127.0.0.1:9092 --alerts alerts/ --checkpoint state/ --once \\
         --conf spark.jars.packages=org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0
@@ -84,12 +89,14 @@ def stream(screen: Screen, streaming: _Streaming, alerts: Path) -> int:
 @_streaming
 @click.option("--to", "archive_folder", required=True, metavar="ARCHIVE", type=click.Path(path_type=Path), help="One that is there grows.")
 def archive(screen: Screen, streaming: _Streaming, archive_folder: Path) -> None:
-    """Copies every partition of KAFKA (kafka://host:port[/prefix]) to the Parquet archive ARCHIVE, each fact once all that it caused is written.
-    Killed at any moment, it goes on where it was, and no record stands there twice. Merge its small files now and then with `equipoise compact`.
+    """Copies every partition of KAFKA (kafka://host:port[/prefix]) to the Parquet archive ARCHIVE,
+    each fact once all that it caused is written. Killed at any moment, it goes on where it was, and
+    no record stands there twice. Merge its small files now and then with `equipoise compact`.
 
     \b
     Examples:
-      spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 $(equipoise spark script) \\
+      spark-submit --packages org.apache.spark:spark-sql-kafka-0-10_2.13:4.2.0 $(equipoise spark
+      script) \\
         archive kafka://127.0.0.1:9092 --to archive/ --checkpoint state/
     """
     from equipoise.events.log.parquet.log import ArchiveLog

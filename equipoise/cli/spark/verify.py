@@ -21,14 +21,16 @@ _MOST_ROWS = 40
 @click.option("--to", "folder", metavar="FOLDER", type=click.Path(path_type=Path), help="Write the rows there as well, in place of earlier ones.")
 @click.option("--all", "everything", is_flag=True, help="Every group on the screen, however many; default: those that are not identical first.")
 def verify(screen: Screen, locations: tuple[str, ...], master: str | None, settings: tuple[str, ...], folder: Path | None, everything: bool) -> int:
-    """What `equipoise verify` does, for every group of the archives, many at once. A group whose log is damaged is one row that says so.
+    """What `equipoise verify` does, for every group of the archives, many at once. A group whose
+    log is damaged is one row that says so.
 
-    Exit code 0: all identical. 1: at least one diverges. 2: none diverges, and at least one cannot be verified.
+    Exit code 0: all identical. 1: at least one diverges. 2: none diverges, and at least one cannot
+    be verified.
 
     \b
     Examples:
-      equipoise spark verify archive/
-      equipoise spark verify archive/ --to verified/ --json | jq '.groups[] | select(.verdict != "identical")'
+      equipoise spark verify archive/ equipoise spark verify archive/ --to verified/ --json | jq
+      '.groups[] | select(.verdict != "identical")'
     """
     from equipoise.replay.replayer import Verdict
     from equipoise.replay.spark.verify import spark_verify

@@ -34,15 +34,17 @@ def what_if(
     seeds: int,
     folder: Path | None,
 ) -> int:
-    """What `equipoise what-if` does, for every group of the archives: each log is read once and each configuration simulated. Shown are the sums over
-    all groups, and for each group the one line that says what to change; --to has a row for each group and configuration.
+    """What `equipoise what-if` does, for every group of the archives: each log is read once and
+    each configuration simulated. Shown are the sums over all groups, and for each group the one
+    line that says what to change; --to has a row for each group and configuration.
 
     Exit code 0: every group has its answer. 2: at least one has not; its line says why.
 
     \b
     Examples:
-      equipoise spark what-if archive/ --sweep max_warmups=1,2,4 --sweep num_standbys=0,1 --to costs/
-      equipoise spark what-if archive/ --config calm.toml --json | jq -r '.groups[] | .group + ": " + .advice'
+      equipoise spark what-if archive/ --sweep max_warmups=1,2,4 --sweep num_standbys=0,1 --to
+      costs/ equipoise spark what-if archive/ --config calm.toml --json | jq -r '.groups[] | .group
+      + ": " + .advice'
     """
     from equipoise.replay.spark.what_if import by_configuration, what_if_rows
     from equipoise.replay.whatif.sweep import read_configurations
@@ -75,7 +77,9 @@ def what_if(
 
 
 def _summed(rows: list[dict[str, Any]]) -> list[dict[str, Any]]:
-    """One for each configuration, in the order given: its metrics over all groups that it could lead."""
+    """One for each configuration, in the order given: its metrics over all groups that it could
+    lead.
+    """
     sums: dict[int, dict[str, Any]] = {}
     for row in sorted(rows, key=lambda row: (row["seq"], row["group"], row["location"])):
         start = {"configuration": row["configuration"], "groups": 0, "best_in": 0, **dict.fromkeys((name for _, name in MEASURES), 0.0)}

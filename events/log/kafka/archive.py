@@ -1,7 +1,8 @@
 """A log in Kafka copied into a file, record by record: resumable, and no record twice.
 
-A fact is copied together with all that it caused, so only once it is *settled*: a decision of a later fact stands in the topic, which workers write
-in order (PROTOCOL L4). What is younger than the last decision waits for the next run, or for the next round when following.
+A fact is copied together with all that it caused, so only once it is *settled*: a decision of a
+later fact stands in the topic, which workers write in order (PROTOCOL L4). What is younger than the
+last decision waits for the next run, or for the next round when following.
 """
 
 from __future__ import annotations
@@ -42,8 +43,9 @@ def archive(
 
     `facts_a_transaction`: a file that makes a new part for each transaction wants larger ones.
 
-    Killed at any moment, it goes on where its last transaction ended. Raises InputError when `target` holds another log, or `source` has several
-    partitions and none is named; LogError when decisions came so late (of a group that had been halted) that they have no place any more.
+    Killed at any moment, it goes on where its last transaction ended. Raises InputError when
+    `target` holds another log, or `source` has several partitions and none is named; LogError when
+    decisions came so late (of a group that had been halted) that they have no place any more.
     """
     partition = source.only_partition()
     begin = target.position()
@@ -77,7 +79,9 @@ class Settled:
 
 
 class Settling:
-    """Facts with their decisions, once nothing can be missing. `pending`: those that wait, `numbers`: group -> its last decision's number."""
+    """Facts with their decisions, once nothing can be missing. `pending`: those that wait,
+    `numbers`: group -> its last decision's number.
+    """
 
     def __init__(self) -> None:
         self.pending: list[Settled] = []

@@ -1,7 +1,9 @@
-"""Starting and ending clients of aiokafka, so that nothing of them runs on and no connection stays open, whatever brokers do meanwhile.
+"""Starting and ending clients of aiokafka, so that nothing of them runs on and no connection stays
+open, whatever brokers do meanwhile.
 
-aiokafka closes its connections last. When a step before that fails, hangs on a broker that does not answer, or is called off, they stay open, and a
-task that connects anew may run on. There is no public way to the rest of the way down; what is used of a client's insides for it is in this file.
+aiokafka closes its connections last. When a step before that fails, hangs on a broker that does not
+answer, or is called off, they stay open, and a task that connects anew may run on. There is no
+public way to the rest of the way down; what is used of a client's insides for it is in this file.
 """
 
 from __future__ import annotations
@@ -22,10 +24,12 @@ _ENDING: set[asyncio.Task[None]] = set()
 
 
 async def start_client(client: Any) -> None:
-    """Starts a producer, consumer or admin client; what does not come to run is closed, whether it failed or was called off.
+    """Starts a producer, consumer or admin client; what does not come to run is closed, whether it
+    failed or was called off.
 
-    A start that is called off comes to its end first, if brokers answer within a second: aiokafka would lose the connection over which it is
-    asking for the cluster's brokers, and it would stay open.
+    A start that is called off comes to its end first, if brokers answer within a second: aiokafka
+    would lose the connection over which it is asking for the cluster's brokers, and it would stay
+    open.
     """
     starting = asyncio.ensure_future(client.start())
     try:
@@ -46,10 +50,10 @@ async def _call_off(client: Any, starting: asyncio.Task[None]) -> None:
 
 
 async def stop_client(client: Any, *, within_s: float = CLOSE_S) -> None:
-    """Stops a producer, consumer or admin client: in order if that takes no longer than `within_s`, else at once. May be called again, and called
-    off: then at once, too."""
-    # In a task of its own: a client that is closed while a request is under way may end as cancelled, and that must not be taken for the cancelling
-    # of whoever closes it.
+    """Stops a producer, consumer or admin client: in order if that takes no longer than `within_s`,
+    else at once. May be called again, and called off: then at once, too."""
+    # In a task of its own: a client that is closed while a request is under way may end as
+    # cancelled, and that must not be taken for the cancelling of whoever closes it.
     stopping = asyncio.ensure_future(client.stop() if hasattr(client, "stop") else client.close())
     try:
         await asyncio.wait((stopping,), timeout=within_s)
@@ -62,8 +66,8 @@ async def stop_client(client: Any, *, within_s: float = CLOSE_S) -> None:
 
 
 async def call_off(*tasks: asyncio.Future[Any]) -> None:
-    """Cancels tasks that use a client, until they have ended: a request that is answered in the same moment loses the cancelling, and its loop goes
-    on."""
+    """Cancels tasks that use a client, until they have ended: a request that is answered in the
+    same moment loses the cancelling, and its loop goes on."""
     while running := [task for task in tasks if not task.done()]:
         for task in running:
             task.cancel()
@@ -72,13 +76,17 @@ async def call_off(*tasks: asyncio.Future[Any]) -> None:
 
 
 async def abandon_producer(producer: Any) -> None:
-    """Closes it at once: what it has not sent yet is never sent. `stop` sends everything first, however long that takes."""
+    """Closes it at once: what it has not sent yet is never sent. `stop` sends everything first,
+    however long that takes.
+    """
     producer._closed = True
     await _ended(producer, _cut(producer))
 
 
 def _cut(client: Any) -> list[asyncio.Task[Any]]:
-    """Ends all that runs and all connections, as far as that takes no waiting. Returns what has still to come to its end."""
+    """Ends all that runs and all connections, as far as that takes no waiting. Returns what has
+    still to come to its end.
+    """
     connected = client.client if hasattr(client, "client") else client._client
     connected.cluster._brokers.clear()  # who would connect anew finds nowhere to
     connected.cluster._bootstrap_brokers.clear()

@@ -1,14 +1,15 @@
-"""The bytes of records in Kafka. Key: the group's name in UTF-8. Value: a msgpack array that ends with the event's own array
-(`equipoise.events.wire`):
+"""The bytes of records in Kafka. Key: the group's name in UTF-8. Value: a msgpack array that ends
+with the event's own array (`equipoise.events.wire`):
 
-=============  ===========================================================================================================
-fact           ``[kind, version, event]``
-LogOpened      the same, with an empty key: the first record of each partition of facts, at offset 0
-decision       ``[log_id, number, caused_by, index, fact_checksum, checksum, kind, version, event]``
-=============  ===========================================================================================================
+=============
+===========================================================================================================
+fact           ``[kind, version, event]`` LogOpened      the same, with an empty key: the first
+record of each partition of facts, at offset 0 decision       ``[log_id, number, caused_by, index,
+fact_checksum, checksum, kind, version, event]`` =============
+===========================================================================================================
 
-So any msgpack reader can read them, and the event's bytes are the end of the value, as they are in every other form of log. A record's
-offset and append time are the broker's.
+So any msgpack reader can read them, and the event's bytes are the end of the value, as they are in
+every other form of log. A record's offset and append time are the broker's.
 """
 
 from __future__ import annotations
@@ -33,15 +34,18 @@ _DECISION_FIELDS = 9
 MOST_KEY_BYTES = 4_000
 """A group's name has at most 1,000 characters, each of at most 4 bytes."""
 MOST_ENVELOPE_BYTES = 4_100
-"""What stands before an event's own bytes in the value of its record: at most a log's id, of as many characters as a group's name, and numbers.
-So the key and value of any record have at most 1,008,100 bytes together."""
+"""What stands before an event's own bytes in the value of its record: at most a log's id, of as
+many characters as a group's name, and numbers. So the key and value of any record have at most
+1,008,100 bytes together."""
 _pack = msgpack.Packer(autoreset=True).pack
 
 
 def partition_of(group: str, partitions: int) -> int:
-    """The partition of a group, where LogOpened says that there are `partitions`: as Kafka's own clients choose by key (murmur2).
+    """The partition of a group, where LogOpened says that there are `partitions`: as Kafka's own
+    clients choose by key (murmur2).
 
-    The count is that of the log's first record, never that of the topic today, so that partitions added later move no group (PROTOCOL L1).
+    The count is that of the log's first record, never that of the topic today, so that partitions
+    added later move no group (PROTOCOL L1).
     """
     from aiokafka.partitioner import murmur2
 
@@ -64,7 +68,7 @@ def group_of(key: bytes | None) -> str | None:
     return group if is_group(group) else None
 
 
-# ------------------------------------------------------------------------------------------------------------------- facts
+# -------------------------------------------------------------------------------------------- facts
 
 
 def pack_fact(event: Fact) -> bytes:
@@ -79,7 +83,9 @@ def pack_payload(kind: int, version: int, payload: bytes) -> bytes:
 
 
 def fact_row(key: bytes | None, value: bytes | None, offset: int, append_ms: int) -> FactRow:
-    """The fact as other logs would store it. What is no fact of a group is stored as `Undecodable`, of the group "" when its key names none."""
+    """The fact as other logs would store it. What is no fact of a group is stored as `Undecodable`,
+    of the group "" when its key names none.
+    """
     group = group_of(key)
     bytes_ = value or b""
     split = _split(bytes_, _FACT_FIELDS)
@@ -107,7 +113,9 @@ def _foreign(group: str, offset: int, append_ms: int, code: str, value: bytes, o
 
 @attrs.frozen
 class NoRecord:
-    """An offset at which the facts topic holds no record, because a producer's transaction ended there. `timestamp`: of the record behind it."""
+    """An offset at which the facts topic holds no record, because a producer's transaction ended
+    there. `timestamp`: of the record behind it.
+    """
 
     offset: int
     timestamp: int
@@ -123,10 +131,13 @@ MOST_REJECTED_BYTES = 100_000
 
 
 def rejected_record(key: bytes | None, value: bytes | None, code: str, topic: str, partition: int, offset: int) -> tuple[bytes | None, bytes, bytes]:
-    """Key, value and header `equipoise` of what the topic of rejected records gets for a record that names no group.
+    """Key, value and header `equipoise` of what the topic of rejected records gets for a record
+    that names no group.
 
-    Key and value are cut to MOST_KEY_BYTES and MOST_REJECTED_BYTES, so that it fits whatever the record held, compressed or not. The header is JSON:
-    why (`code`), where the whole record is (`topic`, `partition`, `offset`), the length and CRC-32 of its value, and whether anything was `cut`.
+    Key and value are cut to MOST_KEY_BYTES and MOST_REJECTED_BYTES, so that it fits whatever the
+    record held, compressed or not. The header is JSON: why (`code`), where the whole record is
+    (`topic`, `partition`, `offset`), the length and CRC-32 of its value, and whether anything was
+    `cut`.
     """
     key_bytes, value_bytes = key or b"", value or b""
     is_cut = len(key_bytes) > MOST_KEY_BYTES or len(value_bytes) > MOST_REJECTED_BYTES
@@ -143,7 +154,9 @@ def rejected_record(key: bytes | None, value: bytes | None, code: str, topic: st
 
 
 def fact_record(row: FactRow) -> Record:
-    """The record of a fact's row. Raises UnknownKindError for a kind or version that this build does not know."""
+    """The record of a fact's row. Raises UnknownKindError for a kind or version that this build
+    does not know.
+    """
     try:
         event = codec.decode_lenient(row.kind, row.version, row.payload)
     except UnknownEventError as error:
@@ -151,7 +164,7 @@ def fact_record(row: FactRow) -> Record:
     return Record(row.group, row.offset, row.append_ms, event, row.checksum)
 
 
-# --------------------------------------------------------------------------------------------------------------- decisions
+# ---------------------------------------------------------------------------------------- decisions
 
 
 @attrs.frozen
@@ -173,7 +186,9 @@ def pack_decision(record: DecisionRecord) -> bytes:
 
 
 def stored_decision(key: bytes | None, value: bytes | None, place: str) -> StoredDecision:
-    """What a record of the decisions topic holds. `place`: ``topic/partition@offset``, for messages. Raises DamagedError."""
+    """What a record of the decisions topic holds. `place`: ``topic/partition@offset``, for
+    messages. Raises DamagedError.
+    """
     group = group_of(key)
     split = _split(value or b"", _DECISION_FIELDS)
     if group is None or split is None:
@@ -188,9 +203,11 @@ def stored_decision(key: bytes | None, value: bytes | None, place: str) -> Store
 
 
 def published(record: Any) -> StoredDecision | None:
-    """The decision that a client's record of the decisions topic holds; None, and a warning, when it holds none, whoever wrote it there.
+    """The decision that a client's record of the decisions topic holds; None, and a warning, when
+    it holds none, whoever wrote it there.
 
-    Should it stand in the place of a decision, the number of that one is missing, and readers find that.
+    Should it stand in the place of a decision, the number of that one is missing, and readers find
+    that.
     """
     try:
         return stored_decision(record.key, record.value, f"{record.topic}/{record.partition}@{record.offset}")
@@ -225,7 +242,7 @@ def member_decision(stored: StoredDecision) -> DecisionRecord | UnreadDecision:
     return DecisionRecord(stored.log_id, row.group, row.number, row.caused_by, row.index, stored.fact_checksum, event)
 
 
-# ----------------------------------------------------------------------------------------------------------------- arrays
+# ------------------------------------------------------------------------------------------- arrays
 
 
 def _array(length: int) -> bytes:
@@ -233,7 +250,9 @@ def _array(length: int) -> bytes:
 
 
 def _split(value: bytes, length: int) -> tuple[list[Any], bytes] | None:
-    """The fields of an array of `length` but its last, and the bytes of that; None when it is no such array."""
+    """The fields of an array of `length` but its last, and the bytes of that; None when it is no
+    such array.
+    """
     if not value or value[0] != 0x90 | length:
         return None
     unpacker = msgpack.Unpacker(max_buffer_size=max(len(value), 1))

@@ -1,6 +1,8 @@
-"""Which topics stand behind a log's names: the ids that Kafka gives topics (KIP-516), by which one that was deleted and made again is another one.
+"""Which topics stand behind a log's names: the ids that Kafka gives topics (KIP-516), by which one
+that was deleted and made again is another one.
 
-aiokafka asks for metadata in a version without topic ids, so the request is declared here, as its own are.
+aiokafka asks for metadata in a version without topic ids, so the request is declared here, as its
+own are.
 """
 
 from __future__ import annotations
@@ -17,9 +19,11 @@ _NO_ID = uuid.UUID(int=0)
 
 
 async def topic_ids(consumer: Any, topics: Sequence[str], leads: Any) -> tuple[str, ...] | None:
-    """The ids of `topics`, in their order, as the leader of the partition `leads` (a TopicPartition) knows them now. None: the brokers have none.
+    """The ids of `topics`, in their order, as the leader of the partition `leads` (a
+    TopicPartition) knows them now. None: the brokers have none.
 
-    `consumer`: a started AIOKafkaConsumer. Raises KafkaError when a topic is not there, or when the leader does not answer.
+    `consumer`: a started AIOKafkaConsumer. Raises KafkaError when a topic is not there, or when the
+    leader does not answer.
     """
     from aiokafka.errors import NodeNotReadyError, UnknownTopicOrPartitionError, for_code
 
@@ -47,7 +51,9 @@ async def topic_ids(consumer: Any, topics: Sequence[str], leads: Any) -> tuple[s
 
 
 async def log_topic_ids(consumer: Any, topics: Topics, partition: int = 0) -> tuple[str, ...] | None:
-    """The ids of a log's facts, decisions and checkpoints, as the leader of `partition` of the facts knows them. Raises KafkaError."""
+    """The ids of a log's facts, decisions and checkpoints, as the leader of `partition` of the
+    facts knows them. Raises KafkaError.
+    """
     from aiokafka import TopicPartition
 
     return await topic_ids(consumer, (topics.facts, topics.decisions, topics.checkpoints), TopicPartition(topics.facts, partition))

@@ -1,10 +1,12 @@
 """A log in Kafka, read like any other: ``kafka://host:port[,host:port][/prefix][?partition=N]``.
 
-Facts and decisions are in two topics; here they come merged, each fact with the decisions it caused behind it, as an embedded log stores them.
-What differs from an embedded log:
+Facts and decisions are in two topics; here they come merged, each fact with the decisions it caused
+behind it, as an embedded log stores them. What differs from an embedded log:
 
-- Decisions may stand twice, when one worker took over from another; both copies are given out, so that `verify` can compare them.
-- Decisions of a group that was halted for a while may stand far behind their facts, and are given out late.
+- Decisions may stand twice, when one worker took over from another; both copies are given out, so
+  that `verify` can compare them.
+- Decisions of a group that was halted for a while may stand far behind their facts, and are given
+  out late.
 - Partitions are read one after the other, each from its LogOpened on. A group is in one of them.
 - What belongs to no group (the worker puts it into ``<prefix>.rejected``) is not given out.
 - It is written by its worker and its members alone.
@@ -67,7 +69,9 @@ class Place:
 
 
 class Loop:
-    """An event loop in a thread of its own, so that a log can be read from anywhere, inside another loop too."""
+    """An event loop in a thread of its own, so that a log can be read from anywhere, inside another
+    loop too.
+    """
 
     def __init__(self) -> None:
         self._loop = asyncio.new_event_loop()
@@ -93,7 +97,9 @@ class KafkaLog:
     """See the module. `equipoise.events.log.Log` says what its methods promise."""
 
     def __init__(self, location: str, place: Place | None = None) -> None:
-        """`place`: what `location` says, with settings of its connection that stand neither there nor in the environment."""
+        """`place`: what `location` says, with settings of its connection that stand neither there
+        nor in the environment.
+        """
         self.location = location
         self._place = place or Place.parse(location)
         with reaching(self._place.connection):
@@ -101,7 +107,9 @@ class KafkaLog:
         self._loop = Loop()
         self._closed = False
         self._marks: dict[int, list[tuple[int, int]]] = {}
-        """Partition -> (fact, offset of a decision it caused), rising: where to begin to read decisions, as earlier readings have found."""
+        """Partition -> (fact, offset of a decision it caused), rising: where to begin to read
+        decisions, as earlier readings have found.
+        """
         try:
             self.opened = self._loop.run(read_opening(self._place.connection, self._place.topics))
             if self._place.partition is not None and self._place.partition >= self.opened.partitions:
@@ -110,7 +118,7 @@ class KafkaLog:
             self.close()
             raise
 
-    # ------------------------------------------------------------------------------------------------------------ reading
+    # -------------------------------------------------------------------------------------- reading
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
         """Records in order, from the fact `from_offset` on. See `equipoise.events.log.Log.read`."""
@@ -123,7 +131,8 @@ class KafkaLog:
         return self._read(partitions, from_offset, group)
 
     def read_beside(self, group: str) -> Iterator[Entry]:
-        """Everything in the partition that holds `group`: offsets then count in one partition only."""
+        """Everything in the partition that holds `group`: offsets then count in one partition only.
+        """
         self._must_be_open()
         return self._read(self._partitions(group), 0, None)
 
@@ -138,12 +147,14 @@ class KafkaLog:
                     yield entry_of(row, "", 0, partition)
 
     def rows(self, partition: int, from_offset: int = 0) -> Iterator[FactRow | StoredDecision]:
-        """Facts as other logs store them and decisions as they stand in the topic, merged, all that is there now; those that belong to no group too.
+        """Facts as other logs store them and decisions as they stand in the topic, merged, all that
+        is there now; those that belong to no group too.
 
         Raises GapError, RepeatError, DamagedError.
         """
         topics = self._place.topics
-        # The decisions' end first: every decision before it was caused by a fact before the facts' end that is asked for after it.
+        # The decisions' end first: every decision before it was caused by a fact before the facts'
+        # end that is asked for after it.
         ends = {topic: self._loop.run(self._end(topic, partition)) for topic in (topics.decisions, topics.facts)}
         if from_offset > ends[topics.facts]:
             raise InputError(f"{self.location}: its next fact gets {ends[topics.facts]}; {from_offset} is beyond that")
@@ -253,7 +264,7 @@ class KafkaLog:
             raise InputError(f"{self.location}: each of its {len(partitions)} partitions has its own offsets; name one with ?partition=N")
         return partitions[0]
 
-    # ---------------------------------------------------------------------------------------------------------- appending
+    # ------------------------------------------------------------------------------------ appending
 
     def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
         """Refused, as all appending is."""
@@ -278,7 +289,7 @@ class KafkaLog:
     def _refuse(self) -> Never:
         raise InputError(f"{self.location}: {READ_ONLY}")
 
-    # ------------------------------------------------------------------------------------------------------------ closing
+    # -------------------------------------------------------------------------------------- closing
 
     def close(self) -> None:
         """Let go of the connection. A second close does nothing."""
@@ -323,6 +334,8 @@ async def _seek(consumer: Any, topic: str, partition: int, start: int) -> int:
 
 
 async def _some(consumer: Any, tp: Any) -> tuple[list[Any], int]:
-    """The next records of the one partition it reads, and where it reads on: a transaction may have ended behind the last one."""
+    """The next records of the one partition it reads, and where it reads on: a transaction may have
+    ended behind the last one.
+    """
     records = (await consumer.getmany(tp, timeout_ms=10_000)).get(tp, [])
     return records, int(await consumer.position(tp))

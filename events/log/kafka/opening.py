@@ -1,4 +1,6 @@
-"""A log in Kafka comes into being: topics made and checked, each partition opened by its first record. And where readers learn what it says."""
+"""A log in Kafka comes into being: topics made and checked, each partition opened by its first
+record. And where readers learn what it says.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ APPEND_TIME = 1  # timestamp_type of a record: LogAppendTime
 
 
 class NotNowError(InputError):
-    """A broker could not answer and may be able to in a moment: one of them is away, or another one takes over from it."""
+    """A broker could not answer and may be able to in a moment: one of them is away, or another one
+    takes over from it.
+    """
 
 
 class NotThereError(InputError):
@@ -47,8 +51,8 @@ def reaching(connection: Connection) -> Any:
 
 @contextlib.asynccontextmanager
 async def admin_client(connection: Connection) -> AsyncIterator[Any]:
-    """A started AIOKafkaAdminClient. What any broker may answer it asks one after the other, until one does: for some seconds after a broker has
-    died the others still name it."""
+    """A started AIOKafkaAdminClient. What any broker may answer it asks one after the other, until
+    one does: for some seconds after a broker has died the others still name it."""
     with reaching(connection):
         from aiokafka.admin import AIOKafkaAdminClient
         from aiokafka.errors import KafkaConnectionError, NodeNotReadyError
@@ -75,7 +79,9 @@ async def admin_client(connection: Connection) -> AsyncIterator[Any]:
 
 @contextlib.asynccontextmanager
 async def reader(connection: Connection, **options: Any) -> AsyncIterator[Any]:
-    """A started AIOKafkaConsumer that belongs to no group: whoever has it assigns partitions and places itself."""
+    """A started AIOKafkaConsumer that belongs to no group: whoever has it assigns partitions and
+    places itself.
+    """
     with reaching(connection):
         from aiokafka import AIOKafkaConsumer
 
@@ -90,8 +96,9 @@ async def reader(connection: Connection, **options: Any) -> AsyncIterator[Any]:
 
 @contextlib.asynccontextmanager
 async def writer(connection: Connection, **options: Any) -> AsyncIterator[Any]:
-    """A started AIOKafkaProducer, idempotent unless `options` say otherwise. A block that comes to its end waits until what it sent is there or has
-    failed, as the futures of `send` say; one that raises does not."""
+    """A started AIOKafkaProducer, idempotent unless `options` say otherwise. A block that comes to
+    its end waits until what it sent is there or has failed, as the futures of `send` say; one that
+    raises does not."""
     with reaching(connection):
         from aiokafka import AIOKafkaProducer
 
@@ -104,13 +111,15 @@ async def writer(connection: Connection, **options: Any) -> AsyncIterator[Any]:
         await stop_client(producer)
 
 
-# ------------------------------------------------------------------------------------------------------------------ topics
+# ------------------------------------------------------------------------------------------- topics
 
 
 async def ensure_topics(connection: Connection, topics: Topics, *, partitions: int = 1, replication: int = 0) -> None:
-    """Makes the topics that are not there (`replication` 0: three copies, or as many as there are brokers), and checks what all of them are set to.
+    """Makes the topics that are not there (`replication` 0: three copies, or as many as there are
+    brokers), and checks what all of them are set to.
 
-    Raises InputError that names a topic, its setting and the fix; nothing is changed that is there already.
+    Raises InputError that names a topic, its setting and the fix; nothing is changed that is there
+    already.
     """
     async with admin_client(connection) as admin:
         with reaching(connection):
@@ -178,14 +187,15 @@ async def partition_count(connection: Connection, topic: str) -> int:
     return 0 if described["error_code"] else len(described["partitions"])
 
 
-# ----------------------------------------------------------------------------------------------------------------- opening
+# ------------------------------------------------------------------------------------------ opening
 
 
 async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
     """Writes LogOpened at the beginning of each empty partition of the facts, and returns it.
 
-    From the last partition to the first: who finds partition 0 open may write to any. Several workers may do so at once: whoever was first in
-    the last partition has named the log, and a second LogOpened in a partition belongs to no group and is not folded.
+    From the last partition to the first: who finds partition 0 open may write to any. Several
+    workers may do so at once: whoever was first in the last partition has named the log, and a
+    second LogOpened in a partition belongs to no group and is not folded.
     """
     opened = await first_record(connection, topics, 0)
     if opened is not None:
@@ -207,7 +217,8 @@ async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
 
 
 async def read_opening(connection: Connection, topics: Topics, *, timeout_s: float = 0.0) -> LogOpened:
-    """What the log's first record says: who it is, and how many partitions groups are spread over (PROTOCOL L1).
+    """What the log's first record says: who it is, and how many partitions groups are spread over
+    (PROTOCOL L1).
 
     Waits up to `timeout_s` for a worker to open the log. Raises NotThereError.
     """
@@ -223,7 +234,9 @@ async def read_opening(connection: Connection, topics: Topics, *, timeout_s: flo
 
 
 async def first_record(connection: Connection, topics: Topics, partition: int) -> LogOpened | None:
-    """LogOpened of one partition; None while it is empty. Raises InputError when something else stands first, or its time is not the broker's."""
+    """LogOpened of one partition; None while it is empty. Raises InputError when something else
+    stands first, or its time is not the broker's.
+    """
     from aiokafka import TopicPartition
 
     tp = TopicPartition(topics.facts, partition)
@@ -252,7 +265,8 @@ async def first_record(connection: Connection, topics: Topics, partition: int) -
 
 
 async def fill_holes(connection: Connection, due: int, records: list[Any]) -> list[Any]:
-    """`records`, which a consumer of the facts gave from offset `due` on, with a NoRecord at each offset that it passed over.
+    """`records`, which a consumer of the facts gave from offset `due` on, with a NoRecord at each
+    offset that it passed over.
 
     Asks with a new consumer whether there is none indeed. Raises GapError when there is one.
     """
@@ -283,7 +297,9 @@ async def _must_hold_nothing(connection: Connection, topic: str, partition: int,
 
 
 def check_append_time(record: Any) -> None:
-    """Raises InputError when a record of the facts has another time than the broker's (PROTOCOL L2)."""
+    """Raises InputError when a record of the facts has another time than the broker's (PROTOCOL
+    L2).
+    """
     if record.timestamp_type != APPEND_TIME:
         raise InputError(
             f"topic {record.topic}/{record.partition}, offset {record.offset}: its time is its sender's; set message.timestamp.type=LogAppendTime"

@@ -1,4 +1,5 @@
-"""Settings declared once: an attrs class whose fields are the names of flags, of environment variables and of TOML keys alike.
+"""Settings declared once: an attrs class whose fields are the names of flags, of environment
+variables and of TOML keys alike.
 
 ::
 
@@ -24,7 +25,9 @@ ENVIRONMENT_PREFIX = "EQUIPOISE_"
 
 
 def setting(default: Any, help: str, *, validator: Callable[[Any, Any, Any], None] | None = None, secret: bool = False) -> Any:
-    """A field of a class of settings. `secret`: never shown, and not to be given as a flag, where other users of the machine would see it."""
+    """A field of a class of settings. `secret`: never shown, and not to be given as a flag, where
+    other users of the machine would see it.
+    """
     return attrs.field(default=default, validator=validator, metadata={"help": help, "secret": secret})
 
 
@@ -41,8 +44,8 @@ def from_environment(shape: type[Any], environ: Mapping[str, str]) -> dict[str, 
 def build(shape: type[T], *layers: tuple[str, Mapping[str, Any]]) -> T:
     """The settings of `layers`, of which a later one wins.
 
-    Each layer is a word for messages and its values: texts, which are read as the field's type, or values of that type.
-    Raises InputError that names the layer and the setting.
+    Each layer is a word for messages and its values: texts, which are read as the field's type, or
+    values of that type. Raises InputError that names the layer and the setting.
     """
     kinds = get_type_hints(shape)
     names = [field.name for field in attrs.fields(cast(Any, shape))]

@@ -18,15 +18,18 @@ MUST_BE = {
     "checkpoints": {**_ALWAYS, "cleanup.policy": "compact"},
     "rejected": {"cleanup.policy": "delete"},
 }
-"""Settings that a worker insists on. LogAppendTime: group time is the broker's, never a sender's (PROTOCOL L2). No unclean election: a
-record that was acknowledged stays. No compaction of facts and decisions: it would leave gaps."""
+"""Settings that a worker insists on. LogAppendTime: group time is the broker's, never a sender's
+(PROTOCOL L2). No unclean election: a record that was acknowledged stays. No compaction of facts and
+decisions: it would leave gaps."""
 MADE_WITH = {
     "facts": {"retention.ms": "-1", "retention.bytes": "-1"},
     "decisions": {"retention.ms": "-1", "retention.bytes": "-1"},
     "checkpoints": {"min.cleanable.dirty.ratio": "0.1", "segment.ms": "3600000"},
     "rejected": {"retention.ms": str(30 * 24 * 3_600_000)},
 }
-"""What a worker also sets on topics that it makes; operators may change it (docs/operations.md, "Retention")."""
+"""What a worker also sets on topics that it makes; operators may change it (docs/operations.md,
+"Retention").
+"""
 
 
 def _sound_prefix(_: object, field: object, value: object) -> None:

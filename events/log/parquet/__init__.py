@@ -1,1 +1,3 @@
-"""An archive: a Parquet dataset that is a log, partitioned by date. See `equipoise.events.log.parquet.log`."""
+"""An archive: a Parquet dataset that is a log, partitioned by date. See
+`equipoise.events.log.parquet.log`.
+"""

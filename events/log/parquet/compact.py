@@ -1,7 +1,8 @@
 """Many small files of an archive become few large ones, while others read and append.
 
-A merged file covers the rows of those it came from and says so in its name, so a reader that meets both takes each row once; killed in between, the
-next run removes what is covered. Rows keep their order and their bytes.
+A merged file covers the rows of those it came from and says so in its name, so a reader that meets
+both takes each row once; killed in between, the next run removes what is covered. Rows keep their
+order and their bytes.
 """
 
 from __future__ import annotations
@@ -32,9 +33,11 @@ class Compacted:
 
 
 def compact(root: Path, *, most_rows: int = MOST_FILE_ROWS, advance: Callable[[int], None] = lambda partitions: None) -> Compacted:
-    """Merges files of the same partition and day that follow each other, up to `most_rows` rows each, and removes files that others cover.
+    """Merges files of the same partition and day that follow each other, up to `most_rows` rows
+    each, and removes files that others cover.
 
-    Raises InputError when it is no archive or somebody else compacts it; DamagedError, and that partition stays as it is.
+    Raises InputError when it is no archive or somebody else compacts it; DamagedError, and that
+    partition stays as it is.
     """
     check_archive(root)
     lock = FileLock(root / ".lock-compaction", f"{root}: another process compacts it; let it end")

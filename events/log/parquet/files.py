@@ -7,12 +7,15 @@
       date=2026-03-01/
         p00003.r000000000000-000000000200.o000000000000-000000000120.0a1b2c3d.parquet
 
-`p`: the log's partition. `r`: the rows of the partition that are in the file, from the first up to, not including, the last. Rows are counted
-from 0 in stored order, so a file that is missing shows, and one that a compaction has merged into a larger one is known to be covered. `o`: offsets
-of its facts, in the same way. Then the CRC-32 of the whole file: a changed byte anywhere in it is found before it is parsed.
+`p`: the log's partition. `r`: the rows of the partition that are in the file, from the first up to,
+not including, the last. Rows are counted from 0 in stored order, so a file that is missing shows,
+and one that a compaction has merged into a larger one is known to be covered. `o`: offsets of its
+facts, in the same way. Then the CRC-32 of the whole file: a changed byte anywhere in it is found
+before it is parsed.
 
-`date`: day (UTC) of the latest append time up to the file's first fact, so a file's rows are of one day, as far as the log's clock went forward.
-Names that begin with ``_`` or ``.`` are no data to any reader of Parquet datasets.
+`date`: day (UTC) of the latest append time up to the file's first fact, so a file's rows are of one
+day, as far as the log's clock went forward. Names that begin with ``_`` or ``.`` are no data to any
+reader of Parquet datasets.
 """
 
 from __future__ import annotations
@@ -81,7 +84,7 @@ def day_of(append_ms: int) -> str:
     return dt.datetime.fromtimestamp(least / 1_000, dt.UTC).strftime("%Y-%m-%d")
 
 
-# ------------------------------------------------------------------------------------------------------------------ listing
+# ------------------------------------------------------------------------------------------ listing
 
 
 def is_archive(root: Path) -> bool:
@@ -89,7 +92,9 @@ def is_archive(root: Path) -> bool:
 
 
 def make_archive(root: Path) -> None:
-    """Mark `root` as an archive, making it if need be. Raises InputError when it is some other folder with something in it."""
+    """Mark `root` as an archive, making it if need be. Raises InputError when it is some other
+    folder with something in it.
+    """
     try:
         root.mkdir(parents=False, exist_ok=True)
         if is_archive(root):
@@ -126,7 +131,9 @@ def check_archive(root: Path) -> None:
 
 
 def foreign_files(root: Path) -> list[str]:
-    """What is in the folder of an archive and is none of its files, by path within it, in rising order. Hidden files of writers are its own."""
+    """What is in the folder of an archive and is none of its files, by path within it, in rising
+    order. Hidden files of writers are its own.
+    """
     found = []
     for path in sorted(root.iterdir()):
         if path.is_dir() and path.name.startswith(_DATE):
@@ -137,7 +144,9 @@ def foreign_files(root: Path) -> list[str]:
 
 
 def all_parts(root: Path) -> list[Part]:
-    """Every file there is now, those that others cover too, by partition and row; of two that begin alike the longer one first."""
+    """Every file there is now, those that others cover too, by partition and row; of two that begin
+    alike the longer one first.
+    """
     found = []
     for folder in sorted(root.glob(f"{_DATE}*")):
         for name in _names(folder):
@@ -166,7 +175,9 @@ def _names(folder: Path) -> list[str]:
 
 
 def covering(parts: list[Part]) -> list[Part]:
-    """Of one partition's files those that hold every row once, in order; a file that others cover is left out. Raises MissingRowError."""
+    """Of one partition's files those that hold every row once, in order; a file that others cover
+    is left out. Raises MissingRowError.
+    """
     chosen: list[Part] = []
     due = 0
     for part in parts:
@@ -187,11 +198,12 @@ def by_partition(parts: list[Part]) -> dict[int, list[Part]]:
     return found
 
 
-# ------------------------------------------------------------------------------------------------------------------ contents
+# ----------------------------------------------------------------------------------------- contents
 
 
 def pyarrow() -> tuple[Any, Any]:
-    """The modules pyarrow and pyarrow.parquet. Raises InputError with the line that installs them."""
+    """The modules pyarrow and pyarrow.parquet. Raises InputError with the line that installs them.
+    """
     try:
         import pyarrow as pa
         import pyarrow.parquet as parquet
@@ -227,7 +239,8 @@ def _is_whole(path: Path, crc32: int, size: int, changed_ns: int) -> bool:
 def batches(part: Part, columns: tuple[str, ...] = COLUMNS, batch_rows: int = 2_048) -> Iterator[Any]:
     """Its rows as pyarrow.RecordBatch, in order; memory does not grow with the file.
 
-    Raises BrokenStoreError; FileNotFoundError when a compaction has taken it away in the meantime, before anything is given out.
+    Raises BrokenStoreError; FileNotFoundError when a compaction has taken it away in the meantime,
+    before anything is given out.
     """
     _, parquet = pyarrow()
     status = part.path.stat()

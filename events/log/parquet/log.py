@@ -1,8 +1,8 @@
-"""An archive as a log: ``archive/[?partition=N]``, a Parquet dataset (`equipoise.events.log.parquet.files`) that any other reader of Parquet reads
-too.
+"""An archive as a log: ``archive/[?partition=N]``, a Parquet dataset
+(`equipoise.events.log.parquet.files`) that any other reader of Parquet reads too.
 
-It may hold several partitions of one log, as Kafka does. They are read one after the other; a group is in one of them. To append, one is named, or it
-is partition 0.
+It may hold several partitions of one log, as Kafka does. They are read one after the other; a group
+is in one of them. To append, one is named, or it is partition 0.
 """
 
 from __future__ import annotations
@@ -83,7 +83,7 @@ class ArchiveLog:
                 self._groups[group] = partition, count
         return self._groups
 
-    # ------------------------------------------------------------------------------------------------------------ reading
+    # -------------------------------------------------------------------------------------- reading
 
     def read(self, from_offset: int = 0, group: str | None = None) -> Iterator[Entry]:
         """Records in order, from the fact `from_offset` on. See `equipoise.events.log.Log.read`."""
@@ -111,13 +111,16 @@ class ArchiveLog:
                 yield record
 
     def read_beside(self, group: str) -> Iterator[Entry]:
-        """Everything in the partition that holds `group`: offsets then count in one partition only."""
+        """Everything in the partition that holds `group`: offsets then count in one partition only.
+        """
         self._must_be_open()
         partitions = self._of_group(group)
         return self.part(partitions[0]).read() if len(partitions) == 1 else self._read_all(partitions, None)
 
     def _of_group(self, group: str) -> list[int]:
-        """The partition of a group; of one that is not there all of them, so that a reader can say which are."""
+        """The partition of a group; of one that is not there all of them, so that a reader can say
+        which are.
+        """
         partitions = self.partitions()
         if len(partitions) == 1:
             return partitions
@@ -141,7 +144,7 @@ class ArchiveLog:
             raise InputError(f"{self.location}: each of its {len(partitions)} partitions has its own offsets; name one with ?partition=N")
         return self.part(partitions[0] if partitions else 0).position()
 
-    # ---------------------------------------------------------------------------------------------------------- appending
+    # ------------------------------------------------------------------------------------ appending
 
     def append_fact(self, group: str, append_ms: int, event: Fact) -> Record:
         """See `equipoise.events.log.Log.append_fact`."""
@@ -160,7 +163,9 @@ class ArchiveLog:
         return self._to_append().append_row(row)
 
     def transaction(self) -> contextlib.AbstractContextManager[None]:
-        """See `equipoise.events.log.Log.transaction`. Each one makes a file of its own, so append much in one."""
+        """See `equipoise.events.log.Log.transaction`. Each one makes a file of its own, so append
+        much in one.
+        """
         return self._to_append().transaction()
 
     def _to_append(self) -> ArchivePartition:
@@ -169,7 +174,7 @@ class ArchiveLog:
             raise InputError(f'{self.location}: is open for reading; open it with mode "a" to append')
         return self._appended
 
-    # ------------------------------------------------------------------------------------------------------------ closing
+    # -------------------------------------------------------------------------------------- closing
 
     def close(self) -> None:
         """Let go of the files. A second close does nothing."""
@@ -190,7 +195,9 @@ class ArchiveLog:
 
 
 def clear(root: Path) -> None:
-    """Removes every row of an archive, and the folders that are empty then; of nothing else in the folder."""
+    """Removes every row of an archive, and the folders that are empty then; of nothing else in the
+    folder.
+    """
     for part in all_parts(root):
         part.path.unlink(missing_ok=True)
     for folder in root.glob("date=*"):

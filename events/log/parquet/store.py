@@ -17,14 +17,16 @@ from equipoise.events.log.stored import BrokenStoreError, MissingRowError, Mode,
 from equipoise.events.records import Entry
 
 _MOST_LISTINGS = 1_000
-"""A reader that finds a file compacted away lists anew; so often only if somebody compacts without end."""
+"""A reader that finds a file compacted away lists anew; so often only if somebody compacts without
+end.
+"""
 
 
 class ArchivePartition(StoredLog):
     """See `equipoise.events.log.parquet.files` for how rows are kept.
 
-    Reading one group looks at no other group's rows, but for their offsets, each of which must be there: damage in one group's rows does not keep
-    others from being read.
+    Reading one group looks at no other group's rows, but for their offsets, each of which must be
+    there: damage in one group's rows does not keep others from being read.
     """
 
     def __init__(self, root: Path, partition: int, mode: Mode, location: str) -> None:
@@ -51,14 +53,16 @@ class ArchivePartition(StoredLog):
         return covering(by_partition(all_parts(self.root)).get(self.partition, []))
 
     def _sweep(self, *, everything: bool) -> None:
-        """Removes what a killed writer left unfinished; and all rows of the partition, when a new log takes its place."""
+        """Removes what a killed writer left unfinished; and all rows of the partition, when a new
+        log takes its place.
+        """
         for path in self.root.glob(f"date=*/.{appender(self.partition)}.*"):
             path.unlink(missing_ok=True)
         if everything:
             for part in by_partition(all_parts(self.root)).get(self.partition, []):
                 part.path.unlink(missing_ok=True)
 
-    # ------------------------------------------------------------------------------------------------------------ reading
+    # -------------------------------------------------------------------------------------- reading
 
     def _first_row(self, from_offset: int) -> int:
         """A row at or before the fact `from_offset`, at the beginning of a file."""
@@ -125,7 +129,9 @@ class ArchivePartition(StoredLog):
             raise InputError(f"{self.location}: begins at offset 0 and its next fact gets {self.position()}; {from_offset} is beyond that")
 
     def groups(self) -> dict[str, int]:
-        """Group -> how many records it has, facts and decisions; found in one column. Raises DamagedError."""
+        """Group -> how many records it has, facts and decisions; found in one column. Raises
+        DamagedError.
+        """
         counts, problems = self.readable_groups()
         if problems:
             raise DamagedError(-1, f"{self.location} cannot be read: {problems[0]}; restore the log from a copy")
@@ -171,7 +177,7 @@ class ArchivePartition(StoredLog):
             return self._writer.next_row
         return self._parts[-1].next_row if self._parts else 0
 
-    # ---------------------------------------------------------------------------------------------------------- appending
+    # ------------------------------------------------------------------------------------ appending
 
     def _latest_ms(self) -> int:
         """The latest append time there is: that of the last file's day, or later."""
@@ -209,7 +215,9 @@ class ArchivePartition(StoredLog):
 
 
 def _rows_of(batch: Any, partition: int) -> Iterator[Row]:
-    """The rows of a batch. Raises BrokenStoreError where columns are set that a record of its sort does not have; `Order` checks the rest."""
+    """The rows of a batch. Raises BrokenStoreError where columns are set that a record of its sort
+    does not have; `Order` checks the rest.
+    """
     columns = [batch.column(name).to_pylist() for name in COLUMNS]
     for group, of, offset, append_ms, kind, version, payload, number, caused_by, index, checksum in zip(*columns, strict=True):
         if of != partition:
@@ -234,7 +242,9 @@ def _of_group(batch: Any, group: str) -> Any:
 
 
 class _Offsets:
-    """Whether each offset of a partition comes once and in order, looked at a batch at a time and without the rows themselves."""
+    """Whether each offset of a partition comes once and in order, looked at a batch at a time and
+    without the rows themselves.
+    """
 
     def __init__(self, from_offset: int) -> None:
         self._from_offset = from_offset

@@ -1,4 +1,6 @@
-"""Files of an archive being written: rows are gathered into row groups, row groups into files, and nothing shows before all of it is on the disk."""
+"""Files of an archive being written: rows are gathered into row groups, row groups into files, and
+nothing shows before all of it is on the disk.
+"""
 
 from __future__ import annotations
 
@@ -22,12 +24,15 @@ _MOST_ATTEMPTS = 10
 
 
 def appender(partition: int) -> str:
-    """The word for the one who appends to a partition. Files that no reader sees yet are named ``.<word>.<something>``."""
+    """The word for the one who appends to a partition. Files that no reader sees yet are named
+    ``.<word>.<something>``.
+    """
     return f"p{partition:05}"
 
 
 class Writer:
-    """Rows of one partition on their way into files. `publish` makes them part of the archive, `discard` forgets them.
+    """Rows of one partition on their way into files. `publish` makes them part of the archive,
+    `discard` forgets them.
 
     `hidden`: a word for whose unfinished files these are; default: the partition's one writer.
     """
@@ -68,7 +73,9 @@ class Writer:
             self._end_group()
 
     def add_batch(self, batch: Any, day: str) -> None:
-        """Rows as a pyarrow.RecordBatch, for compaction: they go to `day` as they are, into one file."""
+        """Rows as a pyarrow.RecordBatch, for compaction: they go to `day` as they are, into one
+        file.
+        """
         if self._file is None:
             self._file = _OpenFile(self._root, self._hidden, day, self.next_row, self.next_offset)
         self.next_row += batch.num_rows
@@ -76,7 +83,9 @@ class Writer:
         self._file.write(batch.cast(schema()))
 
     def publish(self) -> list[Path]:
-        """Puts the files where readers find them, in order, so that a writer killed meanwhile leaves a shorter log and never a gap."""
+        """Puts the files where readers find them, in order, so that a writer killed meanwhile
+        leaves a shorter log and never a gap.
+        """
         self._end_file()
         try:
             for part, path in self._done:
@@ -88,7 +97,9 @@ class Writer:
         return [path for _, path in done]
 
     def discard(self) -> None:
-        """Removes all that was not published in full, the last file first, so that no gap shows meanwhile."""
+        """Removes all that was not published in full, the last file first, so that no gap shows
+        meanwhile.
+        """
         if self._file is not None:
             self._file.discard()
             self._file = None

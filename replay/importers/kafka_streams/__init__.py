@@ -1,4 +1,6 @@
-"""The history of a real Kafka Streams group, read from its recorded files into facts: `import_history`."""
+"""The history of a real Kafka Streams group, read from its recorded files into facts:
+`import_history`.
+"""
 
 from __future__ import annotations
 

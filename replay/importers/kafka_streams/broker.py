@@ -1,11 +1,14 @@
-"""A running Kafka Streams group, read from its broker and never disturbed: its partition of `__consumer_offsets`, and end offsets.
+"""A running Kafka Streams group, read from its broker and never disturbed: its partition of
+`__consumer_offsets`, and end offsets.
 
 Nothing is joined, committed or written. What a broker gives differs from a recording in two things:
 
-- `__consumer_offsets` is compacted: of a group's past there is what compaction has left, which is all since its active segment began (Kafka:
-  100 MB or 7 days), and of what came before the last generation.
-- Nobody sampled end offsets. A partition's end at a past moment is asked of the broker by time: the offset of its first record from then on. That
-  goes by the records' timestamps: Kafka Streams gives changelog records those of their input, so while a group works through a backlog its changelogs
+- `__consumer_offsets` is compacted: of a group's past there is what compaction has left, which is
+  all since its active segment began (Kafka: 100 MB or 7 days), and of what came before the last
+  generation.
+- Nobody sampled end offsets. A partition's end at a past moment is asked of the broker by time: the
+  offset of its first record from then on. That goes by the records' timestamps: Kafka Streams gives
+  changelog records those of their input, so while a group works through a backlog its changelogs
   seem to have grown when the input was written.
 """
 
@@ -38,7 +41,9 @@ def connection_of(location: str) -> Connection:
 
 
 def offsets_partition(group: str, partitions: int) -> int:
-    """Where the group coordinator keeps a group: Java's ``abs(group.hashCode()) % partitions``, with 0 for the one int that has no abs."""
+    """Where the group coordinator keeps a group: Java's ``abs(group.hashCode()) % partitions``,
+    with 0 for the one int that has no abs.
+    """
     code = 0
     units = group.encode("utf-16-be")
     for index in range(0, len(units), 2):
@@ -69,7 +74,9 @@ class StreamsGroup:
         await self._stack.aclose()
 
     async def catch_up(self) -> int:
-        """Reads to the end; how many generations are new. Raises InputError for a group that is not Kafka Streams' or of the classic protocol."""
+        """Reads to the end; how many generations are new. Raises InputError for a group that is not
+        Kafka Streams' or of the classic protocol.
+        """
         if self._place is None:
             count = await partition_count(self._connection, OFFSETS_TOPIC)
             if not count:
@@ -103,7 +110,9 @@ class StreamsGroup:
         return found
 
     async def _know_topics(self, new: list[tuple[int, GroupMetadata]]) -> None:
-        """Changelogs by their names, sources by what was assigned; topics may be made while the group lives."""
+        """Changelogs by their names, sources by what was assigned; topics may be made while the
+        group lives.
+        """
         wanted = {topic for _, event in new for consumers in processes(event).values() for each in consumers for topic in each.assignment.partitions}
         async with admin_client(self._connection) as admin:
             with reaching(self._connection):
@@ -115,7 +124,9 @@ class StreamsGroup:
                         self._topics[described["topic"]] = len(described["partitions"])
 
     async def _sample(self, moments_ms: list[int]) -> None:
-        """End offsets at each generation, and at even steps from the last sample up to the newest of them."""
+        """End offsets at each generation, and at even steps from the last sample up to the newest
+        of them.
+        """
         first_ms = min(moments_ms) if self._sampled_ms < 0 else self._sampled_ms
         step_ms = max(self._every_ms, (max(moments_ms) - first_ms) // MOST_SAMPLES)
         for ms in sorted({*moments_ms, *range(first_ms, max(moments_ms), step_ms)}):

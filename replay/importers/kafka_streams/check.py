@@ -1,8 +1,11 @@
-"""``python -m equipoise.replay.importers.kafka_streams.check DIR...``: is our reading of a recorded run right?
+"""``python -m equipoise.replay.importers.kafka_streams.check DIR...``: is our reading of a recorded
+run right?
 
-For folders that hold, beside the dump, another decoder's reading (``history.jsonl``) and what the leader logged (``leader_view.jsonl``). Every
-field of every generation is compared with the first; the imported facts (who was given what, offset sums, lags) with the second. One line per
-folder; exit code 1 when something differs. Lags may differ a little: the leader asked the brokers for end offsets, we read them between two samples.
+For folders that hold, beside the dump, another decoder's reading (``history.jsonl``) and what the
+leader logged (``leader_view.jsonl``). Every field of every generation is compared with the first;
+the imported facts (who was given what, offset sums, lags) with the second. One line per folder;
+exit code 1 when something differs. Lags may differ a little: the leader asked the brokers for end
+offsets, we read them between two samples.
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ class Gathered:
 
 @attrs.define
 class Checked:
-    """What one folder gave. `assignments`, `sums`: generations that agree with the leader's log, of `generations`."""
+    """What one folder gave. `assignments`, `sums`: generations that agree with the leader's log, of
+    `generations`.
+    """
 
     history: Agreement
     generations: int = 0
@@ -75,7 +80,9 @@ class Checked:
 
 
 def check(folder: Path, **settings: Any) -> Checked:
-    """Imports `folder` and compares. Raises InputError when it cannot be imported or has nothing to compare with."""
+    """Imports `folder` and compares. Raises InputError when it cannot be imported or has nothing to
+    compare with.
+    """
     source = Source(folder)
     options = options_of(source, {"solver": "", **settings})
     log = Gathered()
@@ -124,7 +131,8 @@ def _assignment_difference(
 ) -> str | None:
     """What the leader logged as its target, less what it withheld, against the facts.
 
-    A withheld task with state is a copy meanwhile, unless it only moves between two threads of its process.
+    A withheld task with state is a copy meanwhile, unless it only moves between two threads of its
+    process.
     """
     withheld = {parse_task(each) for each in view["withheld"]}
     for client in view["clients"]:

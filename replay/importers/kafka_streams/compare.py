@@ -1,4 +1,6 @@
-"""Our decoder's reading beside another decoder's, and beside the leader's own log: where do they differ?"""
+"""Our decoder's reading beside another decoder's, and beside the leader's own log: where do they
+differ?
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,9 @@ from equipoise.replay.importers.kafka_streams.wire import GroupMetadata
 
 @attrs.frozen(kw_only=True)
 class Agreement:
-    """Generations compared field by field with ``history.jsonl``. `first_difference`: path of a field, None when all agree."""
+    """Generations compared field by field with ``history.jsonl``. `first_difference`: path of a
+    field, None when all agree.
+    """
 
     available: bool
     compared: int
@@ -101,7 +105,9 @@ def first_difference(path: str, ours: Any, theirs: Any) -> str | None:
 
 
 def compare_history(source: Source, group: str) -> Agreement:
-    """Every generation of the dump beside the one of the same offset in ``history.jsonl``, every field. Raises WireError or InputError."""
+    """Every generation of the dump beside the one of the same offset in ``history.jsonl``, every
+    field. Raises WireError or InputError.
+    """
     theirs = {line.get("offset"): line for line in source.history()}
     if not theirs:
         return Agreement(available=False, compared=0, agreed=0, missing_in_history=0, missing_in_topic=0, first_difference=None)

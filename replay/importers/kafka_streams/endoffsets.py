@@ -1,4 +1,6 @@
-"""End offsets between two samples: a stream of samples read once, beside a stream of questions in rising time."""
+"""End offsets between two samples: a stream of samples read once, beside a stream of questions in
+rising time.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +10,11 @@ from equipoise.replay.importers.kafka_streams.source import EndOffsets
 
 
 class EndOffsetStream:
-    """Answers `at(ms)` for rising `ms` and hands out the samples passed on the way; holds two samples at a time.
+    """Answers `at(ms)` for rising `ms` and hands out the samples passed on the way; holds two
+    samples at a time.
 
-    Before the first sample its values hold, after the last one the last ones do; a topic that a sample does not know ends at 0 there.
+    Before the first sample its values hold, after the last one the last ones do; a topic that a
+    sample does not know ends at 0 there.
     """
 
     def __init__(self, samples: Iterable[EndOffsets], every_ms: int) -> None:
@@ -23,7 +27,9 @@ class EndOffsetStream:
         """Questions before the first sample or after the last."""
 
     def upto(self, ms: int) -> Iterator[EndOffsets]:
-        """The samples at or before `ms` that were not passed yet, thinned to the first in each `every_ms` of wall time."""
+        """The samples at or before `ms` that were not passed yet, thinned to the first in each
+        `every_ms` of wall time.
+        """
         while self._after is not None and self._after.ms <= ms:
             self._before, self._after = self._after, next(self._samples, None)
             slot = self._before.ms // self._every_ms
@@ -32,9 +38,11 @@ class EndOffsetStream:
                 yield self._before
 
     def at(self, ms: int, still_since_ms: Mapping[tuple[str, int], int] | None = None) -> Mapping[str, list[int]]:
-        """topic -> end offsets at `ms`, linear between the two samples around it; `upto(ms)` must have been read to its end.
+        """topic -> end offsets at `ms`, linear between the two samples around it; `upto(ms)` must
+        have been read to its end.
 
-        A (topic, partition) in `still_since_ms` was written by nobody from that time until `ms`: all it grew, it grew before or after.
+        A (topic, partition) in `still_since_ms` was written by nobody from that time until `ms`:
+        all it grew, it grew before or after.
         """
         before, after = self._before, self._after
         if before is None or after is None:

@@ -1,8 +1,9 @@
 """`import kafka-streams`: the history of a real Kafka Streams group becomes facts in a log.
 
-Two passes over the dump. The first (`scan`) learns what must be said before it can be known: the topology, how many threads a process has,
-names, what ended how. The second tells the story in order: end offsets, who joined, what each process reported, what its leader decided.
-Everything in the log is a function of the files and the options, byte for byte.
+Two passes over the dump. The first (`scan`) learns what must be said before it can be known: the
+topology, how many threads a process has, names, what ended how. The second tells the story in
+order: end offsets, who joined, what each process reported, what its leader decided. Everything in
+the log is a function of the files and the options, byte for byte.
 """
 
 from __future__ import annotations
@@ -69,12 +70,14 @@ class ImportSummary:
 def import_history(source: Path | Source, log: FactSink, progress: Progress | None = None, *, options: ImportOptions | None = None) -> ImportSummary:
     """Appends the history in `source` to the empty `log`.
 
-    `options` None: those of SOURCE/settings.json, else Kafka's defaults. `progress` is called with records done and, in the second pass, their total.
-    Call it within `log.transaction()`: then it is all there or nothing, and the cost of making it lasting is paid once.
+    `options` None: those of SOURCE/settings.json, else Kafka's defaults. `progress` is called with
+    records done and, in the second pass, their total. Call it within `log.transaction()`: then it
+    is all there or nothing, and the cost of making it lasting is paid once.
 
     Raises:
-        WireError: a record of the dump is damaged or of an unknown version; names its offset and the byte.
-        InputError: a file is missing or not of its form, or the group is not one that can be imported.
+        WireError: a record of the dump is damaged or of an unknown version; names its offset and
+        the byte. InputError: a file is missing or not of its form, or the group is not one that can
+        be imported.
     """
     files = Source(source) if isinstance(source, Path) else source
     settings = options_of(files, {}) if options is None else options
@@ -136,7 +139,8 @@ class _Import:
     def run(self, log: FactSink, progress: Progress | None) -> ImportSummary:
         found = self.found
         log_id = f"kafka-streams/{found.group}/{self.source.digest():.16}"
-        # What the manifest counts is known when the story has been told once; it is told again, the same, into the log.
+        # What the manifest counts is known when the story has been told once; it is told again, the
+        # same, into the log.
         rehearsal = Counter(type(event).__name__ for _, event in self._story(None))
         manifest = build_manifest(
             source=self.source,
@@ -245,8 +249,9 @@ class _Import:
         yield self._observed(event, step, lives)
 
     def _standing_still(self, event: GroupMetadata, step: Round) -> dict[tuple[str, int], int]:
-        """Changelog partitions that nobody writes to, and since when: tasks that the round before gave to nobody (a task that changes hands stops
-        until the follow-up), and tasks that no process says it runs (its owner restores it, or has ended)."""
+        """Changelog partitions that nobody writes to, and since when: tasks that the round before
+        gave to nobody (a task that changes hands stops until the follow-up), and tasks that no
+        process says it runs (its owner restores it, or has ended)."""
         running = {task for member in event.members for task, amount in member.subscription.task_offset_sums.items() if amount == RUNS_IT}
         ended_ms = {(end.member_id, end.incarnation): end.ended_ms for end in step.ends}
         for subtopology, topics in self.changelogs.items():
@@ -306,7 +311,9 @@ class _Import:
         )
 
     def _lags(self, consumers: Sequence[GroupMember], ends: Mapping[str, list[int]]) -> dict[TaskId, Lag]:
-        """The union of what a process's threads report; when two report one task, the one that runs it wins, then the one further on."""
+        """The union of what a process's threads report; when two report one task, the one that runs
+        it wins, then the one further on.
+        """
         sums: dict[TaskId, int] = {}
         for member in consumers:
             for task, amount in member.subscription.task_offset_sums.items():
@@ -381,7 +388,9 @@ class _Import:
 
 
 def join_nonce(process_id: str, offset: int) -> str:
-    """``<process id>@<offset of the record it first stands in>``: unique, and tells whose state directory it is."""
+    """``<process id>@<offset of the record it first stands in>``: unique, and tells whose state
+    directory it is.
+    """
     return f"{process_id}@{offset}"
 
 

@@ -1,4 +1,6 @@
-"""The manifest of an imported log: what was observed, what was inferred and how, what somebody supplied. Carried by the log's first record."""
+"""The manifest of an imported log: what was observed, what was inferred and how, what somebody
+supplied. Carried by the log's first record.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ _MARK = re.compile(r"[A-Z]+[0-9]+(_.*)?", re.ASCII)
 
 
 class Restore(NamedTuple):
-    """A task that a process was given with records still to restore, and the first commit of its input afterwards: by then it had restored."""
+    """A task that a process was given with records still to restore, and the first commit of its
+    input afterwards: by then it had restored.
+    """
 
     member_id: str
     incarnation: int
@@ -55,7 +59,9 @@ class Told:
 
 
 def windows(actions: list[Action], last_ms: int) -> list[dict[str, Any]]:
-    """Marks such as ``A1_kill_one`` among the actions, each until the next one or the scenario's end."""
+    """Marks such as ``A1_kill_one`` among the actions, each until the next one or the scenario's
+    end.
+    """
     marks = [each for each in actions if _MARK.fullmatch(each.action)]
     ends = [each.at_ms for each in marks[1:]] + [next((each.at_ms for each in actions if each.action == "scenario_end"), last_ms)]
     return [{"label": mark.action, "start_ms": mark.at_ms, "end_ms": end} for mark, end in zip(marks, ends[: len(marks)], strict=True)]
@@ -73,7 +79,9 @@ def build_manifest(
     files: Mapping[str, Mapping[str, str | int]],
     facts: Mapping[str, int],
 ) -> dict[str, Any]:
-    """The whole manifest; JSON-ready, at most MOST_MANIFEST_CHARS (what would be over is left out and said so)."""
+    """The whole manifest; JSON-ready, at most MOST_MANIFEST_CHARS (what would be over is left out
+    and said so).
+    """
     counts = found.counts
     actions, measured = source.actions(), source.measured()
     manifest: dict[str, Any] = {

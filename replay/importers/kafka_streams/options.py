@@ -1,4 +1,6 @@
-"""The settings of an import: what a dump cannot tell and somebody has to supply, and what it tells only between the lines."""
+"""The settings of an import: what a dump cannot tell and somebody has to supply, and what it tells
+only between the lines.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ DEFAULT_PROBING_INTERVAL_MS = 600_000
 
 @attrs.frozen(kw_only=True)
 class ImportOptions:
-    """What is not on the wire and is therefore supplied. Defaults are Kafka's own. A SOURCE folder's ``settings.json`` may hold any of them."""
+    """What is not on the wire and is therefore supplied. Defaults are Kafka's own. A SOURCE
+    folder's ``settings.json`` may hold any of them.
+    """
 
     group: str | None = None
     """Application id; None: the only one in the dump."""
@@ -33,9 +37,12 @@ class ImportOptions:
     lease_margin_ms: int = 3_000
     heartbeat_interval_ms: int = 3_000
     commit_interval_ms: int = 30_000
-    """Of the application; both matter to `equipoise.replay.simulation.run_kafka`, and the latter to what a first commit tells of a restore."""
+    """Of the application; both matter to `equipoise.replay.simulation.run_kafka`, and the latter to
+    what a first commit tells of a restore.
+    """
     end_offsets_every_ms: int = 10_000
-    """Wall time between two end-offset samples that are kept; at a generation they are always told."""
+    """Wall time between two end-offset samples that are kept; at a generation they are always told.
+    """
     assignor: str = "high_availability"
     """Whose proposals a shadow of this group computes."""
     behaviour_version: int | None = None
@@ -48,7 +55,8 @@ def options_of(source: Source, given: Mapping[str, Any]) -> ImportOptions:
     """Options from SOURCE/settings.json, with `given` on top.
 
     Raises:
-        InputError: a setting is unknown or not of its type; it names settings.json, or --set for one that was `given`.
+        InputError: a setting is unknown or not of its type; it names settings.json, or --set for
+        one that was `given`.
     """
     merged = {**source.settings(), **given}
     known = {field.name: field.type for field in attrs.fields(ImportOptions)}
@@ -66,9 +74,11 @@ def options_of(source: Source, given: Mapping[str, Any]) -> ImportOptions:
 def infer(options: ImportOptions, rounds: Sequence[Round], stateful_tasks: int) -> tuple[ImportOptions, dict[str, str]]:
     """The options with nothing left open, and setting -> how it was inferred.
 
-    * num_standbys: copies for each stateful task in the rounds of two or more processes that scheduled no other round, so that none of the copies
-      was a warm-up; in all such rounds but for that when there is none. The median, so that a few odd rounds do not count.
-    * probing_interval_ms: how far ahead of a round its probing rebalance was scheduled, to the second; the median. Kafka's default when none was.
+    * num_standbys: copies for each stateful task in the rounds of two or more processes that
+      scheduled no other round, so that none of the copies was a warm-up; in all such rounds but for
+      that when there is none. The median, so that a few odd rounds do not count.
+    * probing_interval_ms: how far ahead of a round its probing rebalance was scheduled, to the
+      second; the median. Kafka's default when none was.
     """
     inferred: dict[str, str] = {}
     standbys, interval_ms = options.num_standbys, options.probing_interval_ms
@@ -85,7 +95,9 @@ def infer(options: ImportOptions, rounds: Sequence[Round], stateful_tasks: int) 
 
 
 def configuration(options: ImportOptions) -> GroupConfigured:
-    """The group's configuration: something else leads, and `options.assignor` is who would propose. Nothing in `options` is left open."""
+    """The group's configuration: something else leads, and `options.assignor` is who would propose.
+    Nothing in `options` is left open.
+    """
     assert options.num_standbys is not None, "`infer` fills it in"
     assert options.probing_interval_ms is not None, "`infer` fills it in"
     try:

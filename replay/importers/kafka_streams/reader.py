@@ -1,4 +1,6 @@
-"""Bounded reads over untrusted bytes: every failure says which record, which byte, and what was wanted there."""
+"""Bounded reads over untrusted bytes: every failure says which record, which byte, and what was
+wanted there.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ _INT8, _INT16, _UINT16, _INT32, _INT64 = (struct.Struct(form) for form in (">b",
 class WireError(InputError):
     """Bytes that are not what the format says.
 
-    `offset`: of the record in its partition of `__consumer_offsets`. `part`: ``key`` or ``value``. `position`: byte within that part.
+    `offset`: of the record in its partition of `__consumer_offsets`. `part`: ``key`` or ``value``.
+    `position`: byte within that part.
     """
 
     def __init__(self, offset: int, part: str, position: int, problem: str) -> None:
@@ -30,7 +33,9 @@ class WireError(InputError):
 
 
 class Reader:
-    """Bounded reads over one key or value. Nested fields are readers over the same bytes, so positions stay those of the whole."""
+    """Bounded reads over one key or value. Nested fields are readers over the same bytes, so
+    positions stay those of the whole.
+    """
 
     def __init__(self, data: bytes, offset: int, part: str, position: int = 0, end: int | None = None) -> None:
         self.data = data
@@ -94,7 +99,9 @@ class Reader:
             raise self.error(f"{what} is not UTF-8", start + error.start) from None
 
     def count(self, length: int, least_bytes: int, what: str) -> int:
-        """A number of elements, each of at least `least_bytes`: refused when they cannot be in what is left."""
+        """A number of elements, each of at least `least_bytes`: refused when they cannot be in what
+        is left.
+        """
         if length < 0 or length * least_bytes > self.end - self.position:
             raise self.error(f"{length} {what} cannot be in the {self.end - self.position} bytes that are left")
         return length
@@ -114,7 +121,9 @@ class Reader:
         return None if length == 0 else self.text(length - 1, what)
 
     def utf(self, what: str) -> str:
-        """Java's `writeUTF`: an unsigned 16-bit length and modified UTF-8, the same as UTF-8 but for NUL and characters outside the BMP."""
+        """Java's `writeUTF`: an unsigned 16-bit length and modified UTF-8, the same as UTF-8 but
+        for NUL and characters outside the BMP.
+        """
         return self.text(self.uint16(f"length of {what}"), what)
 
     def nested(self, length: int, what: str) -> Reader:
@@ -122,7 +131,9 @@ class Reader:
         return Reader(self.data, self.offset, self.part, start, start + length)
 
     def tagged_fields(self) -> None:
-        """Optional fields of flexible versions: unknown ones are passed over, as the protocol asks (KIP-482)."""
+        """Optional fields of flexible versions: unknown ones are passed over, as the protocol asks
+        (KIP-482).
+        """
         for _ in range(self.count(self.uvarint("number of tagged fields"), 2, "tagged fields")):
             self.uvarint("tag")
             self._take(self.uvarint("length of a tagged field"), "a tagged field")

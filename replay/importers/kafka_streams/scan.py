@@ -1,9 +1,11 @@
-"""First pass over a history: who lived when, what ended how, what began each round, and what the topology is.
+"""First pass over a history: who lived when, what ended how, what began each round, and what the
+topology is.
 
-Members are processes: Kafka Streams assigns by process, its consumers are the threads. A process *lives* from the first generation that
-has it to the first that has not; when all its consumers' member ids change at once, another process has begun under its name (member ids
-change with every start and never come back). All that the second pass needs to know beforehand is here, and it is small: one entry per
-process and per generation, nothing per task.
+Members are processes: Kafka Streams assigns by process, its consumers are the threads. A process
+*lives* from the first generation that has it to the first that has not; when all its consumers'
+member ids change at once, another process has begun under its name (member ids change with every
+start and never come back). All that the second pass needs to know beforehand is here, and it is
+small: one entry per process and per generation, nothing per task.
 """
 
 from __future__ import annotations
@@ -28,17 +30,24 @@ PROGRESS_EVERY_RECORDS = 1_000
 _THREAD = re.compile(r"(.+)-StreamThread-[0-9]+-consumer", re.ASCII)
 
 LEFT_WITHIN = (2, 3)
-"""A member removed sooner than this part of its session timeout after its last commit has left by itself: heartbeats go out every third of the
-session timeout at the latest (Kafka's advice for heartbeat.interval.ms), so an expiry cannot come sooner."""
+"""A member removed sooner than this part of its session timeout after its last commit has left by
+itself: heartbeats go out every third of the session timeout at the latest (Kafka's advice for
+heartbeat.interval.ms), so an expiry cannot come sooner."""
 FORGOTTEN_AFTER = 3
-"""Session timeouts after which a last commit says nothing of the end any more: the member's partitions were idle."""
+"""Session timeouts after which a last commit says nothing of the end any more: the member's
+partitions were idle.
+"""
 PROBING_EARLY_MS = 100
-"""A probing rebalance may begin this much before its time: the record's timestamp and the leader's clock may differ."""
+"""A probing rebalance may begin this much before its time: the record's timestamp and the leader's
+clock may differ.
+"""
 
 
 @attrs.define
 class Life:
-    """One process, from its first generation to its end. `name` and `incarnation` are settled when the pass is over."""
+    """One process, from its first generation to its end. `name` and `incarnation` are settled when
+    the pass is over.
+    """
 
     process_id: str
     client_name: str
@@ -69,7 +78,8 @@ class Round:
     ended: list[tuple[Life, int | None]]
     """Lives that end here, each with its last commit."""
     threads_changed: str
-    """``join`` or ``leave`` when a process that lives on got more or fewer consumers, else empty."""
+    """``join`` or ``leave`` when a process that lives on got more or fewer consumers, else empty.
+    """
     next_rebalance_ms: list[int]
     """Of this round's assignment, without those that schedule nothing."""
     processes: int
@@ -97,7 +107,8 @@ class Scan:
 
 
 def group_records(source: Source, group: str | None) -> Iterator[tuple[RawRecord, OffsetCommit | GroupMetadata | None]]:
-    """Every raw record, decoded; None for other groups than `group` and for kinds that classic groups do not write.
+    """Every raw record, decoded; None for other groups than `group` and for kinds that classic
+    groups do not write.
 
     Raises WireError or InputError, as `wire.decode_record` and `Source.records` do.
     """
@@ -106,7 +117,9 @@ def group_records(source: Source, group: str | None) -> Iterator[tuple[RawRecord
 
 
 def client_name(member: GroupMember) -> str:
-    """Name of the process, from the client id of one of its consumers: ``i1-StreamThread-2-consumer`` -> ``i1``; else its process id."""
+    """Name of the process, from the client id of one of its consumers:
+    ``i1-StreamThread-2-consumer`` -> ``i1``; else its process id.
+    """
     match = _THREAD.fullmatch(member.client_id)
     return match[1] if match else member.subscription.process_id
 
@@ -123,7 +136,8 @@ def scan(source: Source, group: str | None = None, progress: Progress | None = N
     """The first pass. `group` None: the only group that the dump holds.
 
     Raises:
-        WireError, InputError: at the first record that is not sound, with its offset; the group is not there, or there are several.
+        WireError, InputError: at the first record that is not sound, with its offset; the group is
+        not there, or there are several.
     """
     found = Scan(group=group or "")
     live: dict[str, Life] = {}
@@ -266,8 +280,8 @@ def _settle(found: Scan, shared: set[str]) -> None:
 def how_it_ended(removed_ms: int, life: Life, last_commit_ms: int | None) -> tuple[str, int]:
     """``left`` or ``expired``, and when it ended (wall time).
 
-    The end is its last sign of life: the last commit of its partitions. Without a telling one it is the removal less the session timeout:
-    what the coordinator waits for before it expires a member.
+    The end is its last sign of life: the last commit of its partitions. Without a telling one it is
+    the removal less the session timeout: what the coordinator waits for before it expires a member.
     """
     presumed = max(life.first_ms, removed_ms - life.session_timeout_ms)
     if last_commit_ms is None or last_commit_ms < max(life.first_ms, removed_ms - FORGOTTEN_AFTER * life.session_timeout_ms):

@@ -1,4 +1,6 @@
-"""What equipoise would have decided at each generation of a group that something else leads, beside what its own leader did (PROTOCOL D7)."""
+"""What equipoise would have decided at each generation of a group that something else leads, beside
+what its own leader did (PROTOCOL D7).
+"""
 
 from __future__ import annotations
 
@@ -31,9 +33,11 @@ class Step:
 
 @attrs.frozen(kw_only=True)
 class ShadowRound:
-    """One generation. `moved`: tasks whose owner its leader changed, those that it gave to nobody among them; a first owner is no move.
+    """One generation. `moved`: tasks whose owner its leader changed, those that it gave to nobody
+    among them; a first owner is no move.
 
-    `target`: what equipoise would move in its place, in the end; `warming`: of these, tasks that it would first copy, and that run on meanwhile.
+    `target`: what equipoise would move in its place, in the end; `warming`: of these, tasks that it
+    would first copy, and that run on meanwhile.
     """
 
     generation: int
@@ -105,8 +109,9 @@ def _steps(before: dict[TaskId, str], after: dict[TaskId, str]) -> tuple[Step, .
 
 
 def shadow(source: Source, options: ImportOptions) -> list[ShadowRound]:
-    """Every generation that `source` holds, in order. It is imported anew at each call: what is learnt later (the topology, who a member was) may
-    say more of earlier rounds. Raises what `import_history` does."""
+    """Every generation that `source` holds, in order. It is imported anew at each call: what is
+    learnt later (the topology, who a member was) may say more of earlier rounds. Raises what
+    `import_history` does."""
     log = _Shadow()
     import_history(source, log, options=options)
     return log.rounds

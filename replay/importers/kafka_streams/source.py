@@ -2,15 +2,18 @@
 
 A SOURCE folder holds, each plain or gzipped (``.gz``):
 
-=======================  =========  ===========================================================================================================
-offsets_topic.jsonl      required   raw records of `__consumer_offsets`: ``{partition, offset, timestamp (ms), key, value}``, key and value base64
-end_offsets.jsonl        required   samples: ``{ms, end: {topic: [end offset of partition 0, 1, ..]}}``
-actions.jsonl            optional   what operators did: ``{ms, action, instance?, ...}``; *supplied*: the topic cannot tell it
-settings.json            optional   settings that are not on the wire (see `ImportOptions`); *supplied*
-unavailability.json      optional   what the group's tasks were measured to suffer, per action; for comparison tables
-history.jsonl            optional   another decoder's reading of the group's metadata, to compare ours with
-leader_view.jsonl        optional   what the leader logged, to compare with
-=======================  =========  ===========================================================================================================
+=======================  =========
+===========================================================================================================
+offsets_topic.jsonl      required   raw records of `__consumer_offsets`: ``{partition, offset,
+timestamp (ms), key, value}``, key and value base64 end_offsets.jsonl        required   samples:
+``{ms, end: {topic: [end offset of partition 0, 1, ..]}}`` actions.jsonl            optional   what
+operators did: ``{ms, action, instance?, ...}``; *supplied*: the topic cannot tell it settings.json
+optional   settings that are not on the wire (see `ImportOptions`); *supplied* unavailability.json
+optional   what the group's tasks were measured to suffer, per action; for comparison tables
+history.jsonl            optional   another decoder's reading of the group's metadata, to compare
+ours with leader_view.jsonl        optional   what the leader logged, to compare with
+=======================  =========
+===========================================================================================================
 """
 
 from __future__ import annotations
@@ -42,7 +45,9 @@ SHIPPED = Path(__file__).parents[2] / "data"
 
 
 def shipped_runs() -> dict[str, Path]:
-    """Name -> SOURCE folder of the recorded runs that come with the product (small form), in rising order of names."""
+    """Name -> SOURCE folder of the recorded runs that come with the product (small form), in rising
+    order of names.
+    """
     return {folder.name: folder for folder in sorted(SHIPPED.iterdir()) if folder.is_dir()}
 
 
@@ -75,7 +80,9 @@ class Action:
 
 @attrs.frozen(kw_only=True)
 class MeasuredAction:
-    """What tasks were measured to suffer from one action on, until the next (`end_ms`). Milliseconds; counts of tasks or rounds."""
+    """What tasks were measured to suffer from one action on, until the next (`end_ms`).
+    Milliseconds; counts of tasks or rounds.
+    """
 
     action: str
     start_ms: int
@@ -111,7 +118,8 @@ TOTALS = (
 
 
 class Source:
-    """One SOURCE folder. Opens nothing until it is asked; every reader is a fresh pass from the file's start.
+    """One SOURCE folder. Opens nothing until it is asked; every reader is a fresh pass from the
+    file's start.
 
     Raises:
         InputError: the folder or a required file is missing; the text names it.
@@ -151,7 +159,9 @@ class Source:
         return str(self.files()[path.name]["sha256"])
 
     def records(self) -> Iterator[RawRecord]:
-        """The raw records, in file order. Raises InputError, naming line and offset, for what is no such record or out of order."""
+        """The raw records, in file order. Raises InputError, naming line and offset, for what is no
+        such record or out of order.
+        """
         last: dict[int, int] = {}
         for where, line in self._lines(OFFSETS):
             partition, offset, timestamp_ms = (_whole(where, line, field) for field in ("partition", "offset", "timestamp"))
@@ -164,7 +174,9 @@ class Source:
             yield RawRecord(partition, offset, timestamp_ms, key, value)
 
     def end_offsets(self) -> Iterator[EndOffsets]:
-        """The samples, in file order. Raises InputError for what is no sample, or earlier than the one before."""
+        """The samples, in file order. Raises InputError for what is no sample, or earlier than the
+        one before.
+        """
         last = -1
         for where, line in self._lines(END_OFFSETS):
             ms, end = _whole(where, line, "ms"), line.get("end")
@@ -266,8 +278,8 @@ class Source:
 
 
 class HeldSource(Source):
-    """What a broker has been asked for so far (`equipoise.replay.importers.kafka_streams.broker`), held in memory; grows, and can be imported again
-    at any moment.
+    """What a broker has been asked for so far (`equipoise.replay.importers.kafka_streams.broker`),
+    held in memory; grows, and can be imported again at any moment.
 
     Nobody wrote down what operators did, or measured anything.
     """
@@ -299,7 +311,9 @@ class HeldSource(Source):
 
 
 def _probing_at_end(entry: dict[str, Any]) -> bool:
-    """Whether the last rebalance of a measured window had scheduled another one: the window was cut off."""
+    """Whether the last rebalance of a measured window had scheduled another one: the window was cut
+    off.
+    """
     rounds = entry.get("rebalances") or []
     return bool(rounds) and any(0 < each < 2**62 for each in rounds[-1].get("next_rebalance_ms", ()))
 

@@ -1,8 +1,10 @@
-"""``python -m equipoise.replay.importers.kafka_streams.thin DIR OUT``: the small form of a recorded run, from which the same facts are imported.
+"""``python -m equipoise.replay.importers.kafka_streams.thin DIR OUT``: the small form of a recorded
+run, from which the same facts are imported.
 
-Kept: every group-metadata record; of the commits, each partition's last one before and first one after every generation (what ends and
-restores are inferred from); of the end-offset samples, those that become facts and the two around each generation; actions and settings; of the
-measurements, the totals and the milliseconds per task. Written deterministically.
+Kept: every group-metadata record; of the commits, each partition's last one before and first one
+after every generation (what ends and restores are inferred from); of the end-offset samples, those
+that become facts and the two around each generation; actions and settings; of the measurements, the
+totals and the milliseconds per task. Written deterministically.
 """
 
 from __future__ import annotations
@@ -24,7 +26,9 @@ from equipoise.replay.importers.kafka_streams.wire import GroupMetadata, OffsetC
 
 
 def thin(source: Source, out: Path, settings: dict[str, Any]) -> None:
-    """Writes the small form of `source` to `out`, with `settings` in its settings.json. Raises InputError as the readers do."""
+    """Writes the small form of `source` to `out`, with `settings` in its settings.json. Raises
+    InputError as the readers do.
+    """
     out.mkdir(parents=True, exist_ok=True)
     records = _kept_records(source)
     _write_lines(out / f"{OFFSETS}.gz", (_record(each) for each in records))

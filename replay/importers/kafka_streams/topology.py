@@ -1,8 +1,10 @@
-"""The tasks of a Kafka Streams group, learnt from its assignments: nothing on the wire declares them.
+"""The tasks of a Kafka Streams group, learnt from its assignments: nothing on the wire declares
+them.
 
-What is certain: which input partitions belong to a task (an assignment pairs them). What is inferred: which sub-topologies keep state
-(some task of theirs was ever reported or kept as a copy), and which changelog topic is whose (by partition counts, and, where several fit,
-by the offset sums reported).
+What is certain: which input partitions belong to a task (an assignment pairs them). What is
+inferred: which sub-topologies keep state (some task of theirs was ever reported or kept as a copy),
+and which changelog topic is whose (by partition counts, and, where several fit, by the offset sums
+reported).
 """
 
 from __future__ import annotations
@@ -19,11 +21,15 @@ from equipoise.events.tasks import TaskId
 from equipoise.replay.importers.kafka_streams.wire import Assignment, Subscription
 
 MOST_MATCHINGS = 5_000
-"""Ways to pair changelogs with sub-topologies that are tried; with more, it is left open and said so."""
+"""Ways to pair changelogs with sub-topologies that are tried; with more, it is left open and said
+so.
+"""
 
 
 class Evidence(NamedTuple):
-    """A reported offset sum, beside the end offsets of the task's partition in every candidate changelog at that time."""
+    """A reported offset sum, beside the end offsets of the task's partition in every candidate
+    changelog at that time.
+    """
 
     task: TaskId
     offset_sum: int
@@ -50,7 +56,9 @@ class TopologySeen:
         self.partitions[task.subtopology] = max(self.partitions.get(task.subtopology, 0), task.partition + 1)
 
     def see(self, subscription: Subscription, assignment: Assignment, offset: int) -> None:
-        """Learn from one consumer of one generation. Raises InputError for a group whose tasks are not paired as Kafka Streams pairs them."""
+        """Learn from one consumer of one generation. Raises InputError for a group whose tasks are
+        not paired as Kafka Streams pairs them.
+        """
         for task, (topic, partition) in zip(assignment.active, assignment.input_partitions(), strict=True):
             self._pair(task, topic, partition, offset)
         for task, inputs in assignment.standby.items():
@@ -61,7 +69,9 @@ class TopologySeen:
             self.stateful.add(task.subtopology)
 
     def task_counts(self, topic_partitions: Mapping[str, int]) -> dict[int, int]:
-        """sub-topology -> number of tasks: the most partitions of its source topics, as far as `topic_partitions` knows them."""
+        """sub-topology -> number of tasks: the most partitions of its source topics, as far as
+        `topic_partitions` knows them.
+        """
         counts = dict(self.partitions)
         for topic, subtopology in self.inputs.items():
             counts[subtopology] = max(counts[subtopology], topic_partitions.get(topic, 0))
@@ -70,7 +80,9 @@ class TopologySeen:
 
 @attrs.frozen(kw_only=True)
 class Matching:
-    """Which changelogs are whose. `how`: sub-topology -> what it rests on. `open_`: sub-topologies for which nothing fits, or several things do."""
+    """Which changelogs are whose. `how`: sub-topology -> what it rests on. `open_`: sub-topologies
+    for which nothing fits, or several things do.
+    """
 
     changelogs: Mapping[int, tuple[str, ...]]
     how: Mapping[int, str]
@@ -78,7 +90,9 @@ class Matching:
 
 
 def changelog_candidates(group: str, topic_partitions: Mapping[str, int]) -> list[str]:
-    """Topics named as Kafka Streams names changelogs, ``<application id>-<store>-changelog``, in rising order."""
+    """Topics named as Kafka Streams names changelogs, ``<application id>-<store>-changelog``, in
+    rising order.
+    """
     return sorted(topic for topic in topic_partitions if topic.startswith(f"{group}-") and topic.endswith("-changelog"))
 
 
@@ -91,8 +105,9 @@ def match_changelogs(
 ) -> Matching:
     """Pair changelog topics with stateful sub-topologies.
 
-    A changelog has as many partitions as its sub-topology has tasks. Where that leaves a choice, every way is scored by the reported offset
-    sums, which approach the end offsets of the right topics from below: the way with the smallest mean distance wins if it is unique.
+    A changelog has as many partitions as its sub-topology has tasks. Where that leaves a choice,
+    every way is scored by the reported offset sums, which approach the end offsets of the right
+    topics from below: the way with the smallest mean distance wins if it is unique.
     """
     wanted = sorted(set(stateful))
     changelogs: dict[int, tuple[str, ...]] = {}
@@ -118,7 +133,9 @@ def match_changelogs(
 
 
 def _best_matching(owners: Sequence[int], topics: Sequence[str], evidence: Sequence[Evidence]) -> tuple[int, ...] | None:
-    """topic -> owner, in the order of `topics`; None when there are too many ways, no evidence, or two ways fit equally well."""
+    """topic -> owner, in the order of `topics`; None when there are too many ways, no evidence, or
+    two ways fit equally well.
+    """
     told = [item for item in evidence if item.task.subtopology in owners]
     if len(owners) ** len(topics) > MOST_MATCHINGS or {item.task.subtopology for item in told} != set(owners):
         return None
@@ -137,7 +154,9 @@ def _best_matching(owners: Sequence[int], topics: Sequence[str], evidence: Seque
 
 
 def declare(epoch: int, seen: TopologySeen, task_counts: Mapping[int, int], matching: Matching) -> TopologyDeclared:
-    """The fact. A stateful sub-topology without a known changelog stays stateful, with no changelog topics."""
+    """The fact. A stateful sub-topology without a known changelog stays stateful, with no changelog
+    topics.
+    """
     return TopologyDeclared(
         epoch=epoch,
         subtopologies=tuple(

@@ -1,18 +1,22 @@
-"""Bytes of `__consumer_offsets` -> plain values. Written from the public wire formats, for classic groups that Kafka Streams leads.
+"""Bytes of `__consumer_offsets` -> plain values. Written from the public wire formats, for classic
+groups that Kafka Streams leads.
 
 Where each layout is documented (Apache Kafka's message definitions and KIPs):
 
-===========================  ======================================================================================================
-record key                   OffsetCommitKey (kinds 0 and 1), GroupMetadataKey (kind 2); any other kind is some newer group's
-OffsetCommitValue            versions 0-4 (4 is flexible: compact strings, tagged fields)
-GroupMetadataValue           versions 0-4 (4 is flexible)
-consumer protocol            Subscription and Assignment, versions 0-3 (KIP-429 owned partitions, KIP-792 generation, KIP-881 rack)
-Streams SubscriptionInfo     versions 1-11 (KIP-441: offset sums from 7 on; KIP-708: client tags in 11)
-Streams AssignmentInfo       versions 1-11 (KIP-441: next rebalance from 7 on; named topologies from 10 on)
-===========================  ======================================================================================================
+===========================
+======================================================================================================
+record key                   OffsetCommitKey (kinds 0 and 1), GroupMetadataKey (kind 2); any other
+kind is some newer group's OffsetCommitValue            versions 0-4 (4 is flexible: compact
+strings, tagged fields) GroupMetadataValue           versions 0-4 (4 is flexible) consumer protocol
+Subscription and Assignment, versions 0-3 (KIP-429 owned partitions, KIP-792 generation, KIP-881
+rack) Streams SubscriptionInfo     versions 1-11 (KIP-441: offset sums from 7 on; KIP-708: client
+tags in 11) Streams AssignmentInfo       versions 1-11 (KIP-441: next rebalance from 7 on; named
+topologies from 10 on) ===========================
+======================================================================================================
 
-All numbers are big-endian. Every read is bounded by its enclosing field and every count by the bytes that are left, so truncated or
-mutated bytes end in a `WireError` with the record's offset and the byte position, and never cost more than their own length.
+All numbers are big-endian. Every read is bounded by its enclosing field and every count by the
+bytes that are left, so truncated or mutated bytes end in a `WireError` with the record's offset and
+the byte position, and never cost more than their own length.
 """
 
 from __future__ import annotations
@@ -72,8 +76,9 @@ class Subscription:
     process_id: str
     user_endpoint: str | None
     task_offset_sums: dict[TaskId, int]
-    """task -> changelog offset sum, RUNS_IT or UNKNOWN_SUM. Before version 7 the wire has the two lists only: RUNS_IT for the tasks
-    it ran, UNKNOWN_SUM for its copies, as Kafka Streams reads them."""
+    """task -> changelog offset sum, RUNS_IT or UNKNOWN_SUM. Before version 7 the wire has the two
+    lists only: RUNS_IT for the tasks it ran, UNKNOWN_SUM for its copies, as Kafka Streams reads
+    them."""
     unique_field: int
     error_code: int
     tags: dict[str, str]
@@ -81,7 +86,9 @@ class Subscription:
 
 @attrs.frozen(kw_only=True)
 class Assignment:
-    """What the leader gave a consumer, with the Streams user data in it. `active[i]` reads the i-th of `input_partitions`."""
+    """What the leader gave a consumer, with the Streams user data in it. `active[i]` reads the i-th
+    of `input_partitions`.
+    """
 
     protocol_version: int
     partitions: Partitions
@@ -95,7 +102,9 @@ class Assignment:
     next_rebalance_ms: int
 
     def input_partitions(self) -> list[tuple[str, int]]:
-        """All partitions in the order that pairs them with `active`: by topic, then partition (as Streams sorts them before pairing)."""
+        """All partitions in the order that pairs them with `active`: by topic, then partition (as
+        Streams sorts them before pairing).
+        """
         return sorted((topic, partition) for topic, partitions in self.partitions.items() for partition in partitions)
 
 
@@ -115,7 +124,9 @@ class GroupMember:
 
 @attrs.frozen(kw_only=True)
 class GroupMetadata:
-    """One generation as the broker stored it. Without members: an empty group; `deleted`: the group's tombstone."""
+    """One generation as the broker stored it. Without members: an empty group; `deleted`: the
+    group's tombstone.
+    """
 
     group: str
     record_version: int = -1
@@ -129,11 +140,13 @@ class GroupMetadata:
 
 
 def decode_record(offset: int, key: bytes, value: bytes | None, only_group: str | None = None) -> OffsetCommit | GroupMetadata | None:
-    """One record of `__consumer_offsets`. None: of another group than `only_group` (the value is not looked at, it need not be a Kafka Streams
-    group's), or of a kind that classic groups do not write (consumer, share and streams groups have others).
+    """One record of `__consumer_offsets`. None: of another group than `only_group` (the value is
+    not looked at, it need not be a Kafka Streams group's), or of a kind that classic groups do not
+    write (consumer, share and streams groups have others).
 
     Raises:
-        WireError: the bytes are not of the documented form, or of a version that is not known here; the text says which.
+        WireError: the bytes are not of the documented form, or of a version that is not known here;
+        the text says which.
     """
     reader = Reader(key, offset, "key")
     kind = reader.int16("kind of the key")
@@ -252,7 +265,8 @@ def _member(reader: Reader, version: int, protocol_type: str) -> GroupMember:
     )
 
 
-# -- consumer protocol -------------------------------------------------------------------------------------------------------------
+# -- consumer protocol
+# --------------------------------------------------------------------------------------------------
 
 
 def _consumer_version(reader: Reader, what: str) -> int:
@@ -301,7 +315,8 @@ def _assignment(reader: Reader) -> Assignment:
     return _assignment_info(user, version, partitions)
 
 
-# -- Kafka Streams' user data --------------------------------------------------------------------------------------------------------
+# -- Kafka Streams' user data
+# --------------------------------------------------------------------------------------------------
 
 NEWEST_STREAMS_VERSION = 11
 OFFSET_SUMS_SINCE = 7

@@ -1,4 +1,6 @@
-"""The group coordinator of the classic protocol: who is a member, when a round begins, when all have joined (Kafka: ``GroupMetadataManager``)."""
+"""The group coordinator of the classic protocol: who is a member, when a round begins, when all
+have joined (Kafka: ``GroupMetadataManager``).
+"""
 
 from __future__ import annotations
 
@@ -93,7 +95,9 @@ class Coordinator:
         self._remove(consumer.name, "leave")
 
     def fell_silent(self, consumer: Consumer, heard_ms: int = 0) -> None:
-        """It will say nothing more; the coordinator finds out by its session timeout. `heard_ms`: of its last commit."""
+        """It will say nothing more; the coordinator finds out by its session timeout. `heard_ms`:
+        of its last commit.
+        """
         member = self._members.get(consumer.name)
         if member is not None:
             member.heard_ms = max(member.heard_ms, heard_ms)

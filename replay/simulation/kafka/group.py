@@ -1,4 +1,6 @@
-"""The simulated Kafka Streams group: instances, their coordinator, and the leader, which asks Kafka's own assignor."""
+"""The simulated Kafka Streams group: instances, their coordinator, and the leader, which asks
+Kafka's own assignor.
+"""
 
 from __future__ import annotations
 

@@ -1,10 +1,12 @@
-"""One instance of a Kafka Streams application: a disk, threads that are each a consumer, and copies that are restored (Kafka: ``StreamThread``,
-``TaskManager``).
+"""One instance of a Kafka Streams application: a disk, threads that are each a consumer, and copies
+that are restored (Kafka: ``StreamThread``, ``TaskManager``).
 
-What stands out: tasks run on while their thread re-joins (KIP-429), but not where it was given something whose position it had no time to fetch. A
-thread that has revoked something re-joins at once; if it was given something in the same breath, all its tasks stand still until the round is over
-(``KafkaConsumer.updateAssignmentMetadataIfNeeded`` fetches positions only once the join is through). In the recorded run without standbys that was so
-for 52 of 53 such threads, and for none of 124 that only revoked.
+What stands out: tasks run on while their thread re-joins (KIP-429), but not where it was given
+something whose position it had no time to fetch. A thread that has revoked something re-joins at
+once; if it was given something in the same breath, all its tasks stand still until the round is
+over (``KafkaConsumer.updateAssignmentMetadataIfNeeded`` fetches positions only once the join is
+through). In the recorded run without standbys that was so for 52 of 53 such threads, and for none
+of 124 that only revoked.
 """
 
 from __future__ import annotations
@@ -25,12 +27,16 @@ from equipoise.replay.simulation.world import World
 
 FOREVER_MS = 2**62
 CRASH_LOSES_MS = 1_000
-"""What a killed process had written to changelogs in this last time is not in its stores (``commit.interval.ms``)."""
+"""What a killed process had written to changelogs in this last time is not in its stores
+(``commit.interval.ms``).
+"""
 
 
 @attrs.frozen(kw_only=True)
 class InstanceSettings:
-    """`identity`: the process id that lives in the state directory; it decides in which order Kafka deals tasks. Times in milliseconds."""
+    """`identity`: the process id that lives in the state directory; it decides in which order Kafka
+    deals tasks. Times in milliseconds.
+    """
 
     member_id: str = attrs.field(validator=fields.text())
     identity: str = attrs.field(validator=fields.text())
@@ -77,7 +83,8 @@ class Instance:
         self._paused: set[TaskId] = set()
         """Of `_running`: their thread stands still."""
         self._locked: dict[TaskId, Thread] = {}
-        """Folders on disk of tasks that no thread has -> who locked them first, and reports them."""
+        """Folders on disk of tasks that no thread has -> who locked them first, and reports them.
+        """
         self._kept_ms: dict[TaskId, int] = {}
         """When a copy was last kept up."""
         self.probing_interval_ms = probing_interval_ms
@@ -111,7 +118,9 @@ class Instance:
             self._gone(0)  # the tasks' last commit is a sign of life
 
     def leave(self, close_ms: int | None) -> None:
-        """A close that leaves the group: its threads one after the other, the first one at once, the last one at four fifths (measured)."""
+        """A close that leaves the group: its threads one after the other, the first one at once,
+        the last one at four fifths (measured).
+        """
         lasts_ms = self.protocol.close_ms if close_ms is None else close_ms
         for number, thread in enumerate(self.threads):
             after_ms = lasts_ms * 4 * number // (5 * max(1, len(self.threads) - 1))
@@ -139,7 +148,9 @@ class Instance:
             self._stop(task, lost_ms)
 
     def _gone(self, last_commit_ms: int) -> None:
-        """`last_commit_ms`: how long ago that was at most, where the thread had something to commit."""
+        """`last_commit_ms`: how long ago that was at most, where the thread had something to
+        commit.
+        """
         self.alive = False
         self.ended_ms = self.engine.now_ms
         for thread in self.threads:
@@ -198,7 +209,9 @@ class Instance:
             self._restorer.wrote(task, self.engine.now_ms - lost_ms)
 
     def reconcile(self) -> None:
-        """Copies that are kept, restored or dropped as the threads' assignments say; tasks that can run do."""
+        """Copies that are kept, restored or dropped as the threads' assignments say; tasks that can
+        run do.
+        """
         if not self.alive:
             return
         now_ms, restorer = self.engine.now_ms, self._restorer

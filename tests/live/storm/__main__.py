@@ -1,4 +1,6 @@
-"""`make storm`: prints its seed, and how to play it again; ends with 1 when something does not hold."""
+"""`make storm`: prints its seed, and how to play it again; ends with 1 when something does not
+hold.
+"""
 
 from __future__ import annotations
 
@@ -59,7 +61,9 @@ def main() -> int:
 
 
 async def _until_stopped(storm: Storm) -> list[Check]:
-    """Whoever stops it, what it has started is ended first. A shell's background jobs do not hear SIGINT by themselves."""
+    """Whoever stops it, what it has started is ended first. A shell's background jobs do not hear
+    SIGINT by themselves.
+    """
     running = asyncio.ensure_future(run_storm(storm))
     for which in (signal.SIGINT, signal.SIGTERM):
         asyncio.get_running_loop().add_signal_handler(which, running.cancel)

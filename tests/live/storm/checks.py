@@ -1,4 +1,6 @@
-"""What must hold when a storm is over. Each check reads what is in Kafka, or what processes have printed, and asks nothing of who wrote it."""
+"""What must hold when a storm is over. Each check reads what is in Kafka, or what processes have
+printed, and asks nothing of who wrote it.
+"""
 
 from __future__ import annotations
 
@@ -22,7 +24,9 @@ from equipoise.member.origin import Origin, read_origin
 from examples.orders.recount import Recount, everything
 
 MOST_UNCOMMITTED_RECORDS = 1_000
-"""`MemberOptions.most_uncommitted_records`, which the sample application leaves as it is: the most that one commit holds."""
+"""`MemberOptions.most_uncommitted_records`, which the sample application leaves as it is: the most
+that one commit holds.
+"""
 EXPLAINED = {
     "topology_not_newer": "every process declares its topology when it starts",
     "unknown_member": "a member that was put out, or has left, says something before it reads that",
@@ -96,7 +100,9 @@ def tokens_never_fall(recount: Recount, changelog: Changelog) -> Check:
 
 
 def overlap(recount: Recount, changelog: Changelog, commits_overtaken: list[str]) -> Check:
-    """With at_least_once: a former owner's late records are one commit at most, and so is what a grant counts again (docs/protocol.md, M6)."""
+    """With at_least_once: a former owner's late records are one commit at most, and so is what a
+    grant counts again (docs/protocol.md, M6).
+    """
     most_late, most_again = max(recount.late.values(), default=0), max(recount.again.values(), default=0)
     wrong = [f"{grant}: {count} commits behind a larger token" for grant, count in changelog.late_commits.items() if count > 1]
     wrong += [f"{grant}: {count} late outputs" for grant, count in recount.late.items() if count > MOST_UNCOMMITTED_RECORDS]
@@ -116,12 +122,16 @@ def grants(outputs: Iterable[Path]) -> dict[str, str]:
 
 
 def refused(outputs: Iterable[Path]) -> list[str]:
-    """Commits that were refused, or overtaken, because somebody else had begun the task, as members have logged them."""
+    """Commits that were refused, or overtaken, because somebody else had begun the task, as members
+    have logged them.
+    """
     return [f"{path.name}: {line}" for path in sorted(outputs) for line in _FENCED.findall(path.read_text(errors="replace"))]
 
 
 async def cut_off(connection: Connection, topic: str) -> list[str]:
-    """``<task>/<token>`` of each grant whose last transaction was never committed, by the outputs that were written in it."""
+    """``<task>/<token>`` of each grant whose last transaction was never committed, by the outputs
+    that were written in it.
+    """
     ends: dict[tuple[int, str], list[int]] = {}
     for place, isolation_level in enumerate(("read_uncommitted", "read_committed")):
         async for record in everything(connection.options(), topic, isolation_level):
@@ -132,7 +142,9 @@ async def cut_off(connection: Connection, topic: str) -> list[str]:
 
 
 def fenced(commits_refused: list[str], grants_cut_off: list[str], processes: dict[str, str], killed: set[str], *, must: bool) -> Check:
-    """With exactly_once. A former owner that lives on and was writing when another began: after pauses there `must` be some."""
+    """With exactly_once. A former owner that lives on and was writing when another began: after
+    pauses there `must` be some.
+    """
     lived = [grant for grant in grants_cut_off if processes.get(grant) not in killed]
     told = (
         f"{len(lived)} transactions of processes that lived on were cut off by the next owner, {len(commits_refused)} commits refused after that; "
@@ -170,7 +182,9 @@ async def decisions(connection: Connection, topics: Topics) -> AsyncIterator[Dec
 
 
 async def rejections(connection: Connection, topics: Topics) -> Check:
-    """What members said and the leader did not believe; and, for the reader, why members were put out."""
+    """What members said and the leader did not believe; and, for the reader, why members were put
+    out.
+    """
     codes: collections.Counter[str] = collections.Counter()
     causes: collections.Counter[str] = collections.Counter()
     async for decision in decisions(connection, topics):

@@ -1,4 +1,6 @@
-"""Brokers, workers and members of the sample application, all of them processes; and how each fault is done to them."""
+"""Brokers, workers and members of the sample application, all of them processes; and how each fault
+is done to them.
+"""
 
 from __future__ import annotations
 
@@ -49,12 +51,16 @@ JOINED_S = 90.0
 LEAVING_S = 120.0
 GROUP_KNOWN_S = 60.0
 MOST_TRIES, ARRIVES_S, RUNS_S = 20, 0.1, 0.04
-"""To catch a member in a transaction: it is stopped, what it has sent arrives, one looks, it runs on."""
+"""To catch a member in a transaction: it is stopped, what it has sent arrives, one looks, it runs
+on.
+"""
 
 
 _WORKER_BEGUN = "\nleading log "
 _HAS_JOINED = re.compile(r": member m\d+ joined, incarnation \d+$", re.MULTILINE)
-"""It need not get anything: one that was killed again and again is in back-off (docs/protocol.md#d10)."""
+"""It need not get anything: one that was killed again and again is in back-off
+(docs/protocol.md#d10).
+"""
 
 
 @attrs.define
@@ -73,7 +79,9 @@ class Seat:
 
 
 class Deployment:
-    """`folder` gets the output of every process, and the members' disks. `incidents`: whatever ended or went on when it should not have."""
+    """`folder` gets the output of every process, and the members' disks. `incidents`: whatever
+    ended or went on when it should not have.
+    """
 
     def __init__(self, folder: Path, guarantee: str) -> None:
         self._folder = folder
@@ -152,7 +160,9 @@ class Deployment:
             self._workers[name] = subprocess.Popen(command, stdout=out, stderr=out, env=os.environ)
 
     async def _restart_who_ended(self) -> None:
-        """As whoever runs processes would; and it is written down, because nothing may end by itself."""
+        """As whoever runs processes would; and it is written down, because nothing may end by
+        itself.
+        """
         while True:
             await asyncio.sleep(LOOK_S)
             for seat in self.seats.values():
@@ -264,7 +274,9 @@ class Deployment:
             await asyncio.sleep(RUNS_S)
 
     async def _twin(self, seat: Seat, first: str) -> None:
-        """Two processes with one id: the one that joined last is the member, the other reads that it is out and ends with 3."""
+        """Two processes with one id: the one that joined last is the member, the other reads that
+        it is out and ends with 3.
+        """
         seat.disk = 1 - seat.disk
         second = self.orders.start(seat.member_id, folder=seat.folder)
         with contextlib.suppress(TimeoutError):
@@ -282,7 +294,9 @@ class Deployment:
         seat.process = winner
 
     async def _until_in_group(self, seat: Seat) -> None:
-        """Who leaves in order must have come in first: a process that is told to go while it starts just ends."""
+        """Who leaves in order must have come in first: a process that is told to go while it starts
+        just ends.
+        """
         assert seat.process is not None, "it was started"
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(JOINED_S):

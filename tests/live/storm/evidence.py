@@ -1,4 +1,6 @@
-"""What is kept of a storm in which something did not hold: the log, and the application's topics as JSON Lines."""
+"""What is kept of a storm in which something did not hold: the log, and the application's topics as
+JSON Lines.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,8 @@ MOST_S = 300
 
 
 async def keep(connection: Connection, topics: Topics, partitions: int, application: list[str], folder: Path) -> None:
-    """``log.p0.db`` and so on, to be read by every command that takes a LOG, and ``<topic>.jsonl``."""
+    """``log.p0.db`` and so on, to be read by every command that takes a LOG, and ``<topic>.jsonl``.
+    """
     server = connection.bootstrap.split(",", maxsplit=1)[0]
     for partition in range(partitions):
         log = f"kafka://{server}/{topics.prefix}?partition={partition}"

@@ -1,4 +1,6 @@
-"""What may happen to a deployment, and when: all of it drawn from a seed, before anything is started."""
+"""What may happen to a deployment, and when: all of it drawn from a seed, before anything is
+started.
+"""
 
 from __future__ import annotations
 
@@ -19,7 +21,9 @@ WORKER_SESSION_S = 10.0
 MOST_AT_ONCE = 3
 """Of the five members, so many at most are in trouble at any time."""
 BETWEEN_BROKERS_S = 15.0
-"""From the start of one broker to the end of the next: it has to copy what it has missed, or two of three would be away."""
+"""From the start of one broker to the end of the next: it has to copy what it has missed, or two of
+three would be away.
+"""
 
 
 class Kind(enum.Enum):
@@ -69,7 +73,9 @@ class Fault:
 
 
 def draw(seed: int, count: int, every_s: float, kinds: tuple[Kind, ...] = tuple(Kind)) -> list[Fault]:
-    """`count` faults, about `every_s` apart; of each kind as many as of any other, but for one, in random order."""
+    """`count` faults, about `every_s` apart; of each kind as many as of any other, but for one, in
+    random order.
+    """
     random = Random(f"storm {seed}")
     deck: list[Kind] = []
     while len(deck) < count:

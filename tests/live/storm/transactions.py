@@ -12,7 +12,9 @@ MOST_S = 2.0
 
 
 class Transactions:
-    """A partition that ends later for who reads everything than for who reads only what was committed has one open."""
+    """A partition that ends later for who reads everything than for who reads only what was
+    committed has one open.
+    """
 
     def __init__(self, connection: Connection, topic: str) -> None:
         self._connection = connection
@@ -32,7 +34,8 @@ class Transactions:
             await stop_client(consumer)
 
     async def open_in(self, partitions: list[int]) -> list[int]:
-        """Those of `partitions` with an open transaction; none when a broker does not answer soon."""
+        """Those of `partitions` with an open transaction; none when a broker does not answer soon.
+        """
         from aiokafka import TopicPartition
         from aiokafka.errors import KafkaError
 

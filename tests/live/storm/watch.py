@@ -66,7 +66,9 @@ class Watch:
         return f"{len(state.owner)} of {len(state.tasks())} tasks owned, {len(state.members)} members, {verdict}, generation {state.generation}"
 
     def unsettled(self, present: set[str], tasks: int) -> str:
-        """What is still to be done, so that `present` are in the group, all runs and nothing is wanted; "" = nothing."""
+        """What is still to be done, so that `present` are in the group, all runs and nothing is
+        wanted; "" = nothing.
+        """
         state = self.state
         if state is None or len(state.tasks()) < tasks:
             return "the group is not known"
@@ -83,7 +85,9 @@ class Watch:
         return ""
 
     async def until_settled(self, present: set[str], tasks: int, *, quiet_s: float, most_s: float) -> str:
-        """Waits until nothing is left to do and nothing was decided for `quiet_s`. What is wrong instead after `most_s`; "" = nothing."""
+        """Waits until nothing is left to do and nothing was decided for `quiet_s`. What is wrong
+        instead after `most_s`; "" = nothing.
+        """
         end_s, since_s, generation = time.monotonic() + most_s, time.monotonic(), -1
         while True:
             undone = self.halted or self.broken or self.unsettled(present, tasks)

@@ -53,7 +53,8 @@ def member(
     subtopologies: Iterable[int] | Mapping[int, int] | None = None,
     speed: int = 0,
 ) -> Member:
-    """A member that owns `active` and says so; `every`: its lag on each task of `of`; `lags` say the rest.
+    """A member that owns `active` and says so; `every`: its lag on each task of `of`; `lags` say
+    the rest.
 
     `subtopologies`: those that it knows, with the number of their partitions, or with all of them.
     """

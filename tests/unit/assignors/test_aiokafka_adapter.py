@@ -1,4 +1,5 @@
-"""The strategy for aiokafka without a broker: what members say of themselves, whose word counts, and that it deals as `lag_aware` does.
+"""The strategy for aiokafka without a broker: what members say of themselves, whose word counts,
+and that it deals as `lag_aware` does.
 
 On a real broker: tests/live/test_aiokafka_assignor.py.
 """

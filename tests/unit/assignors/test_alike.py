@@ -1,4 +1,6 @@
-"""Tasks that are alike, and members that take turns: what is found out once for many is what would be found out for each."""
+"""Tasks that are alike, and members that take turns: what is found out once for many is what would
+be found out for each.
+"""
 
 from __future__ import annotations
 
@@ -27,7 +29,8 @@ RACKS = ("a", "b")
 
 @st.composite
 def groups(draw: st.DrawFn) -> AssignmentProblem:
-    """A group near its start: many tasks are alike, and some differ from the others in one thing."""
+    """A group near its start: many tasks are alike, and some differ from the others in one thing.
+    """
     names = [f"m{index}" for index in range(draw(st.integers(1, 4)))]
     tasks: list[Task] = []
     for subtopology in range(draw(st.integers(1, 3))):
@@ -137,7 +140,8 @@ def planned(name: str, problem: AssignmentProblem, *, together: bool) -> Plan:
 
 @pytest.mark.parametrize("name", ["high_availability", "learner", "cooperative", "kafka_streams"])
 def test_what_is_found_out_once_is_the_same_for_each(name: str):
-    """The same plan to the last field where it is the only one; otherwise one that costs the same."""
+    """The same plan to the last field where it is the only one; otherwise one that costs the same.
+    """
 
     @settings(max_examples=150)
     @given(groups())
@@ -167,7 +171,9 @@ def hands(draw: st.DrawFn) -> tuple[list[TaskId], dict[str, int], dict[TaskId, t
 
 
 def most_that_fit(tasks: Iterable[TaskId], places: Mapping[str, int], shut: Mapping[TaskId, tuple[str, ...]]) -> int:
-    """By Hall's theorem in its form for a deficit: those that are left over are the most by which any tasks outnumber the places open to them."""
+    """By Hall's theorem in its form for a deficit: those that are left over are the most by which
+    any tasks outnumber the places open to them.
+    """
     every = list(tasks)
     left_over = 0
     for size in range(len(every) + 1):
@@ -189,7 +195,9 @@ def test_nobody_is_left_out_for_whom_others_could_change_places(hand: tuple[list
 
 @given(hands())
 def test_who_may_go_everywhere_is_dealt_round_after_round(hand: tuple[list[TaskId], dict[str, int], dict[TaskId, tuple[str, ...]]]):
-    """A round gives one to each member that has a place left, in rising order; that is the same with a rule that forbids nothing."""
+    """A round gives one to each member that has a place left, in rising order; that is the same
+    with a rule that forbids nothing.
+    """
     tasks, places, _ = hand
     turns = [name for number in range(max(places.values())) for name in NAMES if places[name] > number]
     assert deal(tasks, places) == dict(zip(tasks, turns, strict=False)) == deal(tasks, places, lambda task: ())

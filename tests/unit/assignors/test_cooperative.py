@@ -1,4 +1,6 @@
-"""`cooperative`: what is lost waits and comes back, what moves for balance is spaced, new work is dealt evenly, options are held to their kind."""
+"""`cooperative`: what is lost waits and comes back, what moves for balance is spaced, new work is
+dealt evenly, options are held to their kind.
+"""
 
 from __future__ import annotations
 
@@ -192,7 +194,8 @@ def test_what_was_begun_goes_on():
     assert answer.movements == (Movement(task=TaskId(0, 0), source="w1", destination="w2", state=MovementState.REVOKING),)
 
 
-# Dealing: Kafka's testAssignConnectorsWhenBalanced, testAssignTasksWhenBalanced, testAssignConnectorsWhenImbalanced
+# Dealing: Kafka's testAssignConnectorsWhenBalanced, testAssignTasksWhenBalanced,
+# testAssignConnectorsWhenImbalanced
 
 
 @pytest.mark.parametrize(("running", "new", "expected"), [((2, 2, 2), 5, (4, 4, 3)), ((2, 3, 4, 0), 15, (6, 6, 6, 6))])

@@ -1,4 +1,6 @@
-"""Members that keep crashing (`Member.crash_looping`), as assignors see them: not preferred, and still better than a cold start (PROTOCOL D10)."""
+"""Members that keep crashing (`Member.crash_looping`), as assignors see them: not preferred, and
+still better than a cold start (PROTOCOL D10).
+"""
 
 from __future__ import annotations
 

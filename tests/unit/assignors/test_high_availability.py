@@ -1,4 +1,6 @@
-"""KIP-441's steps, one after the other, and what stands around them: who may run what, what is in flight, who is leaving, who waits."""
+"""KIP-441's steps, one after the other, and what stands around them: who may run what, what is in
+flight, who is leaving, who waits.
+"""
 
 from __future__ import annotations
 
@@ -28,7 +30,9 @@ def test_a_task_without_owner_goes_to_a_caught_up_member_never_to_a_colder_one()
 
 
 def test_of_the_caught_up_members_each_gets_its_share():
-    """Both are caught up on all, so it is a matter of balance: the KIP's "as balanced as it can be"."""
+    """Both are caught up on all, so it is a matter of balance: the KIP's "as balanced as it can
+    be".
+    """
     four = numbered(4)
     answer = plan(problem(tasks(four), member("m1", every=0, of=four), member("m2", every=0, of=four), member("m3")))
     assert [len(answer.members[name].active) for name in ("m1", "m2", "m3")] == [2, 2, 0]
@@ -73,7 +77,8 @@ def test_nobody_has_a_copy_the_restore_queue_decides():
 
 
 def test_half_a_copy_of_everything_does_not_attract_everything():
-    """m1 has a little of all ten; restored one after the other that is no sooner than sharing them."""
+    """m1 has a little of all ten; restored one after the other that is no sooner than sharing them.
+    """
     ten = numbered(10)
     answer = plan(problem(tasks(ten), member("m1", every=140_000, of=ten), member("m2"), member("m3")))
     assert len(answer.members["m1"].active) <= 4
@@ -86,7 +91,9 @@ def test_a_zombies_word_is_a_copy_of_unknown_age():
 
 
 def test_an_owned_task_stays_where_it_is_until_its_movement_completes():
-    """m1 restores 0_0; that m2 is caught up is no reason to move it, as long as the balance asks for nothing."""
+    """m1 restores 0_0; that m2 is caught up is no reason to move it, as long as the balance asks
+    for nothing.
+    """
     answer = plan(problem(tasks("0_0 0_1"), member("m1", "0_0", lags={"0_0": 500}), member("m2", "0_1", lags={"0_0": 0})))
     assert text(answer.members["m1"].active) == "0_0"
     assert answer.cost.moves == 0
@@ -182,7 +189,9 @@ def test_at_rest_copies_differ_by_no_more_than_balance_factor(balance_factor: in
 
 
 def test_the_copy_of_a_movement_does_not_count_as_a_standby():
-    """The KIP counts it. Then the hot copy would have to go for one that has everything to restore, and a kill of m1 meanwhile would find no copy."""
+    """The KIP counts it. Then the hot copy would have to go for one that has everything to restore,
+    and a kill of m1 meanwhile would find no copy.
+    """
     six = numbered(6)
     answer = plan(problem(tasks(six), member("m1", six), member("m2", standby=six, every=0, of=six, subtopologies=[0]), member("m3"), num_standbys=1))
     moving = {each.task for each in answer.movements if each.destination == "m3"}
@@ -237,7 +246,9 @@ def test_what_leaves_takes_no_slot_from_what_moves_for_balance():
 
 
 def test_a_copy_goes_on_when_the_member_that_was_leaving_dies():
-    """Then it counts like any other, also above the caps: nothing that was restored is thrown away, and nothing new begins."""
+    """Then it counts like any other, also above the caps: nothing that was restored is thrown away,
+    and nothing new begins.
+    """
     six = numbered(6)
     begun = [in_flight(f"0_{each}", "m3", "m2", "warming") for each in range(6)]
     now_m3 = member("m3", six)
@@ -271,7 +282,9 @@ def test_back_home_first():
 
 
 def test_guests_go_on_first():
-    """m1 runs two tasks of its own, and two only because somebody died: they are what a new member gets."""
+    """m1 runs two tasks of its own, and two only because somebody died: they are what a new member
+    gets.
+    """
     question = problem(tasks("0_0 0_1 0_2 0_3"), member("m1", "0_0 0_1 0_2 0_3"), member("m2"))
     for guests in itertools.combinations(ids("0_0 0_1 0_2 0_3"), 2):
         asked = attrs.evolve(question, tasks=tuple(attrs.evolve(task, guest=task.id in guests) for task in question.tasks))
@@ -364,7 +377,9 @@ def test_a_standby_warms_up_without_a_slot():
 
 
 def test_what_is_in_flight_is_carried_to_its_end():
-    """Without it the target would be another: 0_1 has nothing left to restore on m2. But 0_0 was decided (PROTOCOL D9)."""
+    """Without it the target would be another: 0_1 has nothing left to restore on m2. But 0_0 was
+    decided (PROTOCOL D9).
+    """
     two = numbered(2)
     begun = problem(
         tasks(two), member("m1", two), member("m2", warmup="0_0", lags={"0_0": 80_000, "0_1": 0}), in_flight=[in_flight("0_0", "m1", "m2", "warming")]
@@ -405,7 +420,9 @@ def test_caught_up_at_last_it_is_revoked_and_keeps_its_slot_until_granted():
 
 
 def test_a_grant_stands_though_the_destination_fell_behind():
-    """m1 has let go. m2 is behind again by 5,000, m3 is caught up: it stays m2's, or it would flip at every tick (PROTOCOL D3)."""
+    """m1 has let go. m2 is behind again by 5,000, m3 is caught up: it stays m2's, or it would flip
+    at every tick (PROTOCOL D3).
+    """
     question = problem(
         tasks(numbered(4)),
         member("m1", "0_0", lags={"0_2": 0}),
@@ -420,7 +437,9 @@ def test_a_grant_stands_though_the_destination_fell_behind():
 
 
 def test_a_source_that_died_leaves_its_task_to_the_best_copy():
-    """0_0 was warming up on m2 when its owner died: m3, a standby, is caught up and runs it; the movement goes on from there."""
+    """0_0 was warming up on m2 when its owner died: m3, a standby, is caught up and runs it; the
+    movement goes on from there.
+    """
     question = problem(
         tasks("0_0"),
         member("m2", warmup="0_0", lags={"0_0": 40_000}),
@@ -447,7 +466,9 @@ def test_movements_whose_reason_is_gone_are_forgotten():
 
 
 def test_blocked_pairs_begin_nothing():
-    """The only destination there is stalled on 0_0: another task moves; when all are blocked, one waits and says so."""
+    """The only destination there is stalled on 0_0: another task moves; when all are blocked, one
+    waits and says so.
+    """
     two = numbered(2)
     question = problem(tasks(two), member("m1", two), member("m2", lags={"0_0": 1000}), blocked=[("0_0", "m2")])
     assert movements(plan(question)) == ["0_1 m1 -> m2 warming"]
@@ -588,13 +609,17 @@ def test_as_many_standbys_as_asked_for_and_no_more_than_fit(wanted: int):
 
 
 def test_scarce_standbys_are_shared_round_by_round():
-    """All tasks get their first before any gets its second, and copies count with active tasks: nobody is above its share."""
+    """All tasks get their first before any gets its second, and copies count with active tasks:
+    nobody is above its share.
+    """
     answer = plan(problem(tasks(numbered(10)), *(member(f"m{index}") for index in range(5)), num_standbys=3))
     assert {copies(answer, f"m{index}") for index in range(5)} == {8}
 
 
 def test_a_members_standbys_are_spread_over_many():
-    """So its work is, when it dies: of nine tasks on each of four members, no other member holds more than three."""
+    """So its work is, when it dies: of nine tasks on each of four members, no other member holds
+    more than three.
+    """
     answer = plan(problem(tasks(numbered(36)), *(member(f"m{index}") for index in range(4)), num_standbys=1))
     for part in answer.members.values():
         held = [len(set(part.active) & set(other.standby)) for other in answer.members.values()]
@@ -643,7 +668,9 @@ def test_too_many_standbys_are_dropped_the_movements_one_last():
 
 
 def test_a_standby_is_passed_on_without_loss():
-    """m1 holds all standbys of m2's tasks, m3 none: the copy restores on m3 as a warm-up, and m1 keeps its own until then."""
+    """m1 holds all standbys of m2's tasks, m3 none: the copy restores on m3 as a warm-up, and m1
+    keeps its own until then.
+    """
     even = problem(
         tasks(numbered(6)),
         member("m1", "0_0 0_1", standby="0_2 0_3 0_4 0_5", every=0, of="0_2 0_3 0_4 0_5"),
@@ -684,7 +711,9 @@ def test_a_leaving_members_standbys_count_until_they_are_passed_on():
 
 
 def test_with_two_members_the_destinations_copy_is_the_standby():
-    """Kafka's shouldNotAssignWarmupAndStandbyToTheSameClient: nobody else is there to hold it, so no slot is needed either."""
+    """Kafka's shouldNotAssignWarmupAndStandbyToTheSameClient: nobody else is there to hold it, so
+    no slot is needed either.
+    """
     answer = plan(problem(tasks(numbered(4)), member("m1", numbered(4)), member("m2"), num_standbys=1, max_warmups=1))
     assert text(answer.members["m2"].standby) == numbered(4)
     assert [each.state for each in answer.movements] == [MovementState.WARMING] * 2

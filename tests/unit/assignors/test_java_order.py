@@ -1,4 +1,6 @@
-"""Java's orders of strings. The expected hashes and orders are Java's own (`jshell`: `"...".hashCode()`, `new HashMap<>` filled and printed)."""
+"""Java's orders of strings. The expected hashes and orders are Java's own (`jshell`:
+`"...".hashCode()`, `new HashMap<>` filled and printed).
+"""
 
 from __future__ import annotations
 

@@ -1,23 +1,31 @@
-"""Apache Kafka's own test scenarios for its HighAvailabilityTaskAssignor, wherever what they demand is what we promise.
+"""Apache Kafka's own test scenarios for its HighAvailabilityTaskAssignor, wherever what they demand
+is what we promise.
 
-From HighAvailabilityTaskAssignorTest, TaskMovementTest and TaskAssignorConvergenceTest, rack strategy `none`. Written down from their descriptions:
-members m1, m2, ... in the order of Kafka's clients; "lag 0" is a report of 0, "lag infinite" none at all. Where Kafka says "probing rebalance", the
-plan says `probing`.
+From HighAvailabilityTaskAssignorTest, TaskMovementTest and TaskAssignorConvergenceTest, rack
+strategy `none`. Written down from their descriptions: members m1, m2, ... in the order of Kafka's
+clients; "lag 0" is a report of 0, "lag infinite" none at all. Where Kafka says "probing rebalance",
+the plan says `probing`.
 
 What does not fit, and why:
 
-* shouldSkipWarmupsWhenAcceptableLagIsMax counts members that report nothing as caught up, whatever they lack. Here a copy is caught up by its
-  report alone, so the members report a lag in our version.
-* shouldAssignToMostCaughtUpIfActiveTasksWasNotOnCaughtUpClient and shouldComputeNewAssignmentIfActiveTasksWasNotOnCaughtUpClient want a warm-up on
-  m1, which is where Kafka's round robin would have put the task. Our target knows where the task is; no warm-up is needed, and none is wanted.
-* shouldDistributeStatelessTasksToBalanceTotalTaskLoad puts all stateless tasks beside the member that holds all state, and moves some of them
-  later. Here they go straight to their place in the target, and stay.
-* shouldDistributeStatefulActiveTasksToAllClients wants no member empty with capacities 100, 50 and 1 and nine tasks: a fair share of 9 x 1/151 may
-  be none.
-* shouldMoveTasksToCaughtUpClientsAndAssignWarmupReplicasInTheirPlace and its neighbours take tasks from owners that are restoring. Here an owner
-  keeps its task until the balance moves it; the scenarios are played with tasks that nobody owns.
-* shouldOnlyGetUpToMaxWarmupReplicasAndReturnTrue: the warm-up there is the one left behind by such an exchange; W = 0, as in
-  shouldNotCountPreviousStandbyTasksTowardsMaxWarmupReplicas, is no legal setting, so one slot is there and is shown to stay free.
+* shouldSkipWarmupsWhenAcceptableLagIsMax counts members that report nothing as caught up, whatever
+  they lack. Here a copy is caught up by its report alone, so the members report a lag in our
+  version.
+* shouldAssignToMostCaughtUpIfActiveTasksWasNotOnCaughtUpClient and
+  shouldComputeNewAssignmentIfActiveTasksWasNotOnCaughtUpClient want a warm-up on m1, which is where
+  Kafka's round robin would have put the task. Our target knows where the task is; no warm-up is
+  needed, and none is wanted.
+* shouldDistributeStatelessTasksToBalanceTotalTaskLoad puts all stateless tasks beside the member
+  that holds all state, and moves some of them later. Here they go straight to their place in the
+  target, and stay.
+* shouldDistributeStatefulActiveTasksToAllClients wants no member empty with capacities 100, 50 and
+  1 and nine tasks: a fair share of 9 x 1/151 may be none.
+* shouldMoveTasksToCaughtUpClientsAndAssignWarmupReplicasInTheirPlace and its neighbours take tasks
+  from owners that are restoring. Here an owner keeps its task until the balance moves it; the
+  scenarios are played with tasks that nobody owns.
+* shouldOnlyGetUpToMaxWarmupReplicasAndReturnTrue: the warm-up there is the one left behind by such
+  an exchange; W = 0, as in shouldNotCountPreviousStandbyTasksTowardsMaxWarmupReplicas, is no legal
+  setting, so one slot is there and is shown to stay free.
 * Subtopology skew ("balSub") is promised by neither; it is asserted where a fresh deal gives it.
 """
 
@@ -43,7 +51,9 @@ def clients(*capacities: int, every: int | None = None, of: str = "") -> list[Me
 
 
 def assert_valid(answer: Plan, stateful_tasks: tuple[TaskId, ...], stateless_tasks: tuple[TaskId, ...], *, standbys: int, warmups: int) -> None:
-    """Kafka's verifyValidAssignment: min(members, 1 + standbys) copies each, one more for at most `warmups` tasks; stateless tasks once."""
+    """Kafka's verifyValidAssignment: min(members, 1 + standbys) copies each, one more for at most
+    `warmups` tasks; stateless tasks once.
+    """
     held = copies_by_task(answer.members.values())
     wanted = min(len(answer.members), 1 + standbys)
     extra = [task for task in stateful_tasks if held[task] != wanted]
@@ -92,7 +102,9 @@ def test_no_warm_ups_when_any_lag_is_acceptable():
     [(NINE, (1, 1, 1)), (NINE, (3, 3, 3)), (NINE, (1, 1)), ("0_0 1_0", (1, 1, 1)), (NINE, (9, 9, 9)), (NINE, (6, 3)), (numbered(6), (1, 2, 3))],
 )
 def test_evenly_over_members_and_their_threads(names: str, capacities: tuple[int, ...]):
-    """Eight cases: number of members or threads a divisor of the number of tasks, or not, more members than tasks, uneven threads."""
+    """Eight cases: number of members or threads a divisor of the number of tasks, or not, more
+    members than tasks, uneven threads.
+    """
     members = clients(*capacities, every=10, of=names)
     answer = plan(problem(tasks(names), *members, acceptable_recovery_lag=0))
     assert_valid(answer, ids(names), (), standbys=0, warmups=0)
@@ -241,7 +253,8 @@ def test_random_input(seed: int):
         assert int(exact) <= len(target) <= -(-exact // 1)
 
 
-# StreamsAssignmentScaleTest: two assignments in succession, 120 s for each. `make bench` has some of these sizes beside Kafka's own class.
+# StreamsAssignmentScaleTest: two assignments in succession, 120 s for each. `make bench` has some
+# of these sizes beside Kafka's own class.
 
 
 @pytest.mark.parametrize(
@@ -250,7 +263,9 @@ def test_random_input(seed: int):
     ids=["many partitions", "many members", "many standbys", "many threads"],
 )
 def test_scale(count: int, members: int, threads: int, standbys: int):
-    """LargePartitionCount, LargeNumConsumers, ManyStandbys, ManyThreadsPerClient. The second time nothing is to be done."""
+    """LargePartitionCount, LargeNumConsumers, ManyStandbys, ManyThreadsPerClient. The second time
+    nothing is to be done.
+    """
     group = Group(stateful(count), {f"m{index:04}": threads for index in range(members)}, num_standbys=standbys)
     began_s = time.process_time()
     first = group.decide()
@@ -313,7 +328,8 @@ def test_a_static_group_is_done_with_its_first_plan():
 
 
 def test_a_second_member_takes_its_half_two_at_a_time():
-    """7 stateless, 11 stateful: Kafka allows 11/2 + 1 rounds; 5 of the stateful move, two a round."""
+    """7 stateless, 11 stateful: Kafka allows 11/2 + 1 rounds; 5 of the stateful move, two a round.
+    """
     group = Group([*stateful(11), *stateless(7)], {"m1": 1}, max_warmups=2)
     group.settle(0)
     group.join("m2")
@@ -325,7 +341,9 @@ def test_a_second_member_takes_its_half_two_at_a_time():
 
 
 def test_a_dropped_member_costs_its_own_tasks_and_the_fewest_moves():
-    """11 + 13 tasks, 7 members, one dies: no other stateful task moves, and only as many stateless ones as both balances ask for."""
+    """11 + 13 tasks, 7 members, one dies: no other stateful task moves, and only as many stateless
+    ones as both balances ask for.
+    """
     group = Group([*stateful(13), *stateless(11)], {f"m{index}": 1 for index in range(7)}, max_warmups=2)
     group.settle(0)
     before = group.owners()
@@ -340,7 +358,9 @@ def test_a_dropped_member_costs_its_own_tasks_and_the_fewest_moves():
 
 @pytest.mark.parametrize("seed", range(40))
 def test_random_perturbations_converge(seed: int):
-    """Members are added, come back with old state, and die, in any order; Kafka's bound on rounds, and what runs in the end."""
+    """Members are added, come back with old state, and die, in any order; Kafka's bound on rounds,
+    and what runs in the end.
+    """
     dice = random.Random(seed)
     wanted = dice.randint(0, 3)
     made = [*stateful(dice.randint(1, 10)), *stateless(dice.randint(1, 10)), *stateful(dice.randint(1, 10), subtopology=2)]
@@ -375,7 +395,8 @@ def test_random_perturbations_converge(seed: int):
         assert max(of_state) - min(of_state) <= 1
 
 
-# Beyond Kafka: what its own harness shows of us (part B1 of the comparison: 51 owners in 27 rounds, where 8 suffice)
+# Beyond Kafka: what its own harness shows of us (part B1 of the comparison: 51 owners in 27 rounds,
+# where 8 suffice)
 
 
 @pytest.mark.parametrize(
@@ -383,7 +404,9 @@ def test_random_perturbations_converge(seed: int):
     [(60, 6, "join", 8, 4), (60, 6, "die", 0, 0), (120, 10, "join", 10, 5), (120, 10, "die", 0, 0), (120, 10, "replace", 0, 0)],
 )
 def test_fewest_moves_and_rounds(count: int, members: int, event: str, owner_changes: int, most_rounds: int):
-    """Nobody's running task is stopped for a death: the dead member's are dealt out evenly at once. A process replaced by another gets its tasks."""
+    """Nobody's running task is stopped for a death: the dead member's are dealt out evenly at once.
+    A process replaced by another gets its tasks.
+    """
     group = Group(stateful(count), {f"m{index}": 1 for index in range(members)})
     group.settle(0)
     before, cold = group.owners(), group.cold_grants
@@ -403,7 +426,9 @@ def test_fewest_moves_and_rounds(count: int, members: int, event: str, owner_cha
 
 
 def test_each_standby_that_takes_over_moves_nothing_else():
-    """One standby each: after a death its tasks run on their standbys at once, caught up, and only new standbys are begun."""
+    """One standby each: after a death its tasks run on their standbys at once, caught up, and only
+    new standbys are begun.
+    """
     group = Group(stateful(60), {f"m{index}": 1 for index in range(6)}, num_standbys=1)
     group.settle(0)
     group.warm()
@@ -415,7 +440,9 @@ def test_each_standby_that_takes_over_moves_nothing_else():
 
 
 def test_a_movement_ends_where_it_was_to_go_though_others_join():
-    """A second joiner while the first warms up: what is in flight goes on (Kafka Streams decides anew, up to 14 rounds after one kill)."""
+    """A second joiner while the first warms up: what is in flight goes on (Kafka Streams decides
+    anew, up to 14 rounds after one kill).
+    """
     group = Group(stateful(60), {f"m{index}": 1 for index in range(6)})
     group.settle(0)
     group.join("m6")

@@ -1,6 +1,8 @@
-"""The cases of Kafka Connect's IncrementalCooperativeAssignorTest, on `kafka_connect`: what each worker has in the end, in rising order of counts.
+"""The cases of Kafka Connect's IncrementalCooperativeAssignorTest, on `kafka_connect`: what each
+worker has in the end, in rising order of counts.
 
-Left out: testLeaderStateUpdated and the tests of protocol versions are about the wire and the leader's own bookkeeping, which is not here.
+Left out: testLeaderStateUpdated and the tests of protocol versions are about the wire and the
+leader's own bookkeeping, which is not here.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ class Group:
         self.does({"op": "sleep", "ms": sleep_ms})
 
     def round(self, kind: str = "rebalance") -> dict[str, Any]:
-        """A round: nothing that runs is given to somebody else, and what is new to somebody is given once."""
+        """A round: nothing that runs is given to somebody else, and what is new to somebody is
+        given once.
+        """
         running = [resource for has in self.script.workers.values() for resource in has]
         before = {worker: set(has) for worker, has in self.script.workers.items()}
         said = self.script.round(kind)
@@ -155,7 +159,9 @@ def test_worker_joining_during_delayed_rebalance():
 
 
 def test_worker_joining_during_delayed_rebalance_of_a_revocation():
-    """The case itself: the third worker's revocation is delayed; a fourth joins half-way through that, and a fifth after it."""
+    """The case itself: the third worker's revocation is delayed; a fourth joins half-way through
+    that, and a fifth after it.
+    """
     group = Group(connectors=3)
     group.round()
     group.joins("worker2")
@@ -258,7 +264,9 @@ def test_task_assignment_when_connectors_are_deleted():
 @pytest.mark.parametrize(("running", "new", "expected"), [((2, 2, 2), 5, [4, 4, 3]), ((2, 3, 4), 5, [5, 5, 4]), ((2, 3, 4, 0), 15, [6, 6, 6, 6])])
 @pytest.mark.parametrize("kind", ["connectors", "tasks"])
 def test_what_is_new_is_dealt_to_who_has_least_from_the_lowest_id(kind: str, running: tuple[int, ...], new: int, expected: list[int]):
-    """testAssignConnectorsWhenBalanced, testAssignTasksWhenBalanced, testAssignConnectorsWhenImbalanced: what runs stays."""
+    """testAssignConnectorsWhenBalanced, testAssignTasksWhenBalanced,
+    testAssignConnectorsWhenImbalanced: what runs stays.
+    """
     all_in_all = sum(running) + new
     of_connectors = kind == "connectors"
     group = Group(0, connectors=all_in_all, tasks=0) if of_connectors else Group(0, connectors=1, tasks=all_in_all)

@@ -1,7 +1,9 @@
-"""Cases of Apache Kafka's tests of what its assignor is made of: GraphTest and ConstrainedPrioritySetTest, on the parts that `kafka_streams` has.
+"""Cases of Apache Kafka's tests of what its assignor is made of: GraphTest and
+ConstrainedPrioritySetTest, on the parts that `kafka_streams` has.
 
-Nodes of a graph are 0, 1, ..., the source first and the sink last. GraphTest's cases of malformed graphs (testInvalid..., testMissing...,
-testDisconnected..., testNullNode) have nothing to be asked of: a graph is made by one function, which gives it every arc.
+Nodes of a graph are 0, 1, ..., the source first and the sink last. GraphTest's cases of malformed
+graphs (testInvalid..., testMissing..., testDisconnected..., testNullNode) have nothing to be asked
+of: a graph is made by one function, which gives it every arc.
 """
 
 from __future__ import annotations
@@ -38,7 +40,9 @@ def cost_of(graph: Graph, arcs: dict[Ends, int], costs: dict[Ends, int]) -> int:
 
 
 def test_two_tasks_are_exchanged():
-    """testMinCostFlow: tasks 1 and 2, clients 3 and 4; 5 before and 2 after. And the t1, t2 x c1, c2 of KIP-925: each client keeps its count."""
+    """testMinCostFlow: tasks 1 and 2, clients 3 and 4; 5 before and 2 after. And the t1, t2 x c1,
+    c2 of KIP-925: each client keeps its count.
+    """
     costs = {(0, 1): 0, (0, 2): 0, (1, 3): 3, (1, 4): 1, (2, 3): 1, (2, 4): 2, (3, 5): 0, (4, 5): 0}
     graph, arcs = flowing(6, costs, {(0, 1), (0, 2), (1, 3), (2, 4), (3, 5), (4, 5)})
     assert cost_of(graph, arcs, costs) == 5
@@ -48,7 +52,9 @@ def test_two_tasks_are_exchanged():
 
 
 def test_a_node_that_is_found_outside_of_the_cycle_leads_to_it():
-    """testMinCostDetectNodeNotInNegativeCycle: client 3 is ever cheaper to reach, and on no cycle, for it may have nothing. 20 -> 2."""
+    """testMinCostDetectNodeNotInNegativeCycle: client 3 is ever cheaper to reach, and on no cycle,
+    for it may have nothing. 20 -> 2.
+    """
     costs = {(0, 1): 0, (0, 2): 0, (1, 3): 1, (1, 4): 1, (1, 5): 10, (2, 3): 1, (2, 4): 10, (2, 5): 1, (4, 6): 0, (5, 6): 0}
     graph, arcs = flowing(7, costs, {(0, 1), (0, 2), (1, 5), (2, 4), (4, 6), (5, 6)})
     assert cost_of(graph, arcs, costs) == 20
@@ -80,7 +86,9 @@ def test_whatever_order_arcs_are_added_in_the_same_flow_is_found():
     ids=["source and sink", "bound by the sink", "bound by the source", "in between"],
 )
 def test_the_largest_flow(capacities: dict[Ends, int], most: int):
-    """testMaxFlowOnlySourceAndSink, testMaxFlowBoundBySinkEdges, testMaxFlowBoundBySourceEdges. What flows into a node flows out of it."""
+    """testMaxFlowOnlySourceAndSink, testMaxFlowBoundBySinkEdges, testMaxFlowBoundBySourceEdges.
+    What flows into a node flows out of it.
+    """
     nodes = max(itertools.chain.from_iterable(capacities)) + 1
     graph = Graph(nodes)
     arcs = {ends: graph.add(*ends, capacity=capacity) for ends, capacity in capacities.items()}

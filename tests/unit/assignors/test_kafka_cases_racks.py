@@ -1,5 +1,6 @@
-"""Cases of Apache Kafka's own tests about racks and about staying where one is: RackAwareTaskAssignorTest on standbys with its own numbers, and
-TaskAssignmentUtilsTest and CustomStickyTaskAssignorTest (KIP-924), as far as they ask for what is promised here.
+"""Cases of Apache Kafka's own tests about racks and about staying where one is:
+RackAwareTaskAssignorTest on standbys with its own numbers, and TaskAssignmentUtilsTest and
+CustomStickyTaskAssignorTest (KIP-924), as far as they ask for what is promised here.
 
 Where every other case of Kafka's is, and which do not fit and why: ``tests/kafka_cases.md``.
 """
@@ -21,7 +22,8 @@ from equipoise.testing import Group, stateful
 from tests.unit.assignors.build import member, numbered, tasks, text
 from tests.unit.assignors.test_racks import aware, plan, reading, target
 
-# RackAwareTaskAssignorTest: six clients, six tasks, two standbys each; by client: rack, what it runs, its standbys. Racks are told by numbers.
+# RackAwareTaskAssignorTest: six clients, six tasks, two standbys each; by client: rack, what it
+# runs, its standbys. Racks are told by numbers.
 
 CLIENTS = {
     "c1": ("0", "0_0", "0_1 1_1"),
@@ -43,12 +45,16 @@ def crossed(**knobs: object) -> AssignmentProblem:
 
 
 def traffic(holders: dict[str, list[str]]) -> int:
-    """Kafka's standByTasksCost without changes: 10 for each copy in a rack that has no replica of its changelog."""
+    """Kafka's standByTasksCost without changes: 10 for each copy in a rack that has no replica of
+    its changelog.
+    """
     return sum(10 * (CLIENTS[name][0] not in CHANGELOGS[task]) for task, names in holders.items() for name in names)
 
 
 def goal(question: AssignmentProblem) -> dict[str, list[str]]:
-    """Where standbys are to be. (Kafka exchanges them, so each client keeps two; here each has two as far as what comes first allows.)"""
+    """Where standbys are to be. (Kafka exchanges them, so each client keeps two; here each has two
+    as far as what comes first allows.)
+    """
     situation = Situation(question)
     here = {task: tuple(each.id for each in question.members if task in each.standby) for task in situation.owner}
     wishes = {task: Wish(copies=2, owner=owner, never=frozenset((owner,)), here=here[task], begun=()) for task, owner in situation.owner.items()}
@@ -61,15 +67,18 @@ def goal(question: AssignmentProblem) -> dict[str, list[str]]:
 
 
 def test_standbys_that_may_go_anywhere_cost_a_third_of_what_they_did():
-    """shouldOptimizeStandbyTasksWhenTasksAllMovable: 60 before. Kafka comes down to 20, and so do copies placed one after another that then change
-    places. It is not called optimal: nobody proves it."""
+    """shouldOptimizeStandbyTasksWhenTasksAllMovable: 60 before. Kafka comes down to 20, and so do
+    copies placed one after another that then change places. It is not called optimal: nobody proves
+    it."""
     assert traffic({task: [name for name, (_, _, keeps) in CLIENTS.items() if task in keeps.split()] for task in CHANGELOGS}) == 60
     assert traffic(goal(crossed(rack_standbys_apart=0))) == 20
     assert not plan(crossed(rack_standbys_apart=0)).cost.optimal
 
 
 def test_standbys_that_must_be_apart_cost_no_more_than_kafka_leaves():
-    """shouldOptimizeStandbyTasksWithMovingConstraint: 60 before; Kafka comes down to 50. All copies of a task are in different racks."""
+    """shouldOptimizeStandbyTasksWithMovingConstraint: 60 before; Kafka comes down to 50. All copies
+    of a task are in different racks.
+    """
     found = goal(crossed(rack_standby_strategy="greedy"))
     assert traffic(found) <= 50
     for name, (rack, runs, _) in CLIENTS.items():
@@ -89,7 +98,9 @@ def test_active_tasks_end_where_they_are_near():
 
 @pytest.mark.parametrize("racks", ["ab", "abc", "abcdef"])
 def test_standbys_end_where_they_are_near(racks: str):
-    """shouldOptimizeStandbyTasksBasic, ...WithMultipleRacks: each member runs a task whose changelog is in the next one's rack; so is its copy."""
+    """shouldOptimizeStandbyTasksBasic, ...WithMultipleRacks: each member runs a task whose
+    changelog is in the next one's rack; so is its copy.
+    """
     count = len(racks)
     every = [reading(f"0_{index}", changelog=racks[(index + 1) % count]) for index in range(count)]
     members = [attrs.evolve(member(f"m{index}", f"0_{index}"), rack=racks[index]) for index in range(count)]
@@ -98,8 +109,9 @@ def test_standbys_end_where_they_are_near(racks: str):
 
 
 def test_traffic_takes_no_standby_out_of_the_zone_that_tags_ask_for():
-    """shouldNotViolateClientTagsAssignmentDuringStandbyOptimization, which says nothing in Kafka as all its clients are in one rack. Here the
-    changelog is near m2 alone, which is in the zone of the active task; the standby stays in the other zone."""
+    """shouldNotViolateClientTagsAssignmentDuringStandbyOptimization, which says nothing in Kafka as
+    all its clients are in one rack. Here the changelog is near m2 alone, which is in the zone of
+    the active task; the standby stays in the other zone."""
     members = [
         attrs.evolve(member("m1", "0_0"), rack="a", tags={"zone": "z1"}),
         attrs.evolve(member("m2"), rack="b", tags={"zone": "z1"}),
@@ -112,7 +124,9 @@ def test_traffic_takes_no_standby_out_of_the_zone_that_tags_ask_for():
 
 
 def test_standbys_are_dealt_by_tags_and_by_load():
-    """shouldAssignStandbyTasksWithClientTags, ...ByClientLoad. Four members, two zones, a task each: every standby is in the other zone, one each."""
+    """shouldAssignStandbyTasksWithClientTags, ...ByClientLoad. Four members, two zones, a task
+    each: every standby is in the other zone, one each.
+    """
     zones = {"m1": "z1", "m2": "z1", "m3": "z2", "m4": "z2"}
     group = Group(
         stateful(4),
@@ -182,15 +196,18 @@ def test_who_dies_is_followed_by_who_has_the_copies():
 
 
 def test_no_two_members_have_the_same():
-    """shouldNotHaveSameAssignmentOnAnyTwoHosts: with copies everywhere no two members run and keep the same."""
+    """shouldNotHaveSameAssignmentOnAnyTwoHosts: with copies everywhere no two members run and keep
+    the same.
+    """
     group = settled(4, 4, num_standbys=1)
     held = [(frozenset(process.owned), frozenset(process.standby)) for process in group.members.values()]
     assert len(set(held)) == len(held)
 
 
 def test_a_stateful_task_is_no_prey_of_balance_while_lags_are_unknown():
-    """FallbackPriorTaskAssignorTest.shouldViolateBalanceToPreserveActiveTaskStickiness: three tasks on m1, m2 empty. They stay for now, and it is
-    said that more is to come: here one of them warms up on m2 meanwhile."""
+    """FallbackPriorTaskAssignorTest.shouldViolateBalanceToPreserveActiveTaskStickiness: three tasks
+    on m1, m2 empty. They stay for now, and it is said that more is to come: here one of them warms
+    up on m2 meanwhile."""
     answer = plan(aware(tasks(numbered(3)), member("m1", numbered(3)), member("m2")))
     assert answer.members["m1"].active == tuple(map(parse_task, numbered(3).split()))
     assert answer.probing

@@ -1,4 +1,6 @@
-"""`kafka_connect`: the recorded rounds of Connect's own assignor, how a problem reads in its terms, and what is remembered."""
+"""`kafka_connect`: the recorded rounds of Connect's own assignor, how a problem reads in its terms,
+and what is remembered.
+"""
 
 from __future__ import annotations
 

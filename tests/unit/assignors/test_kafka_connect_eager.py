@@ -1,4 +1,6 @@
-"""Connect's first protocol: all stop, and all is dealt in turn. And the mode in which one member makes all of them so."""
+"""Connect's first protocol: all stop, and all is dealt in turn. And the mode in which one member
+makes all of them so.
+"""
 
 from __future__ import annotations
 

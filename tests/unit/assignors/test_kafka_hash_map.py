@@ -22,8 +22,9 @@ JAVAS = [
     (40, 120, 5, 2400, "7ce90aa823a128b7"),
     (30, 400, 9, 1200, "2cdb7af4c887fffb"),
 ]
-"""Sub-topologies, partitions of each, tenths of the keys removed, keys left, and the first half of the SHA-256 of their texts, in the order in which
-a `HashMap<TaskId, Integer>` of Java 17 gave them, filled by `Collectors.toMap` in rising order."""
+"""Sub-topologies, partitions of each, tenths of the keys removed, keys left, and the first half of
+the SHA-256 of their texts, in the order in which a `HashMap<TaskId, Integer>` of Java 17 gave them,
+filled by `Collectors.toMap` in rising order."""
 
 
 @pytest.mark.parametrize(("subtopologies", "partitions", "tenths", "left", "digest"), JAVAS)
@@ -50,7 +51,9 @@ def test_the_ninth_key_of_a_small_map_doubles_the_buckets_instead() -> None:
 
 
 def blacks(node: _Node[int] | None) -> int:
-    """Black nodes on every way down, the same number on each; asserts that no red node has a red child, and that parents are right."""
+    """Black nodes on every way down, the same number on each; asserts that no red node has a red
+    child, and that parents are right.
+    """
     if node is None:
         return 1
     for each in node.child:

@@ -1,4 +1,6 @@
-"""`kafka_streams`: what it takes of the Java runtime, and how Kafka's answer reads as a plan. That the answer is Kafka's: `test_kafka_vectors`."""
+"""`kafka_streams`: what it takes of the Java runtime, and how Kafka's answer reads as a plan. That
+the answer is Kafka's: `test_kafka_vectors`.
+"""
 
 from __future__ import annotations
 
@@ -82,7 +84,9 @@ def test_a_heap_does_not_notice_a_key_that_changes() -> None:
 
 
 def test_cycles_are_cancelled_until_the_cost_is_least() -> None:
-    """Two tasks (1, 2) and two clients (3, 4), each with one; where they are now costs 10 each, crosswise nothing."""
+    """Two tasks (1, 2) and two clients (3, 4), each with one; where they are now costs 10 each,
+    crosswise nothing.
+    """
     graph = Graph(6)
     arcs = {
         (task, client): graph.add(task, client, capacity=1, cost=10 if client == task + 2 else 0, flow=int(client == task + 2))
@@ -108,7 +112,9 @@ def test_the_largest_flow_goes_round_a_narrow_arc() -> None:
 
 
 def test_one_more_member_gives_most_tasks_another_owner() -> None:
-    """Task k ran on member k mod 6 and goes to k mod 7: 12 of 60 stay. `high_availability` makes 8 moves."""
+    """Task k ran on member k mod 6 and goes to k mod 7: 12 of 60 stay. `high_availability` makes 8
+    moves.
+    """
     group = Group(stateful(60), {f"m{index}": 1 for index in range(6)}, assignor=ASSIGNOR)
     group.settle(0)
     before = group.owners()
@@ -159,7 +165,9 @@ def test_who_stands_in_may_be_somebody_else_than_who_runs_it() -> None:
 
 
 def test_unknown_ranks_before_caught_up_as_in_kafka() -> None:
-    """-3 sorts before -2 and 0: a member that does not know how far behind it is keeps its turn, cold."""
+    """-3 sorts before -2 and 0: a member that does not know how far behind it is keeps its turn,
+    cold.
+    """
     answer = plan(problem(tasks("0_0"), member("m1", lags={"0_0": UNKNOWN}), member("m2", lags={"0_0": 0})))
     assert answer.members["m1"].active == ids("0_0")
     assert not answer.probing
@@ -211,7 +219,9 @@ def test_a_group_of_nobody_has_an_empty_plan() -> None:
 
 
 def test_members_of_an_older_topology_get_what_they_know() -> None:
-    """Sub-topology 1 is new: m1 does not know it, and is dealt its turn of sub-topology 0 alone. Slots are shared."""
+    """Sub-topology 1 is new: m1 does not know it, and is dealt its turn of sub-topology 0 alone.
+    Slots are shared.
+    """
     old = member("m1", "0_0 0_1", subtopologies=[0])
     answer = plan(problem(tasks("0_0 0_1 1_0 1_1"), old, member("m2"), max_warmups=1))
     assert text(answer.members["m1"].active) == "0_0 0_1"

@@ -1,4 +1,6 @@
-"""Which thread runs what: every generation of both recorded groups, as Kafka's own leader gave it to each consumer."""
+"""Which thread runs what: every generation of both recorded groups, as Kafka's own leader gave it
+to each consumer.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`lag_aware`: the recorded answers of kafka-lag-based-assignor, the KIP's example and lag rules, subscriptions, `cross_topic`, what stays."""
+"""`lag_aware`: the recorded answers of kafka-lag-based-assignor, the KIP's example and lag rules,
+subscriptions, `cross_topic`, what stays.
+"""
 
 from __future__ import annotations
 
@@ -214,7 +216,9 @@ def test_racks_decide_what_counts_and_lags_leave_open():
 
 
 def crossed(other_lag: int, **options: Any) -> AssignmentProblem:
-    """0_0 is remote on m1 and 0_1 on m2, in the other's rack each; 0_2 and 0_3 are where they should be. 0_0 has a lag of 5, 0_1 another."""
+    """0_0 is remote on m1 and 0_1 on m2, in the other's rack each; 0_2 and 0_3 are where they
+    should be. 0_0 has a lag of 5, 0_1 another.
+    """
     placed = [("0_0", 5, "b"), ("0_1", other_lag, "a"), ("0_2", 0, "a"), ("0_3", 100, "b")]
     return problem(
         [

@@ -72,7 +72,9 @@ def test_strict_what_is_being_given_up_stays_so_until_the_owner_has_let_go():
 
 @pytest.mark.parametrize("owner", [{"leaving": True}, {"lags": {"0_1": 900}}, {"subtopologies": ()}])
 def test_strict_gives_nothing_up_that_could_not_be_taken_again(owner: dict[str, Any]):
-    """A leaving member's, as in the proposal's own table; what its owner still restores; what its owner's topology no longer has."""
+    """A leaving member's, as in the proposal's own table; what its owner still restores; what its
+    owner's topology no longer has.
+    """
     question = problem(
         tasks("0_0 0_1"),
         member("m1", "0_0 0_1", **owner),
@@ -103,7 +105,9 @@ def test_follow_up_is_read_from_json():
 
 
 def test_a_join_moves_the_fewest_each_once_and_only_what_was_learned():
-    """11 tasks with state, 7 without, on 2 members; a third joins, with 2 slots: 3 and 3 (of 7: 2 or 3) move."""
+    """11 tasks with state, 7 without, on 2 members; a third joins, with 2 slots: 3 and 3 (of 7: 2
+    or 3) move.
+    """
     group = Group([*stateful(11), *stateless(7)], {"m1": 1, "m2": 1}, assignor=Learner())
     group.settle(0)
     before = group.owners()

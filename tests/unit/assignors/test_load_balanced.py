@@ -1,4 +1,6 @@
-"""`load_balanced`: weights of tasks, what pays, when it begins and when it ends, and that the rest is high_availability."""
+"""`load_balanced`: weights of tasks, what pays, when it begins and when it ends, and that the rest
+is high_availability.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ PERCENT = FAIR_SHARE // 100
 
 
 def weighing(amounts: str, *, subtopology: int = 0, stateful: bool = True) -> tuple[Task, ...]:
-    """``weighing("5 1")``: tasks 0_0 and 0_1 that process 5 and 1 records a second; ``-``: not measured."""
+    """``weighing("5 1")``: tasks 0_0 and 0_1 that process 5 and 1 records a second; ``-``: not
+    measured.
+    """
     return tuple(
         Task(
             id=TaskId(subtopology, partition),
@@ -104,7 +108,9 @@ def test_an_option_out_of_bounds_is_named(options: dict[str, Any], field: str, p
 
 
 def in_racks(amounts: str, near: str, *owned: str, strategy: str = "min_cost", **more: Any) -> AssignmentProblem:
-    """`near`: of each task the rack that its partition is in; `owned`: what m1 in rack a has, m2 in b, ..."""
+    """`near`: of each task the rack that its partition is in; `owned`: what m1 in rack a has, m2 in
+    b, ...
+    """
     placed = [
         attrs.evolve(task, source=(Partition(topic="t", partition=task.id.partition, racks=(rack,)),))
         for task, rack in zip(weighing(amounts), near, strict=True)
@@ -129,7 +135,9 @@ def test_tasks_as_heavy_as_each_other_change_places_and_say_why():
 
 
 def test_half_a_change_is_carried_to_its_end_and_is_no_reason_to_rebalance():
-    """0_0 has gone to m2, which has more than its share now: 0_1 comes, as was said, though it alone would not be worth it."""
+    """0_0 has gone to m2, which has more than its share now: 0_1 comes, as was said, though it
+    alone would not be worth it.
+    """
     memory = {"near_members": ("m2", "m1"), "near_tasks": ids("0_0 0_1")}
     answer = plan(in_racks("50 50 40 40", "baab", "0_2", "0_0 0_1 0_3", memory=memory))
     assert movements(answer) == ["0_1 m2 -> m1 warming"]
@@ -173,7 +181,8 @@ def test_capacities_count():
 
 
 def test_a_joiner_gets_its_part_though_nobody_is_over_the_threshold():
-    """Ten of one task each more than the mean is within 20 %; the joiner has nothing, which is not."""
+    """Ten of one task each more than the mean is within 20 %; the joiner has nothing, which is not.
+    """
     owners = [member(f"m{index}", " ".join(f"0_{6 * index + place}" for place in range(6))) for index in range(10)]
     answer = asked(" ".join(["10"] * 60), *owners, member("new"))
     assert len(answer.target["new"]) == 5

@@ -1,4 +1,6 @@
-"""Tasks and members as a network: what an offer costs, and that tasks which share one are told apart again."""
+"""Tasks and members as a network: what an offer costs, and that tasks which share one are told
+apart again.
+"""
 
 from __future__ import annotations
 
@@ -32,7 +34,9 @@ def test_every_level_of_an_offer_counts_its_last_one_too():
 
 
 def test_more_on_the_last_level_is_the_task_s_own():
-    """The offer costs 1 and m1 costs 3 on the last level: who has to pay 3 more for the offer goes to m1."""
+    """The offer costs 1 and m1 costs 3 on the last level: who has to pay 3 more for the offer goes
+    to m1.
+    """
     built = network()
     offer = Offer(pool_of(["m2", "m3"]), built.lane(TaskId(0, 0)), (0, 1), None)
     for task in TASKS:

@@ -1,4 +1,6 @@
-"""An option that an assignor does not have is refused by every one of them, with the names that it does have."""
+"""An option that an assignor does not have is refused by every one of them, with the names that it
+does have.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def test_an_unknown_option_is_refused_with_the_known_ones(name: str):
 
 @pytest.mark.parametrize("name", [name for name, options in HAS.items() if options != "none"])
 def test_each_option_it_names_is_one(name: str):
-    """Given something that is no value for any of them, each complains of the value and not of the name."""
+    """Given something that is no value for any of them, each complains of the value and not of the
+    name.
+    """
     for option in HAS[name].split(", "):
         with pytest.raises(FieldError, match=rf"config\.options\.{option}: 'perhaps' is ") as refused:
             check_knobs(registry.latest(name), Knobs(options={option: "perhaps"}))

@@ -1,4 +1,6 @@
-"""Every built-in assignor gives a member only partitions that its topology has, and copies of no others (docs/protocol.md#d1)."""
+"""Every built-in assignor gives a member only partitions that its topology has, and copies of no
+others (docs/protocol.md#d1).
+"""
 
 from __future__ import annotations
 

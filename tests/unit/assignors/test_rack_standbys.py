@@ -1,4 +1,6 @@
-"""Standbys by racks and tags: KIP-925's two strategies, KIP-708's tags, and what happens to copies that are in the wrong place."""
+"""Standbys by racks and tags: KIP-925's two strategies, KIP-708's tags, and what happens to copies
+that are in the wrong place.
+"""
 
 from __future__ import annotations
 
@@ -38,7 +40,9 @@ Tags = Mapping[str, Mapping[str, str]]
 
 
 def preset(actives: Mapping[str, str], tags: Tags, *, num_standbys: int, capacity: int = 1, **knobs: Any) -> dict[str, list[str]]:
-    """Task -> who gets its standbys, the first one first, beside actives that are where the case has them. Judged: nobody has two copies."""
+    """Task -> who gets its standbys, the first one first, beside actives that are where the case
+    has them. Judged: nobody has two copies.
+    """
     question = problem(
         tasks(" ".join(actives.values())),
         *(attrs.evolve(member(name, actives.get(name, ""), capacity=capacity), tags=dict(each)) for name, each in tags.items()),
@@ -76,10 +80,12 @@ def values(names: list[str], key: str, tags: Tags = ZONES_AND_CLUSTERS) -> set[s
 
 @pytest.mark.parametrize("apart", [("c1", "c4", "c7"), ("c1", "c2", "c3")], ids=["actives in one zone", "actives in one cluster"])
 def test_standbys_of_a_task_are_in_other_zones_and_other_clusters(apart: tuple[str, ...]):
-    """shouldDistributeStandbyTasksWhenActiveTasksAreLocatedOnSameZone, ...OnSameCluster: all apart, and nothing beside the actives.
+    """shouldDistributeStandbyTasksWhenActiveTasksAreLocatedOnSameZone, ...OnSameCluster: all apart,
+    and nothing beside the actives.
 
-    Kafka's cases also ask for two standbys on each of the others. That does not fit where who gets the first one decides who must get the second:
-    copies are placed round by round, so one more or less is possible.
+    Kafka's cases also ask for two standbys on each of the others. That does not fit where who gets
+    the first one decides who must get the second: copies are placed round by round, so one more or
+    less is possible.
     """
     actives = {name: f"0_{index} 1_{index}" for index, name in enumerate(apart)}
     found = preset(actives, ZONES_AND_CLUSTERS, capacity=2, num_standbys=2)
@@ -120,7 +126,9 @@ def test_racks_and_tags_that_say_the_same_come_to_the_same():
 
 
 def test_where_no_member_differs_in_all_keys_one_key_must_do():
-    """shouldDoThePartialRackAwareness: two clusters of three zones; the first standby differs in both, the second in its zone alone."""
+    """shouldDoThePartialRackAwareness: two clusters of three zones; the first standby differs in
+    both, the second in its zone alone.
+    """
     two = {name: tags for name, tags in ZONES_AND_CLUSTERS.items() if tags["cluster"] != "k3"}
     found = preset({"c1": "0_0", "c6": "1_0"}, two, num_standbys=2)
     for owner, task in (("c1", "0_0"), ("c6", "1_0")):
@@ -139,7 +147,9 @@ def test_every_member_gets_one_though_all_are_full():
 
 
 def test_tags_that_are_not_asked_for_are_not_looked_at():
-    """shouldIgnoreTagsThatAreNotPresentInRackAwareness: c3 is in the other cluster, though its zone is the same and c2 has more room."""
+    """shouldIgnoreTagsThatAreNotPresentInRackAwareness: c3 is in the other cluster, though its zone
+    is the same and c2 has more room.
+    """
     tags = {"c1": {"cluster": "k1", "zone": "z1"}, "c2": {"cluster": "k1", "zone": "z2"}, "c3": {"cluster": "k2", "zone": "z1"}}
     assert preset({"c1": "0_0"}, tags, num_standbys=1, rack_aware_tags=("cluster",)) == {"0_0": ["c3"]}
 
@@ -207,7 +217,9 @@ def test_of_racks_as_far_apart_the_nearest_to_the_changelog_is_taken():
 
 
 def test_evenness_comes_before_traffic_and_apart_before_evenness():
-    """All changelogs are in b: m2 gets its share of standbys and not more. With m2 the only one in another rack it gets all of them."""
+    """All changelogs are in b: m2 gets its share of standbys and not more. With m2 the only one in
+    another rack it gets all of them.
+    """
     actives = {"m1": member("m1", "0_0 0_1 0_2"), "m2": member("m2", "0_3 0_4 0_5"), "m3": member("m3", "0_6 0_7 0_8")}
     spread = plan(aware([reading(f"0_{number}", changelog="b") for number in range(9)], *in_racks("abc", **actives), num_standbys=1))
     assert [len(part.standby) for part in spread.members.values()] == [3, 3, 3]
@@ -258,7 +270,9 @@ def test_a_task_on_its_way_keeps_its_standby_and_has_no_more_than_asked_for():
 
 @pytest.mark.parametrize("copies", [1, 3])
 def test_many_at_random(copies: int):
-    """shouldOptimizeRandomStandby: 60 x 3 tasks, 50 members. Standbys that are anywhere become no less apart, and cost no more."""
+    """shouldOptimizeRandomStandby: 60 x 3 tasks, 50 members. Standbys that are anywhere become no
+    less apart, and cost no more.
+    """
     dice = random.Random(11)
     racks = "abcdefgh"
     parts = [

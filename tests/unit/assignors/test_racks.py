@@ -1,4 +1,6 @@
-"""Racks (KIP-925): what a task costs where, when that makes a difference, and what the target makes of it."""
+"""Racks (KIP-925): what a task costs where, when that makes a difference, and what the target makes
+of it.
+"""
 
 from __future__ import annotations
 
@@ -29,7 +31,8 @@ def at(rack: str | None, made: Member) -> Member:
 
 
 def reading(task: str, *racks: str, changelog: str = "", stateful: bool = True, weights: Iterable[int] = ()) -> Task:
-    """A task that reads one partition for each of `racks`, written ``ab`` for replicas in a and b."""
+    """A task that reads one partition for each of `racks`, written ``ab`` for replicas in a and b.
+    """
     weighed = [*weights, *[1] * len(racks)]
     return Task(
         id=parse_task(task),

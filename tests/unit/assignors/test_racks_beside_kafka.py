@@ -1,8 +1,10 @@
 """Racks beside Kafka: never more traffic than its class leaves, and the cases of its own tests.
 
-`kafka_streams` decides exactly as that class does, so it is asked here. Members have equal capacities: with others Kafka's counts may lie outside the
-shares that are kept here, and then it may save traffic at the price of balance. Everybody counts as caught up, so nothing but racks and balance
-decides. What a target costs is counted in one coin: traffic, and changes of owner against what runs.
+`kafka_streams` decides exactly as that class does, so it is asked here. Members have equal
+capacities: with others Kafka's counts may lie outside the shares that are kept here, and then it
+may save traffic at the price of balance. Everybody counts as caught up, so nothing but racks and
+balance decides. What a target costs is counted in one coin: traffic, and changes of owner against
+what runs.
 """
 
 from __future__ import annotations
@@ -86,9 +88,11 @@ def test_what_is_left_of_traffic_is_never_more_than_kafka_leaves(strategy: str, 
     assert ours_is_less or not running, "Kafka looks at a draft and not at what runs, so it moves more"
 
 
-# RackAwareTaskAssignorTest. Its cases about when racks are known (missing cluster info, rackless nodes, consumers of one process that disagree) do
-# not fit: Kafka then disables everything, and here what is not known degrades; see `test_racks` and the property tests. Neither do those about calls
-# in the wrong order, for there is nothing to call first. Those of its standbys are in `test_rack_standbys`.
+# RackAwareTaskAssignorTest. Its cases about when racks are known (missing cluster info, rackless
+# nodes, consumers of one process that disagree) do not fit: Kafka then disables everything, and
+# here what is not known degrades; see `test_racks` and the property tests. Neither do those about
+# calls in the wrong order, for there is nothing to call first. Those of its standbys are in
+# `test_rack_standbys`.
 
 
 def owners(**tasks: str) -> dict[str, Member]:
@@ -96,7 +100,9 @@ def owners(**tasks: str) -> dict[str, Member]:
 
 
 def test_optimize_active_tasks():
-    """shouldOptimizeActiveTasks: C1{0_1,1_1} C2{1_0} C3{0_0}, all remote: 40, and 4 after (0 for stateless ones). Each task ends where it is near."""
+    """shouldOptimizeActiveTasks: C1{0_1,1_1} C2{1_0} C3{0_0}, all remote: 40, and 4 after (0 for
+    stateless ones). Each task ends where it is near.
+    """
     for stateful, after in ((True, 4), (False, 0)):
         tasks = [reading(task, rack, stateful=stateful) for task, rack in (("0_0", "a"), ("1_0", "a"), ("1_1", "b"), ("0_1", "c"))]
         members = owners(m1="0_1 1_1", m2="1_0", m3="0_0")
@@ -109,8 +115,8 @@ def test_optimize_active_tasks():
 
 
 def test_more_members_than_tasks():
-    """shouldOptimizeActiveTasksWithMoreClients: cost 20 -> 2 (2 -> 0). That C1 stays empty Kafka promises, for it keeps every count; here it is so
-    because nothing is near it."""
+    """shouldOptimizeActiveTasksWithMoreClients: cost 20 -> 2 (2 -> 0). That C1 stays empty Kafka
+    promises, for it keeps every count; here it is so because nothing is near it."""
     for stateful, after in ((True, 2), (False, 0)):
         tasks = [reading("0_0", "b", stateful=stateful), reading("1_0", "c", stateful=stateful)]
         members = owners(m1="", m2="1_0", m3="0_0")
@@ -120,7 +126,9 @@ def test_more_members_than_tasks():
 
 
 def test_more_than_one_task_each():
-    """shouldOptimizeActiveTasksWithMoreThanOneTask: C1 has nothing and is near nothing; the two others exchange both of theirs, 40 -> 4 (4 -> 0)."""
+    """shouldOptimizeActiveTasksWithMoreThanOneTask: C1 has nothing and is near nothing; the two
+    others exchange both of theirs, 40 -> 4 (4 -> 0).
+    """
     for stateful, before, after in ((True, 40, 4), (False, 4, 0)):
         tasks = [reading(task, rack, stateful=stateful) for task, rack in (("0_0", "b"), ("0_1", "b"), ("1_0", "c"), ("1_1", "c"))]
         members = owners(m1="", m2="1_0 1_1", m3="0_0 0_1")
@@ -134,9 +142,11 @@ def test_more_than_one_task_each():
 
 @pytest.mark.parametrize("running", [False, True], ids=["new", "running"])
 def test_without_a_cost_of_traffic_nothing_more_moves(running: bool):
-    """shouldRemainOriginalAssignmentWithoutTrafficCostForMinCostStrategy: traffic 0, a move 10. Kafka's answer is that of `none`, task by task.
+    """shouldRemainOriginalAssignmentWithoutTrafficCostForMinCostStrategy: traffic 0, a move 10.
+    Kafka's answer is that of `none`, task by task.
 
-    Here what is as good is chosen from by another network: as many moves, counts as even, as many standbys. (Stateless tasks cost 1 and 0 always.)
+    Here what is as good is chosen from by another network: as many moves, counts as even, as many
+    standbys. (Stateless tasks cost 1 and 0 always.)
     """
     for seed in range(20):
         made = drawn(seed, "min_cost", running=running)
@@ -153,7 +163,9 @@ def test_without_a_cost_of_traffic_nothing_more_moves(running: bool):
 
 
 def test_balance_costs_what_it_costs():
-    """shouldBalanceAssignmentWithMoreCost: everything is near C2 and C5 is remote; it keeps one task all the same."""
+    """shouldBalanceAssignmentWithMoreCost: everything is near C2 and C5 is remote; it keeps one
+    task all the same.
+    """
     for strategy in ("min_cost", "balanced_min_cost"):
         tasks = [reading(task, "b") for task in ("0_0", "0_1", "1_1")]
         members = owners(m2="0_0 1_1", m5="0_1")
@@ -169,7 +181,9 @@ def test_no_tasks_cost_nothing():
 
 
 def test_a_balanced_group_without_a_gain_is_left_alone():
-    """shouldMaintainOriginalAssignmentForMinCost: traffic costs nothing, so the owners of now are kept."""
+    """shouldMaintainOriginalAssignmentForMinCost: traffic costs nothing, so the owners of now are
+    kept.
+    """
     tasks = [reading(f"0_{number}", "abc"[number % 3]) for number in range(9)]
     members = owners(m1=numbered(3), m2=numbered(3, start=3), m3=numbered(3, start=6))
     answer = plan(aware(tasks, *(at(rack, each) for rack, each in zip("abc", members.values(), strict=True)), rack_traffic_cost=0))
@@ -178,7 +192,9 @@ def test_a_balanced_group_without_a_gain_is_left_alone():
 
 @pytest.mark.parametrize("strategy", ["min_cost", "balanced_min_cost"])
 def test_many_at_random(strategy: str):
-    """shouldOptimizeRandomActive: 40 x 3 tasks, 30 members in 30 racks. Cost never rises, everybody has its share; sub-topologies are spread."""
+    """shouldOptimizeRandomActive: 40 x 3 tasks, 30 members in 30 racks. Cost never rises, everybody
+    has its share; sub-topologies are spread.
+    """
     dice = random.Random(7)
     racks = [f"r{number}" for number in range(30)]
     tasks = [

@@ -73,7 +73,9 @@ def test_an_empty_changelog_still_wants_one_report():
 
 
 def test_the_kips_table():
-    """lag <= acceptable: rank 0, whoever; above: the lag; no lag: the whole changelog. Stateless tasks are not ranked."""
+    """lag <= acceptable: rank 0, whoever; above: the lag; no lag: the whole changelog. Stateless
+    tasks are not ranked.
+    """
     ranked = rank(
         tasks("0_1 0_0", "1_0", end_offset=5000),
         [member("m3"), member("m1", lags={"0_0": 100, "0_1": 2500}), member("m2", lags={"0_0": 7, "0_1": UNKNOWN})],
@@ -124,7 +126,9 @@ def test_sentinels_and_what_is_no_task_take_no_time():
     acceptable_ms=st.integers(0, 1_000),
 )
 def test_whatever_is_given_of_what_counts_is_there_in_time(lags: list[int], rates: list[int], owned: set[int], speed: int, acceptable_ms: int):
-    """All that counts together, what is owned first, and every changelog but those growing on: read within the time. And no more would be."""
+    """All that counts together, what is owned first, and every changelog but those growing on: read
+    within the time. And no more would be.
+    """
     within = lag_within(acceptable_ms, lags_of(*lags), [TaskId(0, each) for each in owned], lambda task: rates[task.partition], speed)
 
     def needed(most: int) -> int:

@@ -1,4 +1,6 @@
-"""Lag judged in time, `acceptable_recovery_ms`, is for all assignors that rank: who is far behind in records and near in time takes over at once."""
+"""Lag judged in time, `acceptable_recovery_ms`, is for all assignors that rank: who is far behind
+in records and near in time takes over at once.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ AS_KAFKA = ("kafka_streams",)
 
 
 def near_in_time(acceptable_ms: int, *, owned: bool) -> AssignmentProblem:
-    """m2 is 3,000 records behind on all four tasks and restores 60,000 a second: 0.2 s for them all. m1 runs them, or has nothing and nobody does."""
+    """m2 is 3,000 records behind on all four tasks and restores 60,000 a second: 0.2 s for them
+    all. m1 runs them, or has nothing and nobody does.
+    """
     of = numbered(4)
     return problem(
         tasks(of),
@@ -58,7 +62,9 @@ def test_who_is_near_in_time_takes_over_without_a_warm_up(name: str):
 
 @pytest.mark.parametrize("name", [*RANK, *BY_WORD])
 def test_what_nobody_runs_goes_to_who_is_near_in_time(name: str):
-    """And as one that is caught up; without it as the one that is soonest ready of those that are not."""
+    """And as one that is caught up; without it as the one that is soonest ready of those that are
+    not.
+    """
     for acceptable_ms, code in ((500, "unowned"), (100, "unowned_cold"), (0, "unowned_cold")):
         plan = answer(name, near_in_time(acceptable_ms, owned=False))
         assert len(plan.members["m2"].active) == 4

@@ -1,4 +1,6 @@
-"""Assignors by name and behaviour version: built in, and through the entry-point group, real packages' metadata included."""
+"""Assignors by name and behaviour version: built in, and through the entry-point group, real
+packages' metadata included.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Whom to ask to leave: how many, from which racks, and of those the cheapest; judged by trying all choices of small groups."""
+"""Whom to ask to leave: how many, from which racks, and of those the cheapest; judged by trying all
+choices of small groups.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +27,9 @@ def names(found: ScaleDown) -> list[str]:
 
 
 def forty(racks: int = 0) -> AssignmentProblem:
-    """m00 to m39, each with one task of its own; m07's is the smallest, m06's the next, and so on round."""
+    """m00 to m39, each with one task of its own; m07's is the smallest, m06's the next, and so on
+    round.
+    """
     made = [Task(id=TaskId(0, index), stateful=True, end_offset=1_000 * (1 + (7 - index) % 40)) for index in range(40)]
     group = [
         Member(
@@ -64,7 +68,9 @@ def test_a_rack_keeps_its_last_member():
 
 
 def test_a_hot_copy_elsewhere_makes_leaving_cheap_until_it_goes_too():
-    """m1's task has a hot copy on m2; m2's task has none. Then m3 is cheaper than m2, who holds what m1 left."""
+    """m1's task has a hot copy on m2; m2's task has none. Then m3 is cheaper than m2, who holds
+    what m1 left.
+    """
     question = problem(
         tasks("0_0 0_1", end_offset=5_000),
         member("m1", "0_0"),

@@ -1,4 +1,5 @@
-"""The search that follows the rounds of the standbys' goal: nothing gets worse by it, and it ends."""
+"""The search that follows the rounds of the standbys' goal: nothing gets worse by it, and it ends.
+"""
 
 from __future__ import annotations
 
@@ -79,7 +80,9 @@ def _without(search: StandbySearch) -> dict[str, int]:
 @settings(max_examples=200)
 @given(problems(most_tasks=8, most_members=6).flatmap(with_racks))
 def test_no_plan_keeps_standbys_dearer_than_without_the_search(problem: AssignmentProblem):
-    """Copies are as many as before, and no worse to have: the whole of what they have in common, are uneven by, and cost, one after the other."""
+    """Copies are as many as before, and no worse to have: the whole of what they have in common,
+    are uneven by, and cost, one after the other.
+    """
     problem = attrs.evolve(problem, knobs=attrs.evolve(problem.knobs, num_standbys=2))
     found: list[standby_search.Worth] = []
 

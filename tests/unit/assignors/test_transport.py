@@ -1,4 +1,6 @@
-"""The transportation problem: levels of cost in order, the proof, ties, and what is too large for one int64."""
+"""The transportation problem: levels of cost in order, the proof, ties, and what is too large for
+one int64.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +98,8 @@ def test_a_problem_without_solution_is_a_failure_not_a_plan():
 
 
 def test_a_wrong_flow_is_not_called_optimal(monkeypatch: pytest.MonkeyPatch):
-    """The proof does not come from the solver: a flow with a cheaper way round has no potentials."""
+    """The proof does not come from the solver: a flow with a cheaper way round has no potentials.
+    """
 
     def worst(face: transport._Face, cost: Ints) -> None:
         face.amount = np.array([1, 0], dtype=np.int64)
@@ -107,7 +110,9 @@ def test_a_wrong_flow_is_not_called_optimal(monkeypatch: pytest.MonkeyPatch):
 
 @st.composite
 def assignments(draw: st.DrawFn) -> tuple[int, int, list[list[tuple[int, ...]]], list[int]]:
-    """Tasks, members, cost levels of each pair, places of each member: at least as many places as tasks."""
+    """Tasks, members, cost levels of each pair, places of each member: at least as many places as
+    tasks.
+    """
     count, members = draw(st.integers(1, 4)), draw(st.integers(1, 3))
     highest = draw(st.sampled_from([1, 5, 2**35]))
     costs = draw(
@@ -152,7 +157,9 @@ def test_hashes_are_the_same_in_every_process():
 
 @st.composite
 def crowds(draw: st.DrawFn) -> tuple[Network, Network]:
-    """Many sources of few kinds, some of which nothing else looks like: with names of their own, and with one for all arcs."""
+    """Many sources of few kinds, some of which nothing else looks like: with names of their own,
+    and with one for all arcs.
+    """
     members = draw(st.integers(2, 4))
     kinds = draw(
         st.lists(st.dictionaries(st.integers(0, members - 1), st.tuples(st.integers(0, 3), st.integers(0, 3)), min_size=1), min_size=1, max_size=4)
@@ -169,7 +176,9 @@ def crowds(draw: st.DrawFn) -> tuple[Network, Network]:
 
 @given(crowds())
 def test_sources_that_are_alike_are_solved_as_one_and_nothing_comes_of_it(case: tuple[Network, Network]):
-    """The cheapest flow is the same; where several cost the same, and names do not tell them apart, at least the cost is."""
+    """The cheapest flow is the same; where several cost the same, and names do not tell them apart,
+    at least the cost is.
+    """
     question, nameless = case
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(merging, "LEAST_SAVED", 1_000_000)
@@ -180,7 +189,9 @@ def test_sources_that_are_alike_are_solved_as_one_and_nothing_comes_of_it(case: 
 
 
 def test_alike_sources_are_seen_as_one_and_told_apart_again():
-    """The example of `merging`: two tasks to a pool at 3 or to m1 at 1; a third that costs less at the pool stands for none of them."""
+    """The example of `merging`: two tasks to a pool at 3 or to m1 at 1; a third that costs less at
+    the pool stands for none of them.
+    """
     tail, head = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([3, 4, 3, 4, 3, 4, 4])
     cost, capacity = np.array([3, 1, 3, 1, 2, 1, 0]), np.array([1, 1, 1, 1, 1, 1, 9])
     supply = np.array([1, 1, 1, 0, -3])

@@ -1,4 +1,6 @@
-"""The judge of plans: a plan that holds passes, and each broken promise is found, named in one line, and found only where it was promised."""
+"""The judge of plans: a plan that holds passes, and each broken promise is found, named in one
+line, and found only where it was promised.
+"""
 
 from __future__ import annotations
 
@@ -184,7 +186,8 @@ def test_a_warm_up_during_its_back_off():
 
 
 def test_lowered_caps_let_what_is_there_run_out():
-    """Two warm-ups were begun under a cap of two; it is one now. They may end, and no third begins."""
+    """Two warm-ups were begun under a cap of two; it is one now. They may end, and no third begins.
+    """
     question, answer = two_warmups()
     before = attrs.evolve(question, members=tuple(attrs.evolve(each, warmup=answer.members[each.id].warmup) for each in question.members))
     warming = attrs.evolve(

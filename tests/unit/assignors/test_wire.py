@@ -1,4 +1,6 @@
-"""`equipoise assign`, one line: the documented problem and plan, every field of them, and what is wrong with a problem by its JSON path."""
+"""`equipoise assign`, one line: the documented problem and plan, every field of them, and what is
+wrong with a problem by its JSON path.
+"""
 
 from __future__ import annotations
 
@@ -277,7 +279,9 @@ def test_subtopologies_of_a_member_are_numbers_with_numbers_of_partitions(subtop
 
 
 def lag_question(**config: Any) -> dict[str, Any]:
-    """KIP-169's example, by offsets: 100,000 committed up to the beginning, 60,000 after what is committed, 50,000 with nothing committed."""
+    """KIP-169's example, by offsets: 100,000 committed up to the beginning, 60,000 after what is
+    committed, 50,000 with nothing committed.
+    """
     offsets: list[dict[str, int | None]] = [
         {"committed": 0, "end": 100_000},
         {"committed": 40_000, "end": 100_000},

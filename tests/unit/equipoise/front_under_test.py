@@ -1,4 +1,6 @@
-"""A command line of its own, made of the same frame, whose commands end in every way a command can end. Run as a script by test_cli_front.py."""
+"""A command line of its own, made of the same frame, whose commands end in every way a command can
+end. Run as a script by test_cli_front.py.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`equipoise assign`: one plan for each problem, in order and at once; the first unsound line ends it with its number and field."""
+"""`equipoise assign`: one plan for each problem, in order and at once; the first unsound line ends
+it with its number and field.
+"""
 
 from __future__ import annotations
 

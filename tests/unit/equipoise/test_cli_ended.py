@@ -1,4 +1,6 @@
-"""Commands that are ended by Ctrl-C, by SIGTERM or by a full disk: one line says what is there and how to go on, and nothing is left behind."""
+"""Commands that are ended by Ctrl-C, by SIGTERM or by a full disk: one line says what is there and
+how to go on, and nothing is left behind.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,8 @@ def processes_of(session: int) -> list[int]:
 
 
 def ended(line: str, folder: Path, target: Path, sign: str, which: signal.Signals, *, whole_group: bool = False) -> tuple[int, str]:
-    """Runs a command on a terminal, ends it once `sign` shows there; returns its exit code and what came on the terminal behind the sign.
+    """Runs a command on a terminal, ends it once `sign` shows there; returns its exit code and what
+    came on the terminal behind the sign.
 
     `whole_group`: the signal goes to all processes of the terminal, as Ctrl-C does.
     """
@@ -173,19 +176,23 @@ def test_a_compaction_that_is_ended_loses_nothing(folder: Path, tmp_path: Path) 
         assert list(log.read()) == entries
 
 
-# ------------------------------------------------------------------------------------------------------------------ full disks
+# --------------------------------------------------------------------------------------- full disks
 
 
 @attrs.define
 class SmallDisk:
-    """A folder that takes little more: a file system of its own, or, where nobody may mount one, one with a limit on the size of each file."""
+    """A folder that takes little more: a file system of its own, or, where nobody may mount one,
+    one with a limit on the size of each file.
+    """
 
     folder: Path
     is_mounted: bool
     _most_bytes: int | None = None
 
     def leave(self, room: int) -> None:
-        """From now on there is room for so many bytes, or for files up to that size; whole pages of memory in a mounted one."""
+        """From now on there is room for so many bytes, or for files up to that size; whole pages of
+        memory in a mounted one.
+        """
         if self.is_mounted:
             status = os.statvfs(self.folder)
             (self.folder / "ballast").write_bytes(b"x" * max(0, status.f_bavail * status.f_bsize - room))
@@ -290,7 +297,7 @@ def test_a_compaction_on_a_full_disk_loses_nothing(folder: Path, small: SmallDis
         assert list(log.read()) == entries
 
 
-# -------------------------------------------------------------------------------------------------------------- many processes
+# ----------------------------------------------------------------------------------- many processes
 
 
 def _fails(number: int) -> int:

@@ -1,4 +1,6 @@
-"""The frame of the command line: exit codes, one line on stderr, JSON alone on stdout, tables, progress bars, a closed pipe, an interrupt."""
+"""The frame of the command line: exit codes, one line on stderr, JSON alone on stdout, tables,
+progress bars, a closed pipe, an interrupt.
+"""
 
 from __future__ import annotations
 
@@ -37,7 +39,9 @@ def script(*args: str) -> subprocess.CompletedProcess[str]:
 
 
 def on_a_terminal(*args: str, stdout_too: bool, columns: int = 100, command: Sequence[str] = SCRIPT) -> tuple[str, str]:
-    """Runs the command with stderr (and stdout) on a terminal; returns what came on stdout, if a pipe, and on the terminal."""
+    """Runs the command with stderr (and stdout) on a terminal; returns what came on stdout, if a
+    pipe, and on the terminal.
+    """
     leader, follower = pty.openpty()
     environment = {**ENVIRONMENT, "COLUMNS": str(columns)}
     process = subprocess.Popen([*command, *args], stdout=follower if stdout_too else subprocess.PIPE, stderr=follower, env=environment, text=True)
@@ -214,7 +218,9 @@ def test_alone_it_helps() -> None:
 
 @pytest.mark.parametrize("line", ["--help", "verify --help", "spark --help"])
 def test_help_waits_for_nothing_that_is_large(line: str) -> None:
-    """numpy, the solver, pandas and pyarrow take half a second and over 100 MB; who asks for help needs none of them."""
+    """numpy, the solver, pandas and pyarrow take half a second and over 100 MB; who asks for help
+    needs none of them.
+    """
     code = (
         "import sys\nfrom equipoise.cli import main\n"
         "try:\n    main(sys.argv[1:])\nfinally:\n"

@@ -1,4 +1,6 @@
-"""What is written after a command: logs, tasks and settings become values, or one line that names the fix."""
+"""What is written after a command: logs, tasks and settings become values, or one line that names
+the fix.
+"""
 
 from __future__ import annotations
 

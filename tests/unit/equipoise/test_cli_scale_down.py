@@ -1,4 +1,6 @@
-"""`equipoise scale-down`: the pure function of `equipoise.assignors.scale_down`, asked about a group as its log leaves it."""
+"""`equipoise scale-down`: the pure function of `equipoise.assignors.scale_down`, asked about a
+group as its log leaves it.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from equipoise.statemachine.machine import GroupMachine
 
 @pytest.fixture(scope="module")
 def forty(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A log of 40 members in 4 racks, each with one task; the changelog of task 0_n holds 1,000 (n + 1) records."""
+    """A log of 40 members in 4 racks, each with one task; the changelog of task 0_n holds 1,000 (n
+    + 1) records.
+    """
     path = tmp_path_factory.mktemp("forty") / "group.db"
     learner = registry.latest("learner")
     machine = GroupMachine()

@@ -1,4 +1,6 @@
-"""`equipoise scenario`: prints what files give; 1 and a diff where that is not what stands there; 2 for a file that cannot be played."""
+"""`equipoise scenario`: prints what files give; 1 and a diff where that is not what stands there; 2
+for a file that cannot be played.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`equipoise what-if`: the table, the picture, the line; every group of a log; and what is wrong told with its option."""
+"""`equipoise what-if`: the table, the picture, the line; every group of a log; and what is wrong
+told with its option.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The commands on logs, as a user types them: answers, exit codes, one line on stderr when something is wrong, one JSON document with --json."""
+"""The commands on logs, as a user types them: answers, exit codes, one line on stderr when
+something is wrong, one JSON document with --json.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""`equipoise compare`: a row for each assignor, each the simulation that `simulate` would run; what cannot lead is told and stops nobody else."""
+"""`equipoise compare`: a row for each assignor, each the simulation that `simulate` would run; what
+cannot lead is told and stops nobody else.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What `equipoise configure` works out before anything is appended: changes, previews, and the command that goes back."""
+"""What `equipoise configure` works out before anything is appended: changes, previews, and the
+command that goes back.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""docs/json.md holds: what each command prints with --json has the keys that stand there, no more and no fewer, and each of them is met."""
+"""docs/json.md holds: what each command prints with --json has the keys that stand there, no more
+and no fewer, and each of them is met.
+"""
 
 from __future__ import annotations
 
@@ -42,7 +44,9 @@ def shapes_of(block: str) -> Shapes:
 
 
 class Reader:
-    """Reads documents by the shapes of one section, and remembers which keys it has met with a value."""
+    """Reads documents by the shapes of one section, and remembers which keys it has met with a
+    value.
+    """
 
     def __init__(self, shapes: Shapes) -> None:
         self.shapes = shapes
@@ -185,7 +189,9 @@ def write_log(path: Path, entries: Any = None) -> None:
 ON_SPARK = {f"spark-{name}" for name in SPARK_COMMANDS}
 """Held to their sections in tests/spark, where there is a session."""
 LIVE = {"configure", "deal", "groups", "shadow", "status", "tail"}
-"""Held to their sections in tests/live (test_kafka_log.py, test_streams_import.py, test_configure.py, test_lag_aware.py), where there is a broker."""
+"""Held to their sections in tests/live (test_kafka_log.py, test_streams_import.py,
+test_configure.py, test_lag_aware.py), where there is a broker.
+"""
 
 _NOT_PREPARED = {("task", "preparing"), ("copy", "preparing"), *(("preparing", each) for each in ("thousandths", "since_ms", "has_failed"))}
 NOT_MET: dict[str, set[tuple[str, str]]] = {
@@ -200,8 +206,9 @@ NOT_MET: dict[str, set[tuple[str, str]]] = {
     "archive": {("", "unread"), *(("unread", each) for each in ("group", "partition", "offset", "number", "kind", "version", "problem"))},
     "scenario": {("file", "disagreements")},
 }
-"""Keys that these logs have no value for: no member names a rack or a limit of its own, prepares, is leaving or keeps crashing, no scenario disagrees
-with itself, nothing is of a newer build (test_newer_events.py has that)."""
+"""Keys that these logs have no value for: no member names a rack or a limit of its own, prepares,
+is leaving or keeps crashing, no scenario disagrees with itself, nothing is of a newer build
+(test_newer_events.py has that)."""
 
 
 def test_every_command_with_a_document_has_a_section() -> None:

@@ -1,4 +1,6 @@
-"""A log in which one group has what a newer build wrote: that group is one line of trouble, and every command goes on with the others."""
+"""A log in which one group has what a newer build wrote: that group is one line of trouble, and
+every command goes on with the others.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +60,9 @@ def mixed(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 
 def made(location: str) -> str:
-    """The lived group, and three in which something is of a newer build: a fact, a decision, a decision with a field more."""
+    """The lived group, and three in which something is of a newer build: a fact, a decision, a
+    decision with a field more.
+    """
     entries = lived()
     log_id = entries[0].event.log_id  # type: ignore[union-attr]
     with open_log(location, "w") as log:

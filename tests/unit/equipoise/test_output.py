@@ -1,4 +1,6 @@
-"""What a command writes never replaces anything but an earlier output of the same kind, and is there as a whole or not at all."""
+"""What a command writes never replaces anything but an earlier output of the same kind, and is
+there as a whole or not at all.
+"""
 
 from __future__ import annotations
 

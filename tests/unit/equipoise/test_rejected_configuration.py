@@ -1,4 +1,6 @@
-"""A rejected configuration in commands: `tail` explains it, `verify` and `show` agree that the one before is in force."""
+"""A rejected configuration in commands: `tail` explains it, `verify` and `show` agree that the one
+before is in force.
+"""
 
 from __future__ import annotations
 

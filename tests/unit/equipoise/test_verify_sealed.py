@@ -1,4 +1,6 @@
-"""`equipoise verify` on what `equipoise simulate` wrote: equal bytes under every hash seed, and no byte of them can change unnoticed."""
+"""`equipoise verify` on what `equipoise simulate` wrote: equal bytes under every hash seed, and no
+byte of them can change unnoticed.
+"""
 
 from __future__ import annotations
 

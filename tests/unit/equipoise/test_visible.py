@@ -1,4 +1,6 @@
-"""Ids that would forge a line, colour a terminal or turn its text around: no command prints them as they are, and no new fact has them."""
+"""Ids that would forge a line, colour a terminal or turn its text around: no command prints them as
+they are, and no new fact has them.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,8 @@ LONG = "x" * 997
 
 @functools.cache
 def evil() -> tuple[Entry, ...]:
-    """A group in which every name is hostile, and one member's name is as long as a log may hold."""
+    """A group in which every name is hostile, and one member's name is as long as a log may hold.
+    """
     sink = MemorySink()
     topology = TopologyDeclared(
         epoch=0,
@@ -146,7 +149,8 @@ def test_simulate_takes_a_member_id_of_a_thousand_characters(log: Path, tmp_path
 
 @pytest.mark.parametrize("arguments", [("show",), ("explain", "--task", "0_0"), ("timeline",), ("verify",)])
 def test_terminal_gets_no_sequence_but_our_own(log: Path, arguments: tuple[str, ...]) -> None:
-    """On a terminal there are colours: they are ours, and nothing else is there that it would obey."""
+    """On a terminal there are colours: they are ours, and nothing else is there that it would obey.
+    """
     leader, follower = pty.openpty()
     process = subprocess.Popen(
         [sys.executable, "-m", "equipoise", arguments[0], str(log), *arguments[1:]],

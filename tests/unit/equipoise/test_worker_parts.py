@@ -1,4 +1,6 @@
-"""Parts of the worker that need no broker: checkpoints in a compacted topic, observations in pieces, settings, and rows of nobody's."""
+"""Parts of the worker that need no broker: checkpoints in a compacted topic, observations in
+pieces, settings, and rows of nobody's.
+"""
 
 from __future__ import annotations
 

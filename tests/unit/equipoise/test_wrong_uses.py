@@ -1,4 +1,6 @@
-"""Wrong uses of the command line: each is one line on stderr that names the place and the fix, exit code 2, and never a traceback."""
+"""Wrong uses of the command line: each is one line on stderr that names the place and the fix, exit
+code 2, and never a traceback.
+"""
 
 from __future__ import annotations
 
@@ -246,7 +248,9 @@ def test_an_interrupt_in_the_middle_of_writing_leaves_nothing(folder: Path, tmp_
 
 
 def test_an_interrupt_while_modules_are_read_is_one_line() -> None:
-    """The command line's own modules take a tenth of a second to load: an interrupt then is no traceback either."""
+    """The command line's own modules take a tenth of a second to load: an interrupt then is no
+    traceback either.
+    """
     code = (
         "import builtins\n"
         "real = builtins.__import__\n"

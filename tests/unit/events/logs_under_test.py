@@ -1,4 +1,6 @@
-"""What the log tests share: a small log of everything, its rows, and files made of whatever rows a test wants."""
+"""What the log tests share: a small log of everything, its rows, and files made of whatever rows a
+test wants.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The Parquet archive: what its files say by their names, small ones merged under readers and writers, and damage that stays where it is."""
+"""The Parquet archive: what its files say by their names, small ones merged under readers and
+writers, and damage that stays where it is.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def names(path: Path) -> list[str]:
     return [str(part.path.relative_to(path)) for part in all_parts(path)]
 
 
-# -------------------------------------------------------------------------------------------------------------------- form
+# --------------------------------------------------------------------------------------------- form
 
 
 def test_any_reader_of_parquet_finds_every_record_in_its_columns(path: Path) -> None:
@@ -122,7 +124,9 @@ def test_without_pyarrow_the_line_that_installs_it_is_said(path: Path) -> None:
 
 
 def test_reading_a_group_does_without_pandas(path: Path) -> None:
-    """It is 60 MB in every process that verifies, and pyarrow imports it for a scalar made of a Python value, and for to_numpy()."""
+    """It is 60 MB in every process that verifies, and pyarrow imports it for a scalar made of a
+    Python value, and for to_numpy().
+    """
     ticks(str(path), 1, 2, 3)
     ticks(str(path), 4, group="h")
     code = (
@@ -133,7 +137,7 @@ def test_reading_a_group_does_without_pandas(path: Path) -> None:
     assert done.stdout == "5 2 False\n"
 
 
-# -------------------------------------------------------------------------------------------------------------- partitions
+# --------------------------------------------------------------------------------------- partitions
 
 
 @pytest.fixture
@@ -182,7 +186,7 @@ def test_a_new_partition_leaves_the_others(parted: Path) -> None:
     assert len(read_all(parted)) == 1
 
 
-# ------------------------------------------------------------------------------------------------------------------ damage
+# ------------------------------------------------------------------------------------------- damage
 
 
 def test_damage_to_one_group_leaves_the_others_readable(path: Path) -> None:
@@ -232,7 +236,7 @@ def test_every_flipped_bit_in_a_file_is_found(path: Path) -> None:
         read_all(path)
 
 
-# -------------------------------------------------------------------------------------------------------------- compaction
+# --------------------------------------------------------------------------------------- compaction
 
 
 def test_small_files_become_one_of_each_day(path: Path) -> None:
@@ -296,7 +300,7 @@ def test_a_damaged_partition_is_not_compacted(path: Path) -> None:
     assert names(path) == before
 
 
-# ----------------------------------------------------------------------------------------------------------------- copying
+# ------------------------------------------------------------------------------------------ copying
 
 
 @pytest.mark.parametrize("form", ["group.db", "group.jsonl"])
@@ -322,7 +326,7 @@ def test_another_log_is_not_mixed_in(tmp_path: Path, path: Path) -> None:
     assert "holds log 'b2'" in result.stderr
 
 
-# -------------------------------------------------------------------------------------------------------------- old bytes
+# ---------------------------------------------------------------------------------------- old bytes
 
 
 def test_an_archive_of_past_versions_is_read_as_today() -> None:

@@ -1,4 +1,6 @@
-"""The codec: one payload for each event, one reason for each payload that is no event, and never a crash in between."""
+"""The codec: one payload for each event, one reason for each payload that is no event, and never a
+crash in between.
+"""
 
 from __future__ import annotations
 
@@ -49,7 +51,7 @@ def reason(kind: int, version: int, payload: bytes) -> UnsoundError:
     return caught.value
 
 
-# ---------------------------------------------------------------------------------------------------------------- round trip
+# --------------------------------------------------------------------------------------- round trip
 
 
 @given(any_event())
@@ -88,7 +90,7 @@ def test_equal_numbers_have_equal_bytes() -> None:
     assert codec.encode(attrs.evolve(REPORT, load=Load(cpu=1, disk=-0.0))) == codec.encode(attrs.evolve(REPORT, load=Load(cpu=1.0, disk=0)))
 
 
-# -------------------------------------------------------------------------------------------------------------- stored bytes
+# ------------------------------------------------------------------------------------- stored bytes
 
 
 def kept_line(event: Any) -> dict[str, Any]:
@@ -98,7 +100,9 @@ def kept_line(event: Any) -> dict[str, Any]:
 
 
 def test_stored_bytes_of_every_kind_stay_what_they_are(rewrite: bool) -> None:
-    """Where this fails, logs written before cannot be read any more: raise the kind's version and add an upcaster (`equipoise.events.upcasters`)."""
+    """Where this fails, logs written before cannot be read any more: raise the kind's version and
+    add an upcaster (`equipoise.events.upcasters`).
+    """
     kept = lines("current.jsonl")
     today = [kept_line(codec.from_json(line)) for line in kept]
     if rewrite:
@@ -116,7 +120,7 @@ def test_bytes_of_every_kind_are_kept() -> None:
     assert kept == {(shape.__name__, version) for version, shape in codec.KINDS.values()}
 
 
-# --------------------------------------------------------------------------------------------------------- what is refused
+# ---------------------------------------------------------------------------------- what is refused
 
 
 def edited(event: Any, *path: Any, to: Any) -> tuple[int, int, bytes]:
@@ -354,7 +358,7 @@ def test_junk_in_the_readable_form_is_an_event_or_has_a_reason(event: Any, junk:
     }
 
 
-# --------------------------------------------------------------------------------------------------------- readable form
+# ------------------------------------------------------------------------------------ readable form
 
 
 def test_the_readable_form_reads_like_the_event() -> None:
@@ -404,7 +408,7 @@ def test_an_unknown_name_in_the_readable_form_is_an_unknown_event(name: Any) -> 
         codec.from_json({"kind": name, "event": {}})
 
 
-# -------------------------------------------------------------------------------------------------------------------- size
+# --------------------------------------------------------------------------------------------- size
 
 
 def test_a_member_of_a_hundred_thousand_tasks_is_one_event() -> None:
@@ -437,7 +441,7 @@ def test_the_largest_manifest_fits() -> None:
     assert codec.decode(*codec.encode(event)) == event
 
 
-# ------------------------------------------------------------------------------------------------------------------- other
+# -------------------------------------------------------------------------------------------- other
 
 
 def test_only_events_are_encoded() -> None:

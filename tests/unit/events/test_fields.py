@@ -1,4 +1,6 @@
-"""What every heartbeat passes is written for speed, and accepts and refuses what it says in words: same values, same messages."""
+"""What every heartbeat passes is written for speed, and accepts and refuses what it says in words:
+same values, same messages.
+"""
 
 from __future__ import annotations
 

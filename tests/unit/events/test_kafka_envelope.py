@@ -1,4 +1,6 @@
-"""Records in Kafka: what goes in comes out, what is no record is folded or belongs to no group, and the place of a group never moves."""
+"""Records in Kafka: what goes in comes out, what is no record is folded or belongs to no group, and
+the place of a group never moves.
+"""
 
 from __future__ import annotations
 
@@ -147,7 +149,7 @@ def test_a_tick_is_a_short_record() -> None:
     assert envelope.pack_fact(ProbingTick()) == b"\x93\x0c\x01\x90"
 
 
-# ------------------------------------------------------------------------------------------------------------------- sizes
+# -------------------------------------------------------------------------------------------- sizes
 
 
 @pytest.mark.parametrize("kind", [6, 99])

@@ -1,4 +1,6 @@
-"""Logs: what was appended is what is read, in both forms; what cannot follow on is not appended; what is amiss stops the reader with its offset."""
+"""Logs: what was appended is what is read, in both forms; what cannot follow on is not appended;
+what is amiss stops the reader with its offset.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +36,7 @@ def path(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     return tmp_path / str(request.param)
 
 
-# ------------------------------------------------------------------------------------------------------------------ reading
+# ------------------------------------------------------------------------------------------ reading
 
 
 def test_what_was_appended_is_what_is_read(path: Path) -> None:
@@ -100,7 +102,7 @@ def test_any_fact_comes_back_from_any_log(path: Path, events: list[Any], opened:
     assert [record.event for record in records] == [opened, *events]
 
 
-# ---------------------------------------------------------------------------------------------------------------- appending
+# ---------------------------------------------------------------------------------------- appending
 
 
 def test_appending_goes_on_where_it_ended(path: Path) -> None:
@@ -248,7 +250,7 @@ def test_past_versions_are_kept_as_they_came(path: Path) -> None:
     assert rows_of(path)[-1].payload == payload
 
 
-# -------------------------------------------------------------------------------------------------- what stops the reader
+# ---------------------------------------------------------------------------- what stops the reader
 
 
 def without(rows: list[Row], at: int) -> list[Row]:
@@ -262,8 +264,8 @@ def twice(rows: list[Row], at: int) -> list[Row]:
 TICK = codec.kind_of(ProbingTick)
 REJECTED = codec.encode(EventRejected(kind=12, code="x"))
 
-# Rows: 0 fact 0, 1 fact 1, 2 fact 2, 3 and 4 its decisions 1 and 2 of orders, 5 fact 3, 6 its decision 1 of clicks, 7 fact 4, 8 its decision 3 of
-# orders, 9 fact 5.
+# Rows: 0 fact 0, 1 fact 1, 2 fact 2, 3 and 4 its decisions 1 and 2 of orders, 5 fact 3, 6 its
+# decision 1 of clicks, 7 fact 4, 8 its decision 3 of orders, 9 fact 5.
 AMISS: list[tuple[str, Any, type[LogError], int]] = [
     ("a fact is missing", lambda rows: without(rows, 1), GapError, 1),
     ("a fact is missing, its decision is there", lambda rows: without(rows, 5), GapError, 3),
@@ -335,7 +337,7 @@ def test_a_damaged_log_is_not_appended_to_past_the_damage(tmp_path: Path, at: in
     assert f"offset {[0, 1, 2, 3, 3, 3, 4, 4, 5, 5][at]}" in str(broken.value) or at == 0
 
 
-# ------------------------------------------------------------------------------------------------------------------ opening
+# ------------------------------------------------------------------------------------------ opening
 
 
 @pytest.mark.parametrize(
@@ -464,7 +466,7 @@ def test_reading_leaves_nothing_beside_the_log(path: Path) -> None:
     assert [file.name for file in path.parent.iterdir()] == [path.name]
 
 
-# --------------------------------------------------------------------------------------------------------------- JSON Lines
+# --------------------------------------------------------------------------------------- JSON Lines
 
 
 def test_a_line_reads_like_its_record(tmp_path: Path) -> None:

@@ -1,4 +1,6 @@
-"""Damage: one flipped bit anywhere in a log is found, or changes nothing that is read; a broken store is said to be broken, never guessed at."""
+"""Damage: one flipped bit anywhere in a log is found, or changes nothing that is read; a broken
+store is said to be broken, never guessed at.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +20,9 @@ from equipoise.events.tasks import LagSentinel, TaskId
 from tests.unit.events.logs_under_test import fill, loosen, read_all
 
 FILE_STRIDE_BITS = 37
-"""Of a whole SQLite file every so-manieth bit is flipped, as all would take minutes. A prime, so that each bit of a byte has its turn."""
+"""Of a whole SQLite file every so-manieth bit is flipped, as all would take minutes. A prime, so
+that each bit of a byte has its turn.
+"""
 
 
 def small(path: Path) -> list[Entry]:
@@ -35,7 +39,9 @@ def small(path: Path) -> list[Entry]:
 
 
 def outcome(path: Path) -> list[Entry] | str:
-    """What reading gives: the records, or the one line that says what is wrong. Anything else is a crash."""
+    """What reading gives: the records, or the one line that says what is wrong. Anything else is a
+    crash.
+    """
     try:
         return read_all(path)
     except (LogError, InputError) as error:

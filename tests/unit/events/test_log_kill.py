@@ -1,6 +1,8 @@
-"""kill -9 in the middle of an append: what was committed is there, whole; nothing else is; and appending goes on.
+"""kill -9 in the middle of an append: what was committed is there, whole; nothing else is; and
+appending goes on.
 
-A writer in a process of its own appends facts with their decisions and prints each offset once it is committed; it is killed at random moments.
+A writer in a process of its own appends facts with their decisions and prints each offset once it
+is committed; it is killed at random moments.
 """
 
 from __future__ import annotations
@@ -45,7 +47,9 @@ with open_log(sys.argv[1], "a") as log:
 
 
 def killed_writer(path: Path, seconds: float) -> int:
-    """Run the writer, kill it `seconds` after its first commit; the last offset it said was committed."""
+    """Run the writer, kill it `seconds` after its first commit; the last offset it said was
+    committed.
+    """
     with subprocess.Popen([sys.executable, "-c", WRITER, str(path)], cwd=ROOT, stdout=subprocess.PIPE, text=True) as writer:
         assert writer.stdout is not None
         first = writer.stdout.readline()
@@ -57,7 +61,9 @@ def killed_writer(path: Path, seconds: float) -> int:
 
 
 def complete(read: list[Entry]) -> tuple[int, int]:
-    """Facts after the opening, and decisions, of a log that is dense and sound (its reader would have stopped)."""
+    """Facts after the opening, and decisions, of a log that is dense and sound (its reader would
+    have stopped).
+    """
     assert [record.offset for record in read if isinstance(record, Record)] == list(range(len([r for r in read if isinstance(r, Record)])))
     return sum(isinstance(record, Record) for record in read) - 1, sum(isinstance(record, DecisionRecord) for record in read)
 
@@ -86,7 +92,9 @@ def test_a_killed_writer_leaves_whole_records_and_the_next_one_goes_on(tmp_path:
 
 
 def finish(path: Path, read: list[Entry]) -> None:
-    """Append the decisions that the killed writer had not come to, as a worker does that takes over (PROTOCOL L5)."""
+    """Append the decisions that the killed writer had not come to, as a worker does that takes over
+    (PROTOCOL L5).
+    """
     from equipoise.events.decisions import EventRejected
 
     fact = [record for record in read if isinstance(record, Record)][-1]

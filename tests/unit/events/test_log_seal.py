@@ -1,4 +1,6 @@
-"""The seal of a finished SQLite log: every flipped bit of its file is found; appending breaks it; killed while it is put on, the log stays whole."""
+"""The seal of a finished SQLite log: every flipped bit of its file is found; appending breaks it;
+killed while it is put on, the log stays whole.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ PLACE = slice(2 * PAGE - 32, 2 * PAGE)
 UNUSED_BIT = (PAGE + 200) * 8
 """In bytes of the seal's own page that hold nothing."""
 STRIDE_BITS = 229
-"""Of a whole file every so-manieth bit is flipped, as all would take minutes. A prime, so that each bit of a byte has its turn."""
+"""Of a whole file every so-manieth bit is flipped, as all would take minutes. A prime, so that each
+bit of a byte has its turn.
+"""
 
 
 @pytest.fixture
@@ -60,7 +64,7 @@ def flip(path: Path, bit: int) -> None:
     path.write_bytes(data)
 
 
-# ------------------------------------------------------------------------------------------------------------ what it finds
+# ------------------------------------------------------------------------------------ what it finds
 
 
 def test_every_flipped_bit_of_a_finished_log_is_found(path: Path) -> None:
@@ -119,7 +123,7 @@ def test_a_changed_header_of_a_sealed_log_is_damage_and_of_another_one_is_not(pa
         open_log(path)
 
 
-# ------------------------------------------------------------------------------------------------------- when there is one
+# -------------------------------------------------------------------------------- when there is one
 
 
 def test_sealing_changes_its_own_bytes_and_no_others(path: Path) -> None:
@@ -211,7 +215,8 @@ def test_a_log_under_another_name_is_checked_too(path: Path) -> None:
 
 
 def test_a_build_that_keeps_bytes_at_the_end_of_each_page_seals_as_well(path: Path) -> None:
-    """Some builds of SQLite do so for checksums of their own; byte 20 of the header says how many."""
+    """Some builds of SQLite do so for checksums of their own; byte 20 of the header says how many.
+    """
     spare = 12
     header = bytearray(PAGE)
     sqlite3.connect(path).executescript("PRAGMA page_size = 4096; VACUUM").close()  # an empty database, to be made such a one
@@ -240,7 +245,7 @@ def test_a_log_of_another_schema_makes_room_for_a_new_one(path: Path) -> None:
     assert checked(path) == written
 
 
-# ------------------------------------------------------------------------------------------------------------ beside others
+# ------------------------------------------------------------------------------------ beside others
 
 
 def test_a_log_that_somebody_reads_meanwhile_stays_unsealed(path: Path, caplog: pytest.LogCaptureFixture) -> None:
@@ -271,7 +276,8 @@ def test_an_append_between_reading_and_checking_is_no_damage(path: Path) -> None
 
 
 def test_the_file_stands_still_while_it_is_checked(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The claim that the check rests on, with a writer who tries to bring pages home in its middle."""
+    """The claim that the check rests on, with a writer who tries to bring pages home in its middle.
+    """
     fill(path)
     sound = path.read_bytes()
     said = []
@@ -291,7 +297,7 @@ def test_the_file_stands_still_while_it_is_checked(path: Path, monkeypatch: pyte
     assert said == [1, True]  # busy; unchanged
 
 
-# --------------------------------------------------------------------------------------------------------------- kill -9
+# ------------------------------------------------------------------------------------------ kill -9
 
 WRITER = """
 import os, signal, sys
@@ -317,7 +323,9 @@ log.close()
 
 
 def test_killed_before_any_step_of_sealing_the_log_is_whole_and_can_be_appended_to(path: Path) -> None:
-    """The writer is killed as it begins its first, second, ... statement of closing, until none is left."""
+    """The writer is killed as it begins its first, second, ... statement of closing, until none is
+    left.
+    """
     sealed = []
     for step in range(1, 20):
         done = subprocess.run([sys.executable, "-c", WRITER, str(path), str(step)], cwd=ROOT, check=False)

@@ -1,4 +1,6 @@
-"""Decisions that are too large: their parts fit, say together what the decision says, and a decision that fits is left as it is."""
+"""Decisions that are too large: their parts fit, say together what the decision says, and a
+decision that fits is left as it is.
+"""
 
 from __future__ import annotations
 

@@ -26,7 +26,9 @@ def configured(**knobs: Any) -> GroupConfigured:
 def small_config(
     *, stateful: int = 6, stateless: int = 2, records: int = 50_000, network: NetworkSettings | None = None, **knobs: Any
 ) -> ClusterConfig:
-    """`stateful` tasks 0_p with `records` in each changelog and 50 more a second, `stateless` tasks 1_p."""
+    """`stateful` tasks 0_p with `records` in each changelog and 50 more a second, `stateless` tasks
+    1_p.
+    """
     parts = [Subtopology(subtopology=0, partitions=stateful, stateful=True, source_topics=("in",), changelog_topics=("log",))]
     if stateless:
         parts.append(Subtopology(subtopology=1, partitions=stateless, stateful=False, source_topics=("other",)))

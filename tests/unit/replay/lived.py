@@ -1,6 +1,8 @@
-"""A small log that was lived: the real machine and real member code in the simulated cluster; four members, one joins cold, one dies and is back.
+"""A small log that was lived: the real machine and real member code in the simulated cluster; four
+members, one joins cold, one dies and is back.
 
-Tasks `0_0..0_11` have 400,000 records of state each and two warm-up slots between them, so some movements wait; `1_0..1_2` have none.
+Tasks `0_0..0_11` have 400,000 records of state each and two warm-up slots between them, so some
+movements wait; `1_0..1_2` have none.
 """
 
 from __future__ import annotations
@@ -80,7 +82,9 @@ def write(log: Log, entries: Iterable[Entry]) -> None:
 
 
 def decided(*facts: tuple[int, Fact], group: str = "g", any_solver: bool = False) -> list[Entry]:
-    """A complete log of these (append_ms, fact): the real machine answers each. Opened as log ``made``."""
+    """A complete log of these (append_ms, fact): the real machine answers each. Opened as log
+    ``made``.
+    """
     sink = MemorySink()
     machine = GroupMachine(any_solver=any_solver)
     machine.step(sink.append_fact("", facts[0][0], LogOpened(log_id="made")))

@@ -1,4 +1,6 @@
-"""When to change something: only for what is better beyond chance and beyond the simulation's own error; else the reason not to."""
+"""When to change something: only for what is better beyond chance and beyond the simulation's own
+error; else the reason not to.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What readers of a log learn of its configurations before they fold them: refusals that stand right behind the fact, far behind it, or too far."""
+"""What readers of a log learn of its configurations before they fold them: refusals that stand
+right behind the fact, far behind it, or too far.
+"""
 
 from __future__ import annotations
 
@@ -81,7 +83,9 @@ def test_a_refusal_that_comes_too_late_is_an_error_and_not_an_answer(monkeypatch
 
 
 def refused(*, late: bool) -> list[Entry]:
-    """Led by a build that lacks the learner. `late`: each decision from the refusal on stands at the end."""
+    """Led by a build that lacks the learner. `late`: each decision from the refusal on stands at
+    the end.
+    """
     records = log(LEARNER, joined("m2"), configured(initial_delay_ms=0, probing_interval_ms=9_000))
     _, decisions = lead(records, LACKS)
     behind = [each for each in decisions if late and each.caused_by >= 4]

@@ -1,4 +1,6 @@
-"""An operator's request in the simulated cluster (PROTOCOL M8): who is asked goes without a silence, also when it crashes on the way."""
+"""An operator's request in the simulated cluster (PROTOCOL M8): who is asked goes without a
+silence, also when it crashes on the way.
+"""
 
 from __future__ import annotations
 

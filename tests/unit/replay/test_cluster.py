@@ -1,4 +1,6 @@
-"""The simulated cluster: calm runs converge, each fault alone does what the protocol says, and the same seed gives the same bytes."""
+"""The simulated cluster: calm runs converge, each fault alone does what the protocol says, and the
+same seed gives the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -66,7 +68,9 @@ def test_a_join_warms_up_first_and_no_running_task_waits():
 
 
 def test_a_changed_limit_is_what_everybody_judges_by_in_flight():
-    """The word of a member and the lag that it had then, for who joined before and behind the change."""
+    """The word of a member and the lag that it had then, for who joined before and behind the
+    change.
+    """
     kept = Kept()
     cluster = running_cluster(small_config(stateful=12, stateless=0, acceptable_recovery_lag=10_000), "m1", watcher=kept)
     for limit, name in ((10_000, "m2"), (200, "m3")):
@@ -82,7 +86,9 @@ def test_a_changed_limit_is_what_everybody_judges_by_in_flight():
 
 
 def test_a_simulated_application_prepares_as_long_as_it_takes_and_what_if_knows():
-    """From the join to the hand-over; of what is decided anew from that log the preparation takes as long."""
+    """From the join to the hand-over; of what is decided anew from that log the preparation takes
+    as long.
+    """
     kept = Kept()
     config = small_config(stateful=4, stateless=0, acceptable_recovery_lag=1_000)
     cluster = SimulatedCluster(config, seed=1, watcher=kept)

@@ -1,4 +1,6 @@
-"""A join moves the fewest tasks there are to move, interrupts none before its destination is caught up, and then there is rest."""
+"""A join moves the fewest tasks there are to move, interrupts none before its destination is caught
+up, and then there is rest.
+"""
 
 from __future__ import annotations
 
@@ -49,13 +51,17 @@ def test_growth_interrupts_nobody_at_any_size(tasks: int, members: int, joiners:
 
 
 def test_who_is_replaced_is_stood_in_for_until_its_successor_is_warm():
-    """Six tasks lose their owner and run elsewhere at once; the same six go on to the successor when it has restored them."""
+    """Six tasks lose their owner and run elsewhere at once; the same six go on to the successor
+    when it has restored them.
+    """
     cost = change_cost(tasks=24, members=4, joiners=1, leavers=1, knobs=Knobs(probing_interval_ms=20_000))
     assert (cost.changed, cost.fewest, cost.moves, cost.interrupted) == (6, 6, 12, ())
 
 
 def test_kafkas_assignor_moves_most_tasks_one_probing_round_after_the_other():
-    """Tasks k with k mod 3 = k mod 4 stay: 6 of 18. Two warm-ups a round: 12 movements take 6 rounds."""
+    """Tasks k with k mod 3 = k mod 4 stay: 6 of 18. Two warm-ups a round: 12 movements take 6
+    rounds.
+    """
     cost = change_cost(tasks=18, members=3, assignor="kafka_streams", knobs=Knobs(probing_interval_ms=20_000))
     assert (cost.changed, cost.fewest, cost.moves) == (12, 4, 12)
     assert cost.looking_rounds == cost.probing_rounds == 6

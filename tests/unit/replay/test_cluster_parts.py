@@ -1,4 +1,6 @@
-"""The parts of the simulated cluster alone: the queue, growth, restores, the producer, the broker's fetches, the arithmetic of what a run cost."""
+"""The parts of the simulated cluster alone: the queue, growth, restores, the producer, the broker's
+fetches, the arithmetic of what a run cost.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Storms in small: a few seeds pass; a plan is the same each time; and with a rule of the protocol switched off, the world finds two owners."""
+"""Storms in small: a few seeds pass; a plan is the same each time; and with a rule of the protocol
+switched off, the world finds two owners.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,9 @@ MOST_SEEDS = 150
 """By then the rarest of the broken rules below has been found several times over."""
 
 ONCE_FAILED = (70_001_026, 116_840_040)
-"""Seeds that `make soak` found a defect with: what an eager member was to get back was decided a second time, for a copy that was not caught up."""
+"""Seeds that `make soak` found a defect with: what an eager member was to get back was decided a
+second time, for a copy that was not caught up.
+"""
 
 
 @pytest.mark.parametrize("seed", [*range(12), *ONCE_FAILED])

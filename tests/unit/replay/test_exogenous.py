@@ -1,4 +1,6 @@
-"""What the outside did: from an imported log, with and without what operators wrote down, and from a log that equipoise led."""
+"""What the outside did: from an imported log, with and without what operators wrote down, and from
+a log that equipoise led.
+"""
 
 from __future__ import annotations
 
@@ -61,7 +63,8 @@ def ends(found: Exogenous) -> list[ProcessEnded]:
     return [each for each in found.happenings if isinstance(each, ProcessEnded)]
 
 
-# -- imported ---------------------------------------------------------------------------------------------------------------------------
+# -- imported
+# --------------------------------------------------------------------------------------------------
 
 
 def test_supplied_actions_win() -> None:
@@ -155,7 +158,8 @@ def test_curves() -> None:
     assert Curve(((0, 100), (1_000, 40))).at(2_000) == 40  # a changelog never shrinks ahead
 
 
-# -- led by equipoise ---------------------------------------------------------------------------------------------------------------------
+# -- led by equipoise
+# --------------------------------------------------------------------------------------------------
 
 CONFIG = GroupConfigured()
 TOPOLOGY = TopologyDeclared(epoch=1, subtopologies=(Subtopology(subtopology=0, partitions=2, stateful=True, changelog_topics=("c",)),))

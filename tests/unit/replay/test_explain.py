@@ -1,4 +1,6 @@
-"""explain: the three answers, at moments where each kind of answer is due, with the numbers the decisions rest on."""
+"""explain: the three answers, at moments where each kind of answer is due, with the numbers the
+decisions rest on.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +26,9 @@ DATA = Path(__file__).parents[3] / "replay" / "data"
 
 
 def moves_of(state: str) -> list[tuple[DecisionRecord, TaskId, str | None, str]]:
-    """(decision, task, source, destination) of every step of that kind in the lived log, in its order."""
+    """(decision, task, source, destination) of every step of that kind in the lived log, in its
+    order.
+    """
     found = []
     for entry in lived():
         if isinstance(entry, DecisionRecord) and isinstance(entry.decision, AssignmentIssued):

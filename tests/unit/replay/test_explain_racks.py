@@ -1,4 +1,6 @@
-"""explain, where a task moved for its racks: what running it cost before and after, and what was weighed against it."""
+"""explain, where a task moved for its racks: what running it cost before and after, and what was
+weighed against it.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ TASKS = (task("0_0"), task("0_1"))
 
 
 def log(strategy: str) -> list[Entry]:
-    """m1 (rack a) runs both tasks, m2 (rack b) joins and takes over the one whose two partitions are in b."""
+    """m1 (rack a) runs both tasks, m2 (rack b) joins and takes over the one whose two partitions
+    are in b.
+    """
     config = configured(initial_delay_ms=0)
     aware: GroupConfigured = attrs.evolve(config, knobs=attrs.evolve(config.knobs, rack_aware_strategy=strategy))
     part = Subtopology(subtopology=0, partitions=2, stateful=True, source_topics=("orders", "users"), changelog_topics=("store",))

@@ -1,4 +1,6 @@
-"""The fitted restore speed: what is a measurement and what only a bound, what they say together, and how it compares with what processes logged."""
+"""The fitted restore speed: what is a measurement and what only a bound, what they say together,
+and how it compares with what processes logged.
+"""
 
 from __future__ import annotations
 
@@ -33,7 +35,9 @@ def observation(low: float, high: float | None = None) -> Observation:
 
 
 def group(*entries: tuple[int, Fact | MemberAssigned]) -> list[Record | DecisionRecord]:
-    """A log that equipoise led: one stateful sub-topology of two tasks, changelogs of 100,000 records, acceptable lag 1,000."""
+    """A log that equipoise led: one stateful sub-topology of two tasks, changelogs of 100,000
+    records, acceptable lag 1,000.
+    """
     topology = TopologyDeclared(epoch=1, subtopologies=(Subtopology(subtopology=0, partitions=2, stateful=True, changelog_topics=("c",)),))
     start: list[tuple[int, Fact | MemberAssigned]] = [
         (0, GroupConfigured(knobs=Knobs(acceptable_recovery_lag=1_000))),
@@ -134,7 +138,9 @@ def test_quartiles_of_measurements_are_their_own() -> None:
 
 
 def test_bounds_count_as_speeds_beyond_them() -> None:
-    """Kaplan-Meier by hand: 10 (1/4 slower), bound 15, 20 (of the two left: 5/8 slower), bound 30: the upper quartile stays open."""
+    """Kaplan-Meier by hand: 10 (1/4 slower), bound 15, 20 (of the two left: 5/8 slower), bound 30:
+    the upper quartile stays open.
+    """
     speed = speed_of([observation(10, 10), observation(15), observation(20, 20), observation(30)])
     assert (speed.lower_quartile, speed.median, speed.upper_quartile) == (10, 20, None)
     assert speed_of([observation(10), observation(20)]).median is None
@@ -159,7 +165,9 @@ def test_of_three_measurements_the_median_is_used() -> None:
 
 
 def test_the_interval_of_very_many_measurements_is_as_narrow_as_they_allow() -> None:
-    """Of 100,000 the median's rank lies within 1.645 standard deviations of the middle, 316 / 2 ranks each, 9 times in 10."""
+    """Of 100,000 the median's rank lies within 1.645 standard deviations of the middle, 316 / 2
+    ranks each, 9 times in 10.
+    """
     measured = range(1, 100_001)
     estimate = estimate_of([observation(each, each) for each in measured])
     assert estimate.low == pytest.approx(50_000 - 260, abs=2)
@@ -185,7 +193,9 @@ def test_bounds_alone_allow_more_than_the_largest_and_an_interval_pins_it_down()
 @pytest.mark.parametrize("spread", [0.1, 0.4])
 @pytest.mark.parametrize("window_s", [0.5, 2.0])
 def test_a_known_speed_is_found_again_from_intervals(spread: float, window_s: float) -> None:
-    """Groups of restores whose speeds are log-normal around 200,000/s, seen only in steps of a window: the interval has the truth 9 times in 10."""
+    """Groups of restores whose speeds are log-normal around 200,000/s, seen only in steps of a
+    window: the interval has the truth 9 times in 10.
+    """
     chance = Random(7)
     inside = 0
     for _ in range(REPEATS):
@@ -208,7 +218,9 @@ def shipped(run: str) -> Fit:
 
 REPEATS = 60
 LOGGED = (83_905, 31_840, 144_211, 240_682, 353_800, 99_763, 265_762, 455_599)
-"""Records/s of the eight longer restores of both runs, as their processes logged them; their median is 193,000."""
+"""Records/s of the eight longer restores of both runs, as their processes logged them; their median
+is 193,000.
+"""
 
 
 @pytest.mark.parametrize("run", ["scale-out", "rolling"])
@@ -244,7 +256,9 @@ def test_a_log_that_was_lived_at_a_known_speed_gives_that_speed(true_speed: int)
 
 
 def test_write_rates_of_the_recorded_run() -> None:
-    """1,200 orders/s over 12 partitions, in the ratios 2.0 1.6 1.3 1.1 1.0 1.0 0.9 0.8 0.7 0.6 0.5 0.5 (of 12.0)."""
+    """1,200 orders/s over 12 partitions, in the ratios 2.0 1.6 1.3 1.1 1.0 1.0 0.9 0.8 0.7 0.6 0.5
+    0.5 (of 12.0).
+    """
     rates = {rate.partition: rate.median for rate in shipped("scale-out").write_rates if rate.topic == "orders-orders-store-changelog"}
     assert len(rates) == 12
     for partition, share in enumerate((2.0, 1.6, 1.3, 1.1, 1.0, 1.0, 0.9, 0.8, 0.7, 0.6, 0.5, 0.5)):

@@ -1,4 +1,6 @@
-"""A fleet is the same however many processes make it, its groups are as large as asked for, and their logs replay."""
+"""A fleet is the same however many processes make it, its groups are as large as asked for, and
+their logs replay.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""The simulated Kafka Streams group does what Kafka does: when rounds begin and end, what stands still meanwhile, who is expired when; and both
-recorded groups come out of it as they were measured."""
+"""The simulated Kafka Streams group does what Kafka does: when rounds begin and end, what stands
+still meanwhile, who is expired when; and both recorded groups come out of it as they were measured.
+"""
 
 from __future__ import annotations
 
@@ -70,7 +71,8 @@ def test_the_first_round_waits_for_the_initial_delay_and_once_more_for_who_joins
 
 
 def test_a_task_that_changes_hands_stands_still_until_the_follow_up_round_which_waits_for_a_heartbeat() -> None:
-    """Of the threads of a, one keeps what it has, and hears of the round with its next heartbeat."""
+    """Of the threads of a, one keeps what it has, and hears of the round with its next heartbeat.
+    """
     kafka = group(stateful=False)
     begin(kafka, "a", "b", threads=4)
     kafka.engine.at(60_000, begin, kafka, "c")
@@ -154,7 +156,8 @@ def test_a_curve_without_hollows() -> None:
     assert faster.filled() == faster  # for good, not for a moment
 
 
-# -- the recorded groups ----------------------------------------------------------------------------------------------------------------
+# -- the recorded groups
+# --------------------------------------------------------------------------------------------------
 
 
 @functools.cache

@@ -1,5 +1,6 @@
-"""Importing real recorded runs: the facts agree with an independent decoder and with the leader's own log, they are the same bytes twice, and the
-machine folds them; damaged copies stop with the offset; nothing in a dump can crash the import."""
+"""Importing real recorded runs: the facts agree with an independent decoder and with the leader's
+own log, they are the same bytes twice, and the machine folds them; damaged copies stop with the
+offset; nothing in a dump can crash the import."""
 
 from __future__ import annotations
 
@@ -59,7 +60,8 @@ def with_references(run: str, folder: Path) -> Path:
     return folder
 
 
-# -- agreement --------------------------------------------------------------------------------------------------------------------------
+# -- agreement
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(("run", "generations"), [("scale-out", 70), ("rolling", 37)])
@@ -115,7 +117,8 @@ def test_inferred_ends_are_within_a_second_of_what_was_done(run: str) -> None:
             assert end.how == "left"
 
 
-# -- the log ----------------------------------------------------------------------------------------------------------------------------
+# -- the log
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -200,13 +203,15 @@ def test_reports_hold_owned_tasks_and_lags() -> None:
     i3 = [each for each in reports if each.member_id == "i3"]
     assert [each.number for each in i3] == list(range(1, len(i3) + 1))
     assert i3[0].held == ()
-    # generation 5 (the third report): it runs three clicks tasks it took over, and its first warm-up has caught up within 2 records
+    # generation 5 (the third report): it runs three clicks tasks it took over, and its first
+    # warm-up has caught up within 2 records
     assert TaskId(2, 0) in i3[2].held
     assert i3[2].lags == {TaskId(0, 0): 2}
     assert LagSentinel.ACTIVE in {lag for each in i3 for lag in each.lags.values()}
 
 
-# -- manifest and options ---------------------------------------------------------------------------------------------------------------
+# -- manifest and options
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize("run", RUNS)
@@ -271,7 +276,8 @@ def test_the_small_form_of_a_small_form_is_the_same(tmp_path: Path) -> None:
         assert (tmp_path / "out" / path.name).read_bytes() == path.read_bytes(), path.name
 
 
-# -- damage -----------------------------------------------------------------------------------------------------------------------------
+# -- damage
+# --------------------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -293,7 +299,9 @@ Mutation = Callable[[dict[str, Any]], None]
 
 
 def rewritten(folder: Path, change: Callable[[int, dict[str, Any]], dict[str, Any] | None], most_groups: int = 6) -> Path:
-    """The first generations of `rolling`, each record changed by `change(index, record)` (None: left out)."""
+    """The first generations of `rolling`, each record changed by `change(index, record)` (None:
+    left out).
+    """
     kept: list[dict[str, Any]] = []
     groups = 0
     for raw in Source(SHIPPED / "rolling").records():
@@ -365,7 +373,8 @@ def test_a_clock_that_went_back_does_not_take_the_log_back(tmp_path: Path) -> No
     assert summary.manifest["decoded"]["timestamps_that_went_back"] > 0
 
 
-# -- lives ------------------------------------------------------------------------------------------------------------------------------
+# -- lives
+# --------------------------------------------------------------------------------------------------
 
 
 def swapped(record: dict[str, Any], *pairs: tuple[bytes, bytes]) -> dict[str, Any]:
@@ -400,7 +409,8 @@ def test_without_commits_an_end_is_the_removal_less_the_session_timeout(tmp_path
 
 
 def test_a_deleted_group_ends_its_members_and_may_begin_anew(tmp_path: Path) -> None:
-    """The group's tombstone; later generations count from 1 again and are told with rising numbers."""
+    """The group's tombstone; later generations count from 1 again and are told with rising numbers.
+    """
     groups = 0
 
     def change(_: int, record: dict[str, Any]) -> dict[str, Any] | None:
@@ -445,7 +455,8 @@ def test_several_groups_in_one_dump_need_a_name(tmp_path: Path) -> None:
     assert summary.group == "orders"
     assert summary.manifest["decoded"]["of_other_groups_or_kinds"] > 0
 
-    # The other one's changelogs would be named others-...: nothing fits, so its lags are not known, and the manifest says so.
+    # The other one's changelogs would be named others-...: nothing fits, so its lags are not known,
+    # and the manifest says so.
     records, other = imported(folder, attrs.evolve(PLAIN, group="others"))
     assert other.facts["AssignmentObserved"] == summary.facts["AssignmentObserved"]
     lags = {lag for record in records if isinstance(record.event, LagReported) for lag in record.event.lags.values()}

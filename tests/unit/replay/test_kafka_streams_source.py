@@ -1,4 +1,6 @@
-"""SOURCE folders: what is missing, damaged or out of order is named, with the file, the line and the fix."""
+"""SOURCE folders: what is missing, damaged or out of order is named, with the file, the line and
+the fix.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Which changelog is whose: partition counts decide, then the reported offset sums; what neither decides is left open."""
+"""Which changelog is whose: partition counts decide, then the reported offset sums; what neither
+decides is left open.
+"""
 
 from __future__ import annotations
 
@@ -57,7 +59,8 @@ def test_end_offsets_between_samples() -> None:
     assert stream.at(500) == {"a": [0, 10]}  # before the first sample
     assert [each.ms for each in stream.upto(1_250)] == [1_000]
     assert stream.at(1_250) == {"a": [25, 12], "b": [2]}
-    # nobody wrote to a-0 from 1100 on: 100 records in the 100 ms before that and the 750 ms after now
+    # nobody wrote to a-0 from 1100 on: 100 records in the 100 ms before that and the 750 ms after
+    # now
     assert stream.at(1_250, {("a", 0): 1_100, ("a", 9): 0, ("c", 0): 0})["a"] == [11, 12]
     assert stream.at(1_250, {("a", 0): 0})["a"] == [0, 12]
     assert [each.ms for each in stream.upto(9_000)] == [2_000]  # 2100 is of the same second

@@ -1,4 +1,6 @@
-"""The decoder of `__consumer_offsets`: every documented version, checked on built bytes; real bytes cut and flipped everywhere end in a WireError."""
+"""The decoder of `__consumer_offsets`: every documented version, checked on built bytes; real bytes
+cut and flipped everywhere end in a WireError.
+"""
 
 from __future__ import annotations
 

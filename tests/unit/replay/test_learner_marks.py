@@ -1,4 +1,6 @@
-"""isLearner, isLearned, isReady (the three marks of the proposal behind `learner`), as `show`, the timeline and `explain` tell them from a log."""
+"""isLearner, isLearned, isReady (the three marks of the proposal behind `learner`), as `show`, the
+timeline and `explain` tell them from a log.
+"""
 
 from __future__ import annotations
 

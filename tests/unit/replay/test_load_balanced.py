@@ -1,4 +1,6 @@
-"""`load_balanced` in the simulated cluster, with members that report what they process: it evens out, state first, and `explain` has the numbers."""
+"""`load_balanced` in the simulated cluster, with members that report what they process: it evens
+out, state first, and `explain` has the numbers.
+"""
 
 from __future__ import annotations
 
@@ -20,7 +22,9 @@ from equipoise.replay.simulation.world import steady
 from equipoise.statemachine.leader import build_problem
 
 RATES = (900, 100, 700, 100, 100, 100)
-"""Records/s of tasks 0_0 to 0_5: two are hot, and both fall to the same member while nothing is known."""
+"""Records/s of tasks 0_0 to 0_5: two are hot, and both fall to the same member while nothing is
+known.
+"""
 
 
 @functools.cache

@@ -1,4 +1,6 @@
-"""The still picture: well-formed, alone, the same each time, and every bar where the timeline has its interval."""
+"""The still picture: well-formed, alone, the same each time, and every bar where the timeline has
+its interval.
+"""
 
 from __future__ import annotations
 

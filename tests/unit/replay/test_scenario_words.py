@@ -1,4 +1,6 @@
-"""Values of scenario arguments: what is printed can be written, ranges are what they stand for, and nothing unclear is guessed at."""
+"""Values of scenario arguments: what is printed can be written, ranges are what they stand for, and
+nothing unclear is guessed at.
+"""
 
 from __future__ import annotations
 

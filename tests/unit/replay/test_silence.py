@@ -1,4 +1,6 @@
-"""Time in which leases had ended counts as silence, in the timeline, the metric and `explain` alike."""
+"""Time in which leases had ended counts as silence, in the timeline, the metric and `explain`
+alike.
+"""
 
 from __future__ import annotations
 
@@ -40,7 +42,9 @@ def silences(group: Group) -> list[tuple[TaskId, int, int]]:
 
 
 def test_brokers_that_were_away_for_longer_than_the_lease_are_silence() -> None:
-    """The report that waited in its producer comes first when they are back, and then the member joins again, as its lease had ended."""
+    """The report that waited in its producer comes first when they are back, and then the member
+    joins again, as its lease had ended.
+    """
     group = running_group()
     heard_ms = group.append_ms
     group.members["m1"].reports(after_ms=AWAY_MS)
@@ -79,7 +83,9 @@ def test_member_within_its_lease_is_not_silent(away_ms: int) -> None:
 
 
 def test_silence_that_a_takeover_finds_is_counted_once_unless_a_worker_before_has_answered_it() -> None:
-    """As after an outage that ended the worker's own session too; the takeover fails at first, and folds the same facts again."""
+    """As after an outage that ended the worker's own session too; the takeover fails at first, and
+    folds the same facts again.
+    """
     group = running_group()
     heard = group.records[-1]
     group.members["m1"].reports(after_ms=AWAY_MS)

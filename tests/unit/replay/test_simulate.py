@@ -1,4 +1,6 @@
-"""`simulate`: both recorded runs, led by us, cost what the goals allow; the same input writes the same log, and that log verifies."""
+"""`simulate`: both recorded runs, led by us, cost what the goals allow; the same input writes the
+same log, and that log verifies.
+"""
 
 from __future__ import annotations
 
@@ -101,7 +103,9 @@ def test_a_lost_disk_concerns_its_own_tasks_alone_and_no_longer_than_the_session
 
 
 def test_copies_that_are_near_in_time_take_over_without_a_warm_up(recorded: dict[str, Exogenous], results: dict[str, SimulationResult]):
-    """B3: i3 is back after 18 s with all its state, thousands of records behind, all in all less than half a second."""
+    """B3: i3 is back after 18 s with all its state, thousands of records behind, all in all less
+    than half a second.
+    """
     log = MemorySink()
     result = simulate(recorded["rolling"], attrs.evolve(FITTED, overrides={"acceptable_recovery_ms": 1_000}), sink=log)
     by_records, in_time = window(results, "B3"), window({"rolling": result}, "B3")
@@ -278,7 +282,9 @@ def test_an_imported_group_is_led_by_us_from_the_first_fact(recorded: dict[str, 
 
 
 def as_kafka_closes(exogenous: Exogenous) -> Exogenous:
-    """Kafka Streams closes without a word unless it is asked to leave the group, as it was in B5 alone: its process is just gone."""
+    """Kafka Streams closes without a word unless it is asked to leave the group, as it was in B5
+    alone: its process is just gone.
+    """
     return attrs.evolve(
         exogenous,
         happenings=tuple(
@@ -288,7 +294,9 @@ def as_kafka_closes(exogenous: Exogenous) -> Exogenous:
 
 
 def test_kafkas_assignor_decides_in_the_simulation_what_it_decided_when_it_was_recorded(recorded: dict[str, Exogenous]):
-    """A cold third instance (A1): the same stateful moves, copies and probing rounds. A bounce within the session timeout (B1): nothing moves."""
+    """A cold third instance (A1): the same stateful moves, copies and probing rounds. A bounce
+    within the session timeout (B1): nothing moves.
+    """
     kafka = attrs.evolve(FITTED, assignor="kafka_streams")
     for run, action in (("scale-out", "A1"), ("rolling", "B1")):
         result = simulate(as_kafka_closes(recorded[f"{run}, at once"]), kafka)

@@ -1,4 +1,6 @@
-"""When a task that was granted counts as running: not before its state is there, whatever lag the group accepts."""
+"""When a task that was granted counts as running: not before its state is there, whatever lag the
+group accepts.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""timeline: intervals tile each task's time, moves and rounds are those of the log, a recorded run counts as was measured, the page stands alone."""
+"""timeline: intervals tile each task's time, moves and rounds are those of the log, a recorded run
+counts as was measured, the page stands alone.
+"""
 
 from __future__ import annotations
 

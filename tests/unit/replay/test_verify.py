@@ -1,4 +1,6 @@
-"""verify: a log that was lived is identical; whatever is changed, left out or added is found at its place; what may not be judged is said so."""
+"""verify: a log that was lived is identical; whatever is changed, left out or added is found at its
+place; what may not be judged is said so.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,9 @@
-"""Hashes of the state (PROTOCOL L7): of this build's form they are compared; of another one they are counted, and never called identical.
+"""Hashes of the state (PROTOCOL L7): of this build's form they are compared; of another one they
+are counted, and never called identical.
 
-``tests/data/logs``: `no_form.jsonl`, written before `Checkpointed` named a form; `form_1.jsonl` and later ones, the same group with that form. Two
-members, two tasks, a standby each. ``pytest --rewrite`` writes the newest one again, when something else that is decided in it has changed.
+``tests/data/logs``: `no_form.jsonl`, written before `Checkpointed` named a form; `form_1.jsonl` and
+later ones, the same group with that form. Two members, two tasks, a standby each. ``pytest
+--rewrite`` writes the newest one again, when something else that is decided in it has changed.
 """
 
 from __future__ import annotations
@@ -69,8 +71,8 @@ def small_group() -> list[Entry]:
 
 
 def test_the_form_of_the_state_is_the_one_that_stored_hashes_have(rewrite: bool) -> None:
-    """Where this fails and the decisions are the same, the same state gives other bytes: raise `equipoise.statemachine.snapshots.FORM`, and keep the
-    file."""
+    """Where this fails and the decisions are the same, the same state gives other bytes: raise
+    `equipoise.statemachine.snapshots.FORM`, and keep the file."""
     if rewrite:
         TODAY.unlink(missing_ok=True)
         with open_log(TODAY, "a") as log:

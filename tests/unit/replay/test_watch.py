@@ -1,4 +1,6 @@
-"""Watching a partition: the answer is that of `verify`, in whatever order and however often records come, and wherever it is cut off and goes on."""
+"""Watching a partition: the answer is that of `verify`, in whatever order and however often records
+come, and wherever it is cut off and goes on.
+"""
 
 from __future__ import annotations
 
@@ -54,7 +56,9 @@ def watched(batches: Sequence[Sequence[Arrived]]) -> tuple[list[Alert], dict[str
 
 
 def in_batches(arrived: list[Arrived], size: int, seed: int) -> list[list[Arrived]]:
-    """Batches of about `size`, each in another order than the log's, with some of the batch before once more."""
+    """Batches of about `size`, each in another order than the log's, with some of the batch before
+    once more.
+    """
     draw = random.Random(seed)
     batches = [arrived[at : at + size] for at in range(0, len(arrived), size)]
     for at, batch in enumerate(batches):

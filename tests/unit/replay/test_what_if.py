@@ -1,4 +1,6 @@
-"""`what_if`: one reading, the factual configuration always beside the others, its distance from what was recorded told, errors before the work."""
+"""`what_if`: one reading, the factual configuration always beside the others, its distance from
+what was recorded told, errors before the work.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""Wording: every reason is a clause with its numbers, in the singular and the plural; what is unknown says so."""
+"""Wording: every reason is a clause with its numbers, in the singular and the plural; what is
+unknown says so.
+"""
 
 from __future__ import annotations
 

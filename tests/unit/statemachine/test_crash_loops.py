@@ -1,4 +1,6 @@
-"""A member that keeps crashing: its copies are not preferred until it has run for its back-off (PROTOCOL D10)."""
+"""A member that keeps crashing: its copies are not preferred until it has run for its back-off
+(PROTOCOL D10).
+"""
 
 from __future__ import annotations
 
@@ -138,7 +140,9 @@ def test_deploy_that_kills_every_member_once_is_no_loop():
 
 
 def test_no_warm_copy_elsewhere_leaves_the_task_where_it_is_and_warms_one_up():
-    """Per task: what has no state goes at once, and each of the others when its copy is ready, as slots allow."""
+    """Per task: what has no state goes at once, and each of the others when its copy is ready, as
+    slots allow.
+    """
     group = group_of("m1", "m2", stateful=4, stateless=2, max_warmups=1)
     group.members["m1"].restores = 20_000
     crashes(group, "m2")
@@ -237,7 +241,9 @@ def test_explain_and_show_say_why_its_copies_are_not_preferred():
 
 
 def test_half_restored_copy_of_a_crashing_member_yields_to_nothing_that_is_later():
-    """Nobody is caught up: then whoever is soonest ready runs it, the crashing member too, but not where others are as soon."""
+    """Nobody is caught up: then whoever is soonest ready runs it, the crashing member too, but not
+    where others are as soon.
+    """
     group = Group().starts("m1", "m2", stateful=1)
     group.fact(PartitionsObserved(end_offsets={"log": {0: 100_000}}))
     for incarnation in (2, 3):

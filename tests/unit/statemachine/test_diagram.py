@@ -1,4 +1,6 @@
-"""The page of states is what the transition table says, and the table is complete: every phase names every fact."""
+"""The page of states is what the transition table says, and the table is complete: every phase
+names every fact.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The validator finds what it is there to find: true logs in which one decision was changed, or one thing the machine believes."""
+"""The validator finds what it is there to find: true logs in which one decision was changed, or one
+thing the machine believes.
+"""
 
 from __future__ import annotations
 
@@ -26,7 +28,9 @@ Change = Callable[[Decision], Decision | None]
 
 
 class Tampered(Group):
-    """A group whose validator is shown other decisions than were made, once `change` is set: None drops one."""
+    """A group whose validator is shown other decisions than were made, once `change` is set: None
+    drops one.
+    """
 
     def __init__(self) -> None:
         super().__init__(watched=False)
@@ -121,7 +125,9 @@ def test_a_task_that_nobody_is_to_run():
 
 
 def left_and_lost(**issued: Any) -> Tampered:
-    """m2 said goodbye with a task, which waits for it; the round that says so is shown with other contents."""
+    """m2 said goodbye with a task, which waits for it; the round that says so is shown with other
+    contents.
+    """
     group = Tampered().starts("m1", stateless=2, assignor="cooperative")
     group.join("m2")
     group.settles()
@@ -162,7 +168,9 @@ def test_work_left_to_nobody_that_was_not_lost():
 
 
 def eager_beside_another(**assigned: Any) -> Tampered:
-    """e1 runs all four tasks; m2 joins, so e1 is to give up all of them and gets two again; what it is told then is shown with other contents."""
+    """e1 runs all four tasks; m2 joins, so e1 is to give up all of them and gets two again; what it
+    is told then is shown with other contents.
+    """
     group = Tampered().starts(stateless=4, assignor="cooperative")
     group.join("e1", eager=True)
     group.settles()
@@ -368,7 +376,9 @@ def test_a_machine_that_believes_something_else(what: str):
 
 def test_a_machine_that_remembers_what_no_checkpoint_holds_is_found():
     class Moody:
-        """An assignor with a memory: it puts everything on the first member, and from its third question on, on the last."""
+        """An assignor with a memory: it puts everything on the first member, and from its third
+        question on, on the last.
+        """
 
         def __init__(self) -> None:
             self.real = registry.load("high_availability", 1)

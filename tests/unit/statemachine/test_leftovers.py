@@ -1,4 +1,6 @@
-"""What must end when a member, a movement or a group ends, and what must not: timers, back-offs, holds, slots."""
+"""What must end when a member, a movement or a group ends, and what must not: timers, back-offs,
+holds, slots.
+"""
 
 from __future__ import annotations
 
@@ -135,7 +137,9 @@ def test_task_that_its_dead_owner_was_to_give_up_for_good_is_not_waited_for_when
 
 
 def test_hold_for_the_longest_session_of_all_who_may_run_the_task():
-    """A process with a long session is followed by one with a short session, and that one by a third, before anybody is known to wait."""
+    """A process with a long session is followed by one with a short session, and that one by a
+    third, before anybody is known to wait.
+    """
     group = Group().starts(stateless=1)
     (task,) = tasks("1_0")
     group.fact(joined("m1", 1, session_timeout_ms=40_000))
@@ -146,7 +150,9 @@ def test_hold_for_the_longest_session_of_all_who_may_run_the_task():
 
 
 def test_hold_is_not_ended_by_a_late_report_of_an_earlier_grant():
-    """m2 ran the task before m3, which was put out by force. What m2 said of that time does not show that m2 has waited for m3."""
+    """m2 ran the task before m3, which was put out by force. What m2 said of that time does not
+    show that m2 has waited for m3.
+    """
     group = Group().starts("m2", stateless=2)
     late = LagReported("m2", 1, 0, 1, held=tasks("1_0", "1_1"))
     group.fact(joined("m3"))
@@ -222,7 +228,9 @@ def test_copy_stalls_once_its_hand_over_is_called_off(waits_ms: int):
 
 
 def test_copy_that_falls_behind_has_its_time_to_stall_from_then_on():
-    """Nothing goes to m2: its owner has given the task up to take it again, as the strict learner does at each rebalance."""
+    """Nothing goes to m2: its owner has given the task up to take it again, as the strict learner
+    does at each rebalance.
+    """
     group = Group().starts("m1", stateful=2, assignor="learner", options={"strict": True}, warmup_stall_ms=STALL_MS, acceptable_recovery_lag=100)
     group.cycle()
     group.fact(joined("m2"))

@@ -1,4 +1,6 @@
-"""The machine as a whole: numbers, group time, the start of a group, rejections against halts, checkpoints, snapshots."""
+"""The machine as a whole: numbers, group time, the start of a group, rejections against halts,
+checkpoints, snapshots.
+"""
 
 from __future__ import annotations
 
@@ -118,7 +120,9 @@ def test_changelogs_grow_as_fast_as_between_their_last_two_observations():
 
 
 def test_a_hosts_load_is_told_apart_by_what_its_tasks_process_and_averaged():
-    """Two threads at 0.6 are 1.2 threads; 0_0 processes three times what 0_1 does. Half a window later the host idles."""
+    """Two threads at 0.6 are 1.2 threads; 0_0 processes three times what 0_1 does. Half a window
+    later the host idles.
+    """
     group = Group().starts(stateful=2, load_window_ms=10_000)
     member = group.join("m1", capacity=2)
     member.reports()
@@ -145,7 +149,9 @@ def test_a_hosts_load_is_told_apart_by_what_its_tasks_process_and_averaged():
 
 
 def test_a_few_records_a_second_are_averaged_too():
-    """Of a window of 10 s, a report after 1 s counts a tenth: less than a record, of three more or less. It comes near all the same, and stays."""
+    """Of a window of 10 s, a report after 1 s counts a tenth: less than a record, of three more or
+    less. It comes near all the same, and stays.
+    """
     group = Group().starts(stateful=1, load_window_ms=10_000)
     member = group.join("m1")
     member.reports()
@@ -161,7 +167,9 @@ def test_a_few_records_a_second_are_averaged_too():
 
 
 def test_processor_time_is_told_apart_by_how_long_records_take_and_memory_by_the_state_that_is_kept():
-    """0_1 processes ten times what 0_0 does, each record of 0_0 takes ninety times as long, and 0_1 keeps four times the state."""
+    """0_1 processes ten times what 0_0 does, each record of 0_0 takes ninety times as long, and 0_1
+    keeps four times the state.
+    """
     group = Group().starts("m1", stateful=2, load_window_ms=1)
     group.fact(PartitionsObserved(end_offsets={"log": {0: 10_000, 1: 40_000}}))
     member = group.members["m1"]
@@ -281,7 +289,9 @@ def test_nothing_is_decided_before_the_configuration():
 
 
 def unsound(group: Group) -> dict[str, list[Any]]:
-    """Code of a rejection -> facts that must be answered by it, in a group where m1 runs 0_0 and m2 warms up on it."""
+    """Code of a rejection -> facts that must be answered by it, in a group where m1 runs 0_0 and m2
+    warms up on it.
+    """
     m1: dict[str, Any] = {"member_id": "m1", "incarnation": 1}
     first, unknown = tasks("0_0"), tasks("7_7")
     return {
@@ -344,7 +354,9 @@ def test_every_code_is_a_sentence_for_the_numbers_it_comes_with():
 
 
 def test_a_rejected_configuration_leaves_the_assignor_as_it_was():
-    """Otherwise a machine restored from a checkpoint would decide with another one than the machine that lived through it."""
+    """Otherwise a machine restored from a checkpoint would decide with another one than the machine
+    that lived through it.
+    """
     told: list[str] = []
 
     def load(name: str, version: int) -> Any:
@@ -362,7 +374,9 @@ def test_a_rejected_configuration_leaves_the_assignor_as_it_was():
 
 
 def assert_halts(group: Group, fact: Any, code: str) -> None:
-    """A machine that leads nothing: a leader refuses what its build lacks (`test_refused_configuration`)."""
+    """A machine that leads nothing: a leader refuses what its build lacks
+    (`test_refused_configuration`).
+    """
 
     def step(event: Any) -> None:
         group.machine.step(make_record(GROUP, len(group.records), group.append_ms, event))

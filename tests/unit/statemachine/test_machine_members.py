@@ -1,4 +1,6 @@
-"""Members as the machine sees them: leases, incarnations, force and proof, revocations, leaving, topologies."""
+"""Members as the machine sees them: leases, incarnations, force and proof, revocations, leaving,
+topologies.
+"""
 
 from __future__ import annotations
 
@@ -207,7 +209,9 @@ def test_an_acknowledgement_names_the_members_own_epoch():
 
 
 def test_other_members_rounds_do_not_make_an_acknowledgement_late():
-    """With one group generation as the fence, an acknowledgement of generation 2 would be late once generation 3 changed somebody else (M3)."""
+    """With one group generation as the fence, an acknowledgement of generation 2 would be late once
+    generation 3 changed somebody else (M3).
+    """
     group = two_with_a_task_on_its_way()
     task = given_up(group)
     generation = group.state.generation
@@ -443,7 +447,9 @@ def test_shares_follow_capacity(capacity: int):
 
 
 def test_a_task_that_goes_from_one_dead_member_to_the_next_in_one_step_was_never_told():
-    """m1 gives a task up for m2; both fall silent, and are found dead by the same record: m2 never knew of its grant."""
+    """m1 gives a task up for m2; both fall silent, and are found dead by the same record: m2 never
+    knew of its grant.
+    """
     group = two_with_a_task_on_its_way()
     task = given_up(group)
     group.join("m3")

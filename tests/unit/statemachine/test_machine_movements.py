@@ -1,4 +1,6 @@
-"""Movements in the machine: warm up, hand over, grant; what stalls, is wiped, reconfigured or called off; and sixty tasks when a seventh joins."""
+"""Movements in the machine: warm up, hand over, grant; what stalls, is wiped, reconfigured or
+called off; and sixty tasks when a seventh joins.
+"""
 
 from __future__ import annotations
 
@@ -23,7 +25,9 @@ def verdicts(decisions: list[Decision]) -> list[str]:
 
 
 def one_to_move(*, restores: int = 0, **knobs: Any) -> tuple[Group, TaskId]:
-    """m1 runs 0_0 and 0_1; m2 has joined and warms up on one of them, which restores `restores` records a report."""
+    """m1 runs 0_0 and 0_1; m2 has joined and warms up on one of them, which restores `restores`
+    records a report.
+    """
     group = Group().starts("m1", stateful=2, **knobs)
     group.settles()
     group.join("m2", restores=restores)
@@ -214,7 +218,9 @@ def test_a_source_that_dies_leaves_its_task_to_who_is_caught_up():
 
 
 def test_a_movement_that_is_called_off_while_the_source_closes_gives_it_back():
-    """Its acknowledgement comes too late, is rejected, and the member opens the task anew: with a new token, so nothing is confused."""
+    """Its acknowledgement comes too late, is rejected, and the member opens the task anew: with a
+    new token, so nothing is confused.
+    """
     group, task = one_to_move()
     group.fact(lags(group, 0, 0))
     group.fact(joined("m2", 2, ended_incarnation=1))

@@ -1,4 +1,6 @@
-"""The member's side of the protocol: lease arithmetic to the millisecond, epochs, holds, revocations, reports, and the ways to end."""
+"""The member's side of the protocol: lease arithmetic to the millisecond, epochs, holds,
+revocations, reports, and the ways to end.
+"""
 
 from __future__ import annotations
 
@@ -631,7 +633,9 @@ def test_a_member_the_leader_will_not_hear_ends(code: str):
 
 
 def refused(code: str, newest: int, *, read_ms: int = 0) -> MemberSession:
-    """A session of incarnation 7 that joined at 0 and reads a rejection that names the newest incarnation."""
+    """A session of incarnation 7 that joined at 0 and reads a rejection that names the newest
+    incarnation.
+    """
     session = joined()
     session.receive(record(1, EventRejected(kind=1, code=code, member_id="m1", incarnation=7, numbers=(7, newest))), read_ms)
     return session

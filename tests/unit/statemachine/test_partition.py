@@ -1,4 +1,6 @@
-"""What a worker does with a partition, without a broker: several groups, checkpoints, published decisions compared, ticks."""
+"""What a worker does with a partition, without a broker: several groups, checkpoints, published
+decisions compared, ticks.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""What makes a copy ready (PROTOCOL M2): the group's limit, one of the member's own, and what a word is worth beside them."""
+"""What makes a copy ready (PROTOCOL M2): the group's limit, one of the member's own, and what a
+word is worth beside them.
+"""
 
 from __future__ import annotations
 
@@ -108,7 +110,9 @@ def prepares(group: Group, task: TaskId, number: int, done: int | None, *, after
 
 
 def held_slot_until(group: Group, task: TaskId, steps: list[tuple[int | None, int]]) -> int | None:
-    """Reports each (thousandths, ms later). Group time at which the warm-up of the task lost its slot; None: it has it still."""
+    """Reports each (thousandths, ms later). Group time at which the warm-up of the task lost its
+    slot; None: it has it still.
+    """
     group.members.clear()
     for number, (done, after_ms) in enumerate(steps):
         for _ in range(after_ms // 1_000):
@@ -151,7 +155,9 @@ def test_a_preparation_that_comes_no_further_stalls_with_its_reason(steps: list[
 
 
 def test_a_task_without_changelogs_moves_when_it_is_prepared():
-    """Sub-topology 0 is declared stateful and logs to nothing: it has to be made ready, and there is no state to restore."""
+    """Sub-topology 0 is declared stateful and logs to nothing: it has to be made ready, and there
+    is no state to restore.
+    """
     group = Group().starts(stateful=2, end_offset=0)
     group.join("m1", readiness="word_and_lag")
     group.settles()

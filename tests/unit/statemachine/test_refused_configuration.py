@@ -1,4 +1,6 @@
-"""A configuration that the leader's build cannot carry out: who refuses it, whom the refusal binds, and when a group halts instead (L6)."""
+"""A configuration that the leader's build cannot carry out: who refuses it, whom the refusal binds,
+and when a group halts instead (L6).
+"""
 
 from __future__ import annotations
 
@@ -145,7 +147,9 @@ def test_a_checkpoint_under_a_missing_assignor_halts() -> None:
 
 
 def test_a_half_published_step_without_its_refusal_is_completed() -> None:
-    """The configuration's record is the one that lets m1 expire, and the worker died between the two decisions."""
+    """The configuration's record is the one that lets m1 expire, and the worker died between the
+    two decisions.
+    """
     steps = SESSION_MS // RUNNING.knobs.max_step_ms
     records = log(*[ProbingTick()] * (steps - 1), LEARNER, every_ms=RUNNING.knobs.max_step_ms)
     at = records[-1].offset
@@ -182,7 +186,8 @@ def test_a_reader_that_publishes_nothing_halts_until_a_leader_has_answered() -> 
 
 
 def test_a_leader_reads_what_is_published_before_it_refuses() -> None:
-    """A paused worker wakes and reads a configuration that its successor has carried out meanwhile."""
+    """A paused worker wakes and reads a configuration that its successor has carried out meanwhile.
+    """
     records = log(LEARNER, joined("m2"))
     _, decisions = lead(records, real_machine)
     woken, _ = lead(records[:4], LACKS)

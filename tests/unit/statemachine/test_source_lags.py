@@ -1,4 +1,6 @@
-"""How far a group is behind its sources: who says so, whose word counts, and what waits for it (docs/protocol.md#d2, #d6, #d11)."""
+"""How far a group is behind its sources: who says so, whose word counts, and what waits for it
+(docs/protocol.md#d2, #d6, #d11).
+"""
 
 from __future__ import annotations
 

@@ -15,7 +15,9 @@ ONE, OTHER = TopicPartition("log", 0), TopicPartition("log", 1)
 
 
 async def learned(ends: Ends, answer: dict[Any, int], *, meanwhile: Any = None) -> Ends:
-    """Everything that is in `answer` was asked for, and `meanwhile` happened before the answer was heard."""
+    """Everything that is in `answer` was asked for, and `meanwhile` happened before the answer was
+    heard.
+    """
 
     async def ask(partitions: list[Any]) -> dict[Any, int]:
         found = {tp: answer[tp] for tp in partitions}

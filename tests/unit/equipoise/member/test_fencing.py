@@ -1,4 +1,5 @@
-"""Which records of a changelog count, and that everybody who restores it comes to the same state."""
+"""Which records of a changelog count, and that everybody who restores it comes to the same state.
+"""
 
 from __future__ import annotations
 
@@ -47,13 +48,15 @@ def former(token: int, value: bytes, key: bytes = b"k", task: str = "0_0") -> Ch
 
 
 def restored(records: list[ChangelogRecord]) -> tuple[dict[bytes, bytes], ChangelogFence]:
-    """What the application and the member see in a store that was made of `records`, and the fence behind them."""
+    """What the application and the member see in a store that was made of `records`, and the fence
+    behind them.
+    """
     fenced = FencedStore(MemoryStore(), "log/0")
     fenced.apply(records, position=len(records))
     return {key: value for key, value in fenced.store.items() if key != FENCE_KEY}, fenced.fence
 
 
-# ----------------------------------------------------------------------------------------------------------------- origins
+# ------------------------------------------------------------------------------------------ origins
 
 
 def test_an_origin_comes_back_from_its_headers() -> None:
@@ -72,7 +75,7 @@ def test_malformed_headers_name_no_origin(headers: tuple) -> None:
     assert read_origin(headers) is None
 
 
-# ------------------------------------------------------------------------------------------------------- which records count
+# ------------------------------------------------------------------------------ which records count
 
 
 def test_a_record_behind_the_fence_of_a_later_owner_does_not_count() -> None:
@@ -91,7 +94,9 @@ def test_a_late_fence_does_not_count() -> None:
 
 @pytest.mark.parametrize("other", [{"log_id": "log0"}, {"task": "1_0"}, {"group": "f"}])
 def test_another_writer_takes_over_whatever_its_token_and_the_first_one_comes_back(other: dict[str, Any]) -> None:
-    """A new log counts its tokens from 1; so does a task that another topology has numbered otherwise."""
+    """A new log counts its tokens from 1; so does a task that another topology has numbered
+    otherwise.
+    """
     records: list[ChangelogRecord] = []
     origins = []
     for grant, value in ((granted(50), b"a"), (granted(1, **other), b"b"), (granted(51), b"c"), (granted(2, **other), b"d")):
@@ -141,7 +146,7 @@ def test_keys_whose_last_record_does_not_count_are_to_be_written_once_more() -> 
     assert len(fenced.fence.stale_keys) == MOST_STALE_KEYS
 
 
-# ------------------------------------------------------------------------------------------- changelogs of the former build
+# ------------------------------------------------------------------- changelogs of the former build
 
 
 def test_without_fences_tokens_are_compared_within_group_and_task() -> None:
@@ -178,7 +183,7 @@ def test_how_far_the_sources_were_read_is_out_of_date_once_the_former_build_wrot
     assert restored(records)[0] == {b"k": b"d"}
 
 
-# ------------------------------------------------------------------------------------------------------------------ stores
+# ------------------------------------------------------------------------------------------- stores
 
 
 @BOTH_STORES
@@ -225,7 +230,7 @@ def test_a_record_without_a_key_is_named() -> None:
         FencedStore(MemoryStore(), "log/0").apply([(None, b"1", ())], position=2)  # type: ignore[list-item]
 
 
-# ---------------------------------------------------------------------------------------------------------- any interleaving
+# --------------------------------------------------------------------------------- any interleaving
 
 KEYS = [b"a", b"b", SOURCES_KEY]
 WRITERS = [("log1", "0_0"), ("log2", "0_0"), ("log1", "1_0")]
@@ -233,8 +238,9 @@ WRITERS = [("log1", "0_0"), ("log2", "0_0"), ("log1", "1_0")]
 
 @st.composite
 def changelogs(draw: st.DrawFn) -> list[ChangelogRecord]:
-    """Owners take over one after the other, each from what it has restored; any of them may wake at any time and send what it had under way:
-    records, or the fence of a grant that it never came to use."""
+    """Owners take over one after the other, each from what it has restored; any of them may wake at
+    any time and send what it had under way: records, or the fence of a grant that it never came to
+    use."""
     records: list[ChangelogRecord] = []
     tokens = dict.fromkeys(WRITERS, 0)
     origins: list[Origin] = []

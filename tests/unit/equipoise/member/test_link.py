@@ -1,4 +1,6 @@
-"""The member's line to its leader, without a broker: what it makes of records of the decisions topic."""
+"""The member's line to its leader, without a broker: what it makes of records of the decisions
+topic.
+"""
 
 from __future__ import annotations
 

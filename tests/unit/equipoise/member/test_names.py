@@ -1,4 +1,6 @@
-"""What a member may be called, and what it may be told to say: refused where it is made, with the field's name."""
+"""What a member may be called, and what it may be told to say: refused where it is made, with the
+field's name.
+"""
 
 from __future__ import annotations
 

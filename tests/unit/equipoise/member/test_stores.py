@@ -1,4 +1,6 @@
-"""Stores: position and content agree, also after a kill -9; and the directory that says whose they are."""
+"""Stores: position and content agree, also after a kill -9; and the directory that says whose they
+are.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +93,7 @@ def test_after_a_kill_position_and_content_agree(tmp_path: Path) -> None:
         store.close()
 
 
-# -------------------------------------------------------------------------------------------------------------- directories
+# -------------------------------------------------------------------------------------- directories
 
 
 def test_a_directory_remembers_stores_and_the_last_incarnation(tmp_path: Path) -> None:
