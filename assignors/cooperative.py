@@ -42,7 +42,7 @@ from equipoise.assignors.situation import NEWEST, VERSION_1, Situation
 from equipoise.assignors.standbys import Standbys, assign_standbys
 from equipoise.assignors.target import Candidates, adopted_target
 from equipoise.assignors.transport import SOLVER
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
 BACKOFF_FACTOR = 40
@@ -72,13 +72,13 @@ class Delays:
     revocations_per_round: int = 0
 
     @classmethod
-    def of(cls, knobs: Knobs, known: Collection[str]) -> Delays:
+    def of(cls, settings: GroupSettings, known: Collection[str]) -> Delays:
         """Raises FieldError for one of these that is no whole number >= 0, and for an option that
         is none of `known`.
         """
         fields = {field.name: field.default for field in attrs.fields(cls) if field.name in known}
-        options.known_only(knobs, Cooperative.name, fields)
-        return cls(**{name: options.whole(knobs, name, default) for name, default in fields.items()})
+        options.known_only(settings, Cooperative.name, fields)
+        return cls(**{name: options.whole(settings, name, default) for name, default in fields.items()})
 
     def backoff_ms(self, times: int) -> int:
         """How long the next round that revokes for balance waits after the `times`-th in
@@ -104,7 +104,7 @@ class Cooperative:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
         option is unsound.
         """
-        delays = Delays.of(problem.knobs, self.options)
+        delays = Delays.of(problem.settings, self.options)
         situation = Situation(problem, behaviour=self.behaviour)
         shares = Shares(situation)
         homes = _returned(situation)

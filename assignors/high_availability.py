@@ -58,7 +58,7 @@ class HighAvailability:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an
         option that it does not have.
         """
-        options.known_only(problem.knobs, self.name, self.options)
+        options.known_only(problem.settings, self.name, self.options)
         situation = Situation(problem, announced=self.announced, behaviour=self.behaviour)
         return hand_over(situation, _Counts(situation))
 

@@ -44,7 +44,7 @@ from equipoise.assignors.movements import Merits
 from equipoise.assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason, StageCost
 from equipoise.assignors.situation import Situation
 from equipoise.assignors.transport import SOLVER
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
 CROSS_TOPIC = "cross_topic"
@@ -83,13 +83,13 @@ class Ways:
     auto_offset_reset: str = OFFSET_RESETS[0]
 
     @classmethod
-    def of(cls, knobs: Knobs) -> Ways:
+    def of(cls, settings: GroupSettings) -> Ways:
         """Raises FieldError for one that is unsound, and for an option that is none of these."""
-        options.known_only(knobs, LagAware.name, (AUTO_OFFSET_RESET, CROSS_TOPIC, RACK_LAG_TOLERANCE))
+        options.known_only(settings, LagAware.name, (AUTO_OFFSET_RESET, CROSS_TOPIC, RACK_LAG_TOLERANCE))
         return cls(
-            cross_topic=options.flag(knobs, CROSS_TOPIC),
-            rack_lag_tolerance=options.whole(knobs, RACK_LAG_TOLERANCE, 0),
-            auto_offset_reset=auto_offset_reset(knobs),
+            cross_topic=options.flag(settings, CROSS_TOPIC),
+            rack_lag_tolerance=options.whole(settings, RACK_LAG_TOLERANCE, 0),
+            auto_offset_reset=auto_offset_reset(settings),
         )
 
 
@@ -111,7 +111,7 @@ class LagAware:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
         option is unsound or none of its own.
         """
-        ways = Ways.of(problem.knobs)
+        ways = Ways.of(problem.settings)
         situation = Situation(problem)
         topics = topics_of(situation, task_lags(situation))
         settled = {task: movement.destination for task, movement in situation.in_flight.items() if movement.state is MovementState.REVOKING}
@@ -120,11 +120,11 @@ class LagAware:
         return _plan(situation, topics, {**heading, **dealt.owner}, dealt)
 
 
-def auto_offset_reset(knobs: Knobs) -> str:
+def auto_offset_reset(settings: GroupSettings) -> str:
     """Where the members of a group begin that has committed nothing, as its option says; whichever
     assignor it has.
     """
-    return options.one_of(knobs, AUTO_OFFSET_RESET, OFFSET_RESETS)
+    return options.one_of(settings, AUTO_OFFSET_RESET, OFFSET_RESETS)
 
 
 def task_lags(situation: Situation) -> dict[TaskId, int]:

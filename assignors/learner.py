@@ -57,7 +57,7 @@ class Learner(HighAvailability):
         """See `Assignor.assign`. Raises FieldError for an option that is none or unsound, and what
         high_availability raises.
         """
-        if not options.flag(problem.knobs, STRICT):
+        if not options.flag(problem.settings, STRICT):
             return super().assign(problem)
         given_back = {movement.task for movement in problem.in_flight if movement.source == movement.destination}
         learned = frozenset(movement.task for movement in problem.in_flight if movement.state is MovementState.WARMING)
@@ -95,7 +95,7 @@ def _taken_again(problem: AssignmentProblem) -> Iterator[Movement]:
     known = {movement.task for movement in problem.in_flight}
     for member in sorted(problem.members, key=lambda member: member.id):
         for task in sorted(member.warmup):
-            if task in owner and task not in known and not problem.knobs.num_standbys:
+            if task in owner and task not in known and not problem.settings.num_standbys:
                 known.add(task)
                 yield Movement(task=task, source=owner[task], destination=member.id, state=MovementState.WARMING)
 

@@ -29,7 +29,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from equipoise.assignors import options
 from equipoise.assignors.problem import Member, Task
 from equipoise.events.errors import FieldError
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
 FAIR_SHARE = 1_000_000
@@ -37,13 +37,13 @@ FAIR_SHARE = 1_000_000
 DEFAULT_WEIGHTS: Mapping[str, int] = {"load_cpu": 1, "load_throughput": 1, "load_memory": 0, "load_disk": 0}
 
 
-def weights(tasks: Iterable[Task], members: Iterable[Member], knobs: Knobs) -> dict[TaskId, int]:
+def weights(tasks: Iterable[Task], members: Iterable[Member], settings: GroupSettings) -> dict[TaskId, int]:
     """Task -> its weight, in millionths of a fair share, at least 1; in rising order of tasks.
 
     Raises FieldError for an option that is no whole number, and when all dimensions weigh 0.
     """
     every = sorted(tasks, key=lambda task: task.id)
-    of_dimension = _dimension_weights(knobs)
+    of_dimension = _dimension_weights(settings)
     threads = sum(member.capacity for member in members if not member.leaving)
     measured = [task for task in every if task.load is not None]
     averaged = dict.fromkeys((task.id for task in measured), 0)
@@ -61,8 +61,8 @@ def weights(tasks: Iterable[Task], members: Iterable[Member], knobs: Knobs) -> d
     return {task: max(1, weight * FAIR_SHARE * max(1, threads) // total) for task, weight in found.items()}
 
 
-def _dimension_weights(knobs: Knobs) -> dict[str, int]:
-    found = {name: options.whole(knobs, name, default) for name, default in DEFAULT_WEIGHTS.items()}
+def _dimension_weights(settings: GroupSettings) -> dict[str, int]:
+    found = {name: options.whole(settings, name, default) for name, default in DEFAULT_WEIGHTS.items()}
     if not any(found.values()):
         raise FieldError("config.options.load_cpu", f"{', '.join(found)} are all 0; give at least one a weight above 0")
     return found

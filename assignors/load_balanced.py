@@ -50,7 +50,7 @@ from equipoise.assignors.situation import NEWEST, VERSION_1, Situation
 from equipoise.assignors.target import Candidates, Target
 from equipoise.assignors.transport import SOLVER
 from equipoise.events.errors import FieldError
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
 DEFAULT_PERCENTS: Mapping[str, int] = {"load_high_percent": 20, "load_low_percent": 5}
@@ -75,7 +75,7 @@ class LoadBalanced:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
         option is unsound or none of its own.
         """
-        balance = LoadTarget(Situation(problem, behaviour=self.behaviour), Thresholds.of(problem.knobs), problem.memory)
+        balance = LoadTarget(Situation(problem, behaviour=self.behaviour), Thresholds.of(problem.settings), problem.memory)
         plan = hand_over(balance.situation, balance)
         return attrs.evolve(
             plan,
@@ -104,10 +104,10 @@ class Thresholds:
     low: int
 
     @classmethod
-    def of(cls, knobs: Knobs) -> Thresholds:
+    def of(cls, settings: GroupSettings) -> Thresholds:
         """Raises FieldError when an option is out of bounds, or unknown."""
-        options.known_only(knobs, LoadBalanced.name, (*DEFAULT_PERCENTS, *DEFAULT_WEIGHTS))
-        high, low = (options.whole(knobs, name, default) for name, default in DEFAULT_PERCENTS.items())
+        options.known_only(settings, LoadBalanced.name, (*DEFAULT_PERCENTS, *DEFAULT_WEIGHTS))
+        high, low = (options.whole(settings, name, default) for name, default in DEFAULT_PERCENTS.items())
         if not 1 <= low <= high:
             raise FieldError("config.options.load_low_percent", f"{low} is not from 1 to load_high_percent = {high}")
         return cls(high=high * FAIR_SHARE // 100, low=low * FAIR_SHARE // 100)
@@ -119,7 +119,7 @@ class LoadTarget:
     def __init__(self, situation: Situation, thresholds: Thresholds, memory: Memory) -> None:
         self.situation = situation
         self.thresholds = thresholds
-        self.weight = weights(situation.tasks.values(), situation.members.values(), situation.knobs)
+        self.weight = weights(situation.tasks.values(), situation.members.values(), situation.settings)
         self.rebalances = False
         """Set by `target`: a rebalancing begins or goes on."""
         self._rebalancing = REBALANCING in memory

@@ -32,8 +32,8 @@ class Slots:
     """Extra copies that may still be begun, in the group and on each member."""
 
     def __init__(self, situation: Situation) -> None:
-        self._group = situation.knobs.max_warmups
-        self._member = dict.fromkeys(situation.members, situation.knobs.max_warmups_per_member)
+        self._group = situation.settings.max_warmups
+        self._member = dict.fromkeys(situation.members, situation.settings.max_warmups_per_member)
         self._situation = situation
         self._restoring: dict[str, int] = {}
         """Member -> records that it has to restore before it gets to what is begun now."""
@@ -275,7 +275,7 @@ def _is_standby(situation: Situation, task: TaskId, source: str, destination: st
     """Is the destination's copy a standby: because it is one, or because too few other members are
     there to hold the standbys?
     """
-    wanted = situation.knobs.num_standbys
+    wanted = situation.settings.num_standbys
     if wanted == 0 or not situation.tasks[task].stateful:
         return False
     if task in situation.members[destination].standby:

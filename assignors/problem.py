@@ -13,7 +13,7 @@ from typing import Protocol
 
 import attrs
 
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, TaskId
 
 
@@ -202,7 +202,7 @@ class AssignmentProblem:
 
     tasks: tuple[Task, ...]
     members: tuple[Member, ...]
-    knobs: Knobs = attrs.field(factory=Knobs)
+    settings: GroupSettings = attrs.field(factory=GroupSettings)
     in_flight: tuple[Movement, ...] = ()
     blocked: frozenset[tuple[TaskId, str]] = frozenset()
     now_ms: int = 0
@@ -433,11 +433,11 @@ def deals_by_lag(assignor: Assignor) -> bool:
     return bool(getattr(assignor, "deals_by_lag", False))
 
 
-def check_knobs(assignor: Assignor, knobs: Knobs) -> None:
+def check_settings(assignor: Assignor, settings: GroupSettings) -> None:
     """Asks the assignor about an empty group. Raises InputError when it cannot take these knobs,
     whatever the group.
     """
-    assignor.assign(AssignmentProblem(tasks=(), members=(), knobs=knobs))
+    assignor.assign(AssignmentProblem(tasks=(), members=(), settings=settings))
 
 
 class WrappedAssignor:

@@ -21,7 +21,7 @@ from collections.abc import Container, Iterable, Mapping
 import attrs
 
 from equipoise.assignors.problem import Member, Partition, Task
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
 RACK_TAG = "rack"
@@ -32,9 +32,9 @@ STATELESS_TRAFFIC_COST = 1
 STATELESS_NON_OVERLAP_COST = 0
 
 
-def rack_of(member: Member, knobs: Knobs) -> str | None:
+def rack_of(member: Member, settings: GroupSettings) -> str | None:
     """The member's rack, None: not known."""
-    if RACK_TAG in knobs.rack_aware_tags and RACK_TAG in member.tags:
+    if RACK_TAG in settings.rack_aware_tags and RACK_TAG in member.tags:
         return member.tags[RACK_TAG]
     return member.rack
 
@@ -67,13 +67,13 @@ _Remote = tuple[tuple[tuple[str, ...], int], ...]
 """Of each partition whose racks are known: these, and what it costs elsewhere."""
 
 
-def _run_by(task: Task, knobs: Knobs) -> tuple[_Priced, ...]:
+def _run_by(task: Task, settings: GroupSettings) -> tuple[_Priced, ...]:
     """What running the task makes its member read and write."""
     if not task.stateful:
         return ((task.source, STATELESS_TRAFFIC_COST),)
-    if knobs.rack_changelog_cost == 0:
-        return ((task.source, knobs.rack_traffic_cost),)
-    return (task.source, knobs.rack_traffic_cost), (task.changelog, knobs.rack_changelog_cost)
+    if settings.rack_changelog_cost == 0:
+        return ((task.source, settings.rack_traffic_cost),)
+    return (task.source, settings.rack_traffic_cost), (task.changelog, settings.rack_changelog_cost)
 
 
 def _remote_costs(priced: Iterable[_Priced]) -> _Remote:
@@ -91,11 +91,11 @@ def _traffic(remote: _Remote, racks: Container[str | None]) -> Traffic:
     return Traffic(far, {rack: far - saved[rack] for rack in sorted(saved)})
 
 
-def traffic_cost(task: Task, member: Member, knobs: Knobs) -> int | None:
+def traffic_cost(task: Task, member: Member, settings: GroupSettings) -> int | None:
     """What it costs that the member runs the task; None: its rack or those of all its partitions
     are not known.
     """
-    rack, remote = rack_of(member, knobs), _remote_costs(_run_by(task, knobs))
+    rack, remote = rack_of(member, settings), _remote_costs(_run_by(task, settings))
     return None if rack is None or not remote else _traffic(remote, (rack,)).at(rack)
 
 
@@ -106,23 +106,23 @@ class Racks:
     `spreads`: sub-topologies are to be spread.
     """
 
-    def __init__(self, knobs: Knobs, tasks: Mapping[TaskId, Task], members: Mapping[str, Member]) -> None:
-        self.knobs = knobs
-        self.of = {member.id: rack_of(member, knobs) for member in members.values()}
+    def __init__(self, settings: GroupSettings, tasks: Mapping[TaskId, Task], members: Mapping[str, Member]) -> None:
+        self.settings = settings
+        self.of = {member.id: rack_of(member, settings) for member in members.values()}
         self._tasks = tasks
         self._here = frozenset(self.of[member.id] for member in members.values() if not member.leaving)
         self._profiles: dict[_Remote, Traffic] = {}
         self.active_traffic: dict[TaskId, Traffic] = {}
         """Task -> what it costs to run it; empty when traffic does not count."""
-        if knobs.rack_aware_strategy != "none":
-            self.active_traffic = self._differing({task.id: self._profile(*_run_by(task, knobs)) for task in tasks.values()})
+        if settings.rack_aware_strategy != "none":
+            self.active_traffic = self._differing({task.id: self._profile(*_run_by(task, settings)) for task in tasks.values()})
         self._standby: dict[TaskId, Traffic] = {}
-        if knobs.rack_aware_strategy != "none" and knobs.num_standbys:
+        if settings.rack_aware_strategy != "none" and settings.num_standbys:
             copied = [task for task in tasks.values() if task.stateful]
-            self._standby = self._differing({task.id: self._profile((task.changelog, knobs.rack_traffic_cost)) for task in copied})
+            self._standby = self._differing({task.id: self._profile((task.changelog, settings.rack_traffic_cost)) for task in copied})
         self.counts = bool(self.active_traffic)
         self.copies_count = bool(self._standby)
-        self.spreads = self.counts and knobs.rack_aware_strategy == "balanced_min_cost"
+        self.spreads = self.counts and settings.rack_aware_strategy == "balanced_min_cost"
 
     def _profile(self, *priced: _Priced) -> Traffic:
         """One `Traffic` for all tasks whose partitions have the same racks and weights: most of a
@@ -156,7 +156,7 @@ class Racks:
         """What a change of its owner costs, in the same coin; 0 when traffic does not count."""
         if not self.counts:
             return 0
-        return self.knobs.rack_non_overlap_cost if self._tasks[task].stateful else STATELESS_NON_OVERLAP_COST
+        return self.settings.rack_non_overlap_cost if self._tasks[task].stateful else STATELESS_NON_OVERLAP_COST
 
     def total(self, owner: Mapping[TaskId, str]) -> int:
         """Cost of these owners, without what the changes that lead there cost."""
@@ -185,7 +185,7 @@ class Places:
     are apart.
     """
 
-    def __init__(self, knobs: Knobs, members: Iterable[Member]) -> None:
+    def __init__(self, settings: GroupSettings, members: Iterable[Member]) -> None:
         self.of: dict[str, str] = {}
         """Member -> its place, by a name that is short and says nothing."""
         self.values: dict[str, Values] = {}
@@ -194,11 +194,11 @@ class Places:
         names: dict[tuple[str | None, Values], str] = {}
         known: list[tuple[Member, str | None, Values]] = []
         for member in members:
-            rack = rack_of(member, knobs)
-            if knobs.rack_aware_tags:
-                values: Values = tuple(member.tags.get(key) for key in knobs.rack_aware_tags)
+            rack = rack_of(member, settings)
+            if settings.rack_aware_tags:
+                values: Values = tuple(member.tags.get(key) for key in settings.rack_aware_tags)
             else:
-                values = (rack,) if knobs.rack_aware_strategy != "none" else ()
+                values = (rack,) if settings.rack_aware_strategy != "none" else ()
             known.append((member, rack, values))
         for rack, values in sorted({(rack, values) for _, rack, values in known}, key=_known_first):
             name = names[rack, values] = f"{len(names):05}"

@@ -37,7 +37,7 @@ from types import MappingProxyType
 import attrs
 
 from equipoise.assignors.problem import Member, Task
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 MOST_RECORDS = 2**60  # longer than any log; sums of several changelogs' end offsets may lie beyond int64
@@ -125,22 +125,22 @@ def lag_within(
     return most
 
 
-def acceptable_lag(tasks: Mapping[TaskId, Task], member: Member, knobs: Knobs) -> int:
+def acceptable_lag(tasks: Mapping[TaskId, Task], member: Member, settings: GroupSettings) -> int:
     """How far behind a copy of the member may be and count as caught up, in records: by a limit of
     its own, else by acceptable_recovery_lag or by acceptable_recovery_ms."""
     if member.ready_lag_records is not None:
         return member.ready_lag_records
-    if not knobs.acceptable_recovery_ms or not member.restore_records_per_s:
-        return knobs.acceptable_recovery_lag
+    if not settings.acceptable_recovery_ms or not member.restore_records_per_s:
+        return settings.acceptable_recovery_lag
 
     def written(task: TaskId) -> int | None:
         return tasks[task].written_records_per_s if task in tasks and tasks[task].stateful else None
 
-    within = lag_within(knobs.acceptable_recovery_ms, member.lags, frozenset(member.active), written, member.restore_records_per_s)
-    return max(knobs.acceptable_recovery_lag, within)
+    within = lag_within(settings.acceptable_recovery_ms, member.lags, frozenset(member.active), written, member.restore_records_per_s)
+    return max(settings.acceptable_recovery_lag, within)
 
 
-def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], knobs: Knobs) -> dict[TaskId, Mapping[str, Copy]]:
+def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], settings: GroupSettings) -> dict[TaskId, Mapping[str, Copy]]:
     """Task -> member -> its copy, for stateful tasks, and for members that report, keep or own one
     only; all others have none (rank = the whole changelog).
 
@@ -149,7 +149,7 @@ def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], knobs: Knobs
     held: dict[TaskId, dict[str, Copy]] = {}
     for member in members:
         owned = frozenset(member.active)
-        acceptable = acceptable_lag(tasks, member, knobs)
+        acceptable = acceptable_lag(tasks, member, settings)
         for task_id in {**member.lags, **dict.fromkeys((*member.active, *member.standby, *member.warmup, *sorted(member.ready)))}:
             task = tasks.get(task_id)
             if task is not None and task.stateful:
@@ -164,7 +164,7 @@ def copies(tasks: Mapping[TaskId, Task], members: Iterable[Member], knobs: Knobs
     return {**dict.fromkeys([task.id for task in tasks.values() if task.stateful], _NO_COPIES), **held}
 
 
-def rank(tasks: Iterable[Task], members: Iterable[Member], knobs: Knobs) -> dict[TaskId, dict[int, tuple[str, ...]]]:
+def rank(tasks: Iterable[Task], members: Iterable[Member], settings: GroupSettings) -> dict[TaskId, dict[int, tuple[str, ...]]]:
     """The KIP's `rank`: stateful task -> rank (lower is better) -> members of that rank, all in
     rising order.
 
@@ -173,7 +173,7 @@ def rank(tasks: Iterable[Task], members: Iterable[Member], knobs: Knobs) -> dict
     """
     sorted_members = sorted(members, key=lambda member: member.id)
     by_id = {task.id: task for task in sorted(tasks, key=lambda task: task.id)}
-    held = copies(by_id, sorted_members, knobs)
+    held = copies(by_id, sorted_members, settings)
     ranked: dict[TaskId, dict[int, tuple[str, ...]]] = {}
     for task_id, reported in held.items():
         by_rank: dict[int, list[str]] = {}

@@ -92,7 +92,7 @@ def drain_ms(problem: AssignmentProblem, asked: Collection[str], assignor: Assig
 
     Raises what `Assignor.assign` raises.
     """
-    deadline_ms = problem.now_ms + problem.knobs.drain_timeout_ms
+    deadline_ms = problem.now_ms + problem.settings.drain_timeout_ms
     members = tuple(attrs.evolve(each, leaving=True, drain_deadline_ms=deadline_ms) if each.id in asked else each for each in problem.members)
     leaving = {each.id for each in members if each.leaving}
     plan = assignor.assign(attrs.evolve(problem, members=members))
@@ -138,7 +138,7 @@ class _Picker:
         self.situation = situation
         self.rack = {member.id: member.rack if member.rack is not None else NO_RACK for member in situation.members.values()}
         self.quotas = _Quotas(self.rack.values(), keep)
-        self.needed = 1 + min(situation.knobs.num_standbys, keep - 1)
+        self.needed = 1 + min(situation.settings.num_standbys, keep - 1)
         """Copies that each task with state is to have in the end, its owner's included."""
         self.staying = {member.id for member in situation.members.values()}
         self.held: dict[str, list[TaskId]] = {name: [] for name in situation.members}

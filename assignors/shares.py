@@ -103,7 +103,7 @@ def slack_of(members: Seats, tasks: int, balance_factor: int, kept: Mapping[str,
 
 def group_slack(situation: Situation, members: Seats, tasks: int, kept: Mapping[str, int]) -> Slack:
     """`slack_of` in a group, by the behaviour version of its assignor."""
-    factor = situation.knobs.balance_factor
+    factor = situation.settings.balance_factor
     if situation.behaviour.slack_on_both_sides:
         return Slack(factor - 1, factor - 1)
     return slack_of(members, tasks, factor, kept)
@@ -140,7 +140,7 @@ class Shares:
         members = seats(situation)
         stateful, every = len(situation.stateful), len(situation.tasks)
         self.two_kinds = 0 < stateful < every
-        kept = _kept(situation) if situation.knobs.balance_factor > 1 else {}
+        kept = _kept(situation) if situation.settings.balance_factor > 1 else {}
         self.stateful = shares_of(members, stateful, group_slack(situation, members, stateful, situation.stateful_of(kept)))
         self.every = shares_of(members, every, group_slack(situation, members, every, Counter(kept.values())))
         self._situation = situation

@@ -92,7 +92,7 @@ class Situation:
         self._announced = announced
         self.now_ms = problem.now_ms
         self.behaviour = behaviour
-        self.knobs = problem.knobs
+        self.settings = problem.settings
         self.anew = problem.anew
         self.tasks: dict[TaskId, Task] = {task.id: task for task in sorted(problem.tasks, key=attrgetter("id"))}
         self.members: dict[str, Member] = {member.id: member for member in sorted(problem.members, key=attrgetter("id"))}
@@ -102,8 +102,8 @@ class Situation:
             self.members.update((member.id, attrs.evolve(member, leaving=True)) for member in self._crash_looping)
         else:
             self._crash_looping = []  # there is nobody else
-        self.racks = Racks(self.knobs, self.tasks, self.members)
-        self.places = Places(self.knobs, self.members.values())
+        self.racks = Racks(self.settings, self.tasks, self.members)
+        self.places = Places(self.settings, self.members.values())
         self.blocked: dict[TaskId, list[str]] = {}
         """Task -> members on which no warm-up of it may begin."""
         for task_id, member_id in sorted(problem.blocked):
@@ -112,7 +112,7 @@ class Situation:
             self.blocked.setdefault(task_id, []).append(member_id)
         self.stateful = [task.id for task in self.tasks.values() if task.stateful]
         self.owner: dict[TaskId, str] = {task: member.id for member in self.members.values() for task in member.active if task in self.tasks}
-        self.copies: Mapping[TaskId, Mapping[str, Copy]] = copies(self.tasks, self.members.values(), self.knobs)
+        self.copies: Mapping[TaskId, Mapping[str, Copy]] = copies(self.tasks, self.members.values(), self.settings)
         self.pace = Pace({name: member.restore_records_per_s for name, member in self.members.items()})
         self._of_subtopology, self._of_task = self._pools()
         self.pools = (*self._of_subtopology.values(), *self._of_task.values())
@@ -270,7 +270,7 @@ class Situation:
         not by acceptable_recovery_ms alone.
         """
         of = self.members[member]
-        limit = self.knobs.acceptable_recovery_lag if of.ready_lag_records is None else of.ready_lag_records
+        limit = self.settings.acceptable_recovery_lag if of.ready_lag_records is None else of.ready_lag_records
         return (of.readiness == "word_or_lag" and task in of.ready) or self.records(member, task) <= limit
 
     def records(self, member: str, task: TaskId) -> int:

@@ -121,9 +121,9 @@ class _Goal:
 
     def _apart(self, number: int) -> bool:
         """Does it count what the copy of this number has in common with those before it?"""
-        knobs = self.situation.knobs
-        everywhere = knobs.rack_aware_strategy == "none" or knobs.rack_standby_strategy == "greedy"
-        return self.places.matter and (everywhere or number < knobs.rack_standbys_apart)
+        settings = self.situation.settings
+        everywhere = settings.rack_aware_strategy == "none" or settings.rack_standby_strategy == "greedy"
+        return self.places.matter and (everywhere or number < settings.rack_standbys_apart)
 
     @property
     def is_exact(self) -> bool:
@@ -231,7 +231,7 @@ class _Goal:
         if not self.wishes[task].here:
             return 0
         stays = any(self.situation.may_run(member, task) and self._may_have(task, member) for member in self.wishes[task].here)
-        return self.situation.knobs.rack_non_overlap_cost if stays and self.situation.racks.copies_count else 0
+        return self.situation.settings.rack_non_overlap_cost if stays and self.situation.racks.copies_count else 0
 
     def _cost(self, task: TaskId, member: str) -> int:
         racks, wish = self.situation.racks, self.wishes[task]

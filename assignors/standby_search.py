@@ -110,7 +110,7 @@ class StandbySearch:
                 changes += 1
                 dislike += situation.is_blocked(task, member)
             records += 0 if situation.caught_up(member, task) else situation.records(member, task)
-        return common, 0, cost + self.replaced(task, members) * situation.knobs.rack_non_overlap_cost, changes, dislike, records
+        return common, 0, cost + self.replaced(task, members) * situation.settings.rack_non_overlap_cost, changes, dislike, records
 
     def replaced(self, task: TaskId, members: list[str]) -> int:
         """How many of these copies are new and stand where one that is here could stay; nothing

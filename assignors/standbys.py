@@ -64,7 +64,7 @@ def assign_standbys(situation: Situation, now: Mapping[TaskId, str], target: Map
     """Where the standbys of all stateful tasks are to be. `now`, `target`: who runs a task, and who
     is to.
     """
-    if situation.knobs.num_standbys == 0:
+    if situation.settings.num_standbys == 0:
         return Standbys(holders={}, warmups=frozenset(), placed=frozenset(), unsettled=False)
     board = _Board(situation, now, target, movements)
     if situation.places.matter or situation.racks.copies_count:
@@ -192,7 +192,7 @@ class _Board:
         """As many copies as are asked for, if there are so many members beside the one that runs
         the task.
         """
-        asked = self.situation.knobs.num_standbys
+        asked = self.situation.settings.num_standbys
         wanted = dict.fromkeys(self.holders, asked)
         if any(len(pool.members) <= asked for pool in self.situation.pools):
             for task in wanted:

@@ -94,7 +94,7 @@ def _soonest_ready(situation: Situation, portions: Iterable[tuple[list[TaskId], 
     `portions`: one task each, or more that the same members may run and of which nobody has a copy;
     and the records of all their state.
     """
-    slack = situation.knobs.acceptable_recovery_lag
+    slack = situation.settings.acceptable_recovery_lag
     pace = situation.pace
     queue = _restore_queues(situation)
     levels: dict[Pool, _Level] = {}

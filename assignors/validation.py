@@ -58,7 +58,7 @@ class _Judge:
         self.revoked = {task for part in plan.members.values() for task in part.revoke}
         self.handing_over = {movement.task: movement.destination for movement in problem.in_flight if movement.state is MovementState.REVOKING}
         self.begun = {(movement.task, movement.destination) for movement in problem.in_flight}
-        self.acceptable = {member.id: acceptable_lag(self.tasks, member, problem.knobs) for member in problem.members}
+        self.acceptable = {member.id: acceptable_lag(self.tasks, member, problem.settings) for member in problem.members}
         self.caught_up: dict[TaskId, list[str]] = {}
         """Stateful task -> members that are caught up on it and may be given it."""
         for member in problem.members:
@@ -276,17 +276,17 @@ class _Judge:
         Above a cap that was lowered, a number may only fall. With LEAVING_APART those of tasks
         whose owner is leaving do not count.
         """
-        knobs = self.problem.knobs
+        settings = self.problem.settings
         counted = {name: [task for task in part.warmup if not self._is_apart(task)] for name, part in self.plan.members.items()}
         warmups = sum(map(len, counted.values()))
         before = sum(len(member.warmup) for member in self.members.values())
-        if warmups > max(knobs.max_warmups, before):
-            yield f"{warmups} warm-ups, the group may have {knobs.max_warmups}"
+        if warmups > max(settings.max_warmups, before):
+            yield f"{warmups} warm-ups, the group may have {settings.max_warmups}"
         for name, copies in counted.items():
-            if len(copies) > max(knobs.max_warmups_per_member, len(self.members[name].warmup)):
-                yield f"{name} has {len(copies)} warm-ups, a member may have {knobs.max_warmups_per_member}"
+            if len(copies) > max(settings.max_warmups_per_member, len(self.members[name].warmup)):
+                yield f"{name} has {len(copies)} warm-ups, a member may have {settings.max_warmups_per_member}"
         standbys = Counter(itertools.chain.from_iterable(part.standby for part in self.plan.members.values()))
-        most = knobs.num_standbys
+        most = settings.num_standbys
         yield from _named(f"more than {most} standbys of", [task for task, copies in standbys.items() if copies > most])
 
     def _is_apart(self, task: TaskId) -> bool:

@@ -49,7 +49,7 @@ from equipoise.assignors.validation import plan_faults
 from equipoise.events.errors import EquipoiseError, FieldError
 from equipoise.events.facts import MOST_WEIGHT, READINESS
 from equipoise.events.fields import INT64_MAX, MOST_TASK_NUMBER
-from equipoise.events.knobs import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, Knobs
+from equipoise.events.settings import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
 
 DEFAULT_ASSIGNOR = "high_availability"
@@ -94,8 +94,8 @@ def _question(line: str | bytes) -> tuple[str, int | None, AssignmentProblem, Na
         fields.refuse("assignor", f"{name!r} is not installed; here are {', '.join(sorted({known for known, _ in registry.available()}))}")
     if version is not None and (name, version) not in registry.available():
         fields.refuse("version", f"{name} has no version {version} here; leave it out for the highest")
-    knobs = _knobs("$.config", fields.content.get("config", {}))
-    tasks, naming = _topic_tasks(fields, knobs) if _names_topics(fields) else _plain_tasks(fields)
+    settings = _settings("$.config", fields.content.get("config", {}))
+    tasks, naming = _topic_tasks(fields, settings) if _names_topics(fields) else _plain_tasks(fields)
     known = _Known(tasks, naming)
     members = fields.each("members", lambda path, value: _member(path, value, known))
     read.unique("$.members", [member.id for member in members])
@@ -107,7 +107,7 @@ def _question(line: str | bytes) -> tuple[str, int | None, AssignmentProblem, Na
     problem = AssignmentProblem(
         tasks=tasks,
         members=members,
-        knobs=knobs,
+        settings=settings,
         in_flight=in_flight,
         blocked=frozenset(blocked),
         now_ms=fields.get("now_ms", read.whole, 0),
@@ -185,13 +185,13 @@ def _one_owner(members: tuple[Member, ...], naming: Naming) -> None:
                 )
 
 
-def _knobs(path: str, value: object) -> Knobs:
-    known = tuple(field.name for field in attrs.fields(Knobs))
+def _settings(path: str, value: object) -> GroupSettings:
+    known = tuple(field.name for field in attrs.fields(GroupSettings))
     given = dict(read.JsonObject(path, value, required=(), optional=known).content)
     if isinstance(given.get("rack_aware_tags"), list):
         given["rack_aware_tags"] = tuple(given["rack_aware_tags"])
     try:
-        return Knobs(**given)
+        return GroupSettings(**given)
     except FieldError as error:
         raise FieldError(f"{path}.{error.field.removeprefix('Knobs.')}", error.problem) from None
 
@@ -247,9 +247,9 @@ def _names_topics(fields: read.JsonObject) -> bool:
     return says("tasks", "topic") or says("members", "topics")
 
 
-def _topic_tasks(fields: read.JsonObject, knobs: Knobs) -> tuple[tuple[Task, ...], Naming]:
+def _topic_tasks(fields: read.JsonObject, settings: GroupSettings) -> tuple[tuple[Task, ...], Naming]:
     """Partitions of topics as tasks without state, and how they are called."""
-    reset = auto_offset_reset(knobs)
+    reset = auto_offset_reset(settings)
     found = fields.each("tasks", lambda path, value: _topic_task(path, value, reset))
     read.unique("$.tasks", [task.id for task in found])
     place: dict[tuple[str, int], int] = {}

@@ -11,7 +11,7 @@ from bench.java_bench import Case, our_seconds, question
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.assignors.problem import AssignmentProblem, Member, Task
 from equipoise.assignors.wire import problem_of
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, TaskId
 
 END_OFFSET = 150_000
@@ -31,7 +31,7 @@ def group(tasks: int, members: int, joiners: int = 1) -> AssignmentProblem:
             *(Member(id=name, active=tuple(owned), lags=dict.fromkeys(owned, LagSentinel.ACTIVE)) for name, owned in dealt.items()),
             *(Member(id=f"n{index:05}") for index in range(joiners)),
         ),
-        knobs=Knobs(max_warmups=2),
+        settings=GroupSettings(max_warmups=2),
     )
 
 

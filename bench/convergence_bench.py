@@ -18,7 +18,7 @@ import uuid
 
 import attrs
 
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.replay.simulation.change import ChangeCost, change_cost
 
 OURS, KAFKA = "high_availability", "kafka_streams"
@@ -69,7 +69,7 @@ def measured(case: Case, assignor: str, draws: int = DRAWS) -> list[ChangeCost]:
             leavers=case.leavers,
             assignor=assignor,
             ids=ids(seed, case.members + case.joiners),
-            knobs=Knobs(num_standbys=case.standbys, max_warmups=WARMUPS, probing_interval_ms=PROBING_MS),
+            settings=GroupSettings(num_standbys=case.standbys, max_warmups=WARMUPS, probing_interval_ms=PROBING_MS),
             seed=seed,
         )
         for seed in range(1, draws + 1)

@@ -45,7 +45,7 @@ from equipoise.replay.whatif.evaluate import Configuration
 
 CORES = os.cpu_count() or 1
 SEEDS = (0,)
-ASKED = (Configuration(name="one slot", knobs={"max_warmups": 1}), Configuration(name="a standby", knobs={"num_standbys": 1}))
+ASKED = (Configuration(name="one slot", settings={"max_warmups": 1}), Configuration(name="a standby", settings={"num_standbys": 1}))
 TELL_EVERY_S = 15
 Answers = dict[str, Any]
 """Group -> what a job says of it, as JSON has it."""

@@ -16,8 +16,8 @@ import msgpack
 from equipoise.assignors import registry
 from equipoise.events import codec
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.records import Record
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, TaskId
 from equipoise.statemachine.machine import GroupMachine
 
@@ -32,9 +32,9 @@ def _group(members: int, tasks: int) -> tuple[GroupMachine, int]:
     """
     machine = GroupMachine()
     assignor = registry.load("high_availability", 1)
-    knobs = Knobs(initial_delay_ms=10**9, checkpoint_every_records=0)
+    settings = GroupSettings(initial_delay_ms=10**9, checkpoint_every_records=0)
     events: list[Fact] = [
-        GroupConfigured(solver=assignor.solver, knobs=knobs),
+        GroupConfigured(solver=assignor.solver, knobs=settings),
         TopologyDeclared(epoch=0, subtopologies=(Subtopology(subtopology=0, partitions=tasks, stateful=True),)),
         *(MemberJoined(member_id=f"m{index}", incarnation=1, join_nonce=f"n{index}") for index in range(members)),
     ]

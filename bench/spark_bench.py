@@ -71,7 +71,7 @@ def _by_name(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def _configurations(count: int) -> list[Configuration]:
-    return [Configuration(name=f"c{each}", knobs={"max_warmups": 1 + each, "balance_factor": 1 + each % 3}) for each in range(count)]
+    return [Configuration(name=f"c{each}", settings={"max_warmups": 1 + each, "balance_factor": 1 + each % 3}) for each in range(count)]
 
 
 def _peak_mb(archive: Path) -> float:

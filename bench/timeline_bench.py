@@ -14,8 +14,8 @@ from pathlib import Path
 
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.log import open_log
+from equipoise.events.settings import GroupSettings
 from equipoise.replay.refold import Refold
 from equipoise.replay.simulation import ClusterConfig, ProcessSettings, SimulatedCluster
 from equipoise.replay.simulation.world import steady
@@ -37,7 +37,7 @@ def write_log(path: Path) -> None:
     config = ClusterConfig(
         group="bench",
         log_id="bench",
-        configured=GroupConfigured(behaviour_version=assignor.version, solver=assignor.solver, knobs=Knobs(num_standbys=1)),
+        configured=GroupConfigured(behaviour_version=assignor.version, solver=assignor.solver, knobs=GroupSettings(num_standbys=1)),
         topology=TopologyDeclared(epoch=0, subtopologies=(topology,)),
         growth={("store", partition): steady(records=100_000, records_per_s=20, start_ms=START_MS) for partition in range(TASKS)},
         start_ms=START_MS,

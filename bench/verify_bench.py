@@ -14,8 +14,8 @@ from pathlib import Path
 
 from equipoise.assignors import registry
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, LogOpened, MemberJoined, PartitionsObserved, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.log import Log, open_log
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel
 from equipoise.statemachine.machine import GroupMachine
 
@@ -72,7 +72,7 @@ def write_log(path: Path, records: int) -> None:
         writer = _Writer(log)
         with log.transaction():
             writer.say(LogOpened(log_id="bench"), group="")
-            writer.say(GroupConfigured(solver=registry.load("high_availability", 1).solver, knobs=Knobs(num_standbys=1, initial_delay_ms=0)))
+            writer.say(GroupConfigured(solver=registry.load("high_availability", 1).solver, knobs=GroupSettings(num_standbys=1, initial_delay_ms=0)))
             writer.say(
                 TopologyDeclared(epoch=0, subtopologies=(Subtopology(subtopology=0, partitions=TASKS, stateful=True, changelog_topics=("c",)),))
             )

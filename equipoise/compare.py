@@ -14,10 +14,10 @@ from typing import Any
 import attrs
 
 from equipoise.assignors import registry
-from equipoise.assignors.problem import check_knobs
+from equipoise.assignors.problem import check_settings
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError
-from equipoise.events.knobs import Knobs, Scalar
 from equipoise.events.log import Log, open_log
+from equipoise.events.settings import GroupSettings, Scalar
 from equipoise.replay.importers.kafka_streams import import_history, shipped_runs
 from equipoise.replay.recorded_inputs import Exogenous, read_exogenous
 from equipoise.replay.simulation.restore import RestoreModel
@@ -94,7 +94,7 @@ def run_of(name: str, log: Log, *, group: str | None = None, announce_closes: bo
 def check_contender(contender: Contender) -> None:
     """Raises InputError for an assignor that is not installed, or an option that it does not take.
     """
-    check_knobs(registry.latest(contender.assignor), Knobs(options=dict(contender.options)))
+    check_settings(registry.latest(contender.assignor), GroupSettings(options=dict(contender.options)))
 
 
 def recorded_cost(run: Run) -> list[Cost]:

@@ -11,12 +11,12 @@ from typing import Any
 import attrs
 
 from equipoise.assignors import registry
-from equipoise.assignors.problem import check_knobs
+from equipoise.assignors.problem import check_settings
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, Move
 from equipoise.events.errors import InputError
 from equipoise.events.facts import DealRequested, GroupConfigured
-from equipoise.events.knobs import Knobs
 from equipoise.events.records import Record
+from equipoise.events.settings import GroupSettings
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.rejections import rejection_text
 
@@ -50,10 +50,10 @@ class Preview:
 
 def settings_of(config: GroupConfigured) -> dict[str, Any]:
     """Every setting of a configuration by name, as `Change` names them."""
-    knobs = attrs.asdict(config.knobs)
-    options = knobs.pop("options")
+    settings = attrs.asdict(config.knobs)
+    options = settings.pop("options")
     head = {"assignor": f"{config.assignor}@{config.behaviour_version}", "solver": config.solver, "led_by": config.led_by}
-    return {**head, **knobs, **{f"options.{name}": value for name, value in options.items()}}
+    return {**head, **settings, **{f"options.{name}": value for name, value in options.items()}}
 
 
 def changes_between(before: GroupConfigured, after: GroupConfigured) -> list[Change]:
@@ -75,16 +75,16 @@ def with_assignor(config: GroupConfigured, text: str) -> GroupConfigured:
         assignor = registry.load(name, int(version)) if at else registry.latest(name)
     except InputError as error:
         raise InputError(f"--{error}") from None
-    knobs = config.knobs if assignor.name == config.assignor else attrs.evolve(config.knobs, options={})
-    return attrs.evolve(config, assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs)
+    settings = config.knobs if assignor.name == config.assignor else attrs.evolve(config.knobs, options={})
+    return attrs.evolve(config, assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=settings)
 
 
-def with_defaults(knobs: Knobs, names: Iterable[str]) -> Knobs:
+def with_defaults(settings: GroupSettings, names: Iterable[str]) -> GroupSettings:
     """`knobs` with the named settings at their defaults; an option (``options.NAME``) is removed.
     Raises InputError for a name that is none.
     """
-    defaults: Mapping[str, Any] = attrs.asdict(Knobs(), recurse=False)
-    options = dict(knobs.options)
+    defaults: Mapping[str, Any] = attrs.asdict(GroupSettings(), recurse=False)
+    options = dict(settings.options)
     changes = {}
     for name in names:
         if name.removeprefix("options.") in options and name.startswith("options."):
@@ -93,14 +93,14 @@ def with_defaults(knobs: Knobs, names: Iterable[str]) -> Knobs:
             changes[name] = defaults[name]
         else:
             raise InputError(f"--default {name}: the group has no such setting; `equipoise configure --group GROUP` lists them")
-    return attrs.evolve(knobs, **changes, options=options)
+    return attrs.evolve(settings, **changes, options=options)
 
 
 def check_configuration(config: GroupConfigured) -> None:
     """Raises InputError when this installation has the assignor and the assignor does not take the
     settings, or when it lacks the assignor.
     """
-    check_knobs(registry.load(config.assignor, config.behaviour_version), config.knobs)
+    check_settings(registry.load(config.assignor, config.behaviour_version), config.knobs)
 
 
 def way_back(group: str, before: GroupConfigured, after: GroupConfigured) -> str:

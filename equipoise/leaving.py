@@ -81,7 +81,7 @@ def picked(state: GroupState, percent: int) -> tuple[ScaleDown, Drain]:
     assert config is not None, "a group with members is configured"
     assignor = registry.load(config.assignor, config.behaviour_version)
     expected_ms = drain_ms(problem, [each.member for each in found.asked], assignor)
-    return found, Drain(expected_ms=expected_ms, left_ms=state.knobs.drain_timeout_ms)
+    return found, Drain(expected_ms=expected_ms, left_ms=state.settings.drain_timeout_ms)
 
 
 class Leaving(LiveGroup):

@@ -9,8 +9,8 @@ from equipoise.events.codec import Event, decode, decode_lenient, encode, from_j
 from equipoise.events.decisions import Decision
 from equipoise.events.errors import EquipoiseError, FieldError, GroupHalted, InputError, InvariantBroken, LogError
 from equipoise.events.facts import Fact
-from equipoise.events.knobs import Knobs
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
 
 check_package_name(__name__, "equipoise.events")
@@ -23,9 +23,9 @@ __all__ = [
     "Fact",
     "FieldError",
     "GroupHalted",
+    "GroupSettings",
     "InputError",
     "InvariantBroken",
-    "Knobs",
     "Lag",
     "LagSentinel",
     "LogError",

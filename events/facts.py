@@ -13,7 +13,7 @@ import attrs
 from equipoise.events import fields
 from equipoise.events.errors import FieldError
 from equipoise.events.fields import INT64_MAX, MOST_TEXT_CHARS, are_lags, are_tasks
-from equipoise.events.knobs import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, Knobs
+from equipoise.events.settings import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, MOST_TAGS, GroupSettings
 from equipoise.events.tasks import Lag, TaskId
 
 MOST_WEIGHT = 1_000_000
@@ -62,7 +62,7 @@ class GroupConfigured:
     """Name and version of the solver the assignor pins; empty when it uses none."""
     led_by: str = attrs.field(default="equipoise", validator=fields.one_of("equipoise", "external"))
     """`external`: something else leads, our decisions are proposals (PROTOCOL D7)."""
-    knobs: Knobs = attrs.field(factory=Knobs, validator=fields.instance_of(Knobs))
+    knobs: GroupSettings = attrs.field(factory=GroupSettings, validator=fields.instance_of(GroupSettings))
 
 
 @attrs.frozen(kw_only=True)

@@ -32,7 +32,10 @@ Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
 def _name(owner: object, attribute: attrs.Attribute[Any]) -> str:
-    return f"{owner.__class__.__name__}.{attribute.name}"
+    """A class that was renamed keeps its old name here, as `STORED_NAME`: paths are stored in
+    `Undecodable.field`.
+    """
+    return f"{getattr(owner, 'STORED_NAME', owner.__class__.__name__)}.{attribute.name}"
 
 
 def integer(least: int = 0, most: int = INT64_MAX) -> Validator:

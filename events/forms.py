@@ -17,7 +17,7 @@ import attrs
 import cattrs
 
 from equipoise.events.errors import FieldError
-from equipoise.events.knobs import Scalar
+from equipoise.events.settings import Scalar
 from equipoise.events.tasks import PARSED_TASKS, LagSentinel, TaskId
 
 Reader = Callable[[Any, Any], Any]

@@ -185,7 +185,7 @@ class _Explaining:
             moves=tuple(self.chronicle.moves),
             what_next=tuple(what_next),
             slots=self.slots,
-            max_warmups=self.state.knobs.max_warmups,
+            max_warmups=self.state.settings.max_warmups,
             stopped=tuple(interval for interval in self.chronicle.intervals if interval.condition.value != "running"),
             differs_at=self.refold.differs_at,
         )
@@ -239,7 +239,8 @@ class _Explaining:
             return []
         named = list(dict.fromkeys(name for name in (move.destination, move.source, costs[0][1]) if name in at))
         each = [f"{at[name].traffic_cost:,} on {name} (rack {at[name].rack})" for name in named if name is not None]
-        weighed = f"rack_traffic_cost = {self.state.knobs.rack_traffic_cost:,}, rack_non_overlap_cost = {self.state.knobs.rack_non_overlap_cost:,}"
+        settings = self.state.settings
+        weighed = f"rack_traffic_cost = {settings.rack_traffic_cost:,}, rack_non_overlap_cost = {settings.rack_non_overlap_cost:,}"
         return [f"Its traffic then: {', '.join(each)}; the least there was is {costs[0][0]:,} ({weighed})."]
 
     def _copy_then(self, move: MoveStory, owner: str) -> str:
@@ -262,11 +263,11 @@ class _Explaining:
         """
         if member is not None and member.ready_lag_records is not None:
             return member.ready_lag_records, f"its own ready_lag_records = {member.ready_lag_records:,}"
-        acceptable = self.state.knobs.acceptable_recovery_lag
+        acceptable = self.state.settings.acceptable_recovery_lag
         return acceptable, f"acceptable_recovery_lag = {acceptable:,}"
 
     def _acceptable_time(self) -> str:
-        return f"acceptable_recovery_ms = {self.state.knobs.acceptable_recovery_ms:,}"
+        return f"acceptable_recovery_ms = {self.state.settings.acceptable_recovery_ms:,}"
 
     def _why_nobody(self) -> str:
         state = self.state
@@ -276,7 +277,8 @@ class _Explaining:
             left_ms = max(0, state.gathering_until_ms - state.now_ms)
             if state.awaiting_lags:
                 return f"the group is new and waits another {span_text(left_ms)}, at most, until it is known how far behind its sources are"
-            return f"the group is new and waits another {span_text(left_ms)} for more members (initial_delay_ms = {state.knobs.initial_delay_ms:,})"
+            wait = f"(initial_delay_ms = {state.settings.initial_delay_ms:,})"
+            return f"the group is new and waits another {span_text(left_ms)} for more members {wait}"
         if not state.members:
             return "the group has no members"
         if state.phase is GroupPhase.SHADOWING:
@@ -313,7 +315,7 @@ class _Explaining:
                 left_ms = max(0, backoff.until_ms - self.state.now_ms)
                 said.append(
                     f"No new copy of it is begun on {member_id} for another {span_text(left_ms)}: the warm-up there stalled "
-                    f"{counted(backoff.times, 'time')} (warmup_stall_ms = {self.state.knobs.warmup_stall_ms:,})."
+                    f"{counted(backoff.times, 'time')} (warmup_stall_ms = {self.state.settings.warmup_stall_ms:,})."
                 )
         if movement is not None and movement.state is MovementState.WAITING:
             said += self._gave_way(self.state.members[movement.destination])
@@ -439,7 +441,7 @@ class _Explaining:
         said = [
             (
                 f"It is to move to {movement.destination}, and waits{since} for a warm-up slot: "
-                f"{len(self.slots)} of max_warmups = {state.knobs.max_warmups} are taken."
+                f"{len(self.slots)} of max_warmups = {state.settings.max_warmups} are taken."
             )
         ]
         if reason is not None and reason.code == "next_probing":
@@ -496,20 +498,20 @@ class _Explaining:
             )
         else:
             expected = _expected(member, lag - acceptable)
-            in_time = state.knobs.acceptable_recovery_ms and member.ready_lag_records is None
+            in_time = state.settings.acceptable_recovery_ms and member.ready_lag_records is None
             or_time = f" or within {self._acceptable_time()}" if in_time else ""
             own = "" if member.ready_lag_records is None else f" ({limit})"
             said.append(f"It is {counted(lag, 'record')} behind and counts as caught up at {acceptable:,}{own}{or_time}{expected}.")
         warmup = member.warmup.get(self.task)
         if warmup is not None and not warmup.caught_up and member.awaits_word(self.task, state.acceptable_lag(member)):
-            left_ms = max(0, warmup.improved_ms + state.knobs.warmup_stall_ms - state.now_ms)
+            left_ms = max(0, warmup.improved_ms + state.settings.warmup_stall_ms - state.now_ms)
             said.append(f"If that comes no further for another {span_text(left_ms)}, the slot goes to another task.")
         elif warmup is not None and not warmup.caught_up:
-            left_ms = max(0, warmup.improved_ms + state.knobs.warmup_stall_ms - state.now_ms)
+            left_ms = max(0, warmup.improved_ms + state.settings.warmup_stall_ms - state.now_ms)
             best = "nothing yet" if warmup.best_lag is None else f"{warmup.best_lag:,}"
             said.append(f"Its best lag so far: {best}. If that does not fall for another {span_text(left_ms)}, the slot goes to another task.")
             if state.queued:
-                look_ms = max(0, warmup.looked_ms + state.knobs.warmup_stall_ms - state.now_ms)
+                look_ms = max(0, warmup.looked_ms + state.settings.warmup_stall_ms - state.now_ms)
                 said.append(
                     f"{counted(len(state.queued), 'copy waits', 'copies wait')} for a slot. In {span_text(look_ms)} its speed is measured: one that "
                     "could be ready in half of its time gets the slot."
@@ -531,14 +533,15 @@ class _Explaining:
         if source is None or self.task not in source.revoking:
             return [f"It may move to {movement.destination} at once: the next round begins that{self._next_round()}."]
         epoch, since_ms = source.revoking[self.task]
-        expelled_ms = max(0, since_ms + state.knobs.revocation_timeout_ms - state.now_ms)
+        expelled_ms = max(0, since_ms + state.settings.revocation_timeout_ms - state.now_ms)
         told_ms = state.now_ms - since_ms
         applied = f"it has applied epoch {source.applied_epoch} so far" if source.applied_epoch < epoch else "it has read that, and still holds it"
         lag = lag_text(state.members[movement.destination].lags.get(self.task))
+        limit = f"revocation_timeout_ms = {state.settings.revocation_timeout_ms:,}"
         return [
             f"{movement.destination} is caught up (lag: {lag}) and gets it the moment {source.member_id} has let go.",
             f"{source.member_id} was told {span_text(told_ms)} ago, in its epoch {epoch}; {applied}.",
-            f"If it does not let go within {span_text(expelled_ms)}, it is expelled (revocation_timeout_ms = {state.knobs.revocation_timeout_ms:,}).",
+            f"If it does not let go within {span_text(expelled_ms)}, it is expelled ({limit}).",
         ]
 
     def _next_round(self) -> str:

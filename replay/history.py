@@ -456,9 +456,9 @@ def candidates(problem: AssignmentProblem, task: TaskId, *, by_load: bool = Fals
     assignor goes by what tasks carry.
     """
     found = []
-    weight = weights(problem.tasks, problem.members, problem.knobs) if by_load else {}
+    weight = weights(problem.tasks, problem.members, problem.settings) if by_load else {}
     tasks = {each.id: each for each in problem.tasks}
-    known = tasks.get(task) if problem.knobs.rack_aware_strategy != "none" else None
+    known = tasks.get(task) if problem.settings.rack_aware_strategy != "none" else None
     for member in problem.members:
         lag = member.lags.get(task)
         owns_it = task in member.active
@@ -477,13 +477,13 @@ def candidates(problem: AssignmentProblem, task: TaskId, *, by_load: bool = Fals
                 owns_it=owns_it,
                 lag=lag,
                 caught_up=owns_it
-                or is_ready(lag, word=task in member.ready, readiness=member.readiness, acceptable=acceptable_lag(tasks, member, problem.knobs)),
+                or is_ready(lag, word=task in member.ready, readiness=member.readiness, acceptable=acceptable_lag(tasks, member, problem.settings)),
                 active_tasks=len(member.active),
                 capacity=member.capacity,
                 obstacle=obstacle,
                 restore_records_per_s=member.restore_records_per_s,
-                rack=rack_of(member, problem.knobs),
-                traffic_cost=None if known is None else traffic_cost(known, member, problem.knobs),
+                rack=rack_of(member, problem.settings),
+                traffic_cost=None if known is None else traffic_cost(known, member, problem.settings),
                 load_share=sum(weight.get(each, 0) for each in member.active) // member.capacity if by_load else None,
                 task_share=weight.get(task),
             )

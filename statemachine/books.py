@@ -213,10 +213,10 @@ class Books:
         `surely` only what it must have had.
         """
         assert self.config is not None
-        knobs = self.config.knobs
+        settings = self.config.knobs
         if account.ready_lag_records is not None:
             return lag <= account.ready_lag_records
-        if lag <= knobs.acceptable_recovery_lag:
+        if lag <= settings.acceptable_recovery_lag:
             return True
         owned = {*account.active, *account.revoking}
         restored = 0
@@ -224,10 +224,10 @@ class Books:
             if not isinstance(records, int) or not self.is_stateful(other):
                 continue
             if surely and (records <= lag or other in owned or self.granted.get(other) == account.member_id):
-                restored += 1_000 * records + self._written_per_s(other) * knobs.acceptable_recovery_ms
+                restored += 1_000 * records + self._written_per_s(other) * settings.acceptable_recovery_ms
             elif not surely and records <= lag and other not in owned:
                 restored += 1_000 * records
-        return 0 < restored <= account.restore_records_per_s * knobs.acceptable_recovery_ms
+        return 0 < restored <= account.restore_records_per_s * settings.acceptable_recovery_ms
 
     def _written_per_s(self, task: TaskId) -> int:
         part = self.part(task)
@@ -300,9 +300,9 @@ class Books:
         """Who judges its copies by the group's limits knows those of now, from its first assignment
         on (PROTOCOL M2).
         """
-        knobs = self.config.knobs  # type: ignore[union-attr]  # a member joined, so the group is configured
+        settings = self.config.knobs  # type: ignore[union-attr]  # a member joined, so the group is configured
         follows = account.readiness != "word_or_lag"
-        limits = (knobs.acceptable_recovery_lag, knobs.acceptable_recovery_ms) if follows else (None, None)
+        limits = (settings.acceptable_recovery_lag, settings.acceptable_recovery_ms) if follows else (None, None)
         if account.epoch and account.limits != limits:
             raise InvariantBroken(0, f"{account.member_id} (readiness {account.readiness}) was told the limits {account.limits}, not {limits}")
 
@@ -349,7 +349,7 @@ class Books:
     def _deadline_passed(self, expired: MemberExpired) -> None:
         account = self._account(expired)
         self._crashed(account.member_id)
-        knobs = self.config.knobs  # type: ignore[union-attr]  # a member joined, so the group is configured
+        settings = self.config.knobs  # type: ignore[union-attr]  # a member joined, so the group is configured
         silent_ms = self.now_ms - account.last_heard_ms
         if expired.silent_ms != silent_ms:
             raise InvariantBroken(0, f"{expired.member_id} was silent for {silent_ms} ms, not {expired.silent_ms}")
@@ -359,8 +359,8 @@ class Books:
             self._out(account, hold_ms=0, told_hold_ms=expired.hold_ms)
             return
         longest_ms = max((self.now_ms - revocation.since_ms for revocation in account.revoking.values()), default=-1)
-        if longest_ms < knobs.revocation_timeout_ms:
-            most_ms = knobs.revocation_timeout_ms
+        if longest_ms < settings.revocation_timeout_ms:
+            most_ms = settings.revocation_timeout_ms
             raise InvariantBroken(0, f"{expired.member_id} was expelled after {longest_ms} ms of the {most_ms} it had to give up its tasks")
         self._out(account, hold_ms=account.session_timeout_ms, told_hold_ms=expired.hold_ms)
 

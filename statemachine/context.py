@@ -310,7 +310,7 @@ class Context:
         if self.deals_by_lag and not state.awaiting_lags and not state.knows_source_lags():
             assert state.gathering_until_ms is not None, "its timer was due"
             state.awaiting_lags = True
-            state.gathering_until_ms += (MOST_INITIAL_DELAYS - 1) * state.knobs.initial_delay_ms
+            state.gathering_until_ms += (MOST_INITIAL_DELAYS - 1) * state.settings.initial_delay_ms
             self.deadlines.watch(Timer.GATHERING)
             return
         self._begin_first_round()
@@ -452,7 +452,7 @@ class Context:
         drain_timeout_ms (PROTOCOL M7).
         """
         member.leaving = True
-        member.drain_deadline_ms = self.state.now_ms + self.state.knobs.drain_timeout_ms
+        member.drain_deadline_ms = self.state.now_ms + self.state.settings.drain_timeout_ms
         self.deadlines.watch(Timer.DRAIN, (member.member_id, NO_TASK))
         for task in sorted(member.incoming):
             self.cancel(task, "destination_leaving")

@@ -45,7 +45,7 @@ GROUP_KEY: Key = ("", NO_TASK)
 
 def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
     """Group time at which this timer is due, as state says now; None: it no longer runs."""
-    knobs = state.knobs
+    settings = state.settings
     if timer is Timer.GATHERING:
         return state.gathering_until_ms
     if timer is Timer.SCHEDULED:
@@ -64,7 +64,7 @@ def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
     if timer is Timer.SESSION:
         return None if state.phase is GroupPhase.SHADOWING else member.last_heard_ms + member.session_timeout_ms
     if timer is Timer.REVOCATION:
-        return min(since_ms for _, since_ms in member.revoking.values()) + knobs.revocation_timeout_ms if member.revoking else None
+        return min(since_ms for _, since_ms in member.revoking.values()) + settings.revocation_timeout_ms if member.revoking else None
     if timer is Timer.DRAIN:
         return member.drain_deadline_ms
     if timer is Timer.CRASH_BACKOFF:
@@ -78,7 +78,7 @@ def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
         movement = state.in_flight.get(key[1])
         if movement is None or movement.destination != key[0] or movement.state is MovementState.REVOKING:
             return None  # one that is awaited all the same has not said that it is ready, and its assignor wants that word
-    return min(warmup.improved_ms, warmup.looked_ms) + knobs.warmup_stall_ms
+    return min(warmup.improved_ms, warmup.looked_ms) + settings.warmup_stall_ms
 
 
 class Deadlines:

@@ -14,7 +14,7 @@ def warn_of_racks(context: Context, member: MemberState) -> None:
     """Where tags are asked for they win over a member's `rack`; if the two do not agree the
     operator is told (KIP-925, 4.D.III).
     """
-    asked = context.state.knobs.rack_aware_tags
+    asked = context.state.settings.rack_aware_tags
     if not asked or member.rack is None:
         return
     tag = member.tags.get(RACK_TAG)

@@ -17,9 +17,9 @@ from equipoise.assignors.problem import Guarantee, MovementState, deals_by_lag
 from equipoise.events.decisions import MemberAssigned, Move
 from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.knobs import Knobs
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, tasks_text
 from equipoise.statemachine.books import Account, Books
 from equipoise.statemachine.machine import GroupMachine, Load
@@ -156,20 +156,20 @@ class Validator:
         number of copies may only fall.
         """
         books = self.books
-        knobs: Knobs = books.config.knobs  # type: ignore[union-attr]  # somebody was assigned to
+        settings: GroupSettings = books.config.knobs  # type: ignore[union-attr]  # somebody was assigned to
         warmups = books.warmups
-        if warmups > max(knobs.max_warmups, self._warmups_before):
+        if warmups > max(settings.max_warmups, self._warmups_before):
             warmups = sum(self._counted(account.warmup) for account in books.accounts.values())
-        if warmups > max(knobs.max_warmups, self._warmups_before):
-            raise InvariantBroken(5, f"{warmups} warm-ups, {self._warmups_before} before; the cap is {knobs.max_warmups}")
+        if warmups > max(settings.max_warmups, self._warmups_before):
+            raise InvariantBroken(5, f"{warmups} warm-ups, {self._warmups_before} before; the cap is {settings.max_warmups}")
         for member_id, (_, warmup_before) in self._before.items():
             account = books.accounts[member_id]
             copies = self._counted(account.warmup)
-            if copies > max(knobs.max_warmups_per_member, len(warmup_before)):
-                raise InvariantBroken(5, f"{member_id} has {copies} warm-ups; the cap for one member is {knobs.max_warmups_per_member}")
+            if copies > max(settings.max_warmups_per_member, len(warmup_before)):
+                raise InvariantBroken(5, f"{member_id} has {copies} warm-ups; the cap for one member is {settings.max_warmups_per_member}")
             for task in sorted(account.standby):
-                if books.standbys[task] > knobs.num_standbys:
-                    raise InvariantBroken(5, f"{task} has {books.standbys[task]} standbys; asked for were {knobs.num_standbys}")
+                if books.standbys[task] > settings.num_standbys:
+                    raise InvariantBroken(5, f"{task} has {books.standbys[task]} standbys; asked for were {settings.num_standbys}")
 
     def _counted(self, warmups: Iterable[TaskId]) -> int:
         """Those within the caps: copies for members that are leaving may be outside."""
@@ -320,26 +320,26 @@ def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms
     * Before all that the assignor may leave lost work to nobody, and put moves off, for `delays_ms`
       in all.
     """
-    knobs = state.knobs
+    settings = state.settings
     members = state.members.values()
     stateful = sum(part.stateful for part in state.tasks().values())
-    uses = len(state.in_flight) + stateful * (1 + knobs.num_standbys) + sum(len(member.warmup) for member in members)
-    if restore_ms + report_ms >= knobs.warmup_stall_ms:
+    uses = len(state.in_flight) + stateful * (1 + settings.num_standbys) + sum(len(member.warmup) for member in members)
+    if restore_ms + report_ms >= settings.warmup_stall_ms:
         uses *= uses
     crash_backoffs = [max(0, crashes.until_ms - state.now_ms) for crashes in state.crashes.values() if crashes.until_ms is not None]
-    uses += stateful * (1 + knobs.num_standbys) if crash_backoffs else 0
-    spans = 1 + -(-uses // min(knobs.max_warmups, knobs.max_warmups_per_member))
+    uses += stateful * (1 + settings.num_standbys) if crash_backoffs else 0
+    spans = 1 + -(-uses // min(settings.max_warmups, settings.max_warmups_per_member))
     back_offs = [back_off.until_ms - state.now_ms for back_off in state.backoffs.values() if not back_off.over]
     for member in members:
         for task in member.warmup:
             stalled = state.backoffs.get((task, member.member_id))
-            back_offs.append(stall_ms(knobs, 1 if stalled is None else stalled.times + 1))
+            back_offs.append(stall_ms(settings, 1 if stalled is None else stalled.times + 1))
     return (
         max((member.session_timeout_ms for member in members), default=0)
-        + MOST_INITIAL_DELAYS * knobs.initial_delay_ms
+        + MOST_INITIAL_DELAYS * settings.initial_delay_ms
         + max(back_offs, default=0)
         + max(crash_backoffs, default=0)
-        + knobs.probing_interval_ms
+        + settings.probing_interval_ms
         + delays_ms
         + spans * (restore_ms + 4 * report_ms)
     )

@@ -33,7 +33,7 @@ def build_problem(state: GroupState, *, follow_up: bool = False, anew: bool = Fa
     return AssignmentProblem(
         tasks=tuple(_task(state, task, part) for task, part in tasks.items()),
         members=tuple(_member(state, state.members[member_id], tasks, homes.get(member_id, ())) for member_id in sorted(state.members)),
-        knobs=state.knobs,
+        settings=state.settings,
         in_flight=tuple(_in_flight(state)),
         blocked=frozenset(_blocked(state, tasks)),
         now_ms=state.now_ms,
@@ -130,7 +130,7 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
     if not plan.probing and not plan.watching:
         state.probing_deadline_ms = None
     elif natural or state.probing_deadline_ms is None:
-        state.probing_deadline_ms = state.now_ms + state.knobs.probing_interval_ms
+        state.probing_deadline_ms = state.now_ms + state.settings.probing_interval_ms
         context.deadlines.watch(Timer.PROBING)
     if passed_on and not state.in_flight:
         state.probing_deadline_ms = state.now_ms  # nobody will report that it is done: the next record sees
@@ -436,7 +436,7 @@ def issue(context: Context) -> None:
             tokens=tuple(state.tokens[task] for task in active),
             hold_ms={task: state.holds[task] for task in active if task in state.holds},
             released=member.released,
-            acceptable_recovery_lag=state.knobs.acceptable_recovery_lag if member.follows else None,
-            acceptable_recovery_ms=state.knobs.acceptable_recovery_ms if member.follows else None,
+            acceptable_recovery_lag=state.settings.acceptable_recovery_lag if member.follows else None,
+            acceptable_recovery_ms=state.settings.acceptable_recovery_ms if member.follows else None,
         )
         context.emitted += parts.split(assigned, context.most_event_bytes)

@@ -54,7 +54,7 @@ def note_load(state: GroupState, member: MemberState, load: Load) -> None:
     ]
     for task in held:
         parts = [amount * of[task] // total for amount, of, total in host]
-        state.loads[task] = _averaged(state.loads.get(task), parts, state.now_ms, state.knobs.load_window_ms)
+        state.loads[task] = _averaged(state.loads.get(task), parts, state.now_ms, state.settings.load_window_ms)
 
 
 def note_behind(state: GroupState, load: Load) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import attrs
 
 from equipoise.assignors import registry
-from equipoise.assignors.problem import Assignor, LoadBalance, PlanCost, check_knobs, deals_by_lag
+from equipoise.assignors.problem import Assignor, LoadBalance, PlanCost, check_settings, deals_by_lag
 from equipoise.events.codec import MOST_EVENT_BYTES, kind_of
 from equipoise.events.decisions import Checkpointed, Decision, EventRejected
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
@@ -117,8 +117,8 @@ class GroupMachine:
             make_current(context, context.observed)
         elif context.causes or context.changed or context.moves:
             self._lead(context, record)
-        knobs = state.knobs
-        if knobs.checkpoint_every_records and (state.seq + 1) % knobs.checkpoint_every_records == 0:
+        settings = state.settings
+        if settings.checkpoint_every_records and (state.seq + 1) % settings.checkpoint_every_records == 0:
             context.emitted.append(self._checkpoint(len(context.emitted) + 1))
         return self._number(record, context.emitted) if context.emitted else []
 
@@ -134,7 +134,7 @@ class GroupMachine:
         state.seq += 1
 
     def _time_step_ms(self, previous_append_ms: int, append_ms: int) -> int:
-        return min(max(0, append_ms - previous_append_ms), self.state.knobs.max_step_ms)
+        return min(max(0, append_ms - previous_append_ms), self.state.settings.max_step_ms)
 
     def _find_assignor(self, config: GroupConfigured, offset: int) -> Assignor:
         group = self.state.group
@@ -151,7 +151,7 @@ class GroupMachine:
         if record.refused:
             return ASSIGNOR_UNAVAILABLE
         try:
-            check_knobs(self._find_assignor(config, record.offset), config.knobs)
+            check_settings(self._find_assignor(config, record.offset), config.knobs)
         except InputError:
             return "knobs_refused"
         return None

@@ -365,7 +365,7 @@ class PartitionLead:
         if not state.members:
             group.tick_at_ms = None
             return
-        wait_ms = state.knobs.max_step_ms
+        wait_ms = state.settings.max_step_ms
         deadline_ms = group.machine.next_deadline_ms
         if deadline_ms is not None:
             wait_ms = min(wait_ms, deadline_ms - state.now_ms)

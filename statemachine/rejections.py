@@ -7,7 +7,7 @@ before the content is judged (PROTOCOL M4).
 from __future__ import annotations
 
 from equipoise.assignors import registry
-from equipoise.assignors.problem import check_knobs
+from equipoise.assignors.problem import check_settings
 from equipoise.events.decisions import Decision, EventRejected
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, GroupConfigured
@@ -105,7 +105,7 @@ def _what_is_refused(config: GroupConfigured) -> str | None:
     except InputError:
         return None
     try:
-        check_knobs(assignor, config.knobs)
+        check_settings(assignor, config.knobs)
     except InputError as error:
         return str(error)
     return None

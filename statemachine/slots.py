@@ -66,7 +66,7 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
     nearer = 0 if lag is None or warmup.looked_lag is None else warmup.looked_lag - lag
     progress = Progress(nearer, state.now_ms - warmup.looked_ms)
     prepares = member.awaits_word(task, state.acceptable_lag(member))
-    if state.now_ms - warmup.improved_ms >= state.knobs.warmup_stall_ms:
+    if state.now_ms - warmup.improved_ms >= state.settings.warmup_stall_ms:
         if not prepares:
             member.measured_records_per_s = 1
         if not context.is_apart(task):
@@ -79,7 +79,7 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
         return  # it is awaited: its member has not said yet that it is ready, and no lag tells when it will
     member.measured_records_per_s = progress.records_per_s(len(member.warmup))
     expected_ms = progress.expected_ms(_missing(state, member, task))
-    is_slow = expected_ms is None or expected_ms > state.knobs.warmup_stall_ms
+    is_slow = expected_ms is None or expected_ms > state.settings.warmup_stall_ms
     if is_slow and not context.is_apart(task) and _give_way(context, member, expected_ms, progress):
         _end(context, member, task, "outpaced")
         context.causes.add("outpaced")
@@ -91,7 +91,7 @@ def _stalled(context: Context, member: MemberState, task: TaskId, reason: str) -
     _end(context, member, task, reason)
     backoff = state.backoffs.get((task, member.member_id))
     times = 1 if backoff is None else backoff.times + 1
-    state.backoffs[task, member.member_id] = Backoff(until_ms=state.now_ms + stall_ms(state.knobs, times), times=times)
+    state.backoffs[task, member.member_id] = Backoff(until_ms=state.now_ms + stall_ms(state.settings, times), times=times)
     context.deadlines.watch(Timer.UNBLOCK, (member.member_id, task))
     context.causes.add("stalled")
 
@@ -123,7 +123,7 @@ def _give_way(context: Context, member: MemberState, expected_ms: int | None, pr
         backoff.exempt |= own
         return True
     times = 1 if backoff is None else backoff.times + 1
-    length_ms = max(stall_ms(state.knobs, times), (expected_ms or 0) // FAR_SOONER)
+    length_ms = max(stall_ms(state.settings, times), (expected_ms or 0) // FAR_SOONER)
     member.slot_backoff = SlotBackoff(until_ms=state.now_ms + length_ms, times=times, exempt=own)
     context.deadlines.watch(Timer.SLOT_BACKOFF, (member.member_id, NO_TASK))
     return True
@@ -134,7 +134,7 @@ def _far_sooner(context: Context, member: MemberState, expected_ms: int | None, 
     copy, or is worth a try.
     """
     state = context.state
-    is_long = expected_ms is None or expected_ms >= LONG_LOOKS * state.knobs.warmup_stall_ms
+    is_long = expected_ms is None or expected_ms >= LONG_LOOKS * state.settings.warmup_stall_ms
     for task, name in sorted(state.queued.items()):
         destination = state.members.get(name)
         if destination is None or destination.leaving:
@@ -161,7 +161,7 @@ def _has_room(context: Context, member: MemberState) -> bool:
     if member.slot_backoff is not None and not member.slot_backoff.over:
         return False
     promised = sum(name == member.member_id for name in context.promised.values())
-    return sum(not context.is_apart(task) for task in member.warmup) + promised < context.state.knobs.max_warmups_per_member
+    return sum(not context.is_apart(task) for task in member.warmup) + promised < context.state.settings.max_warmups_per_member
 
 
 def _missing(state: GroupState, member: MemberState, task: TaskId) -> int:

@@ -15,10 +15,10 @@ import attrs
 from equipoise.assignors.problem import Memory, Movement, Revocations
 from equipoise.assignors.ranking import is_ready, lag_within
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
-DEFAULT_KNOBS = Knobs()
+DEFAULT_KNOBS = GroupSettings()
 REMEMBERED_TOPOLOGIES = 16
 """Epochs kept beside those that members run: one that comes with an older one is eligible for
 nothing (PROTOCOL D1).
@@ -379,7 +379,7 @@ class GroupState:
     """The last BalanceEvaluated, field by field."""
 
     @property
-    def knobs(self) -> Knobs:
+    def settings(self) -> GroupSettings:
         return DEFAULT_KNOBS if self.config is None else self.config.knobs
 
     @property
@@ -498,9 +498,9 @@ class GroupState:
         """
         if member.ready_lag_records is not None:
             return member.ready_lag_records
-        knobs = self.knobs
-        if not knobs.acceptable_recovery_ms or not member.restore_records_per_s:
-            return knobs.acceptable_recovery_lag
+        settings = self.settings
+        if not settings.acceptable_recovery_ms or not member.restore_records_per_s:
+            return settings.acceptable_recovery_lag
         topology = self.topology
         parts = {} if topology is None else {part.subtopology: part for part in topology.subtopologies if part.stateful}
 
@@ -509,8 +509,8 @@ class GroupState:
             return None if part is None or task.partition >= part.partitions else self.written_records_per_s(task, part)
 
         owned = {*member.active, *member.revoking}
-        within = lag_within(knobs.acceptable_recovery_ms, member.lags, owned, written, member.restore_records_per_s)
-        return max(knobs.acceptable_recovery_lag, within)
+        within = lag_within(settings.acceptable_recovery_ms, member.lags, owned, written, member.restore_records_per_s)
+        return max(settings.acceptable_recovery_lag, within)
 
     def runnable(self, member: MemberState) -> dict[int, int] | None:
         """Sub-topologies of the member's topology epoch -> their number of partitions there. None:
@@ -557,10 +557,10 @@ class GroupState:
         return MemberPhase.STABLE
 
 
-def stall_ms(knobs: Knobs, times: int) -> int:
+def stall_ms(settings: GroupSettings, times: int) -> int:
     """Back-off of a warm-up that has stalled `times` times: each time twice as long (PROTOCOL M7).
     """
-    return knobs.warmup_stall_ms << min(times - 1, 10)
+    return settings.warmup_stall_ms << min(times - 1, 10)
 
 
 def known_lag(lag: Lag | None) -> int | None:

@@ -94,11 +94,11 @@ def _give_back_slots(context: Context) -> None:
     one.
     """
     state = context.state
-    knobs = state.knobs
+    settings = state.settings
     standbys = Counter(task for member in state.members.values() for task in member.standby)
     warmups: list[tuple[bool, int, TaskId, str]] = []
     for member_id, member in state.members.items():
-        moved = [task for task in member.incoming if task in member.standby and standbys[task] > knobs.num_standbys]
+        moved = [task for task in member.incoming if task in member.standby and standbys[task] > settings.num_standbys]
         for task in (*member.warmup, *moved):
             lag = known_lag(member.lags.get(task))
             if context.is_apart(task):
@@ -108,7 +108,7 @@ def _give_back_slots(context: Context) -> None:
     kept = 0
     for may_end, _, task, member_id in sorted(warmups):
         movement = state.in_flight.get(task)
-        if not may_end or (kept < knobs.max_warmups and used.get(member_id, 0) < knobs.max_warmups_per_member):
+        if not may_end or (kept < settings.max_warmups and used.get(member_id, 0) < settings.max_warmups_per_member):
             kept += 1
             used[member_id] = used.get(member_id, 0) + 1
         elif movement is not None and movement.destination == member_id:
@@ -147,7 +147,7 @@ def partitions_observed(context: Context, fact: PartitionsObserved) -> None:
     _learned(context.state.source_lags, fact.source_lags)
     _forget_told_lags(context.state, fact.source_lags)
     changed = _learned(context.state.racks, fact.racks)
-    if (_learned(context.state.weights, fact.weights) or changed) and context.state.knobs.rack_aware_strategy != "none":
+    if (_learned(context.state.weights, fact.weights) or changed) and context.state.settings.rack_aware_strategy != "none":
         context.causes.add("racks")
 
 
@@ -194,8 +194,8 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
     newest = state.newest_incarnation(fact.member_id)
     if newest is not None and fact.incarnation <= newest:
         raise Rejected("incarnation_too_low", fact.incarnation, newest)
-    if fact.lease_margin_ms < state.knobs.max_step_ms:
-        raise Rejected("margin_too_small", fact.lease_margin_ms, state.knobs.max_step_ms)
+    if fact.lease_margin_ms < state.settings.max_step_ms:
+        raise Rejected("margin_too_small", fact.lease_margin_ms, state.settings.max_step_ms)
     if fact.lease_margin_ms >= fact.session_timeout_ms:
         raise Rejected("margin_too_large", fact.lease_margin_ms, fact.session_timeout_ms)
 
@@ -230,8 +230,8 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
     warn_of_racks(context, member)
     state.asked = {member_id: until_ms for member_id, until_ms in state.asked.items() if until_ms is None or state.is_to_be_asked(member_id)}
     context.deadlines.watch(Timer.SESSION, (fact.member_id, NO_TASK))
-    if first and state.knobs.initial_delay_ms and state.phase is not GroupPhase.SHADOWING:
-        state.gathering_until_ms = state.now_ms + state.knobs.initial_delay_ms
+    if first and state.settings.initial_delay_ms and state.phase is not GroupPhase.SHADOWING:
+        state.gathering_until_ms = state.now_ms + state.settings.initial_delay_ms
         state.behind, state.source_lags = {}, {}  # from the group's life before
         context.deadlines.watch(Timer.GATHERING)
     context.causes.add("join")

@@ -29,9 +29,9 @@ from equipoise.events.facts import (
     TopologyDeclared,
 )
 from equipoise.events.facts import Load as ReportedLoad
-from equipoise.events.knobs import Knobs
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.statemachine.checks import StepChecker
 from equipoise.statemachine.machine import GroupMachine, Load
@@ -44,10 +44,10 @@ MARGIN_MS = 3_000
 HEARTBEAT_MS = 3_000
 
 
-def configured(assignor: str = "high_availability", led_by: str = "equipoise", version: int | None = None, **knobs: Any) -> GroupConfigured:
+def configured(assignor: str = "high_availability", led_by: str = "equipoise", version: int | None = None, **settings: Any) -> GroupConfigured:
     """A built-in assignor; None: the newest version."""
     found = registry.latest(assignor) if version is None else registry.load(assignor, version)
-    return GroupConfigured(assignor=found.name, behaviour_version=found.version, solver=found.solver, led_by=led_by, knobs=Knobs(**knobs))
+    return GroupConfigured(assignor=found.name, behaviour_version=found.version, solver=found.solver, led_by=led_by, knobs=GroupSettings(**settings))
 
 
 def topology(epoch: int = 1, stateful: int = 0, stateless: int = 0) -> TopologyDeclared:
@@ -113,14 +113,14 @@ class Group:
         """Ticks of at most max_step_ms until so much group time has passed."""
         decisions: list[Decision] = []
         while duration_ms > 0:
-            step_ms = min(duration_ms, self.state.knobs.max_step_ms)
+            step_ms = min(duration_ms, self.state.settings.max_step_ms)
             decisions += self.tick(step_ms)
             duration_ms -= step_ms
         return decisions
 
-    def starts(self, *member_ids: str, stateful: int = 0, stateless: int = 0, end_offset: int = 50_000, **knobs: Any) -> Self:
+    def starts(self, *member_ids: str, stateful: int = 0, stateless: int = 0, end_offset: int = 50_000, **settings: Any) -> Self:
         """Configured, with its tasks, and with these members at once."""
-        self.fact(configured(**{"initial_delay_ms": 0, **knobs}))
+        self.fact(configured(**{"initial_delay_ms": 0, **settings}))
         self.fact(topology(stateful=stateful, stateless=stateless))
         if stateful:
             self.fact(PartitionsObserved(end_offsets={"log": dict.fromkeys(range(stateful), end_offset)}))
@@ -146,7 +146,7 @@ class Group:
         decisions: list[Decision] = []
         for member in reporting:
             every_ms = HEARTBEAT_MS // len(reporting)
-            most_ms = min(every_ms, self.state.knobs.max_step_ms)
+            most_ms = min(every_ms, self.state.settings.max_step_ms)
             decisions += self.pass_ms(every_ms - most_ms)
             decisions += member.reports(after_ms=most_ms)
         return decisions

@@ -17,8 +17,8 @@ import attrs
 from equipoise.assignors import registry
 from equipoise.events.errors import EquipoiseError, InvariantBroken
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs, Scalar
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.settings import GroupSettings, Scalar
 from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, WorkerSettings, steady
 from equipoise.replay.simulation.faults import Fault, plan, random_faults
 from equipoise.statemachine.checks import StepChecker
@@ -83,7 +83,7 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
     stateful, stateless = random.randint(1, 12), random.choice((0, 0, 3))
     leader = registry.latest(assignor)
     rate = random.choice((0, 50, 500))
-    knobs = Knobs(
+    settings = GroupSettings(
         acceptable_recovery_lag=random.choice((200 if rate else 0, 1_000, 10_000)),  # a copy of what grows is never quite up to date
         acceptable_recovery_ms=Random(f"recovery {seed}").choice((0, 0, 300, 2_000)),
         balance_factor=random.choice((1, 1, 2)),
@@ -108,7 +108,7 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
     )
     config = ClusterConfig(
         log_id=f"storm-{seed}",
-        configured=GroupConfigured(assignor=leader.name, behaviour_version=leader.version, solver=leader.solver, knobs=knobs),
+        configured=GroupConfigured(assignor=leader.name, behaviour_version=leader.version, solver=leader.solver, knobs=settings),
         topology=TopologyDeclared(epoch=1, subtopologies=tuple(parts)),
         growth={
             ("log", partition): steady(start_ms=START_MS, records=random.choice((0, 5_000, 50_000)), records_per_s=rate)
@@ -170,7 +170,7 @@ def _changes(seed: int, before: GroupConfigured) -> Iterator[tuple[int, GroupCon
     at_ms = START_MS
     while (at_ms := at_ms + random.randint(1, 30_000)) < START_MS + CALM_MS + STORM_MS:
         leader = registry.latest(random.choice(names))
-        knobs = attrs.evolve(
+        settings = attrs.evolve(
             before.knobs,
             num_standbys=random.choice((0, 0, 1, 2)),
             max_warmups=random.randint(1, 3),
@@ -178,7 +178,7 @@ def _changes(seed: int, before: GroupConfigured) -> Iterator[tuple[int, GroupCon
             balance_factor=random.choice((1, 1, 2)),
             options=random.choice(OPTIONS.get(leader.name, ({},))),
         )
-        yield at_ms, GroupConfigured(assignor=leader.name, behaviour_version=leader.version, solver=leader.solver, knobs=knobs)
+        yield at_ms, GroupConfigured(assignor=leader.name, behaviour_version=leader.version, solver=leader.solver, knobs=settings)
 
 
 Judge = Callable[[Record, list[DecisionRecord], GroupMachine], None]

@@ -36,9 +36,9 @@ from equipoise.assignors.adapters.lags import source_lags
 from equipoise.assignors.lag_aware import CROSS_TOPIC, RACK_LAG_TOLERANCE, LagAware
 from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Task
 from equipoise.assignors.topics import TopicTask, naming_of
-from equipoise.events.knobs import Knobs
 from equipoise.events.log.kafka.clients import start_client, stop_client
 from equipoise.events.log.kafka.connection import Connection, connection_to
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
 log = logging.getLogger(__name__)
@@ -141,7 +141,7 @@ class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiok
     ) -> None:
         self.fetcher = fetcher or LagFetcher(group_id=group_id, connection=connection, auto_offset_reset=auto_offset_reset, timeout_s=timeout_s)
         self._rack = rack
-        self._knobs = Knobs(rack_aware_strategy="min_cost", options={CROSS_TOPIC: cross_topic, RACK_LAG_TOLERANCE: rack_lag_tolerance})
+        self._settings = GroupSettings(rack_aware_strategy="min_cost", options={CROSS_TOPIC: cross_topic, RACK_LAG_TOLERANCE: rack_lag_tolerance})
         self._owned: dict[str, list[int]] = {}
 
     def metadata(self, topics: Iterable[str]) -> ConsumerProtocolMemberMetadata:
@@ -163,7 +163,7 @@ class LagAwareAssignor(AbstractPartitionAssignor):  # type: ignore[misc]  # aiok
         partitions = _partitions(cluster, {topic for topics in subscriptions.values() for topic in topics})
         lags = self.fetcher.fetch_now(partitions) or {}
         racks = {name: _rack(metadata.user_data) for name, metadata in members.items()}
-        target = deal(subscriptions, partitions, lags, _owners(members), self._knobs, racks=racks, replicas=_replica_racks(cluster, partitions))
+        target = deal(subscriptions, partitions, lags, _owners(members), self._settings, racks=racks, replicas=_replica_racks(cluster, partitions))
         return {
             name: ConsumerProtocolMemberAssignment(self.version, [(topic, target[name][topic]) for topic in sorted(target[name])], b"")
             for name in members
@@ -225,7 +225,7 @@ def deal(
     partitions: Iterable[tuple[str, int]],
     lags: Lags,
     owners: Mapping[tuple[str, int], str],
-    knobs: Knobs,
+    settings: GroupSettings,
     *,
     racks: Mapping[str, str | None],
     replicas: Mapping[tuple[str, int], tuple[str, ...]],
@@ -254,7 +254,7 @@ def deal(
             )
             for name, topics in subscriptions.items()
         ),
-        knobs=knobs,
+        settings=settings,
         anew=True,
     )
     plan = LagAware().assign(problem)

@@ -62,10 +62,10 @@ class KafkaConnect:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
         option is unsound or none of its own.
         """
-        options.known_only(problem.knobs, self.name, self.options)
-        connectors = options.whole(problem.knobs, CONNECTORS, 0) if CONNECTORS in problem.knobs.options else None
-        max_delay_ms = options.whole(problem.knobs, SCHEDULED_DELAY_MS, DEFAULT_DELAY_MS)
-        protocol = options.one_of(problem.knobs, CONNECT_PROTOCOL, ("compatible", "eager"))
+        options.known_only(problem.settings, self.name, self.options)
+        connectors = options.whole(problem.settings, CONNECTORS, 0) if CONNECTORS in problem.settings.options else None
+        max_delay_ms = options.whole(problem.settings, SCHEDULED_DELAY_MS, DEFAULT_DELAY_MS)
+        protocol = options.one_of(problem.settings, CONNECT_PROTOCOL, ("compatible", "eager"))
         situation = Situation(problem, crash_loops=False, behaviour=VERSION_1)
         awaited = _awaited(situation, problem.memory)
         if awaited:

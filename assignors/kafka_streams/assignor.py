@@ -36,7 +36,7 @@ from equipoise.assignors.problem import AssignmentProblem, Guarantee, Member, Me
 from equipoise.assignors.shares import Shares
 from equipoise.assignors.situation import VERSION_1, Pool, Situation
 from equipoise.assignors.target import Candidates
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 _STRATEGIES = {"none": "none", "min_cost": "min_traffic", "balanced_min_cost": "balance_subtopology"}
@@ -59,10 +59,10 @@ class KafkaStreams:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for any
         option: it has none.
         """
-        options.known_only(problem.knobs, self.name)
+        options.known_only(problem.settings, self.name)
         situation = Situation(problem, crash_loops=False, behaviour=VERSION_1)
         answer = _Answer()
-        slots = Slots(problem.knobs.max_warmups)
+        slots = Slots(problem.settings.max_warmups)
         pools: dict[Pool, list[TaskId]] = {}
         for task in situation.tasks:
             pools.setdefault(situation.eligible(task), []).append(task)
@@ -92,7 +92,7 @@ def _assign(situation: Situation, pool: Pool, tasks: list[TaskId], slots: Slots,
     for client, member in zip(clients, members, strict=True):
         for task, lag in {**dict.fromkeys(member.active, LagSentinel.ACTIVE), **member.lags}.items():
             reported.setdefault(task, {})[client.index] = _lag(lag)
-    assigned = assign(clients, [situation.tasks[task] for task in tasks], reported, settings_of(situation.knobs), slots)
+    assigned = assign(clients, [situation.tasks[task] for task in tasks], reported, settings_of(situation.settings), slots)
     for client in clients:
         for task in client.active:
             answer.owner[task] = answer.target[task] = client.id
@@ -108,15 +108,15 @@ def _lag(lag: Lag) -> int:
     return min(lag, MAX_LONG)
 
 
-def settings_of(knobs: Knobs) -> Settings:
+def settings_of(settings: GroupSettings) -> Settings:
     """Kafka's own settings."""
     return Settings(
-        acceptable_recovery_lag=knobs.acceptable_recovery_lag,
-        num_standbys=knobs.num_standbys,
-        tags=frozenset(knobs.rack_aware_tags),
-        strategy=_STRATEGIES[knobs.rack_aware_strategy],
-        traffic_cost=knobs.rack_traffic_cost,
-        non_overlap_cost=knobs.rack_non_overlap_cost,
+        acceptable_recovery_lag=settings.acceptable_recovery_lag,
+        num_standbys=settings.num_standbys,
+        tags=frozenset(settings.rack_aware_tags),
+        strategy=_STRATEGIES[settings.rack_aware_strategy],
+        traffic_cost=settings.rack_traffic_cost,
+        non_overlap_cost=settings.rack_non_overlap_cost,
     )
 
 

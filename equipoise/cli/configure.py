@@ -14,7 +14,7 @@ from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings import settings_options
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.live import LiveSettings
 from equipoise.replay.wording import counted
 
@@ -70,10 +70,10 @@ def configure(
         from equipoise.group_settings import check_configuration, with_assignor, with_defaults
 
         config = before if assignor is None else with_assignor(before, assignor)
-        knobs = with_settings(with_defaults(config.knobs, defaults), changes)
-        config = attrs.evolve(config, knobs=knobs, led_by=led_by or config.led_by)
+        settings = with_settings(with_defaults(config.knobs, defaults), changes)
+        config = attrs.evolve(config, knobs=settings, led_by=led_by or config.led_by)
         check_configuration(config)
-        for doubt in knobs.doubts() if knobs != before.knobs else ():
+        for doubt in settings.doubts() if settings != before.knobs else ():
             screen.remark(f"--set {doubt}")
         return config
 
@@ -107,7 +107,7 @@ class _Run:
 
         async with Configuring(self._settings, self._group) as live:
             config = await live.configuration()
-        defaults = settings_of(GroupConfigured(knobs=Knobs()))
+        defaults = settings_of(GroupConfigured(knobs=GroupSettings()))
         rows: list[tuple[str, str, str]] = []
         for name, value in settings_of(config).items():
             default = defaults.get(name)
@@ -160,9 +160,9 @@ class _Run:
         from equipoise.replay.whatif.recording import read_recording
 
         old, new = attrs.asdict(before.knobs), attrs.asdict(after.knobs)
-        knobs = {name: value for name, value in new.items() if value != old[name]}
+        settings = {name: value for name, value in new.items() if value != old[name]}
         assignor = after.assignor if after.assignor != before.assignor else None
-        if not knobs and assignor is None:
+        if not settings and assignor is None:
             return None, ["not simulated: only who leads, or the behaviour version, would change"]
         location = f"kafka://{self._settings.bootstrap}/{self._settings.prefix}"
         try:
@@ -176,7 +176,7 @@ class _Run:
                     advance(done_ms // 1_000 - done_s)
                     done_s = done_ms // 1_000
 
-                asked = Configuration(name="changed", assignor=assignor, knobs=knobs)
+                asked = Configuration(name="changed", assignor=assignor, settings=settings)
                 answer = what_if_recorded(recording, [asked], seeds=range(seeds), progress=progress)
         except EquipoiseError as error:
             return None, [f"not simulated: {error}"]

@@ -14,9 +14,9 @@ import click
 
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import FieldError, InputError
-from equipoise.events.knobs import Knobs
 from equipoise.events.log import Log, PartitionedLog, open_log
 from equipoise.events.records import Entry
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
 
 
@@ -67,40 +67,40 @@ def read(screen: Screen, log: Log, label: str, group: str | None = None) -> Iter
     return screen.track(records, label, log.count())
 
 
-def with_settings(knobs: Knobs, settings: Iterable[str]) -> Knobs:
-    """`knobs` with ``name=value`` settings over them, later ones over earlier ones.
+def with_settings(settings: GroupSettings, changes: Iterable[str]) -> GroupSettings:
+    """Returns `settings` with ``name=value`` changes applied; later changes win.
 
     Lists are written with commas (``rack_aware_tags=zone,host``). An option of a third-party
     assignor is ``options.name=value``; its value is a number, true, false, or else text. Raises
     InputError, for a setting that is none or a value that is out of bounds.
     """
-    changes: dict[str, Any] = {}
-    options = dict(knobs.options)
-    for setting in settings:
-        name, equals, text = setting.partition("=")
+    changed: dict[str, Any] = {}
+    options = dict(settings.options)
+    for change in changes:
+        name, equals, text = change.partition("=")
         if not equals:
-            raise InputError(f"--set {setting}: write it as name=value")
+            raise InputError(f"--set {change}: write it as name=value")
         if name.startswith("options."):
             options[name.removeprefix("options.")] = scalar(text)
         else:
-            changes[name] = knob_value(name, text)
+            changed[name] = setting_value(name, text)
     try:
-        return attrs.evolve(knobs, **changes, options=options)
+        return attrs.evolve(settings, **changed, options=options)
     except FieldError as error:
         raise InputError(f"--set {error.field.removeprefix('Knobs.')}: {error.problem}") from None
 
 
-def knob_value(name: str, text: str, *, option: str = "--set") -> Any:
+def setting_value(name: str, text: str, *, option: str = "--set") -> Any:
     """What `text` says of the knob `name`, or of an option ``options.NAME``. Raises InputError,
     which begins with `option`.
     """
     if name.startswith("options."):
         return scalar(text)
-    names = [field.name for field in attrs.fields(Knobs) if field.name != "options"]
+    names = [field.name for field in attrs.fields(GroupSettings) if field.name != "options"]
     if name not in names:
         near = difflib.get_close_matches(name, names, n=1)
         raise InputError(f"{option} {name}: no such setting; " + (f"did you mean {near[0]}?" if near else f"there are: {', '.join(names)}"))
-    default = getattr(attrs.fields(Knobs), name).default
+    default = getattr(attrs.fields(GroupSettings), name).default
     if isinstance(default, tuple):
         return tuple(part for part in text.split(",") if part)
     if isinstance(default, str):

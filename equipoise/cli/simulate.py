@@ -12,8 +12,8 @@ from equipoise.cli.command import command
 from equipoise.cli.params import LOG, NEW_LOG, read, with_settings
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import InputError
-from equipoise.events.knobs import Knobs
 from equipoise.events.log import Log
+from equipoise.events.settings import GroupSettings
 from equipoise.output import new_log, same_place
 from equipoise.replay.wording import counted, span_text
 
@@ -86,15 +86,15 @@ def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: boo
     return exogenous, fit(log.read(group=exogenous.start.group))
 
 
-def overridden(screen: Screen, knobs: Knobs, settings: Iterable[str]) -> dict[str, Any]:
+def overridden(screen: Screen, settings: GroupSettings, changes: Iterable[str]) -> dict[str, Any]:
     """The knobs that ``name=value`` settings change, by name; what is doubtful about them is said.
     Raises what `with_settings` raises.
     """
-    settings = tuple(settings)
-    changed = with_settings(knobs, settings)
-    for doubt in changed.doubts() if settings else ():
+    changes = tuple(changes)
+    changed = with_settings(settings, changes)
+    for doubt in changed.doubts() if changes else ():
         screen.remark(f"--set {doubt}")
-    names = {setting.partition("=")[0].partition(".")[0] for setting in settings}
+    names = {setting.partition("=")[0].partition(".")[0] for setting in changes}
     return {name: getattr(changed, name) for name in sorted(names)}
 
 

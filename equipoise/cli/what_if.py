@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.params import LOG, knob_value, read
+from equipoise.cli.params import LOG, read, setting_value
 from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.log import Log
@@ -152,7 +152,7 @@ def _value(name: str, text: str) -> Any:
         if text not in ("true", "false"):
             raise InputError(f"--sweep announce_closes: {text!r} is neither true nor false")
         return text == "true"
-    return knob_value(name, text, option="--sweep")
+    return setting_value(name, text, option="--sweep")
 
 
 def groups_of(screen: Screen, log: Log) -> list[str]:

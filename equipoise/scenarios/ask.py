@@ -135,7 +135,7 @@ def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[st
 @directive("rank", "[TASK...]", "KIP-441's ranking now: for each stateful task (default: all) its members by rank; 0 = caught up.")
 def rank(play: Play, said: Said) -> None:
     problem = build_problem(play.state)
-    ranks = rank_of(problem.tasks, problem.members, problem.knobs)
+    ranks = rank_of(problem.tasks, problem.members, problem.settings)
     try:
         wanted = [parse_task(word) for word in said.directive.words] or sorted(ranks)
     except InputError as error:

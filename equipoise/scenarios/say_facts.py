@@ -30,7 +30,7 @@ from equipoise.events.facts import (
     TasksRevoked,
     TopologyDeclared,
 )
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.scenarios.play import Play
 from equipoise.scenarios.registry import TIME, directive
@@ -40,14 +40,16 @@ from equipoise.scenarios.words import BY_MEMBER, ENDS, LAGS, NAMES, OPTIONS, PAI
 _ALIASES = {"standbys": "num_standbys"}
 
 
-def _knob_kind(attribute: attrs.Attribute[Any]) -> Kind:
+def _setting_kind(attribute: attrs.Attribute[Any]) -> Kind:
     kinds: dict[Any, Kind] = {int: WHOLE, str: TEXT, tuple[str, ...]: NAMES}
     return kinds[attribute.type]
 
 
-attrs.resolve_types(Knobs)
+attrs.resolve_types(GroupSettings)
 KNOBS = {
-    attribute.name: Argument(_knob_kind(attribute), f"knob `{attribute.name}`") for attribute in attrs.fields(Knobs) if attribute.name != "options"
+    attribute.name: Argument(_setting_kind(attribute), f"knob `{attribute.name}`")
+    for attribute in attrs.fields(GroupSettings)
+    if attribute.name != "options"
 }
 KNOBS["options"] = Argument(OPTIONS, "what the assignor wants to be told; those not named are as they were, another assignor begins with none")
 KNOBS |= {alias: Argument(KNOBS[name].kind, f"the same as `{name}`") for alias, name in _ALIASES.items()}
@@ -59,7 +61,7 @@ CONFIG = {
 }
 
 
-def _knobs(said: Said, base: Knobs) -> Knobs:
+def _settings(said: Said, base: GroupSettings) -> GroupSettings:
     changes = said.given(*KNOBS)
     for alias, name in _ALIASES.items():
         if alias in changes:
@@ -75,7 +77,7 @@ def _knobs(said: Said, base: Knobs) -> Knobs:
 def _config(said: Said, before: GroupConfigured) -> GroupConfigured:
     changes = said.given(*CONFIG)
     base = before.knobs if changes.get("assignor", before.assignor) == before.assignor else attrs.evolve(before.knobs, options={})
-    config = attrs.evolve(before, knobs=_knobs(said, base), **changes)
+    config = attrs.evolve(before, knobs=_settings(said, base), **changes)
     another = "assignor" in changes or not before.solver
     if "behaviour_version" not in changes and another:
         newest = [version for name, version in registry.available() if name == config.assignor]
@@ -88,7 +90,7 @@ def _config(said: Said, before: GroupConfigured) -> GroupConfigured:
     return config
 
 
-DEFAULT_KNOBS = Knobs(initial_delay_ms=0, checkpoint_every_records=0)
+DEFAULT_KNOBS = GroupSettings(initial_delay_ms=0, checkpoint_every_records=0)
 """A scenario's group decides at once, and writes no checkpoint, unless it says otherwise."""
 
 

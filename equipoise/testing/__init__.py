@@ -15,6 +15,6 @@ from __future__ import annotations
 
 from equipoise.testing.contract import CONTRACT, Check, Subject
 from equipoise.testing.loop import Group, stateful, stateless
-from equipoise.testing.problems import knobs, problems, tasks
+from equipoise.testing.problems import group_settings, problems, tasks
 
-__all__ = ["CONTRACT", "Check", "Group", "Subject", "knobs", "problems", "stateful", "stateless", "tasks"]
+__all__ = ["CONTRACT", "Check", "Group", "Subject", "group_settings", "problems", "stateful", "stateless", "tasks"]

@@ -10,10 +10,10 @@ problem hypothesis finds that breaks it. With pytest::
     def test_contract(check):
         check(MyAssignor())
 
-An assignor that reads `knobs.options`, or wants other values of a knob, is wrapped, so that they
+An assignor that reads `group_settings.options`, or wants other values of a setting, is wrapped, so that they
 are drawn too::
 
-    check(Subject(assignor=MyAssignor(), knobs={"options": st.fixed_dictionaries({"strict": st.booleans()})}))
+    check(Subject(assignor=MyAssignor(), group_settings={"options": st.fixed_dictionaries({"strict": st.booleans()})}))
 
 A check that an assignor cannot pass by its nature (one that reproduces another system's decisions,
 which depend on names) is left out by name, with the reason beside it: ``[check for check in
@@ -47,20 +47,20 @@ T = TypeVar("T")
 
 @attrs.frozen(kw_only=True)
 class Subject:
-    """An assignor and what it is asked. `knobs`: strategies of values by knob, beside the usual
+    """An assignor and what it is asked. `group_settings`: strategies of values by setting, beside the usual
     ones. `settings` None: those of the profile.
 
     `adapted`: what this assignor needs to find in a problem, and no other does, is put in here.
     """
 
     assignor: Assignor
-    knobs: Mapping[str, st.SearchStrategy[Any]] = attrs.field(factory=dict)
+    group_settings: Mapping[str, st.SearchStrategy[Any]] = attrs.field(factory=dict)
     adapted: Callable[[AssignmentProblem], AssignmentProblem] = lambda problem: problem
     settings: hypothesis.settings | None = None
 
     def problems(self, **wanted: Any) -> st.SearchStrategy[AssignmentProblem]:
         """See `equipoise.testing.problems.problems`."""
-        return problems(others=self.knobs, **wanted).map(self.adapted)
+        return problems(others=self.group_settings, **wanted).map(self.adapted)
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         return self.assignor.assign(problem)
@@ -147,13 +147,13 @@ def order_plays_no_part(assignor: Assignor | Subject) -> None:
 
 def names_play_no_part(assignor: Assignor | Subject) -> None:
     """Members under other names: the plan may be another one, equally good; its cost is the same.
-    (`cross_rack` is a cost where knobs ask for regard to racks; elsewhere it is told, and left to
+    (`cross_rack` is a cost where group_settings ask for regard to racks; elsewhere it is told, and left to
     chance.)"""
     subject = _subject(assignor)
 
     def cost(problem: AssignmentProblem) -> PlanCost:
         found = subject.assign(problem).cost
-        return found if problem.knobs.rack_aware_strategy != "none" else attrs.evolve(found, cross_rack=0)
+        return found if problem.settings.rack_aware_strategy != "none" else attrs.evolve(found, cross_rack=0)
 
     def check(problem: AssignmentProblem, order: list[int]) -> None:
         names = {f"m{index}": f"m{order[index]}" for index in range(6)}
@@ -202,7 +202,7 @@ def noise_moves_nothing(assignor: Assignor | Subject) -> None:
                 if task.stateful:
                     group.tasks[task.id] = attrs.evolve(task, end_offset=task.end_offset + data.draw(st.integers(0, 10_000)))
             for process in group.members.values():
-                process.copies.update({task: data.draw(st.integers(0, group.knobs.acceptable_recovery_lag)) for task in sorted(process.standby)})
+                process.copies.update({task: data.draw(st.integers(0, group.settings.acceptable_recovery_lag)) for task in sorted(process.standby)})
             plan = group.decide()
             assert not plan.movements, f"it moves {[str(movement.task) for movement in plan.movements]}"
             assert _held(group) == rest
@@ -212,7 +212,7 @@ def noise_moves_nothing(assignor: Assignor | Subject) -> None:
 
 def hash_seeds_play_no_part(assignor: Assignor | Subject) -> None:
     """Another process with another PYTHONHASHSEED answers the same, byte for byte. The assignor's
-    class must be importable and take no parameters, as its entry point asks; knobs are the usual
+    class must be importable and take no parameters, as its entry point asks; group_settings are the usual
     ones."""
     asked = type(_subject(assignor).assignor)
     answers = set()
@@ -300,7 +300,7 @@ def groups(draw: st.DrawFn, subject: Subject) -> Group:
             "max_warmups": draw(st.integers(1, 4)),
             "max_warmups_per_member": draw(st.integers(1, 4)),
             "balance_factor": draw(st.sampled_from([1, 1, 2, 3])),
-            **{name: draw(strategy) for name, strategy in sorted(subject.knobs.items())},
+            **{name: draw(strategy) for name, strategy in sorted(subject.group_settings.items())},
         },
     )
     group.decide()
@@ -337,7 +337,7 @@ def most_rounds(group: Group) -> int:
     slot there is: their number, twice, for what standbys pass on again. One round more for what is
     lost, and one for what then was put off."""
     kept = sum(task.stateful for task in group.tasks.values())
-    return 2 * kept * (1 + group.knobs.num_standbys) + 4
+    return 2 * kept * (1 + group.settings.num_standbys) + 4
 
 
 Held = dict[str, tuple[list[TaskId], list[TaskId], list[TaskId]]]

@@ -17,7 +17,7 @@ import attrs
 from equipoise.assignors import registry
 from equipoise.assignors.problem import AssignmentProblem, Assignor, Member, Memory, Movement, MovementState, Plan, Revocations, Task
 from equipoise.assignors.validation import plan_faults
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 MOST_HAND_OVERS = 1_000
@@ -52,7 +52,7 @@ class Group:
     warm and then decides.
 
     `members`: id -> capacity. `assignor` None: high_availability. `adapted`: the last touch to
-    every question. `knobs`: by name; acceptable_recovery_lag is 100 unless said.
+    every question. `group_settings`: by name; acceptable_recovery_lag is 100 unless said.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class Group:
         *,
         assignor: Assignor | None = None,
         adapted: Callable[[AssignmentProblem], AssignmentProblem] = lambda problem: problem,
-        **knobs: Any,
+        **group_settings: Any,
     ) -> None:
         self.assignor = assignor or registry.latest("high_availability")
         self.adapted = adapted
         self.tasks = {task.id: task for task in sorted(tasks, key=lambda task: task.id)}
         self.members = {name: Process(capacity=capacity) for name, capacity in members.items()}
-        self.knobs = Knobs(**{"acceptable_recovery_lag": 100, **knobs})
+        self.settings = GroupSettings(**{"acceptable_recovery_lag": 100, **group_settings})
         self.in_flight: list[Movement] = []
         self.now_ms = 0
         self.revocations = Revocations()
@@ -102,7 +102,7 @@ class Group:
                 )
                 for name, process in self.members.items()
             ),
-            knobs=self.knobs,
+            settings=self.settings,
             in_flight=tuple(self.in_flight),
             now_ms=self.now_ms,
             revocations=self.revocations,

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from equipoise.assignors.problem import AssignmentProblem, Member, Movement, MovementState, Partition, Revocations, Task, TaskLoad
 from equipoise.events.facts import READINESS
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 
 ACCEPTABLE = 100
@@ -29,7 +29,7 @@ LOADS: st.SearchStrategy[TaskLoad | None] = st.none() | st.builds(
 RACKS = ("a", "b", "c")
 
 
-def knobs(others: Mapping[str, st.SearchStrategy[Any]] | None = None) -> st.SearchStrategy[Knobs]:
+def group_settings(others: Mapping[str, st.SearchStrategy[Any]] | None = None) -> st.SearchStrategy[GroupSettings]:
     """Those that every assignor knows; `others`: further ones by name, or these from another
     strategy.
     """
@@ -41,7 +41,7 @@ def knobs(others: Mapping[str, st.SearchStrategy[Any]] | None = None) -> st.Sear
         "max_warmups": st.integers(1, 3),
         "max_warmups_per_member": st.integers(1, 3),
     }
-    return st.builds(Knobs, **{**drawn, **(others or {})})
+    return st.builds(GroupSettings, **{**drawn, **(others or {})})
 
 
 @st.composite
@@ -126,7 +126,7 @@ def problems(
     others: Mapping[str, st.SearchStrategy[Any]] | None = None,
 ) -> AssignmentProblem:
     """Any problem; `simple`: nobody leaves, everybody knows everything, nothing is in flight or
-    blocked. `others`: see `knobs`.
+    blocked. `others`: see `group_settings`.
 
     Members are m0, m1, ...
     """
@@ -152,7 +152,7 @@ def problems(
         members=tuple(group),
         in_flight=tuple(in_flight),
         blocked=frozenset(blocked),
-        knobs=draw(knobs(others)),
+        settings=draw(group_settings(others)),
         now_ms=now_ms,
         revocations=Revocations(
             times=draw(st.integers(0, 3)),

@@ -384,7 +384,7 @@ class Worker:
         state = lead.machine.state
         try:
             async with asyncio.timeout(_LAGS_S):
-                return await self._observer.source_lags(lead.name, sources_of(state), auto_offset_reset(state.knobs))
+                return await self._observer.source_lags(lead.name, sources_of(state), auto_offset_reset(state.settings))
         except Exception as error:  # noqa: BLE001 whatever the brokers say: the next look asks again
             _LOG.warning("group %s: lags of its sources cannot be read: %r", lead.name, error)
             return {}

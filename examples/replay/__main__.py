@@ -41,8 +41,8 @@ def main(folder: Path) -> None:
 
     # 3. What would another setting have cost?
     asked = [
-        replay.Configuration(name="one warm-up", knobs={"max_warmups": 1}),
-        replay.Configuration(name="a standby", knobs={"num_standbys": 1}),
+        replay.Configuration(name="one warm-up", settings={"max_warmups": 1}),
+        replay.Configuration(name="a standby", settings={"num_standbys": 1}),
         replay.Configuration(name="Kafka Streams", assignor="kafka_streams"),
     ]
     costs = replay.what_if(log, asked, group=GROUP)

@@ -12,8 +12,8 @@ from equipoise.assignors import registry
 from equipoise.events.decisions import AssignmentIssued, Move
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.cluster import ClusterConfig, SimulatedCluster
 from equipoise.replay.simulation.measures import active_moves, fewest_moves
@@ -73,7 +73,7 @@ def change_cost(
     leavers: int = 0,
     assignor: str = "high_availability",
     ids: Sequence[str] | None = None,
-    knobs: Knobs | None = None,
+    settings: GroupSettings | None = None,
     records: int = 100_000,
     records_per_s: int = 100,
     seed: int = 1,
@@ -86,7 +86,7 @@ def change_cost(
     the group does not come to rest within a day of simulated time.
     """
     leader = registry.latest(assignor)
-    given = Knobs() if knobs is None else knobs
+    given = GroupSettings() if settings is None else settings
     width = len(str(members + joiners))
     names = [f"m{index:0{width}}" for index in range(members + joiners)] if ids is None else list(ids)
     rounds: list[tuple[int, str, tuple[Move, ...]]] = []

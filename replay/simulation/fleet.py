@@ -19,10 +19,10 @@ from equipoise.assignors import registry
 from equipoise.events import fields
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.log.parquet.files import MOST_PARTITIONS, all_parts, by_partition, covering, is_archive, make_archive
 from equipoise.events.log.parquet.log import ArchiveLog, clear
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.settings import GroupSettings
 from equipoise.replay.parallel import in_processes
 from equipoise.replay.simulation import ClusterConfig, ProcessSettings, RestoreModel, SimulatedCluster
 from equipoise.replay.simulation.world import steady
@@ -189,8 +189,8 @@ class _Group:
 
     def _configured(self, name: str, standbys: int) -> GroupConfigured:
         assignor = registry.latest(name)
-        knobs = Knobs(num_standbys=standbys, acceptable_recovery_lag=10_000, probing_interval_ms=120_000)
-        return GroupConfigured(assignor=name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs)
+        settings = GroupSettings(num_standbys=standbys, acceptable_recovery_lag=10_000, probing_interval_ms=120_000)
+        return GroupConfigured(assignor=name, behaviour_version=assignor.version, solver=assignor.solver, knobs=settings)
 
     def _add(self) -> None:
         self._members += 1

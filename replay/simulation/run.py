@@ -16,10 +16,10 @@ from typing import Any
 import attrs
 
 from equipoise.assignors import registry
-from equipoise.assignors.problem import check_knobs
+from equipoise.assignors.problem import check_settings
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.replay.recorded_inputs import ConfigurationChanged, Exogenous, PartitionsPlaced, ProcessEnded, ProcessStarted, TopologyChanged, Window
 from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, Sink, WorkerSettings
 from equipoise.replay.simulation.measures import Costs, Life, Notes, WindowCost
@@ -100,16 +100,16 @@ def _cost_json(cost: WindowCost) -> dict[str, Any]:
     return form
 
 
-def override(knobs: Knobs, overrides: Mapping[str, Any]) -> Knobs:
+def override(settings: GroupSettings, overrides: Mapping[str, Any]) -> GroupSettings:
     """`knobs` with some replaced. Raises InputError for a name that is none, FieldError for a value
     that is unsound.
     """
-    known = {field.name for field in attrs.fields(Knobs)}
+    known = {field.name for field in attrs.fields(GroupSettings)}
     for name in overrides:
         if name not in known:
             raise InputError(f"knob {name!r}: there is none of that name; there are {', '.join(sorted(known))}")
     replaced: dict[str, Any] = dict(overrides)
-    return attrs.evolve(knobs, **replaced)
+    return attrs.evolve(settings, **replaced)
 
 
 def configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupConfigured:
@@ -120,13 +120,13 @@ def configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupCon
     """
     assignor = registry.latest(simulation.assignor or recorded.assignor)
     same = assignor.name == recorded.assignor
-    knobs = override(recorded.knobs if same else attrs.evolve(recorded.knobs, options={}), simulation.overrides)
-    check_knobs(assignor, knobs)
+    settings = override(recorded.knobs if same else attrs.evolve(recorded.knobs, options={}), simulation.overrides)
+    check_settings(assignor, settings)
     return GroupConfigured(
         assignor=assignor.name,
         behaviour_version=assignor.version,
         solver=assignor.solver,
-        knobs=knobs,
+        knobs=settings,
     )
 
 
@@ -287,11 +287,11 @@ def result_of(
     )
 
 
-def _check_leases(exogenous: Exogenous, knobs: Knobs) -> None:
+def _check_leases(exogenous: Exogenous, settings: GroupSettings) -> None:
     for happening in exogenous.happenings:
-        if isinstance(happening, ProcessStarted) and not knobs.max_step_ms <= happening.lease_margin_ms < happening.session_timeout_ms:
+        if isinstance(happening, ProcessStarted) and not settings.max_step_ms <= happening.lease_margin_ms < happening.session_timeout_ms:
             raise InputError(
-                f"{happening.member_id}: lease_margin_ms {happening.lease_margin_ms} must be from max_step_ms ({knobs.max_step_ms}) "
+                f"{happening.member_id}: lease_margin_ms {happening.lease_margin_ms} must be from max_step_ms ({settings.max_step_ms}) "
                 f"to under session_timeout_ms ({happening.session_timeout_ms}); set max_step_ms lower"
             )
 

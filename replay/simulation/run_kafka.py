@@ -10,7 +10,7 @@ from __future__ import annotations
 import attrs
 
 from equipoise.assignors import registry
-from equipoise.assignors.problem import check_knobs
+from equipoise.assignors.problem import check_settings
 from equipoise.events.facts import GroupConfigured
 from equipoise.replay.recorded_inputs import ConfigurationChanged, Exogenous, Happening, ProcessEnded, ProcessStarted, TopologyChanged
 from equipoise.replay.simulation.kafka import InstanceSettings, KafkaGroup, KafkaProtocol
@@ -26,9 +26,9 @@ def kafka_configuration(recorded: GroupConfigured, simulation: Simulation) -> Gr
     """The recorded configuration with the simulation's knobs, led by Kafka Streams. Raises as
     `equipoise.replay.simulation.run.configuration` does."""
     assignor = registry.latest(ASSIGNOR)
-    knobs = override(recorded.knobs, simulation.overrides)
-    check_knobs(assignor, knobs)
-    return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, led_by="external", knobs=knobs)
+    settings = override(recorded.knobs, simulation.overrides)
+    check_settings(assignor, settings)
+    return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, led_by="external", knobs=settings)
 
 
 def simulate_kafka(
@@ -43,7 +43,7 @@ def simulate_kafka(
     configured = kafka_configuration(start.config, simulation)
     given = protocol_of(exogenous, configured) if protocol is None else protocol
     group = KafkaGroup(
-        knobs=configured.knobs,
+        settings=configured.knobs,
         topology=start.topology,
         growth={key: curve.filled() for key, curve in start.curves.items()},
         protocol=given,
@@ -104,7 +104,7 @@ def _happens(group: KafkaGroup, happening: Happening, simulation: Simulation, fi
             else:
                 instance.leave(None if happening.done_ms is None else happening.done_ms - happening.at_ms)
     elif isinstance(happening, ConfigurationChanged):
-        group.knobs = override(happening.config.knobs, simulation.overrides)
+        group.settings = override(happening.config.knobs, simulation.overrides)
     elif isinstance(happening, TopologyChanged):
         group.declare(happening.topology)
     else:

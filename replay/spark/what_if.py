@@ -59,7 +59,7 @@ def _outcome(seq: int, outcome: Outcome, is_front: bool) -> dict[str, Any]:
         "seq": seq,
         "configuration": outcome.configuration.name,
         "assignor": outcome.assignor,
-        "changes": json.dumps(dict(outcome.configuration.knobs), sort_keys=True),
+        "changes": json.dumps(dict(outcome.configuration.settings), sort_keys=True),
         **{name: None if value is None else float(value) for name, value in metrics.items()},
         "front": is_front,
         "error": outcome.error or None,

@@ -418,7 +418,7 @@ def _imbalance(state: GroupState) -> int:
     members = [(member.member_id, member.capacity, member.leaving or member.member_id in looping) for member in state.members.values()]
     tasks = sum(part.partitions for part in sizes.values())
     with_state = sum(part.partitions for part in sizes.values() if part.stateful)
-    factor = state.knobs.balance_factor
+    factor = state.settings.balance_factor
     kinds = [(tasks, every), (with_state, stateful)] if 0 < with_state < tasks else [(tasks, every)]
     return sum(outside_shares(shares_of(members, count, slack_of(members, count, factor, having)), having) for count, having in kinds)
 

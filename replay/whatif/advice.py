@@ -110,7 +110,7 @@ def _distance(one: Outcome, factual: Outcome) -> int:
     """How many settings would have to be changed: of what costs about the same, the smallest change
     is advised.
     """
-    changed = sum(getattr(one.knobs, field.name) != getattr(factual.knobs, field.name) for field in attrs.fields(type(one.knobs)))
+    changed = sum(getattr(one.settings, field.name) != getattr(factual.settings, field.name) for field in attrs.fields(type(one.settings)))
     return int(changed + (one.assignor != factual.assignor) + (one.configuration.announce_closes is not None))
 
 
@@ -137,8 +137,8 @@ def _changes(one: Outcome, factual: Outcome) -> str:
     said = []
     if one.assignor != factual.assignor:
         said.append(f"the assignor from {factual.assignor} to {one.assignor}")
-    for field in attrs.fields(type(one.knobs)):
-        before, after = getattr(factual.knobs, field.name), getattr(one.knobs, field.name)
+    for field in attrs.fields(type(one.settings)):
+        before, after = getattr(factual.settings, field.name), getattr(one.settings, field.name)
         if before != after and field.name == "options":
             said += [f"options.{name} to {text(value)}" for name, value in sorted(after.items()) if before.get(name) != value]
         elif before != after:

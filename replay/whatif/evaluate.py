@@ -17,8 +17,8 @@ import attrs
 
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.knobs import Knobs
 from equipoise.events.records import Entry
+from equipoise.events.settings import GroupSettings
 from equipoise.replay.recorded_inputs import Exogenous
 from equipoise.replay.simulation import MemorySink, RestoreModel
 from equipoise.replay.simulation.run import Simulation, SimulationResult, configuration, simulate
@@ -39,7 +39,7 @@ Progress = Callable[[int, int], None]
 @attrs.frozen(kw_only=True)
 class Configuration:
     """A configuration to try: what is other than in the log. `knobs`: by name
-    (`equipoise.events.knobs.Knobs`); `assignor` None: who leads, leads on.
+    (`equipoise.events.settings.GroupSettings`); `assignor` None: who leads, leads on.
 
     A group that was imported from Kafka Streams goes on to be led by Kafka Streams itself, with
     `assignor` None or ``kafka_streams``; with any other, equipoise leads in its place.
@@ -51,7 +51,7 @@ class Configuration:
 
     name: str
     assignor: str | None = None
-    knobs: Mapping[str, Any] = attrs.field(factory=dict)
+    settings: Mapping[str, Any] = attrs.field(factory=dict)
     announce_closes: bool | None = None
 
 
@@ -63,7 +63,7 @@ class Outcome:
 
     configuration: Configuration
     assignor: str
-    knobs: Knobs
+    settings: GroupSettings
     runs: tuple[Metrics, ...]
     metrics: Metrics | None
     error: str = ""
@@ -73,7 +73,7 @@ class Outcome:
         return {
             "name": self.configuration.name,
             "assignor": self.assignor,
-            "changes": dict(self.configuration.knobs),
+            "changes": dict(self.configuration.settings),
             "announce_closes": self.configuration.announce_closes,
             "metrics": None if self.metrics is None else self.metrics.as_json(),
             "runs": [run.as_json() for run in self.runs],
@@ -262,7 +262,7 @@ class _Bar:
 def _simulation(exogenous: Exogenous, each: Configuration, *, seed: int, speed: int) -> Simulation:
     """Options of the recorded assignor say nothing to another one."""
     recorded = exogenous.start.config
-    overrides = dict(each.knobs)
+    overrides = dict(each.settings)
     if each.assignor not in (None, recorded.assignor):
         overrides.setdefault("options", {})
     return Simulation(assignor=each.assignor, overrides=overrides, seed=seed, restore=RestoreModel(records_per_s=speed))
@@ -306,7 +306,7 @@ def _outcome(
     return Outcome(
         configuration=each,
         assignor=configured.assignor,
-        knobs=configured.knobs,
+        settings=configured.knobs,
         runs=() if error else tuple(runs),
         metrics=None if error else mean(runs),
         error=error,

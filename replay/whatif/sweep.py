@@ -63,8 +63,8 @@ def text(value: Any) -> str:
 
 
 def _changed(base: Configuration, name: str, chosen: Mapping[str, Any]) -> Configuration:
-    knobs = dict(base.knobs)
-    options = dict(knobs.get("options", {}))
+    settings = dict(base.settings)
+    options = dict(settings.get("options", {}))
     more: dict[str, Any] = {}
     for key, value in chosen.items():
         if key in ("assignor", "announce_closes"):
@@ -72,10 +72,10 @@ def _changed(base: Configuration, name: str, chosen: Mapping[str, Any]) -> Confi
         elif key.startswith("options."):
             options[key.removeprefix("options.")] = value
         else:
-            knobs[key] = tuple(value) if isinstance(value, list) else value
+            settings[key] = tuple(value) if isinstance(value, list) else value
     if options:
-        knobs["options"] = options
-    return attrs.evolve(base, name=name, knobs=knobs, **more)
+        settings["options"] = options
+    return attrs.evolve(base, name=name, settings=settings, **more)
 
 
 def read_configurations(path: Path) -> list[Configuration]:
@@ -126,12 +126,12 @@ def _one(table: Mapping[str, Any], base: Configuration) -> Configuration:
     return _changed(attrs.evolve(base, **given), given.get("name", base.name), _flat(table.get("knobs", {})))
 
 
-def _flat(knobs: Mapping[str, Any]) -> dict[str, Any]:
+def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
     """``options`` may be a table of its own."""
-    options = knobs.get("options", {})
+    options = settings.get("options", {})
     if not isinstance(options, dict):
         raise InputError("knobs.options: write a table")
-    return {**{key: value for key, value in knobs.items() if key != "options"}, **{f"options.{key}": value for key, value in options.items()}}
+    return {**{key: value for key, value in settings.items() if key != "options"}, **{f"options.{key}": value for key, value in options.items()}}
 
 
 def _known(table: Mapping[str, Any], keys: Sequence[str], where: str) -> None:

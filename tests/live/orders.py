@@ -15,8 +15,8 @@ from typing import Any, Self
 
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.settings import GroupSettings
 from examples.orders.produce import make_topics, produce
 from examples.orders.recount import NOT_COUNTED, Recount, recount
 
@@ -26,7 +26,7 @@ LEASE_S = (SESSION_MS - LEASE_MARGIN_MS) / 1_000
 PATIENCE_S = 150.0
 ENDS_WITH_ITS_STARTER = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 """Linux: even a starter that is killed leaves nothing behind."""
-KNOBS = Knobs(acceptable_recovery_lag=100, initial_delay_ms=500, num_standbys=1, probing_interval_ms=1_000, revocation_timeout_ms=20_000)
+KNOBS = GroupSettings(acceptable_recovery_lag=100, initial_delay_ms=500, num_standbys=1, probing_interval_ms=1_000, revocation_timeout_ms=20_000)
 
 
 class Orders:
@@ -46,7 +46,7 @@ class Orders:
         lease_margin_ms: int = LEASE_MARGIN_MS,
         heartbeat_ms: int = 1_000,
         commit_ms: int = 50,
-        knobs: Knobs = KNOBS,
+        settings: GroupSettings = KNOBS,
     ) -> None:
         self.connection = Connection(bootstrap=bootstrap)
         self.topic, self.group, self.prefix, self.guarantee = f"{prefix}-orders", f"{prefix}-orders", prefix, guarantee
@@ -63,7 +63,7 @@ class Orders:
         self.topology = TopologyDeclared(epoch=0, subtopologies=(part,))
         assignor = registry.latest("high_availability")
         self.config = GroupConfigured(
-            assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs,
+            assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=settings,
         )  # fmt: skip
         self._timing = {
             "--session-timeout-ms": str(session_ms), "--lease-margin-ms": str(lease_margin_ms), "--heartbeat-interval-ms": str(heartbeat_ms),

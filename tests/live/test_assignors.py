@@ -14,7 +14,7 @@ import pytest
 from equipoise.assignors import registry
 from equipoise.events.decisions import AssignmentIssued, MemberExpired, MemberWarned, Move
 from equipoise.events.facts import GroupConfigured, LagReported, TaskReady
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from tests.live.leader import Leader, leading
 from tests.live.test_member import PARTITIONS, Application
@@ -22,9 +22,9 @@ from tests.live.test_readiness import SLOW, STATE_RECORDS
 from tests.live.test_restorer import fill, producing, until
 
 
-def led_by(config: GroupConfigured, name: str, **knobs: Any) -> GroupConfigured:
+def led_by(config: GroupConfigured, name: str, **settings: Any) -> GroupConfigured:
     assignor = registry.latest(name)
-    changed: Knobs = attrs.evolve(config.knobs, **knobs)
+    changed: GroupSettings = attrs.evolve(config.knobs, **settings)
     return attrs.evolve(config, assignor=name, behaviour_version=assignor.version, solver=assignor.solver, knobs=changed)
 
 

@@ -16,7 +16,7 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.live.leader import leading
@@ -77,7 +77,7 @@ async def test_a_member_says_that_its_group_config_is_not_used(
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with leading(bootstrap, prefix, prefix, application.config, application.topology):
-        for number, config in enumerate((None, attrs.evolve(application.config, knobs=Knobs(num_standbys=3)))):
+        for number, config in enumerate((None, attrs.evolve(application.config, knobs=GroupSettings(num_standbys=3)))):
             async with application.member(f"m{number}", tmp_path, "at_least_once", group_config=config) as member:
                 await until(lambda member=member: bool(member.running))
             told = [record.getMessage() for record in caplog.records if "group_config of member" in record.getMessage()]

@@ -14,11 +14,11 @@ from typing import Any
 
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, PartitionsObserved, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.clients import start_client, stop_client
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import Record
+from equipoise.events.settings import GroupSettings
 from equipoise.member import Member, TaskContext
 from equipoise.replay.replayer import Verdict, verify
 from equipoise.worker.app import Worker
@@ -30,11 +30,12 @@ from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 class Group:
     """A topic, and members that read it so slowly that its lags stay what they are."""
 
-    def __init__(self, bootstrap: str, prefix: str, *, records: list[int], **knobs: Any) -> None:
+    def __init__(self, bootstrap: str, prefix: str, *, records: list[int], **settings: Any) -> None:
         self.bootstrap, self.prefix, self.records = bootstrap, prefix, records
         self.topic = f"{prefix}-t0"
         assignor = registry.latest("lag_aware")
-        self.config = GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=Knobs(**knobs))
+        knobs = GroupSettings(**settings)
+        self.config = GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs)
         part = Subtopology(subtopology=0, partitions=len(records), stateful=False, source_topics=(self.topic,))
         self.topology = TopologyDeclared(epoch=0, subtopologies=(part,))
         self.settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0, worker_session_timeout_ms=6_000)

@@ -19,9 +19,9 @@ from equipoise.assignors import registry
 from equipoise.events.decisions import EventRejected, MemberExpired
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import reader
+from equipoise.events.settings import GroupSettings
 from equipoise.member import Member, SupersededError, TaskContext, host
 from equipoise.member.origin import read_origin
 from tests.live.leader import leading
@@ -43,7 +43,7 @@ class Application:
         assignor = registry.latest("high_availability")
         self.config = GroupConfigured(
             assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver,
-            knobs=Knobs(acceptable_recovery_lag=50, initial_delay_ms=500, probing_interval_ms=1_000, max_warmups=4, max_warmups_per_member=4),
+            knobs=GroupSettings(acceptable_recovery_lag=50, initial_delay_ms=500, probing_interval_ms=1_000, max_warmups=4, max_warmups_per_member=4),
         )  # fmt: skip
         self.sent: collections.Counter[bytes] = collections.Counter()
         self.partitions = PARTITIONS

@@ -22,10 +22,10 @@ import pytest
 from equipoise.assignors import registry
 from equipoise.assignors.adapters.aiokafka import LagAwareAssignor
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.log.kafka.clients import start_client, stop_client
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client
+from equipoise.events.settings import GroupSettings
 from equipoise.member import Member, TaskContext
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
@@ -62,8 +62,8 @@ class Application:
         ]
         self.topology = TopologyDeclared(epoch=0, subtopologies=tuple(parts))
         assignor = registry.latest("high_availability")
-        knobs = Knobs(rack_aware_strategy=strategy, acceptable_recovery_lag=0, probing_interval_ms=1_000)
-        self.config = GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs)
+        settings = GroupSettings(rack_aware_strategy=strategy, acceptable_recovery_lag=0, probing_interval_ms=1_000)
+        self.config = GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=settings)
         self.settings = WorkerSettings(bootstrap=brokers.bootstrap, prefix=name, http_port=0, observe_interval_ms=500)
         self.members: dict[str, tuple[Member, str | None]] = {}
         self.processed = 0

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.assignors.problem import AssignmentProblem, Member, Plan, Task
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, TaskId
 from equipoise.testing import Group, Subject, problems, stateful, stateless
 from equipoise.testing.contract import change, groups, most_rounds
@@ -42,7 +42,7 @@ def fair(problem: AssignmentProblem, kind: Iterable[Task]) -> dict[str, tuple[in
     """Member -> fewest and most tasks of this kind, where nobody leaves and nothing is under way:
     every way to split the slack is looked at (PROTOCOL D4)."""
     ids = {task.id for task in kind}
-    total, factor = sum(member.capacity for member in problem.members), problem.knobs.balance_factor
+    total, factor = sum(member.capacity for member in problem.members), problem.settings.balance_factor
     even = {member.id: (len(ids) * member.capacity // total, -(-len(ids) * member.capacity // total)) for member in problem.members}
     count = {member.id: sum(task in ids for task in member.active) for member in problem.members}
     whole = all(floor == ceiling for floor, ceiling in even.values())
@@ -132,7 +132,7 @@ def test_balance_factor_is_the_difference_between_most_and_least_and_no_target_w
         for index, count in enumerate(counts)
     ]
     every = tuple(Task(id=task, stateful=False) for member in members for task in member.active)
-    plan = ASSIGNOR.assign(AssignmentProblem(tasks=every, members=tuple(members), knobs=Knobs(balance_factor=factor)))
+    plan = ASSIGNOR.assign(AssignmentProblem(tasks=every, members=tuple(members), settings=GroupSettings(balance_factor=factor)))
     staying = [member for member in members if not member.leaving]
     fewest = min(
         sum(max(0, after - len(member.active)) for member, after in zip(staying, split, strict=True))
@@ -169,7 +169,7 @@ def test_at_rest_shares_are_kept_and_all_standbys_are_there(data: st.DataObject)
     for process in group.members.values():
         for task in process.standby:
             held[task] = held.get(task, 0) + 1
-    wanted = min(group.knobs.num_standbys, len(staying) - 1)
+    wanted = min(group.settings.num_standbys, len(staying) - 1)
     assert held == ({task.id: wanted for task in group.tasks.values() if task.stateful} if wanted else {})
 
 

@@ -37,26 +37,26 @@ LOAD_OPTIONS = st.fixed_dictionaries(
 SUBJECTS: dict[str, Subject] = {
     "load_balanced": Subject(
         assignor=registry.latest("load_balanced"),
-        knobs={"options": LOAD_OPTIONS, "rack_aware_strategy": st.sampled_from(["none", "none", "min_cost"])},
+        group_settings={"options": LOAD_OPTIONS, "rack_aware_strategy": st.sampled_from(["none", "none", "min_cost"])},
         adapted=loaded,
     ),
     "kafka_streams": Subject(
         assignor=registry.latest("kafka_streams"),
-        knobs={
+        group_settings={
             "rack_aware_strategy": st.sampled_from(["none", "min_cost", "balanced_min_cost"]),
             "rack_aware_tags": st.sampled_from([(), ("zone",)]),
         },
     ),
     "lag_aware": Subject(
         assignor=LagAware(),
-        knobs={
+        group_settings={
             "options": st.fixed_dictionaries({"cross_topic": st.booleans()}, optional={"rack_lag_tolerance": st.sampled_from([0, 10])}),
             "rack_aware_strategy": st.sampled_from(["none", "min_cost"]),
         },
     ),
     "cooperative": Subject(
         assignor=registry.latest("cooperative"),
-        knobs={
+        group_settings={
             "options": st.fixed_dictionaries(
                 {},
                 optional={
@@ -67,9 +67,9 @@ SUBJECTS: dict[str, Subject] = {
             )
         },
     ),
-    "learner": Subject(assignor=registry.latest("learner"), knobs={"options": st.sampled_from([{}, {"strict": False}, {"strict": True}])}),
+    "learner": Subject(assignor=registry.latest("learner"), group_settings={"options": st.sampled_from([{}, {"strict": False}, {"strict": True}])}),
 }
-"""Assignors that are asked more than the usual: by name, with their own knobs."""
+"""Assignors that are asked more than the usual: by name, with their own group_settings."""
 
 LEFT_OUT: dict[str, dict[str, str]] = {
     "kafka_connect": {"names_play_no_part": "in Connect who keeps more than others depends on hashes of their names; the baseline does the same"},

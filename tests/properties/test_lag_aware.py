@@ -17,7 +17,7 @@ from equipoise.assignors.lag_aware import LagAware
 from equipoise.assignors.problem import AssignmentProblem, Member, Movement, MovementState, Task
 from equipoise.assignors.validation import plan_faults
 from equipoise.events.fields import MOST_TASK_NUMBER
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.testing import Group
 from equipoise.testing.contract import renamed
@@ -52,12 +52,12 @@ def groups(draw: st.DrawFn, *, running: bool = True, alike: bool = False, option
         to = draw(st.sampled_from([None, None, None, *names])) if running else None
         if to is not None and to != has:
             in_flight.append(Movement(task=task, source=has, destination=to, state=MovementState.REVOKING))
-    knobs = Knobs(options={"cross_topic": options and draw(st.booleans())})
-    return AssignmentProblem(tasks=tuple(tasks), members=members, in_flight=tuple(in_flight), knobs=knobs)
+    group_settings = GroupSettings(options={"cross_topic": options and draw(st.booleans())})
+    return AssignmentProblem(tasks=tuple(tasks), members=members, in_flight=tuple(in_flight), settings=group_settings)
 
 
 def crossing(problem: AssignmentProblem, cross_topic: bool) -> AssignmentProblem:
-    return attrs.evolve(problem, knobs=Knobs(options={"cross_topic": cross_topic}))
+    return attrs.evolve(problem, settings=GroupSettings(options={"cross_topic": cross_topic}))
 
 
 def subscribers(problem: AssignmentProblem, topic: int) -> list[Member]:
@@ -180,7 +180,7 @@ def test_with_state_too_other_names_change_no_count_no_lag_and_no_move(
 @settings(max_examples=50)
 @given(groups(running=False, alike=True), st.data())
 def test_a_group_comes_to_rest_and_noise_moves_nothing(problem: AssignmentProblem, data: st.DataObject):
-    group = Group([*problem.tasks], {member.id: 1 for member in problem.members}, assignor=ASSIGNOR, options=dict(problem.knobs.options))
+    group = Group([*problem.tasks], {member.id: 1 for member in problem.members}, assignor=ASSIGNOR, options=dict(problem.settings.options))
     group.settle(0)
     for change in data.draw(st.lists(st.sampled_from(["join", "die", "leave", "noise"]), max_size=6)):
         if change == "join":
@@ -204,7 +204,7 @@ def test_a_large_group_is_dealt_in_seconds(cross_topic: bool):
     members = tuple(Member(id=f"c{number}") for number in range(300))
     owned = {task.id: f"c{index % 299}" for index, task in enumerate(tasks)}
     running = tuple(attrs.evolve(member, active=tuple(task for task, name in owned.items() if name == member.id)) for member in members)
-    problem = AssignmentProblem(tasks=tasks, members=running, knobs=Knobs(options={"cross_topic": cross_topic}))
+    problem = AssignmentProblem(tasks=tasks, members=running, settings=GroupSettings(options={"cross_topic": cross_topic}))
     plan = ASSIGNOR.assign(problem)
     assert plan_faults(problem, plan, ASSIGNOR.guarantees) == []
     assert plan.cost.imbalance == 0

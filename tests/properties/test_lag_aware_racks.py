@@ -15,7 +15,7 @@ from equipoise.assignors.lag_aware import LagAware
 from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Plan, Task
 from equipoise.assignors.racks import Racks
 from equipoise.assignors.validation import plan_faults
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
 ASSIGNOR = LagAware()
@@ -43,12 +43,12 @@ def groups(draw: st.DrawFn, *, topics: int = 1, most: int = 5, tolerance: int = 
         Member(id=name, rack=draw(st.sampled_from([*RACKS, None])), active=tuple(task for task, has in owner.items() if has == name))
         for name in names
     )
-    knobs = Knobs(
+    group_settings = GroupSettings(
         rack_aware_strategy=draw(st.sampled_from(["min_cost", "balanced_min_cost"])),
         rack_non_overlap_cost=draw(st.sampled_from([0, 1, 15])),
         options={"rack_lag_tolerance": tolerance} if tolerance else {},
     )
-    return AssignmentProblem(tasks=tuple(tasks), members=members, knobs=knobs)
+    return AssignmentProblem(tasks=tuple(tasks), members=members, settings=group_settings)
 
 
 def answer(problem: AssignmentProblem) -> Plan:
@@ -62,7 +62,7 @@ def owners(plan: Plan) -> Owners:
 
 
 def without_racks(problem: AssignmentProblem) -> AssignmentProblem:
-    return attrs.evolve(problem, knobs=Knobs())
+    return attrs.evolve(problem, settings=GroupSettings())
 
 
 def hands(problem: AssignmentProblem, owner: Owners) -> Hands:
@@ -75,7 +75,7 @@ def hands(problem: AssignmentProblem, owner: Owners) -> Hands:
 
 def cost(problem: AssignmentProblem, owner: Owners) -> int:
     """Of the traffic, and of changes of owner."""
-    racks = Racks(problem.knobs, {task.id: task for task in problem.tasks}, {member.id: member for member in problem.members})
+    racks = Racks(problem.settings, {task.id: task for task in problem.tasks}, {member.id: member for member in problem.members})
     before = {task: member.id for member in problem.members for task in member.active}
     return sum(racks.cost(task, name) + (racks.move_cost(task) if before.get(task, name) != name else 0) for task, name in owner.items())
 
@@ -127,8 +127,8 @@ def test_with_a_tolerance_lags_are_within_it_for_each_partition(problem: Assignm
 
 @given(groups(topics=2, most=6), st.booleans(), st.data())
 def test_the_traffic_only_falls_whatever_lags_do_and_then_all_is_quiet(problem: AssignmentProblem, cross_topic: bool, data: st.DataObject):
-    knobs = attrs.evolve(problem.knobs, options={"cross_topic": cross_topic})
-    problem = after(attrs.evolve(problem, knobs=knobs))
+    group_settings = attrs.evolve(problem.settings, options={"cross_topic": cross_topic})
+    problem = after(attrs.evolve(problem, settings=group_settings))
     for _ in range(4):
         noisy = tuple(attrs.evolve(task, lag=data.draw(LAGS)) for task in problem.tasks)
         moved = after(attrs.evolve(problem, tasks=noisy))
@@ -156,7 +156,7 @@ def test_equal_lags_leave_everything_open_so_all_is_local():
         for number in range(6)
     )
     members = tuple(Member(id=f"c{index}", rack=rack) for index, rack in enumerate(RACKS))
-    problem = AssignmentProblem(tasks=tasks, members=members, knobs=Knobs(rack_aware_strategy="min_cost"))
+    problem = AssignmentProblem(tasks=tasks, members=members, settings=GroupSettings(rack_aware_strategy="min_cost"))
     near, plain = answer(problem), answer(without_racks(problem))
     assert (near.cost.cross_rack, plain.cost.cross_rack) == (0, 4)
     assert (near.cost.rack_cost, near.cost.rack_cost_lower_bound, near.cost.optimal) == (0, 0, True)
@@ -175,7 +175,7 @@ def test_a_large_group_in_racks_is_dealt_in_seconds():
         for number in range(1_000)
     )
     members = tuple(Member(id=f"c{number}", rack=RACKS[number % 3]) for number in range(200))
-    problem = AssignmentProblem(tasks=tasks, members=members, knobs=Knobs(rack_aware_strategy="min_cost"))
+    problem = AssignmentProblem(tasks=tasks, members=members, settings=GroupSettings(rack_aware_strategy="min_cost"))
     plan = answer(problem)
     assert plan.cost.imbalance == 0
     assert plan.cost.cross_rack < answer(without_racks(problem)).cost.cross_rack

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from equipoise.assignors.load_balanced import REBALANCING, LoadBalanced
 from equipoise.assignors.problem import AssignmentProblem, Member, Task, TaskLoad
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.testing import Group
 
@@ -119,7 +119,7 @@ def test_no_deal_as_even_is_reached_by_fewer_moves_than_the_bound_says(amounts: 
             Member(id=name, capacity=capacity, active=tuple(TaskId(0, place) for place, at in owner.items() if at == name))
             for name, capacity in names.items()
         ),
-        knobs=Knobs(max_warmups=9),
+        settings=GroupSettings(max_warmups=9),
     )
     plan = ASSIGNOR.assign(problem)
     reached = levels(tasks, names, {task: name for name, held in plan.target.items() for task in held}).values()

@@ -44,7 +44,7 @@ def placed(problem: AssignmentProblem) -> AssignmentProblem:
 
 def traffic(group: Group) -> int:
     problem = group.problem()
-    racks = Racks(problem.knobs, {task.id: task for task in problem.tasks}, {member.id: member for member in problem.members})
+    racks = Racks(problem.settings, {task.id: task for task in problem.tasks}, {member.id: member for member in problem.members})
     return racks.total(group.owners())
 
 
@@ -113,7 +113,7 @@ def test_what_moves_for_traffic_lowers_it_and_begins_no_rebalancing(
     for task in group.tasks:
         group._grant(data.draw(st.sampled_from(sorted(group.members))), task)
     group.settle(10 * len(amounts))
-    group.knobs = attrs.evolve(group.knobs, rack_aware_strategy="min_cost")
+    group.settings = attrs.evolve(group.settings, rack_aware_strategy="min_cost")
     before, at_rest = traffic(group), group.owners()
     group.assignor = watched = Watched(ASSIGNOR)
     group.settle(10 * len(amounts))
@@ -131,7 +131,7 @@ def test_what_moves_for_traffic_leaves_no_move_that_pays_more(amounts: list[int]
     for task in group.tasks:
         group._grant(data.draw(st.sampled_from(sorted(group.members))), task)
     situation = Situation(group.problem())
-    weight = weights(situation.tasks.values(), situation.members.values(), situation.knobs)
+    weight = weights(situation.tasks.values(), situation.members.values(), situation.settings)
     levels = Levels(situation, weight, situation.owner, grain=6_000)
     low = data.draw(st.sampled_from([0, 50_000, 500_000]))
     before = paid(levels, situation.owner)
@@ -222,7 +222,7 @@ def test_many_tasks_of_many_weights_come_near_and_loads_stay_even():
     for task in group.tasks:
         group._grant(f"m{task.partition % 15}", task)
     problem = group.problem()
-    plain = ASSIGNOR.assign(attrs.evolve(problem, knobs=attrs.evolve(problem.knobs, rack_aware_strategy="none")))
+    plain = ASSIGNOR.assign(attrs.evolve(problem, settings=attrs.evolve(problem.settings, rack_aware_strategy="none")))
     near = ASSIGNOR.assign(problem)
     assert plain.cost.moves == 0
     assert near.cost.cross_rack * 3 < plain.cost.cross_rack

@@ -119,7 +119,7 @@ class Storm(RuleBasedStateMachine):
         self.lives = 10
         self.epoch = 1
         self.stateful, self.stateless = 0, 0
-        self.knobs: dict[str, Any] = {}
+        self.settings: dict[str, Any] = {}
         self.assignor = "high_availability"
 
     @initialize(
@@ -133,7 +133,7 @@ class Storm(RuleBasedStateMachine):
     )
     def begins(self, stateful: int, stateless: int, delay_ms: int, standbys: int, warmups: int, checkpoints: int, assignor: str) -> None:
         self.assignor = assignor
-        self.knobs = {
+        self.settings = {
             "options": {"scheduled_delay_ms": DELAY_MS, "revocation_backoff_ms": 2_000, "revocations_per_round": 2},
             "initial_delay_ms": delay_ms,
             "num_standbys": standbys,
@@ -145,7 +145,7 @@ class Storm(RuleBasedStateMachine):
             "probing_interval_ms": 30_000,
         }
         self.stateful, self.stateless = stateful, stateless
-        self.group.starts(stateful=stateful, stateless=stateless, assignor=assignor, **self.knobs)
+        self.group.starts(stateful=stateful, stateless=stateless, assignor=assignor, **self.settings)
 
     # Members come and go
 
@@ -287,7 +287,7 @@ class Storm(RuleBasedStateMachine):
     def is_configured_anew(
         self, standbys: int, warmups: int, per_member: int, factor: int, acceptable: int, acceptable_ms: int, step_ms: int
     ) -> None:
-        knobs = self.knobs | {
+        group_settings = self.settings | {
             "num_standbys": standbys,
             "max_warmups": warmups,
             "max_warmups_per_member": per_member,
@@ -296,16 +296,16 @@ class Storm(RuleBasedStateMachine):
             "acceptable_recovery_ms": acceptable_ms,
             "max_step_ms": step_ms,
         }
-        if not rejections(self.group.fact(configured(self.assignor, **knobs))):  # the step may exceed somebody's margin
-            self.knobs = knobs
+        if not rejections(self.group.fact(configured(self.assignor, **group_settings))):  # the step may exceed somebody's margin
+            self.settings = group_settings
 
     @rule(choice=st.sampled_from(CHOICES))
     def is_led_by_another_assignor(self, choice: tuple[str, dict[str, Any]]) -> None:
         """From here on, with whatever is under way (PROTOCOL D8)."""
         self.assignor, options = choice
-        self.knobs |= {"options": options}
+        self.settings |= {"options": options}
         shadowing = self.group.state.phase is GroupPhase.SHADOWING
-        answer = self.group.fact(configured(self.assignor, **self.knobs))
+        answer = self.group.fact(configured(self.assignor, **self.settings))
         assert shadowing or rejections(answer) == []
 
     @precondition(lambda self: self.epoch < 6)
@@ -383,7 +383,7 @@ class Storm(RuleBasedStateMachine):
     def _delay_ms(self) -> int:
         """How long its assignor may leave lost work to nobody, and put moves off."""
         delays = self.assignor in ("cooperative", "kafka_connect")
-        return int(self.group.state.knobs.options.get("scheduled_delay_ms", Delays().scheduled_delay_ms)) if delays else 0
+        return int(self.group.state.settings.options.get("scheduled_delay_ms", Delays().scheduled_delay_ms)) if delays else 0
 
     def _undone(self) -> str:
         silent = sorted(self.group.state.members.keys() - self.group.members.keys())

@@ -23,7 +23,7 @@ from equipoise.assignors.high_availability import HighAvailability
 from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Task
 from equipoise.assignors.transport import stable_hash
 from equipoise.assignors.validation import plan_faults
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.testing import CONTRACT, Check, Group, Subject, problems, stateful, stateless
 from equipoise.testing.contract import a_group_that_obeys_settles, order_plays_no_part, plans_hold, renamed
@@ -64,7 +64,7 @@ def somewhere(problem: AssignmentProblem) -> AssignmentProblem:
     )
 
 
-KNOBS: dict[str, st.SearchStrategy[Any]] = {
+SETTINGS: dict[str, st.SearchStrategy[Any]] = {
     "rack_aware_strategy": st.sampled_from(["min_cost", "balanced_min_cost", "none"]),
     "rack_traffic_cost": st.sampled_from([10, 10, 1]),
     "rack_non_overlap_cost": st.sampled_from([1, 1, 0, 15]),
@@ -74,19 +74,19 @@ KNOBS: dict[str, st.SearchStrategy[Any]] = {
 }
 NOT_WITH_RACKS = {
     "names_play_no_part": "a member's rack hangs on its name here; asked below, with racks that do not",
-    "hash_seeds_play_no_part": "it asks with the usual knobs; the scenarios with racks are asked again under other seeds",
+    "hash_seeds_play_no_part": "it asks with the usual group_settings; the scenarios with racks are asked again under other seeds",
 }
 
 
 @pytest.mark.parametrize("check", [plans_hold, order_plays_no_part, a_group_that_obeys_settles], ids=lambda check: check.__name__)
 @pytest.mark.parametrize("name", ["learner", "cooperative", "lag_aware", "load_balanced"])
 def test_contract_of_others(name: str, check: Check):
-    check(Subject(assignor=registry.latest(name), adapted=somewhere, knobs=KNOBS, settings=settings(max_examples=25)))
+    check(Subject(assignor=registry.latest(name), adapted=somewhere, group_settings=SETTINGS, settings=settings(max_examples=25)))
 
 
 @pytest.mark.parametrize("check", [check for check in CONTRACT if check.__name__ not in NOT_WITH_RACKS], ids=lambda check: check.__name__)
 def test_contract(check: Check):
-    check(Subject(assignor=ASSIGNOR, adapted=somewhere, knobs=KNOBS, settings=settings(max_examples=60)))
+    check(Subject(assignor=ASSIGNOR, adapted=somewhere, group_settings=SETTINGS, settings=settings(max_examples=60)))
 
 
 # Any racks at all
@@ -118,8 +118,8 @@ def with_racks(draw: st.DrawFn, problem: AssignmentProblem) -> AssignmentProblem
             )
             for member in problem.members
         ),
-        knobs=attrs.evolve(
-            problem.knobs,
+        settings=attrs.evolve(
+            problem.settings,
             rack_aware_strategy=draw(st.sampled_from(["min_cost", "balanced_min_cost"])),
             rack_traffic_cost=draw(st.sampled_from([10, 10, 1, 0])),
             rack_non_overlap_cost=draw(st.sampled_from([1, 1, 0, 10, 15])),
@@ -130,17 +130,17 @@ def with_racks(draw: st.DrawFn, problem: AssignmentProblem) -> AssignmentProblem
     )
 
 
-def traffic(knobs: Knobs, task: Task, member: Member) -> int:
+def traffic(group_settings: GroupSettings, task: Task, member: Member) -> int:
     """What the KIP's `getCost` adds for traffic; a partition of unknown racks costs nothing, a
     member of an unknown rack is far from the rest.
     """
-    each = knobs.rack_traffic_cost if task.stateful else 1
+    each = group_settings.rack_traffic_cost if task.stateful else 1
     return sum(each * part.weight for part in task.source if part.racks and member.rack not in part.racks)
 
 
 def makes_no_difference(problem: AssignmentProblem) -> bool:
     staying = [member for member in problem.members if not member.leaving]
-    return all(len({traffic(problem.knobs, task, member) for member in staying}) < 2 for task in problem.tasks)
+    return all(len({traffic(problem.settings, task, member) for member in staying}) < 2 for task in problem.tasks)
 
 
 @settings(max_examples=150)
@@ -163,8 +163,8 @@ def test_racks_that_make_no_difference_change_nothing(problem: AssignmentProblem
     """KIP-925, 5: used only when at least one partition has different costs."""
     same = attrs.evolve(problem, tasks=tuple(attrs.evolve(task, source=()) for task in problem.tasks))
     assert makes_no_difference(same)
-    blind = attrs.evolve(same, knobs=attrs.evolve(same.knobs, rack_aware_strategy="none", num_standbys=0))
-    plan = ASSIGNOR.assign(attrs.evolve(same, knobs=attrs.evolve(same.knobs, num_standbys=0)))
+    blind = attrs.evolve(same, settings=attrs.evolve(same.settings, rack_aware_strategy="none", num_standbys=0))
+    plan = ASSIGNOR.assign(attrs.evolve(same, settings=attrs.evolve(same.settings, num_standbys=0)))
     assert plan == ASSIGNOR.assign(blind)
     assert plan.cost.stages == ()
 
@@ -174,7 +174,7 @@ def test_the_cost_of_a_plan_is_the_same_under_other_names(problem: AssignmentPro
     names = {f"m{index}": f"m{order[index]}" for index in range(6)}
     one, other = ASSIGNOR.assign(renamed(problem, names)).cost, ASSIGNOR.assign(problem).cost
     assert (one.imbalance, one.rack_cost_lower_bound) == (other.imbalance, other.rack_cost_lower_bound)
-    exact = [stage.name for stage in one.stages if stage.name == "active" or problem.knobs.num_standbys == 1]  # beyond one, copy by copy
+    exact = [stage.name for stage in one.stages if stage.name == "active" or problem.settings.num_standbys == 1]  # beyond one, copy by copy
     assert [stage for stage in one.stages if stage.name in exact] == [stage for stage in other.stages if stage.name in exact]
     if not one.stages:
         assert one == attrs.evolve(other, cross_rack=one.cross_rack)
@@ -187,7 +187,7 @@ def crowding(problem: AssignmentProblem, owner: Mapping[TaskId, str]) -> int:
     """Tasks above ceil(g*u/T) (or what falls to a member of equal capacity), for each sub-topology:
     g its tasks, u the member's upper share of T.
     """
-    if problem.knobs.rack_aware_strategy != "balanced_min_cost":
+    if problem.settings.rack_aware_strategy != "balanced_min_cost":
         return 0
     capacity = sum(member.capacity for member in problem.members)
     kinds = {True: [task for task in problem.tasks if task.stateful], False: [task for task in problem.tasks if not task.stateful]}
@@ -224,8 +224,8 @@ def test_no_target_is_more_balanced_and_none_as_balanced_costs_less(problem: Ass
     def worth(owner: Mapping[TaskId, str]) -> tuple[int, int, int]:
         cost = 0
         for task, name in owner.items():
-            cost += traffic(problem.knobs, tasks[task], members[name])
-            cost += problem.knobs.rack_non_overlap_cost if name not in free[task] and tasks[task].stateful else 0
+            cost += traffic(problem.settings, tasks[task], members[name])
+            cost += problem.settings.rack_non_overlap_cost if name not in free[task] and tasks[task].stateful else 0
         return imbalance(problem, owner), crowding(problem, owner), cost
 
     best = min(worth(dict(zip(tasks, choice, strict=True))) for choice in itertools.product(members, repeat=len(tasks)))
@@ -241,9 +241,9 @@ def test_no_target_is_more_balanced_and_none_as_balanced_costs_less(problem: Ass
 @given(problems(most_tasks=5, most_members=4, simple=True).flatmap(with_racks))
 def test_no_standbys_are_further_apart_and_none_as_far_and_as_even_cost_less(problem: AssignmentProblem):
     """One standby each, of a group in which nothing moves, whatever copies it has."""
-    knobs = attrs.evolve(problem.knobs, num_standbys=1, rack_standby_strategy="greedy", balance_factor=1)
+    group_settings = attrs.evolve(problem.settings, num_standbys=1, rack_standby_strategy="greedy", balance_factor=1)
     tasks = {task.id: task for task in problem.tasks if task.stateful}
-    everywhere = attrs.evolve(problem, knobs=knobs, tasks=tuple(attrs.evolve(task, source=()) for task in tasks.values()))
+    everywhere = attrs.evolve(problem, settings=group_settings, tasks=tuple(attrs.evolve(task, source=()) for task in tasks.values()))
     everywhere = attrs.evolve(
         everywhere,
         members=tuple(
@@ -269,7 +269,7 @@ def test_no_standbys_are_further_apart_and_none_as_far_and_as_even_cost_less(pro
     plan = ASSIGNOR.assign(settled)
     if plan.movements or len(members) < 2 or not tasks or not any(stage.name == "standby" for stage in plan.cost.stages):
         return
-    keys = knobs.rack_aware_tags
+    keys = group_settings.rack_aware_tags
     held = {task: [member.id for member in settled.members if task in member.standby] for task in tasks}
     capacity = sum(member.capacity for member in members.values())
     copies = 2 * len(tasks)
@@ -285,8 +285,8 @@ def test_no_standbys_are_further_apart_and_none_as_far_and_as_even_cost_less(pro
             load[name] += 1
             common += alike(members[name], members[owner])
             away = [part for part in tasks[task].changelog if part.racks and members[name].rack not in part.racks]
-            cost += sum(knobs.rack_traffic_cost * part.weight for part in away)
-            cost += knobs.rack_non_overlap_cost if held[task] and name not in held[task] else 0
+            cost += sum(group_settings.rack_traffic_cost * part.weight for part in away)
+            cost += group_settings.rack_non_overlap_cost if held[task] and name not in held[task] else 0
         uneven = 0
         for name, member in members.items():
             lower, upper = copies * member.capacity // capacity, -(-copies * member.capacity // capacity)
@@ -322,10 +322,10 @@ def test_a_group_moves_once_for_its_racks_and_stays(data: st.DataObject):
         num_standbys=data.draw(st.integers(0, 2)),
         rack_aware_strategy="none",
     )
-    most_rounds = 2 * len(tasks) * (1 + group.knobs.num_standbys) + 2
+    most_rounds = 2 * len(tasks) * (1 + group.settings.num_standbys) + 2
     group.settle(most_rounds)
-    drawn: dict[str, Any] = {name: data.draw(strategy) for name, strategy in KNOBS.items()}
-    group.knobs = attrs.evolve(group.knobs, **drawn)
+    drawn: dict[str, Any] = {name: data.draw(strategy) for name, strategy in SETTINGS.items()}
+    group.settings = attrs.evolve(group.settings, **drawn)
     group.settle(2 * most_rounds)
     rest = ASSIGNOR.assign(group.problem())
     assert not rest.movements

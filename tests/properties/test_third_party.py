@@ -109,7 +109,7 @@ class BreaksItsWord(Defective):
     """It keeps as many warm-ups as it likes, and says it does not."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        return super().assign(attrs.evolve(problem, knobs=attrs.evolve(problem.knobs, max_warmups=1_000, max_warmups_per_member=1_000)))
+        return super().assign(attrs.evolve(problem, settings=attrs.evolve(problem.settings, max_warmups=1_000, max_warmups_per_member=1_000)))
 
 
 class Remembers(Defective):

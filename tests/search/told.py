@@ -56,7 +56,7 @@ class GoWhereTold:
 
     def _destination(self, problem: AssignmentProblem, members: list[Member], task: Task, now: str | None) -> str | None:
         eligible = [member.id for member in members if not member.leaving]
-        told = problem.knobs.options.get(str(task.id))
+        told = problem.settings.options.get(str(task.id))
         if told in eligible:
             return str(told)
         if now in eligible:

@@ -27,8 +27,8 @@ from typing import Any, Generic, NamedTuple, TypeVar
 from equipoise.events import codec
 from equipoise.events.decisions import Decision, EventRejected, MemberAssigned, MemberExpired
 from equipoise.events.facts import Fact, GroupConfigured, ProbingTick, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.checks import check_timers
 from equipoise.statemachine.machine import GroupMachine
@@ -161,7 +161,7 @@ class Room:
         self.tick = self.fact_id(ProbingTick())
 
     def configured(self, told: dict[TaskId, str]) -> GroupConfigured:
-        knobs = Knobs(
+        settings = GroupSettings(
             max_step_ms=1,
             initial_delay_ms=0,
             revocation_timeout_ms=2,
@@ -169,7 +169,7 @@ class Room:
             checkpoint_every_records=0,
             options={str(task): member_id for task, member_id in told.items()},
         )
-        return GroupConfigured(assignor=GoWhereTold.name, knobs=knobs)
+        return GroupConfigured(assignor=GoWhereTold.name, knobs=settings)
 
     def _most_since(self) -> int:
         """The append clock's lead beyond which nothing changes: one step of group time, or, with

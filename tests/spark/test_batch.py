@@ -232,7 +232,7 @@ def test_a_group_without_a_history_is_one_row(spark: Any, damaged: Path, tmp_pat
 
 
 def test_every_configuration_of_every_group_costs_what_the_plain_function_says(spark: Any, damaged: Path, tmp_path: Path) -> None:
-    asked = [Configuration(name="one slot", knobs={"max_warmups": 1}), Configuration(name="learner", assignor="learner")]
+    asked = [Configuration(name="one slot", settings={"max_warmups": 1}), Configuration(name="learner", assignor="learner")]
     units = units_of([str(damaged)])
     rows = [row.asDict() for row in spark_what_if(spark, units, asked).collect()]
     plain = plain_rows(units, asked)

@@ -37,7 +37,7 @@ def spreads(log: Path, ends: list[int]) -> list[tuple[int, int]]:
         for _ in refold.follow(source.read()):
             if len(found) < len(ends) and refold.last_append_ms >= ends[len(found)] - 2_000:
                 problem = build_problem(refold.machine.state)
-                weight = weights(problem.tasks, problem.members, problem.knobs)
+                weight = weights(problem.tasks, problem.members, problem.settings)
                 levels = [sum(weight[task] for task in member.active) // member.capacity for member in problem.members]
                 found.append((min(levels), max(levels)))
     return found

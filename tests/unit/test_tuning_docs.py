@@ -13,7 +13,7 @@ import attrs
 from click.testing import CliRunner
 
 from equipoise.cli import main
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from tests.made import hold
 
 PAGE = Path(__file__).parents[2] / "docs" / "tuning.md"
@@ -85,10 +85,10 @@ def test_the_examples_are_what_the_simulation_gives(tmp_path: Path, rewrite: boo
     hold(PAGE, {"settings": settings_table(tmp_path), "recovery": recovery_table(tmp_path)}, rewrite)
 
 
-def test_every_knob_has_its_row_with_its_default() -> None:
+def test_every_setting_has_its_row_with_its_default() -> None:
     section = PAGE.read_text(encoding="utf-8").partition("\n## The knobs\n")[2]
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", section, re.MULTILINE)
-    defaults = attrs.asdict(Knobs())
+    defaults = attrs.asdict(GroupSettings())
     assert [name for name, _ in rows] == list(defaults)
     for name, told in rows:
         wanted = defaults[name]

@@ -126,7 +126,7 @@ def test_the_toml_of_the_page_is_sound() -> None:
     found = configurations_of(tomllib.loads(block), "file")
     assert [each.name for each in found] == ["bold", "calm num_standbys=0", "calm num_standbys=1"]
     assert all(each.assignor == "high_availability" and each.announce_closes for each in found)
-    assert [each.knobs["max_warmups"] for each in found] == [20, 1, 1]
+    assert [each.settings["max_warmups"] for each in found] == [20, 1, 1]
 
 
 def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:

@@ -14,8 +14,8 @@ from bench.peers.apps.given import Given, answer_to, counted, given
 from equipoise import Member, TaskContext
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.settings import GroupSettings
 
 _LOG = logging.getLogger(__name__)
 PROBING_INTERVAL_MS = 60_000
@@ -35,7 +35,7 @@ async def run(given: Given) -> None:
     assignor = registry.latest("high_availability")
     config = GroupConfigured(
         assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver,
-        knobs=Knobs(probing_interval_ms=PROBING_INTERVAL_MS, num_standbys=given.standbys),
+        knobs=GroupSettings(probing_interval_ms=PROBING_INTERVAL_MS, num_standbys=given.standbys),
     )  # fmt: skip
     member = Member(
         given.name, given.instance, count, TopologyDeclared(epoch=0, subtopologies=(part,)), connection=Connection(bootstrap=given.bootstrap),

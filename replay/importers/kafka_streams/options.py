@@ -12,7 +12,7 @@ import attrs
 
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.replay.importers.kafka_streams.scan import Round
 from equipoise.replay.importers.kafka_streams.source import SETTINGS, Source
 
@@ -101,7 +101,7 @@ def configuration(options: ImportOptions) -> GroupConfigured:
     assert options.num_standbys is not None, "`infer` fills it in"
     assert options.probing_interval_ms is not None, "`infer` fills it in"
     try:
-        knobs = Knobs(
+        settings = GroupSettings(
             acceptable_recovery_lag=options.acceptable_recovery_lag,
             max_warmups=options.max_warmups,
             num_standbys=options.num_standbys,
@@ -115,4 +115,4 @@ def configuration(options: ImportOptions) -> GroupConfigured:
 
         assignor = registry.latest(options.assignor) if version is None else registry.load(options.assignor, version)
         version, solver = assignor.version, assignor.solver if solver is None else solver
-    return GroupConfigured(assignor=options.assignor, behaviour_version=version, solver=solver, led_by="external", knobs=knobs)
+    return GroupConfigured(assignor=options.assignor, behaviour_version=version, solver=solver, led_by="external", knobs=settings)

@@ -13,7 +13,7 @@ from equipoise.assignors.kafka_streams.java import member_key
 from equipoise.assignors.kafka_streams.threads import Subscription, ThreadAssignment, to_threads
 from equipoise.assignors.problem import Partition, Task
 from equipoise.events.facts import TopologyDeclared
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.kafka.coordinator import Coordinator
@@ -30,14 +30,14 @@ class KafkaGroup:
     def __init__(
         self,
         *,
-        knobs: Knobs,
+        settings: GroupSettings,
         topology: TopologyDeclared,
         growth: Mapping[PartitionKey, EndOffsets],
         protocol: KafkaProtocol,
         seed: int,
         start_ms: int = 0,
     ) -> None:
-        self.knobs = knobs
+        self.settings = settings
         self.engine = Engine(seed=seed, start_ms=start_ms)
         self.world = World(topology, growth, stands_still=True)
         self.instances: list[Instance] = []
@@ -65,8 +65,8 @@ class KafkaGroup:
             settings,
             disk,
             self._protocol,
-            acceptable_lag=self.knobs.acceptable_recovery_lag,
-            probing_interval_ms=lambda: self.knobs.probing_interval_ms,
+            acceptable_lag=self.settings.acceptable_recovery_lag,
+            probing_interval_ms=lambda: self.settings.probing_interval_ms,
             tokens=self._next_token,
         )
         self.instances.append(instance)
@@ -111,7 +111,7 @@ class KafkaGroup:
                 for task, records in each.offset_sums.items():
                     if task in tasks and reported.setdefault(task, {}).get(client.index) != LATEST:
                         reported[task][client.index] = LATEST if records == LATEST else max(0, tasks[task].end_offset - records)
-        assigned = assign(clients, list(tasks.values()), reported, settings_of(self.knobs), Slots(self.knobs.max_warmups))
+        assigned = assign(clients, list(tasks.values()), reported, settings_of(self.settings), Slots(self.settings.max_warmups))
         owned = frozenset(task for each in subscriptions for task in each.owned)
         leads = next(each.process for each in subscriptions if each.consumer == leader)
         found: dict[str, ThreadAssignment] = {}

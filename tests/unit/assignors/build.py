@@ -8,7 +8,7 @@ from typing import Any
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.assignors.problem import AssignmentProblem, Member, MemberPlan, Movement, MovementState, Plan, Task
 from equipoise.assignors.validation import plan_faults
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
 
 ACTIVE = LagSentinel.ACTIVE
@@ -83,13 +83,13 @@ def in_flight(task: str, source: str | None, destination: str, state: str) -> Mo
 
 
 def problem(
-    tasks: Iterable[Task], *members: Member, in_flight: Iterable[Movement] = (), blocked: Iterable[tuple[str, str]] = (), **knobs: Any
+    tasks: Iterable[Task], *members: Member, in_flight: Iterable[Movement] = (), blocked: Iterable[tuple[str, str]] = (), **settings: Any
 ) -> AssignmentProblem:
     """Knobs by name; `acceptable_recovery_lag` is 100 and `num_standbys` 0 unless said."""
     return AssignmentProblem(
         tasks=tuple(tasks),
         members=members,
-        knobs=Knobs(**{"acceptable_recovery_lag": 100, **knobs}),
+        settings=GroupSettings(**{"acceptable_recovery_lag": 100, **settings}),
         in_flight=tuple(in_flight),
         blocked=frozenset((parse_task(task), name) for task, name in blocked),
     )

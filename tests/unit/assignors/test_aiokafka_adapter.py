@@ -14,7 +14,7 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from aiokafka.protocol.metadata import MetadataResponse_v0, MetadataResponse_v1
 
 from equipoise.assignors.adapters.aiokafka import LagAwareAssignor, LagFetcher, Lags, deal
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from tests import vectors
 
 
@@ -64,7 +64,7 @@ def assigned(answer: dict[str, ConsumerProtocolMemberAssignment]) -> dict[str, l
 def test_recorded_answers_come_out_the_same():
     for vector in vectors.vectors(vectors.FOLDER / "lag.jsonl.gz"):
         lags = {(topic, number): lag for topic, of_topic in vector["in"]["lags"].items() for number, lag in enumerate(of_topic)}
-        dealt = deal(vector["in"]["subs"], lags, lags, {}, Knobs(), racks={}, replicas={})
+        dealt = deal(vector["in"]["subs"], lags, lags, {}, GroupSettings(), racks={}, replicas={})
         answer = {name: sorted(f"{topic}-{number}" for topic, numbers in of.items() for number in numbers) for name, of in dealt.items()}
         assert answer == {name: sorted(of) for name, of in vector["out"].items()}
 

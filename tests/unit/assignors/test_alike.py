@@ -21,7 +21,7 @@ from equipoise.assignors.ranking import whole
 from equipoise.assignors.situation import Situation
 from equipoise.assignors.turns import deal
 from equipoise.assignors.validation import plan_faults
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
 RACKS = ("a", "b")
@@ -73,7 +73,7 @@ def groups(draw: st.DrawFn) -> AssignmentProblem:
         members=tuple(members.values()),
         in_flight=tuple(in_flight),
         blocked=frozenset(blocked),
-        knobs=Knobs(
+        settings=GroupSettings(
             acceptable_recovery_lag=100,
             num_standbys=draw(st.integers(0, 1)),
             rack_aware_strategy=draw(st.sampled_from(["none", "min_cost", "min_cost", "balanced_min_cost"])),
@@ -89,7 +89,7 @@ def all_but_name_and_size(problem: AssignmentProblem, task: Task, *, racks_count
             member.knows(task.id),
             task.id in member.active or task.id in member.home or (task.stateful and (task.id in member.lags or task.id in member.ready)),
             task.stateful and (task.id, member.id) in problem.blocked,
-            traffic_cost(task, member, problem.knobs) if racks_count else None,
+            traffic_cost(task, member, problem.settings) if racks_count else None,
         )
 
     promised = {movement.destination for movement in problem.in_flight if movement.task == task.id}

@@ -21,7 +21,7 @@ from equipoise.assignors.problem import AssignmentProblem, Member, Movement, Mov
 from equipoise.assignors.validation import plan_faults
 from equipoise.assignors.wire import assign_line
 from equipoise.events.errors import FieldError
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
 from equipoise.testing import Group
 from equipoise.testing.loop import stateless
@@ -266,7 +266,7 @@ def test_an_unsound_option_is_refused_by_its_name(name: str, wrong: Any):
 
 
 def test_delays_are_those_of_connect_unless_said():
-    assert Delays.of(Knobs(), Cooperative.options) == Delays(scheduled_delay_ms=300_000, revocation_backoff_ms=40, revocations_per_round=0)
+    assert Delays.of(GroupSettings(), Cooperative.options) == Delays(scheduled_delay_ms=300_000, revocation_backoff_ms=40, revocations_per_round=0)
     assert [Delays().backoff_ms(times) for times in (0, 1, 2, 3, 4, 99)] == [40, 40, 1_600, 64_000, 300_000, 300_000]
     assert Delays(scheduled_delay_ms=1).backoff_ms(1) == 1
     assert Delays(scheduled_delay_ms=0).backoff_ms(3) == 0

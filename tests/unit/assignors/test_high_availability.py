@@ -761,4 +761,4 @@ def test_numbers_at_their_limits():
         max_warmups_per_member=most,
     )
     assert plan(question).cost.imbalance == 0
-    assert plan(attrs.evolve(question, knobs=attrs.evolve(question.knobs, balance_factor=1, acceptable_recovery_lag=most))).cost.imbalance == 0
+    assert plan(attrs.evolve(question, settings=attrs.evolve(question.settings, balance_factor=1, acceptable_recovery_lag=most))).cost.imbalance == 0

@@ -36,12 +36,12 @@ CLIENTS = {
 CHANGELOGS = {"0_0": "01", "0_1": "12", "0_2": "12", "1_0": "02", "1_1": "13", "1_2": "01"}
 
 
-def crossed(**knobs: object) -> AssignmentProblem:
+def crossed(**settings: object) -> AssignmentProblem:
     members = [
         attrs.evolve(member(name, runs, standby=keeps, lags=dict.fromkeys(keeps.split(), 0)), rack=rack)
         for name, (rack, runs, keeps) in CLIENTS.items()
     ]
-    return aware([reading(task, changelog=racks) for task, racks in CHANGELOGS.items()], *members, num_standbys=2, **knobs)
+    return aware([reading(task, changelog=racks) for task, racks in CHANGELOGS.items()], *members, num_standbys=2, **settings)
 
 
 def traffic(holders: dict[str, list[str]]) -> int:

@@ -17,7 +17,7 @@ from equipoise.assignors.plan_json import reason_texts
 from equipoise.assignors.problem import AssignmentProblem, Plan, Reason
 from equipoise.assignors.validation import plan_faults
 from equipoise.events.errors import FieldError
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
 from equipoise.testing import Group, stateful, stateless
 from tests.unit.assignors.build import ACTIVE, UNKNOWN, copies, ids, member, movements, numbered, problem, tasks, text
@@ -241,10 +241,10 @@ def test_contradictions_are_refused_with_the_field() -> None:
 
 
 def test_kafkas_names_of_the_rack_strategies_mean_ours() -> None:
-    assert Knobs(rack_aware_strategy="min_traffic") == Knobs(rack_aware_strategy="min_cost")
-    assert Knobs(rack_aware_strategy="balance_subtopology") == Knobs(rack_aware_strategy="balanced_min_cost")
+    assert GroupSettings(rack_aware_strategy="min_traffic") == GroupSettings(rack_aware_strategy="min_cost")
+    assert GroupSettings(rack_aware_strategy="balance_subtopology") == GroupSettings(rack_aware_strategy="balanced_min_cost")
     with pytest.raises(FieldError, match="'best' is not one of none, min_cost, balanced_min_cost"):
-        Knobs(rack_aware_strategy="best")
+        GroupSettings(rack_aware_strategy="best")
 
 
 def test_a_group_with_both_kinds_of_tasks_comes_to_rest() -> None:

@@ -25,14 +25,14 @@ def plan(question: AssignmentProblem) -> Plan:
     return answer
 
 
-def one_learner(lag: int = 0, ready: str = "", **knobs: Any) -> AssignmentProblem:
+def one_learner(lag: int = 0, ready: str = "", **settings: Any) -> AssignmentProblem:
     """m1 runs 0_0 and 0_1; m2 learns 0_1 and is so far behind."""
     return problem(
         tasks("0_0 0_1"),
         member("m1", "0_0 0_1"),
         member("m2", warmup="0_1", lags={"0_1": lag}, ready=ready),
         in_flight=[in_flight("0_1", "m1", "m2", "warming")],
-        **knobs,
+        **settings,
     )
 
 

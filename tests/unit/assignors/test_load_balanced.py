@@ -14,7 +14,7 @@ from equipoise.assignors.load_balanced import REBALANCING, LoadBalanced
 from equipoise.assignors.problem import AssignmentProblem, LoadBalance, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
 from equipoise.assignors.validation import plan_faults
 from equipoise.events.errors import FieldError
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
 from tests.unit.assignors.build import ids, in_flight, member, movements, problem, tasks, text
 
@@ -60,7 +60,7 @@ def asked(
 
 def weighed(every: tuple[Task, ...], threads: int = 1, **options: int) -> list[float]:
     """In per cent of a fair share."""
-    return [weight / PERCENT for weight in weights(every, [member("m1", capacity=threads)], Knobs(options=options)).values()]
+    return [weight / PERCENT for weight in weights(every, [member("m1", capacity=threads)], GroupSettings(options=options)).values()]
 
 
 def test_weights_are_parts_of_a_fair_share():

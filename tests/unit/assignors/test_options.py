@@ -7,9 +7,9 @@ from __future__ import annotations
 import pytest
 
 from equipoise.assignors import registry
-from equipoise.assignors.problem import check_knobs
+from equipoise.assignors.problem import check_settings
 from equipoise.events.errors import FieldError
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 
 HAS = {
     "cooperative": "revocation_backoff_ms, revocations_per_round, scheduled_delay_ms",
@@ -29,7 +29,7 @@ def test_every_assignor_is_asked():
 @pytest.mark.parametrize("name", HAS)
 def test_an_unknown_option_is_refused_with_the_known_ones(name: str):
     with pytest.raises(FieldError) as refused:
-        check_knobs(registry.latest(name), Knobs(options={"scheduled_dely_ms": 0, "zero": 0}))
+        check_settings(registry.latest(name), GroupSettings(options={"scheduled_dely_ms": 0, "zero": 0}))
     assert str(refused.value) == f"config.options.scheduled_dely_ms: {name} has no such option; it has {HAS[name]}"
 
 
@@ -40,5 +40,5 @@ def test_each_option_it_names_is_one(name: str):
     """
     for option in HAS[name].split(", "):
         with pytest.raises(FieldError, match=rf"config\.options\.{option}: 'perhaps' is ") as refused:
-            check_knobs(registry.latest(name), Knobs(options={option: "perhaps"}))
+            check_settings(registry.latest(name), GroupSettings(options={option: "perhaps"}))
         assert "no such option" not in str(refused.value)

@@ -39,21 +39,21 @@ def holders(answer: Plan, task: str) -> list[str]:
 Tags = Mapping[str, Mapping[str, str]]
 
 
-def preset(actives: Mapping[str, str], tags: Tags, *, num_standbys: int, capacity: int = 1, **knobs: Any) -> dict[str, list[str]]:
+def preset(actives: Mapping[str, str], tags: Tags, *, num_standbys: int, capacity: int = 1, **settings: Any) -> dict[str, list[str]]:
     """Task -> who gets its standbys, the first one first, beside actives that are where the case
     has them. Judged: nobody has two copies.
     """
     question = problem(
         tasks(" ".join(actives.values())),
         *(attrs.evolve(member(name, actives.get(name, ""), capacity=capacity), tags=dict(each)) for name, each in tags.items()),
-        **{"num_standbys": num_standbys, "rack_aware_tags": ("cluster", "zone"), **knobs},
+        **{"num_standbys": num_standbys, "rack_aware_tags": ("cluster", "zone"), **settings},
     )
     return placed(question)
 
 
 def placed(question: AssignmentProblem) -> dict[str, list[str]]:
     situation = Situation(question)
-    copies, wanted = len(question.tasks) * (1 + question.knobs.num_standbys), question.knobs.num_standbys
+    copies, wanted = len(question.tasks) * (1 + question.settings.num_standbys), question.settings.num_standbys
     capacity = sum(each.capacity for each in question.members)
     shares = {each.id: Share(copies * each.capacity // capacity, -(-copies * each.capacity // capacity)) for each in question.members}
     wishes = {
@@ -116,7 +116,7 @@ def test_racks_and_tags_that_say_the_same_come_to_the_same():
     by_rack = attrs.evolve(
         by_tag,
         members=tuple(attrs.evolve(each, rack=each.tags["zone"], tags={}) for each in by_tag.members),
-        knobs=attrs.evolve(by_tag.knobs, rack_aware_tags=(), rack_aware_strategy="min_cost", rack_standby_strategy="greedy"),
+        settings=attrs.evolve(by_tag.settings, rack_aware_tags=(), rack_aware_strategy="min_cost", rack_standby_strategy="greedy"),
     )
     for question in (by_tag, by_rack):
         found = placed(question)
@@ -192,9 +192,9 @@ def in_racks(racks: str, **given: Member) -> list[Member]:
     return [attrs.evolve(given.get(f"m{index}", member(f"m{index}")), rack=rack) for index, rack in enumerate(racks, start=1)]
 
 
-def one_task(racks: str, changelog: str, **knobs: Any) -> AssignmentProblem:
+def one_task(racks: str, changelog: str, **settings: Any) -> AssignmentProblem:
     """m1 runs 0_0; its changelog has replicas in `changelog`."""
-    return aware([reading("0_0", changelog=changelog)], *in_racks(racks, m1=member("m1", "0_0")), **knobs)
+    return aware([reading("0_0", changelog=changelog)], *in_racks(racks, m1=member("m1", "0_0")), **settings)
 
 
 def test_the_first_standby_is_in_another_rack_though_it_costs_more():

@@ -19,7 +19,7 @@ from equipoise.assignors.situation import Situation
 from equipoise.assignors.validation import plan_faults
 from equipoise.events.errors import FieldError
 from equipoise.events.facts import MemberJoined
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
 from tests.unit.assignors.build import STATE, ids, member, numbered, problem, text
 
@@ -43,8 +43,8 @@ def reading(task: str, *racks: str, changelog: str = "", stateful: bool = True, 
     )
 
 
-def aware(tasks: Iterable[Task], *members: Member, **knobs: Any) -> AssignmentProblem:
-    return problem(tasks, *members, **{"rack_aware_strategy": "min_cost", **knobs})
+def aware(tasks: Iterable[Task], *members: Member, **settings: Any) -> AssignmentProblem:
+    return problem(tasks, *members, **{"rack_aware_strategy": "min_cost", **settings})
 
 
 def plan(question: AssignmentProblem) -> Plan:
@@ -71,7 +71,7 @@ def test_each_partition_without_a_replica_in_the_rack_costs_its_weight():
     active = racks.active(parse_task("0_0"))
     assert (active.far, active.near) == (80, {"a": 50, "b": 60})
     assert [racks.cost(parse_task("0_0"), name) for name in ("m1", "m2", "m3")] == [50, 60, 80]
-    assert [traffic_cost(question.tasks[0], each, question.knobs) for each in question.members] == [50, 60, None]
+    assert [traffic_cost(question.tasks[0], each, question.settings) for each in question.members] == [50, 60, None]
     assert racks.least() == 50
 
 
@@ -106,7 +106,7 @@ def test_a_stateless_task_costs_one_for_each_partition_and_moves_for_nothing():
 def test_it_is_off_by_itself_when_no_choice_makes_a_difference(tasks: list[Task], members: list[Member]):
     question = aware(tasks, *members)
     assert not racks_of(question).counts
-    assert plan(question) == plan(attrs.evolve(question, knobs=attrs.evolve(question.knobs, rack_aware_strategy="none")))
+    assert plan(question) == plan(attrs.evolve(question, settings=attrs.evolve(question.settings, rack_aware_strategy="none")))
     assert plan(question).cost.stages == ()
 
 
@@ -150,7 +150,7 @@ def test_without_a_cost_of_traffic_moves_alone_count():
         rack_traffic_cost=0,
         rack_non_overlap_cost=10,
     )
-    assert plan(question) == plan(attrs.evolve(question, knobs=attrs.evolve(question.knobs, rack_aware_strategy="none")))
+    assert plan(question) == plan(attrs.evolve(question, settings=attrs.evolve(question.settings, rack_aware_strategy="none")))
 
 
 def test_a_move_says_what_it_saves():
@@ -215,9 +215,9 @@ def test_limits_of_a_sub_topology_are_kafkas_with_the_upper_share():
 
 def test_a_rack_tag_wins_where_tags_are_asked_for():
     tagged = attrs.evolve(member("m1"), rack="a", tags={RACK_TAG: "b", "zone": "z"})
-    assert rack_of(tagged, Knobs()) == "a"
-    assert rack_of(tagged, Knobs(rack_aware_tags=("zone",))) == "a"
-    assert rack_of(tagged, Knobs(rack_aware_tags=("zone", RACK_TAG))) == "b"
+    assert rack_of(tagged, GroupSettings()) == "a"
+    assert rack_of(tagged, GroupSettings(rack_aware_tags=("zone",))) == "a"
+    assert rack_of(tagged, GroupSettings(rack_aware_tags=("zone", RACK_TAG))) == "b"
 
 
 @pytest.mark.parametrize(
@@ -248,9 +248,9 @@ def test_client_tags_have_the_kips_limits(tags: dict[str, str], problem_text: st
         ({"rack_changelog_cost": 1.5}, "rack_changelog_cost"),
     ],
 )
-def test_knobs_are_checked(knobs: dict[str, object], field: str):
+def test_settings_are_checked(settings: dict[str, object], field: str):
     with pytest.raises(FieldError) as caught:
-        Knobs(**knobs)  # type: ignore[arg-type]
+        GroupSettings(**settings)  # type: ignore[arg-type]
     assert caught.value.field == f"Knobs.{field}"
 
 

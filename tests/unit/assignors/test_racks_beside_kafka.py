@@ -21,7 +21,7 @@ from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Ta
 from equipoise.assignors.shares import Shares
 from equipoise.assignors.situation import Situation
 from equipoise.events.fields import INT64_MAX
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, TaskId
 from tests.unit.assignors.build import member, numbered
 from tests.unit.assignors.test_racks import at, aware, plan, reading, target
@@ -57,7 +57,7 @@ def drawn(seed: int, strategy: str, *, running: bool) -> AssignmentProblem:
             )
             for name in names
         ),
-        knobs=Knobs(rack_aware_strategy=strategy, acceptable_recovery_lag=INT64_MAX, max_warmups=1_000),
+        settings=GroupSettings(rack_aware_strategy=strategy, acceptable_recovery_lag=INT64_MAX, max_warmups=1_000),
     )
 
 
@@ -153,9 +153,9 @@ def test_without_a_cost_of_traffic_nothing_more_moves(running: bool):
         kept = {task.id for task in made.tasks if task.stateful}
         members = (attrs.evolve(each, active=tuple(task for task in each.active if task in kept)) for each in made.members)
         question = attrs.evolve(made, tasks=tuple(task for task in made.tasks if task.stateful), members=tuple(members))
-        free = attrs.evolve(question.knobs, rack_traffic_cost=0, rack_non_overlap_cost=10, num_standbys=1)
-        with_racks = plan(attrs.evolve(question, knobs=free))
-        without = plan(attrs.evolve(question, knobs=attrs.evolve(free, rack_aware_strategy="none")))
+        free = attrs.evolve(question.settings, rack_traffic_cost=0, rack_non_overlap_cost=10, num_standbys=1)
+        with_racks = plan(attrs.evolve(question, settings=free))
+        without = plan(attrs.evolve(question, settings=attrs.evolve(free, rack_aware_strategy="none")))
         assert with_racks.cost.moves == without.cost.moves, seed
         assert with_racks.cost.imbalance == without.cost.imbalance == 0
         standbys = [sum(len(part.standby) + len(part.warmup) for part in each.members.values()) for each in (with_racks, without)]

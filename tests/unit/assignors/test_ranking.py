@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.assignors.ranking import copy_of, lag_within, rank
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, TaskId, parse_task
 from tests.unit.assignors.build import ACTIVE, UNKNOWN, member, tasks
 
@@ -60,15 +60,15 @@ def test_what_a_word_is_worth(readiness: str, lag: Lag | None, ready: bool, caug
 def test_a_limit_of_its_own_replaces_those_of_the_group():
     others = attrs.evolve(member("m2", lags={"0_0": 300}), restore_records_per_s=1_000)
     own = attrs.evolve(others, id="m1", ready_lag_records=50)
-    knobs = Knobs(acceptable_recovery_lag=100, acceptable_recovery_ms=1_000)
-    assert rank(tasks("0_0", end_offset=5000), [own, others], knobs) == {TaskId(0, 0): {0: ("m2",), 300: ("m1",)}}
+    settings = GroupSettings(acceptable_recovery_lag=100, acceptable_recovery_ms=1_000)
+    assert rank(tasks("0_0", end_offset=5000), [own, others], settings) == {TaskId(0, 0): {0: ("m2",), 300: ("m1",)}}
 
 
 def test_an_empty_changelog_still_wants_one_report():
     empty = tasks("0_0", end_offset=0)[0]
     assert copy_of(empty, None, owns=False, ready=False, acceptable=100).caught_up is False
     assert copy_of(empty, 0, owns=False, ready=False, acceptable=0).caught_up is True
-    ranked = rank([empty], [member("m1"), member("m2", lags={"0_0": 0})], Knobs(acceptable_recovery_lag=0))
+    ranked = rank([empty], [member("m1"), member("m2", lags={"0_0": 0})], GroupSettings(acceptable_recovery_lag=0))
     assert ranked == {parse_task("0_0"): {0: ("m2",), 1: ("m1",)}}
 
 
@@ -79,7 +79,7 @@ def test_the_kips_table():
     ranked = rank(
         tasks("0_1 0_0", "1_0", end_offset=5000),
         [member("m3"), member("m1", lags={"0_0": 100, "0_1": 2500}), member("m2", lags={"0_0": 7, "0_1": UNKNOWN})],
-        Knobs(acceptable_recovery_lag=100),
+        GroupSettings(acceptable_recovery_lag=100),
     )
     assert ranked == {
         parse_task("0_0"): {0: ("m1", "m2"), 5000: ("m3",)},
@@ -145,7 +145,7 @@ def test_whatever_is_given_of_what_counts_is_there_in_time(lags: list[int], rate
 
 
 def test_a_member_is_judged_by_its_own_speed():
-    knobs = Knobs(acceptable_recovery_lag=100, acceptable_recovery_ms=500)
+    settings = GroupSettings(acceptable_recovery_lag=100, acceptable_recovery_ms=500)
     fast, slow, unknown = (member(f"m{speed}", lags={"0_0": 3000}, speed=speed) for speed in (6_000, 5_999, 0))
-    assert rank(tasks("0_0", end_offset=5000), [fast, slow, unknown], knobs) == {TaskId(0, 0): {0: ("m6000",), 3000: ("m0", "m5999")}}
-    assert rank(tasks("0_0", end_offset=5000), [fast], Knobs(acceptable_recovery_lag=100)) == {TaskId(0, 0): {3000: ("m6000",)}}
+    assert rank(tasks("0_0", end_offset=5000), [fast, slow, unknown], settings) == {TaskId(0, 0): {0: ("m6000",), 3000: ("m0", "m5999")}}
+    assert rank(tasks("0_0", end_offset=5000), [fast], GroupSettings(acceptable_recovery_lag=100)) == {TaskId(0, 0): {3000: ("m6000",)}}

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from equipoise.assignors.problem import AssignmentProblem, Member, Task
 from equipoise.assignors.scale_down import ScaleDown, scale_down
 from equipoise.events.errors import InputError
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.testing import problems
 from equipoise.testing.contract import shuffled
@@ -92,7 +92,7 @@ def test_standbys_that_must_be_made_anew_count():
         num_standbys=1,
     )
     assert [(each.member, each.records) for each in scale_down(question, 60).asked] == [("m5", 0), ("m2", 5_000)]
-    assert [each.records for each in scale_down(attrs.evolve(question, knobs=Knobs()), 60).asked] == [0, 0]
+    assert [each.records for each in scale_down(attrs.evolve(question, settings=GroupSettings()), 60).asked] == [0, 0]
 
 
 def test_who_is_leaving_already_counts():

@@ -52,7 +52,7 @@ def placed_anyhow(data: st.DataObject, problem: AssignmentProblem, *, apart: int
 @settings(max_examples=200)
 @given(st.data(), problems(most_tasks=8, most_members=6).flatmap(with_racks), st.integers(0, 3))
 def test_a_search_makes_nothing_worse_and_ends_where_no_move_gains(data: st.DataObject, problem: AssignmentProblem, apart: int):
-    problem = attrs.evolve(problem, knobs=attrs.evolve(problem.knobs, num_standbys=2))
+    problem = attrs.evolve(problem, settings=attrs.evolve(problem.settings, num_standbys=2))
     search = placed_anyhow(data, problem, apart=apart)
     if search is None:
         return
@@ -83,7 +83,7 @@ def test_no_plan_keeps_standbys_dearer_than_without_the_search(problem: Assignme
     """Copies are as many as before, and no worse to have: the whole of what they have in common,
     are uneven by, and cost, one after the other.
     """
-    problem = attrs.evolve(problem, knobs=attrs.evolve(problem.knobs, num_standbys=2))
+    problem = attrs.evolve(problem, settings=attrs.evolve(problem.settings, num_standbys=2))
     found: list[standby_search.Worth] = []
 
     def watched(search: StandbySearch) -> None:

@@ -14,7 +14,7 @@ from equipoise.assignors import registry
 from equipoise.assignors.problem import TaskLoad
 from equipoise.assignors.wire import assign_line, problem_of
 from equipoise.events.errors import FieldError, InputError
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, parse_task
 
 INSTALLED = ", ".join(dict.fromkeys(name for name, _ in registry.available()))
@@ -46,7 +46,7 @@ def answer(question: dict[str, Any]) -> dict[str, Any]:
 def test_the_documented_example():
     name, version, problem = problem_of(DOCUMENTED)
     assert (name, version) == ("high_availability", None)
-    assert problem.knobs == Knobs(num_standbys=1)
+    assert problem.settings == GroupSettings(num_standbys=1)
     (task,), (member,) = problem.tasks, problem.members
     assert (str(task.id), task.stateful, task.end_offset) == ("0_0", True, 5000)
     assert (task.source[0].topic, task.source[0].partition, task.source[0].racks) == ("t", 0, ("a", "b"))

@@ -16,8 +16,8 @@ from equipoise.cli.screen import Screen
 from equipoise.cli.simulate import overridden
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened, ProbingTick
-from equipoise.events.knobs import Knobs
 from equipoise.events.log import Log, open_log
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
 opened: list[Log] = []
@@ -38,9 +38,9 @@ def run(*args: str) -> Result:
 
 @pytest.mark.parametrize(("interval_ms", "said"), [(59_999, True), (60_000, False)])
 def test_an_interval_below_the_least_of_the_kip_is_taken_and_warned_of(interval_ms: int, said: bool, capsys: pytest.CaptureFixture[str]) -> None:
-    assert overridden(Screen(), Knobs(), [f"probing_interval_ms={interval_ms}"]) == {"probing_interval_ms": interval_ms}
+    assert overridden(Screen(), GroupSettings(), [f"probing_interval_ms={interval_ms}"]) == {"probing_interval_ms": interval_ms}
     assert ("--set probing_interval_ms: 59999 is below 60000, the least of KIP-441" in capsys.readouterr().err) is said
-    assert overridden(Screen(), Knobs(probing_interval_ms=5), []) == {}  # as recorded: nobody sets it here
+    assert overridden(Screen(), GroupSettings(probing_interval_ms=5), []) == {}  # as recorded: nobody sets it here
     assert capsys.readouterr().err == ""
 
 
@@ -88,16 +88,18 @@ def test_a_task_is_read_and_a_wrong_one_names_the_form(location: str) -> None:
     assert "<sub-topology>_<partition>, as in 0_3" in result.stderr
 
 
-def test_settings_go_over_knobs_the_last_one_wins() -> None:
-    knobs = with_settings(Knobs(num_standbys=2), ["max_warmups=3", "max_warmups=4", "rack_aware_tags=zone,host", "rack_aware_strategy=min_cost"])
-    assert knobs == Knobs(num_standbys=2, max_warmups=4, rack_aware_tags=("zone", "host"), rack_aware_strategy="min_cost")
-    assert with_settings(knobs, []) == knobs
-    assert with_settings(knobs, ["rack_aware_tags="]).rack_aware_tags == ()
+def test_settings_go_over_settings_the_last_one_wins() -> None:
+    changes = ["max_warmups=3", "max_warmups=4", "rack_aware_tags=zone,host", "rack_aware_strategy=min_cost"]
+    settings = with_settings(GroupSettings(num_standbys=2), changes)
+    assert settings == GroupSettings(num_standbys=2, max_warmups=4, rack_aware_tags=("zone", "host"), rack_aware_strategy="min_cost")
+    assert with_settings(settings, []) == settings
+    assert with_settings(settings, ["rack_aware_tags="]).rack_aware_tags == ()
 
 
 def test_options_of_other_assignors_are_typed_as_json_has_them() -> None:
-    knobs = with_settings(Knobs(options={"a": 1, "z": 0}), ["options.a=2", "options.b=0.5", "options.c=true", "options.d=[1]", "options.e=x=y"])
-    assert knobs.options == {"a": 2, "b": 0.5, "c": True, "d": "[1]", "e": "x=y", "z": 0}
+    changes = ["options.a=2", "options.b=0.5", "options.c=true", "options.d=[1]", "options.e=x=y"]
+    settings = with_settings(GroupSettings(options={"a": 1, "z": 0}), changes)
+    assert settings.options == {"a": 2, "b": 0.5, "c": True, "d": "[1]", "e": "x=y", "z": 0}
 
 
 @pytest.mark.parametrize(
@@ -113,5 +115,5 @@ def test_options_of_other_assignors_are_typed_as_json_has_them() -> None:
 )
 def test_a_wrong_setting_names_itself_and_the_fix(setting: str, text: str) -> None:
     with pytest.raises(InputError) as caught:
-        with_settings(Knobs(), [setting])
+        with_settings(GroupSettings(), [setting])
     assert text in str(caught.value)

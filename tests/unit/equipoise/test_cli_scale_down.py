@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from equipoise.assignors import registry
 from equipoise.cli import main
 from equipoise.events.facts import GroupConfigured, LogOpened, MemberJoined, PartitionsObserved, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.log import open_log
+from equipoise.events.settings import GroupSettings
 from equipoise.statemachine.machine import GroupMachine
 
 
@@ -33,8 +33,8 @@ def forty(tmp_path_factory: pytest.TempPathFactory) -> Path:
             log.append_decisions(machine.step(record))
 
         fact(LogOpened(log_id="forty"), "")
-        knobs = Knobs(initial_delay_ms=0, max_warmups=40, max_warmups_per_member=40)
-        fact(GroupConfigured(assignor="learner", behaviour_version=learner.version, solver=learner.solver, knobs=knobs))
+        settings = GroupSettings(initial_delay_ms=0, max_warmups=40, max_warmups_per_member=40)
+        fact(GroupConfigured(assignor="learner", behaviour_version=learner.version, solver=learner.solver, knobs=settings))
         part = Subtopology(subtopology=0, partitions=40, stateful=True, source_topics=("in",), changelog_topics=("log",))
         fact(TopologyDeclared(epoch=1, subtopologies=(part,)))
         fact(PartitionsObserved(end_offsets={"log": {index: 1_000 * (index + 1) for index in range(40)}}))

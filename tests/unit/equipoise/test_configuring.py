@@ -28,8 +28,8 @@ def applied(config: GroupConfigured, command: str) -> GroupConfigured:
         options[option].append(value)
     for assignor in options["--assignor"]:
         config = with_assignor(config, assignor)
-    knobs = with_settings(with_defaults(config.knobs, options["--default"]), options["--set"])
-    return attrs.evolve(config, knobs=knobs, led_by=(*options["--led-by"], config.led_by)[0])
+    settings = with_settings(with_defaults(config.knobs, options["--default"]), options["--set"])
+    return attrs.evolve(config, knobs=settings, led_by=(*options["--led-by"], config.led_by)[0])
 
 
 @pytest.mark.parametrize(

@@ -30,7 +30,7 @@ from equipoise.events.facts import (
     TaskReady,
     Undecodable,
 )
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, TaskId
 from tests.strategies import any_event, instances
 
@@ -137,9 +137,9 @@ def edited(event: Any, *path: Any, to: Any) -> tuple[int, int, bytes]:
 JOINED = MemberJoined(member_id="m1", incarnation=1, join_nonce="n", tags={"zone": "a"}, lags={T(0, 1): 3})
 OBSERVED = PartitionsObserved(end_offsets={"t": {0: 5, 1: 6}})
 ASSIGNED = MemberAssigned(member_id="m1", incarnation=1, assignment_epoch=1, active=(T(0, 0), T(0, 1)), tokens=(1, 2), hold_ms={T(0, 1): 9})
-CONFIGURED = GroupConfigured(knobs=Knobs(options={"a": 1, "b": 0.5}))
+CONFIGURED = GroupConfigured(knobs=GroupSettings(options={"a": 1, "b": 0.5}))
 KNOBS = [field.name for field in attrs.fields(GroupConfigured)].index("knobs")
-OPTIONS = [field.name for field in attrs.fields(Knobs)].index("options")
+OPTIONS = [field.name for field in attrs.fields(GroupSettings)].index("options")
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, SimulatedCluster, WorkerSettings, steady
 from equipoise.replay.simulation.cluster import Sink
@@ -18,13 +18,13 @@ SESSION_MS = 10_000
 LEASE_MS = 9_000
 
 
-def configured(**knobs: Any) -> GroupConfigured:
+def configured(**settings: Any) -> GroupConfigured:
     assignor = registry.load("high_availability", 1)
-    return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=Knobs(**knobs))
+    return GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=GroupSettings(**settings))
 
 
 def small_config(
-    *, stateful: int = 6, stateless: int = 2, records: int = 50_000, network: NetworkSettings | None = None, **knobs: Any
+    *, stateful: int = 6, stateless: int = 2, records: int = 50_000, network: NetworkSettings | None = None, **settings: Any
 ) -> ClusterConfig:
     """`stateful` tasks 0_p with `records` in each changelog and 50 more a second, `stateless` tasks
     1_p.
@@ -33,7 +33,7 @@ def small_config(
     if stateless:
         parts.append(Subtopology(subtopology=1, partitions=stateless, stateful=False, source_topics=("other",)))
     return ClusterConfig(
-        configured=configured(**knobs),
+        configured=configured(**settings),
         topology=TopologyDeclared(epoch=0, subtopologies=tuple(parts)),
         growth={("log", partition): steady(start_ms=START_MS, records=records, records_per_s=50) for partition in range(stateful)},
         start_ms=START_MS,

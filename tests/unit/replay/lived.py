@@ -12,9 +12,9 @@ from collections.abc import Iterable
 
 from equipoise.assignors import registry
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.log import Log
 from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster
 from equipoise.replay.simulation.process import ProcessSettings
@@ -38,15 +38,15 @@ TOPOLOGY = TopologyDeclared(
 )
 
 
-def configured(*, solver: str | None = None, **knobs: int) -> GroupConfigured:
+def configured(*, solver: str | None = None, **settings: int) -> GroupConfigured:
     """The group's configuration, with this build's solver unless another is named."""
     assignor = registry.latest("high_availability")
-    settings = {"acceptable_recovery_lag": 1_000, "probing_interval_ms": 60_000, "checkpoint_every_records": 100, **knobs}
+    settings = {"acceptable_recovery_lag": 1_000, "probing_interval_ms": 60_000, "checkpoint_every_records": 100, **settings}
     return GroupConfigured(
         assignor=assignor.name,
         behaviour_version=assignor.version,
         solver=assignor.solver if solver is None else solver,
-        knobs=Knobs(**settings),  # type: ignore[arg-type]
+        knobs=GroupSettings(**settings),  # type: ignore[arg-type]
     )
 
 

@@ -11,7 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.replay.whatif.advice import advise, better, dominates, front
 from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, Deviation, Outcome, WhatIf
 from equipoise.replay.whatif.picture import render_what_if
@@ -29,11 +29,11 @@ def run(silent: float = 100.0, restored: float | None = 1_000_000, rebalances: f
     )
 
 
-def outcome(name: str, *runs: Metrics, error: str = "", **knobs: Any) -> Outcome:
+def outcome(name: str, *runs: Metrics, error: str = "", **settings: Any) -> Outcome:
     return Outcome(
-        configuration=Configuration(name=name, knobs=knobs),
+        configuration=Configuration(name=name, settings=settings),
         assignor="high_availability",
-        knobs=Knobs(**knobs),
+        settings=GroupSettings(**settings),
         runs=runs,
         metrics=mean(runs) if runs else None,
         error=error,

@@ -5,7 +5,7 @@ silence, also when it crashes on the way.
 from __future__ import annotations
 
 from equipoise.events.facts import LeaveRequested
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.replay.recorded_inputs import ProcessEnded, read_exogenous
 from equipoise.replay.simulation.change import change_cost
 from equipoise.replay.simulation.cluster import SimulatedCluster
@@ -15,7 +15,7 @@ MOST_MS = 300_000
 
 
 def settled() -> SimulatedCluster:
-    return change_cost(tasks=6, members=2, joiners=1, knobs=Knobs(), records=50_000, seed=3).cluster
+    return change_cost(tasks=6, members=2, joiners=1, settings=GroupSettings(), records=50_000, seed=3).cluster
 
 
 def run_until_gone(cluster: SimulatedCluster, member_id: str) -> None:

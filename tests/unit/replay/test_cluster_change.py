@@ -7,7 +7,7 @@ from __future__ import annotations
 import pytest
 
 from equipoise.events.decisions import Checkpointed
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.replay.simulation.change import ChangeCost, change_cost
 
 
@@ -44,7 +44,7 @@ def test_afterwards_a_hundred_thousand_facts_change_nothing(seventh: ChangeCost)
 
 @pytest.mark.parametrize(("tasks", "members", "joiners"), [(60, 6, 1), (24, 2, 2), (7, 3, 1)])
 def test_growth_interrupts_nobody_at_any_size(tasks: int, members: int, joiners: int):
-    cost = change_cost(tasks=tasks, members=members, joiners=joiners, knobs=Knobs(max_warmups=4, probing_interval_ms=60_000), seed=7)
+    cost = change_cost(tasks=tasks, members=members, joiners=joiners, settings=GroupSettings(max_warmups=4, probing_interval_ms=60_000), seed=7)
     assert cost.moves == cost.fewest
     assert cost.interrupted == ()
     assert cost.longest_silence_ms < 1_000
@@ -54,7 +54,7 @@ def test_who_is_replaced_is_stood_in_for_until_its_successor_is_warm():
     """Six tasks lose their owner and run elsewhere at once; the same six go on to the successor
     when it has restored them.
     """
-    cost = change_cost(tasks=24, members=4, joiners=1, leavers=1, knobs=Knobs(probing_interval_ms=20_000))
+    cost = change_cost(tasks=24, members=4, joiners=1, leavers=1, settings=GroupSettings(probing_interval_ms=20_000))
     assert (cost.changed, cost.fewest, cost.moves, cost.interrupted) == (6, 6, 12, ())
 
 
@@ -62,7 +62,7 @@ def test_kafkas_assignor_moves_most_tasks_one_probing_round_after_the_other():
     """Tasks k with k mod 3 = k mod 4 stay: 6 of 18. Two warm-ups a round: 12 movements take 6
     rounds.
     """
-    cost = change_cost(tasks=18, members=3, assignor="kafka_streams", knobs=Knobs(probing_interval_ms=20_000))
+    cost = change_cost(tasks=18, members=3, assignor="kafka_streams", settings=GroupSettings(probing_interval_ms=20_000))
     assert (cost.changed, cost.fewest, cost.moves) == (12, 4, 12)
     assert cost.looking_rounds == cost.probing_rounds == 6
     assert cost.seconds > 6 * 20

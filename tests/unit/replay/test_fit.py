@@ -15,8 +15,8 @@ import pytest
 
 from equipoise.events.decisions import MemberAssigned
 from equipoise.events.facts import Fact, GroupConfigured, LagReported, MemberJoined, PartitionsObserved, Subtopology, TaskReady, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.importers.kafka_streams import import_history
 from equipoise.replay.importers.kafka_streams.check import Gathered
@@ -40,7 +40,7 @@ def group(*entries: tuple[int, Fact | MemberAssigned]) -> list[Record | Decision
     """
     topology = TopologyDeclared(epoch=1, subtopologies=(Subtopology(subtopology=0, partitions=2, stateful=True, changelog_topics=("c",)),))
     start: list[tuple[int, Fact | MemberAssigned]] = [
-        (0, GroupConfigured(knobs=Knobs(acceptable_recovery_lag=1_000))),
+        (0, GroupConfigured(knobs=GroupSettings(acceptable_recovery_lag=1_000))),
         (0, topology),
         (0, PartitionsObserved(end_offsets={"c": {0: 100_000, 1: 100_000}})),
         (0, MemberJoined(member_id="m", incarnation=1, join_nonce="n")),

@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from equipoise.events.facts import Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 from equipoise.replay.importers.kafka_streams import import_history
 from equipoise.replay.importers.kafka_streams.check import Gathered
 from equipoise.replay.recorded_inputs import Curve
@@ -30,14 +30,14 @@ TASKS = 8
 PROTOCOL = KafkaProtocol(heartbeat_drift_ms=0, commit_interval_ms=1_000)
 
 
-def group(*, stateful: bool = True, records: int = 100_000, **knobs: Any) -> KafkaGroup:
+def group(*, stateful: bool = True, records: int = 100_000, **changes: Any) -> KafkaGroup:
     topology = TopologyDeclared(
         epoch=0,
         subtopologies=(Subtopology(subtopology=0, partitions=TASKS, stateful=stateful, changelog_topics=("c",) if stateful else ()),),
     )
     growth = {("c", partition): steady(records=records, records_per_s=50) for partition in range(TASKS)}
-    settings: dict[str, Any] = {"acceptable_recovery_lag": 1_000, "probing_interval_ms": 60_000, **knobs}
-    return KafkaGroup(knobs=Knobs(**settings), topology=topology, growth=growth, protocol=PROTOCOL, seed=3)
+    settings: dict[str, Any] = {"acceptable_recovery_lag": 1_000, "probing_interval_ms": 60_000, **changes}
+    return KafkaGroup(settings=GroupSettings(**settings), topology=topology, growth=growth, protocol=PROTOCOL, seed=3)
 
 
 def begin(kafka: KafkaGroup, *names: str, threads: int = 1, kept: bool = True) -> list[Instance]:
@@ -201,7 +201,7 @@ def test_the_first_action_comes_out_as_it_was_recorded_to_the_round() -> None:
 def test_kafka_streams_leads_on_under_other_settings_and_equipoise_where_its_assignor_is_named() -> None:
     found = what_if_recorded(
         recording("scale-out"),
-        [Configuration(name="ten", knobs={"max_warmups": 10}), Configuration(name="ours", assignor="high_availability")],
+        [Configuration(name="ten", settings={"max_warmups": 10}), Configuration(name="ours", assignor="high_availability")],
     )
     ten, ours = found.outcomes
     assert (found.factual.assignor, ten.assignor, ours.assignor) == ("kafka_streams", "kafka_streams", "high_availability")

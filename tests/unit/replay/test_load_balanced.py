@@ -10,8 +10,8 @@ import re
 from equipoise.assignors import registry
 from equipoise.assignors.load import weights
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
 from equipoise.events.records import Entry
+from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.replay.explanation import explain
 from equipoise.replay.replayer import Verdict, verify
@@ -30,12 +30,12 @@ known.
 @functools.cache
 def lived() -> tuple[SimulatedCluster, tuple[Entry, ...]]:
     assignor = registry.latest("load_balanced")
-    knobs = Knobs(acceptable_recovery_lag=2_000, probing_interval_ms=20_000, load_window_ms=10_000)
+    settings = GroupSettings(acceptable_recovery_lag=2_000, probing_interval_ms=20_000, load_window_ms=10_000)
     part = Subtopology(subtopology=0, partitions=len(RATES), stateful=True, changelog_topics=("log",))
     log = MemorySink()
     cluster = SimulatedCluster(
         ClusterConfig(
-            configured=GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=knobs),
+            configured=GroupConfigured(assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver, knobs=settings),
             topology=TopologyDeclared(epoch=0, subtopologies=(part,)),
             growth={("log", partition): steady(records=100_000, records_per_s=rate) for partition, rate in enumerate(RATES)},
         ),
@@ -61,7 +61,7 @@ def test_what_is_measured_is_what_the_tasks_process():
     cluster, _ = lived()
     problem = build_problem(cluster.machine.state)
     assert [task.load.records_per_s for task in problem.tasks if task.load is not None] == list(RATES)
-    assert sum(weights(problem.tasks, problem.members, problem.knobs).values()) in range(2_000_000 - 6, 2_000_001)
+    assert sum(weights(problem.tasks, problem.members, problem.settings).values()) in range(2_000_000 - 6, 2_000_001)
 
 
 def test_the_load_evens_out_and_stays_and_nothing_stops_for_it():

@@ -19,7 +19,7 @@ def test_a_grid_is_every_combination_the_last_one_fastest() -> None:
         "max_warmups=2 assignor=learner options.strict=true",
         "max_warmups=2 assignor=learner options.strict=false",
     ]
-    assert found[2] == Configuration(name=found[2].name, assignor="learner", knobs={"max_warmups": 2, "options": {"strict": True}})
+    assert found[2] == Configuration(name=found[2].name, assignor="learner", settings={"max_warmups": 2, "options": {"strict": True}})
 
 
 def test_a_grid_without_values_or_with_too_many_combinations_is_refused() -> None:
@@ -31,14 +31,14 @@ def test_a_grid_without_values_or_with_too_many_combinations_is_refused() -> Non
 
 def test_one_configuration_a_file_and_its_name_if_it_says_none(tmp_path: Path) -> None:
     path = tmp_path / "calm.toml"
-    knobs = '[knobs]\nmax_warmups = 1\noptions = { strict = true }\nrack_aware_tags = ["zone"]\n'
-    path.write_text(f'assignor = "learner"\nannounce_closes = false\n{knobs}')
+    settings = '[knobs]\nmax_warmups = 1\noptions = { strict = true }\nrack_aware_tags = ["zone"]\n'
+    path.write_text(f'assignor = "learner"\nannounce_closes = false\n{settings}')
     assert read_configurations(path) == [
         Configuration(
             name="calm",
             assignor="learner",
             announce_closes=False,
-            knobs={"max_warmups": 1, "rack_aware_tags": ("zone",), "options": {"strict": True}},
+            settings={"max_warmups": 1, "rack_aware_tags": ("zone",), "options": {"strict": True}},
         )
     ]
 
@@ -46,13 +46,13 @@ def test_one_configuration_a_file_and_its_name_if_it_says_none(tmp_path: Path) -
 def test_a_sweep_over_what_stands_beside_it_and_several_configurations() -> None:
     swept = configurations_of({"name": "bold", "knobs": {"num_standbys": 1}, "sweep": {"max_warmups": [1, 2]}}, "file")
     assert swept == [
-        Configuration(name="bold max_warmups=1", knobs={"num_standbys": 1, "max_warmups": 1}),
-        Configuration(name="bold max_warmups=2", knobs={"num_standbys": 1, "max_warmups": 2}),
+        Configuration(name="bold max_warmups=1", settings={"num_standbys": 1, "max_warmups": 1}),
+        Configuration(name="bold max_warmups=2", settings={"num_standbys": 1, "max_warmups": 2}),
     ]
     several = configurations_of({"assignor": "learner", "configuration": [{"name": "a"}, {"name": "b", "knobs": {"max_warmups": 9}}]}, "file")
     assert several == [
         Configuration(name="a", assignor="learner"),
-        Configuration(name="b", assignor="learner", knobs={"max_warmups": 9}),
+        Configuration(name="b", assignor="learner", settings={"max_warmups": 9}),
     ]
 
 

@@ -20,8 +20,8 @@ from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, Outcome, Wh
 from equipoise.replay.whatif.recording import METRICS, Metrics, read_recording
 from tests.unit.replay.lived import END_MS, START_MS, lived
 
-FOUR = Configuration(name="four", knobs={"max_warmups": 4, "max_warmups_per_member": 4})
-STANDBY = Configuration(name="standby", knobs={"num_standbys": 1})
+FOUR = Configuration(name="four", settings={"max_warmups": 4, "max_warmups_per_member": 4})
+STANDBY = Configuration(name="standby", settings={"num_standbys": 1})
 
 
 def metrics(outcome: Outcome) -> Metrics:
@@ -49,11 +49,11 @@ def test_the_factual_configuration_is_simulated_first_and_is_near_what_was_recor
     assert deviations["records_restored_before_running"].error is None  # a log does not tell
 
 
-def test_each_configuration_costs_what_its_knobs_make_of_it() -> None:
+def test_each_configuration_costs_what_its_settings_make_of_it() -> None:
     found = answer()
     four, standby, learner = found.outcomes
     assert [each.configuration.name for each in found.outcomes] == ["four", "standby", "learner"]
-    assert four.knobs == attrs.evolve(found.factual.knobs, max_warmups=4, max_warmups_per_member=4)
+    assert four.settings == attrs.evolve(found.factual.settings, max_warmups=4, max_warmups_per_member=4)
     assert learner.assignor == "learner"
     factual = metrics(found.factual)
     assert metrics(standby).unavailable_task_seconds < factual.unavailable_task_seconds
@@ -99,8 +99,8 @@ def test_several_seeds_are_several_runs_and_progress_reaches_the_end() -> None:
 @pytest.mark.parametrize(
     ("configurations", "error", "told"),
     [
-        ([Configuration(name="a", knobs={"max_warmup": 1})], InputError, "knob 'max_warmup'"),
-        ([Configuration(name="a", knobs={"max_warmups": 0})], FieldError, "max_warmups"),
+        ([Configuration(name="a", settings={"max_warmup": 1})], InputError, "knob 'max_warmup'"),
+        ([Configuration(name="a", settings={"max_warmups": 0})], FieldError, "max_warmups"),
         ([Configuration(name="a", assignor="nobody")], InputError, "nobody"),
         ([FOUR, FOUR], InputError, "two of that name"),
         ([Configuration(name=FACTUAL)], InputError, "two of that name"),

@@ -258,8 +258,8 @@ def test_a_task_that_goes_to_a_member_that_keeps_crashing():
 @pytest.mark.parametrize(
     ("knobs", "text"), [({"max_warmups": 1}, "2 warm-ups, 0 before; the cap is 1"), ({"max_warmups_per_member": 1}, "m2 has 2 warm-ups")]
 )
-def test_more_warm_ups_than_there_may_be(knobs: dict[str, int], text: str):
-    group = Tampered().starts("m1", stateful=4, **knobs)
+def test_more_warm_ups_than_there_may_be(settings: dict[str, int], text: str):
+    group = Tampered().starts("m1", stateful=4, **settings)
     group.settles()
     group.told_otherwise("m2", warmup=tasks("0_0", "0_1"))
     with broken(5, text):

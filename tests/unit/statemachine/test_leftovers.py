@@ -176,8 +176,8 @@ class CallsOff(WrappedAssignor):
     """Calls off every hand-over when it is told to, and keeps the copies."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:
-        plan = self.wrapped.assign(attrs.evolve(problem, knobs=attrs.evolve(problem.knobs, options={})))
-        if problem.knobs.options != CALL_OFF:
+        plan = self.wrapped.assign(attrs.evolve(problem, settings=attrs.evolve(problem.settings, options={})))
+        if problem.settings.options != CALL_OFF:
             return plan
         back = {movement.task: movement.source for movement in plan.movements if movement.state is MovementState.REVOKING}
         members = {

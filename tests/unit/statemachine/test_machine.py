@@ -239,7 +239,7 @@ def test_group_time_moves_by_the_logs_clock_but_never_back_and_never_far(steps_m
     assert group.state.now_ms == group_ms
 
 
-def test_the_clamp_is_a_knob_and_the_first_record_is_time_zero():
+def test_the_clamp_is_a_setting_and_the_first_record_is_time_zero():
     group = Group()
     group.fact(configured(max_step_ms=50))
     assert group.state.now_ms == 0

@@ -163,9 +163,9 @@ def test_a_join_that_is_repeated_by_its_producer_is_seen_through():
 # Revocation (M2, M3, M7)
 
 
-def two_with_a_task_on_its_way(**knobs: Any) -> Group:
+def two_with_a_task_on_its_way(**settings: Any) -> Group:
     """m1 runs 1_0 and 1_1; m2 has joined, so one of them is to go there."""
-    group = Group().starts("m1", stateless=2, **knobs)
+    group = Group().starts("m1", stateless=2, **settings)
     group.cycle()
     group.join("m2")
     assert len(group.state.members["m1"].revoking) == 1

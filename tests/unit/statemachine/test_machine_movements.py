@@ -24,11 +24,11 @@ def verdicts(decisions: list[Decision]) -> list[str]:
     return [each.verdict for each in decisions if isinstance(each, BalanceEvaluated)]
 
 
-def one_to_move(*, restores: int = 0, **knobs: Any) -> tuple[Group, TaskId]:
+def one_to_move(*, restores: int = 0, **settings: Any) -> tuple[Group, TaskId]:
     """m1 runs 0_0 and 0_1; m2 has joined and warms up on one of them, which restores `restores`
     records a report.
     """
-    group = Group().starts("m1", stateful=2, **knobs)
+    group = Group().starts("m1", stateful=2, **settings)
     group.settles()
     group.join("m2", restores=restores)
     (task,) = group.state.members["m2"].warmup

@@ -17,10 +17,10 @@ RECORDS = 40_000
 SMALL = TaskId(0, 4)
 
 
-def group_of(*, stateful: int, **knobs: Any) -> Group:
+def group_of(*, stateful: int, **settings: Any) -> Group:
     """m1 runs all tasks, each of RECORDS records, and nothing else is there; one warm-up at a time.
     """
-    group = Group().starts("m1", stateful=stateful, end_offset=RECORDS, **{"warmup_stall_ms": STALL_MS, "max_warmups": 1, **knobs})
+    group = Group().starts("m1", stateful=stateful, end_offset=RECORDS, **{"warmup_stall_ms": STALL_MS, "max_warmups": 1, **settings})
     group.settles()
     return group
 

@@ -32,9 +32,9 @@ def one_source(partitions: int = 3, epoch: int = 1) -> TopologyDeclared:
     return TopologyDeclared(epoch=epoch, subtopologies=(part,))
 
 
-def gathering(topology: TopologyDeclared, assignor: str = "lag_aware", **knobs: Any) -> Group:
+def gathering(topology: TopologyDeclared, assignor: str = "lag_aware", **settings: Any) -> Group:
     group = Group()
-    group.fact(configured(assignor, **{"initial_delay_ms": DELAY_MS, **knobs}))
+    group.fact(configured(assignor, **{"initial_delay_ms": DELAY_MS, **settings}))
     group.fact(topology)
     group.fact(joined("m1"))
     group.fact(joined("m2"))

@@ -11,7 +11,7 @@ import pytest
 from equipoise import Member
 from equipoise.events.errors import FieldError, InputError, TooLargeError
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 
 LONGEST = "\u00e9" * 124 + "n"
 """249 bytes."""
@@ -55,4 +55,4 @@ def test_a_topology_and_a_configuration_that_no_event_can_hold_are_refused_by_th
     with pytest.raises(TooLargeError, match=r"TopologyDeclared\.subtopologies: 11[0-9]{5} of the 11[0-9]{5} bytes of its event; an event has"):
         member(of=topology(*many))
     with pytest.raises(InputError, match=r"GroupConfigured\.knobs: [0-9]+ of the"):
-        member(group_config=GroupConfigured(knobs=Knobs(options=dict.fromkeys(many, "v"))))
+        member(group_config=GroupConfigured(knobs=GroupSettings(options=dict.fromkeys(many, "v"))))

@@ -4,7 +4,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, ClassVar
 
 import attrs
 
@@ -36,11 +36,13 @@ replay, so here it is a doubt.
 
 
 @attrs.frozen(kw_only=True)
-class Knobs:
+class GroupSettings:
     """What an operator may set for a group.
 
     Assignment (KIP-441 "Parameters"; `max_warmups` and its default as Apache Kafka has it):
     """
+
+    STORED_NAME: ClassVar[str] = "Knobs"
 
     acceptable_recovery_lag: int = attrs.field(default=10_000, validator=fields.integer())
     """Records a copy may be behind and still count as caught up. Kafka: acceptable.recovery.lag."""

@@ -9,7 +9,7 @@ import pytest
 
 from equipoise.events.errors import FieldError
 from equipoise.events.facts import GroupConfigured
-from equipoise.events.knobs import Knobs
+from equipoise.events.settings import GroupSettings
 
 
 @pytest.mark.parametrize(
@@ -25,20 +25,21 @@ from equipoise.events.knobs import Knobs
     ],
 )
 def test_parameters_have_the_defaults_and_the_least_values_of_their_documents(name: str, default: int, least: int) -> None:
-    def knobs(value: int) -> Knobs:
+    def settings(value: int) -> GroupSettings:
         given: dict[str, Any] = {name: value}
-        return Knobs(**given)
+        return GroupSettings(**given)
 
-    assert getattr(Knobs(), name) == default
-    assert getattr(knobs(least), name) == least
+    assert getattr(GroupSettings(), name) == default
+    assert getattr(settings(least), name) == least
     with pytest.raises(FieldError, match=re.escape(name)):
-        knobs(least - 1)
+        settings(least - 1)
 
 
 def test_strategies_have_the_defaults_of_their_documents() -> None:
     """KIP-925: off unless asked for, as built; standbys by 4.C.II."""
-    knobs = Knobs()
-    assert (knobs.rack_aware_strategy, knobs.rack_standby_strategy, knobs.rack_standbys_apart, knobs.rack_aware_tags) == ("none", "balance", 1, ())
+    settings = GroupSettings()
+    assert (settings.rack_aware_strategy, settings.rack_standby_strategy) == ("none", "balance")
+    assert (settings.rack_standbys_apart, settings.rack_aware_tags) == (1, ())
 
 
 def test_the_default_assignor_is_high_availability() -> None:
