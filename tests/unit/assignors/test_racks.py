@@ -236,7 +236,7 @@ def test_client_tags_have_the_kips_limits(tags: dict[str, str], problem_text: st
 
 
 @pytest.mark.parametrize(
-    ("knobs", "field"),
+    ("settings", "field"),
     [
         ({"rack_aware_tags": tuple("abcdef")}, "rack_aware_tags"),
         ({"rack_aware_tags": ("a", "a")}, "rack_aware_tags"),

@@ -256,7 +256,7 @@ def test_a_task_that_goes_to_a_member_that_keeps_crashing():
 
 
 @pytest.mark.parametrize(
-    ("knobs", "text"), [({"max_warmups": 1}, "2 warm-ups, 0 before; the cap is 1"), ({"max_warmups_per_member": 1}, "m2 has 2 warm-ups")]
+    ("settings", "text"), [({"max_warmups": 1}, "2 warm-ups, 0 before; the cap is 1"), ({"max_warmups_per_member": 1}, "m2 has 2 warm-ups")]
 )
 def test_more_warm_ups_than_there_may_be(settings: dict[str, int], text: str):
     group = Tampered().starts("m1", stateful=4, **settings)
