@@ -47,7 +47,7 @@ storm: java $(READY) ## random faults on a real deployment; SEED=7 FAULTS=100 GU
 	@$(BIN)/python -m tests.live.storm $(if $(SEED),--seed $(SEED)) $(if $(FAULTS),--faults $(FAULTS)) $(if $(GUARANTEE),--guarantee $(GUARANTEE)) $(if $(EVERY),--every $(EVERY))
 
 states: $(READY) ## write docs/states.md anew from the transition table
-	@$(BIN)/python -c 'from equipoise.statemachine.diagram import render; print(render(), end="")' >docs/states.md
+	@$(BIN)/python -c 'from tests.state_diagram import render; print(render(), end="")' >docs/states.md
 
 pictures: $(READY) ## write the numbers of README, of docs/tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures anew
 	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py

@@ -33,7 +33,7 @@ from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.statemachine.checks import StepChecker
+from equipoise.reference_model.step_checker import StepChecker
 from equipoise.statemachine.machine import GroupMachine, Load
 from equipoise.statemachine.state import GroupState
 

@@ -19,9 +19,9 @@ from equipoise.events.errors import EquipoiseError, InvariantBroken
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.settings import GroupSettings, Scalar
+from equipoise.reference_model.step_checker import StepChecker
 from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, WorkerSettings, steady
 from equipoise.replay.simulation.faults import Fault, plan, random_faults
-from equipoise.statemachine.checks import StepChecker
 from equipoise.statemachine.machine import GroupMachine
 
 START_MS = 1_000_000_000

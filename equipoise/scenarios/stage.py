@@ -8,10 +8,10 @@ from equipoise.events import codec
 from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.reference_model.invariants import check_refold
+from equipoise.reference_model.step_checker import StepChecker
 from equipoise.scenarios.builds import Build
 from equipoise.scenarios.mirrors import disagreement, mirrors
-from equipoise.statemachine.checks import StepChecker
-from equipoise.statemachine.invariants import check_refold
 from equipoise.statemachine.machine import GroupMachine
 
 GROUP = "group"

@@ -37,7 +37,7 @@ from equipoise.events.facts import (
     Undecodable,
 )
 from equipoise.events.tasks import LagSentinel, TaskId
-from equipoise.statemachine.invariants import check_refold, settling_ms, unsettled
+from equipoise.reference_model.invariants import check_refold, settling_ms, unsettled
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import GroupPhase
 from tests.groups import HEARTBEAT_MS, Group, Truthful, all_but_time_and_leases, configured, joined, rejections, topology

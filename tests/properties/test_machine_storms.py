@@ -23,8 +23,8 @@ from equipoise.events.codec import encode, size_bytes
 from equipoise.events.decisions import MemberAssignedPart
 from equipoise.events.facts import GroupConfigured, LagReported, MemberJoined
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.statemachine.checks import StepChecker
-from equipoise.statemachine.invariants import check_refold
+from equipoise.reference_model.invariants import check_refold
+from equipoise.reference_model.step_checker import StepChecker
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
 from tests.storms import RESTORE_EVERY, draw, run_storm

@@ -30,7 +30,7 @@ from equipoise.events.facts import Fact, GroupConfigured, ProbingTick, Subtopolo
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
-from equipoise.statemachine.checks import check_timers
+from equipoise.reference_model.step_checker import check_timers
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import FATAL_REJECTIONS, MemberSession, MemberSettings
 from tests.search.told import GoWhereTold, load

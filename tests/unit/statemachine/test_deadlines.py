@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import LagReported, MemberLeft, TaskReady
-from equipoise.statemachine.checks import check_restored, check_timers
+from equipoise.reference_model.step_checker import check_restored, check_timers
 from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.machine import GroupMachine
 from tests.groups import MARGIN_MS, SESSION_MS, Group, configured, joined, tasks

@@ -29,7 +29,7 @@ from equipoise.events.facts import (
     Undecodable,
 )
 from equipoise.events.tasks import TaskId
-from equipoise.statemachine.invariants import check_refold
+from equipoise.reference_model.invariants import check_refold
 from equipoise.statemachine.leader import build_problem
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.rejections import REJECTIONS, rejection_text

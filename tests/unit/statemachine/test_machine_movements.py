@@ -12,7 +12,7 @@ from equipoise.assignors.problem import MovementState
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Decision, MemberAssigned
 from equipoise.events.facts import LagReported, LeaveIntended, PartitionsObserved, TasksRevoked
 from equipoise.events.tasks import LagSentinel, TaskId
-from equipoise.statemachine.invariants import check_refold
+from equipoise.reference_model.invariants import check_refold
 from tests.groups import Group, assigned, configured, joined, rejections, tasks, topology
 
 

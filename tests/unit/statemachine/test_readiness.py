@@ -13,7 +13,7 @@ from equipoise.events.decisions import Decision, MemberAssigned
 from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import LagReported, TaskReady
 from equipoise.events.tasks import LagSentinel, TaskId
-from equipoise.statemachine.invariants import Validator
+from equipoise.reference_model.invariants import Validator
 from equipoise.statemachine.machine import GroupMachine
 from tests.groups import Group, configured, joined
 

@@ -1,7 +1,7 @@
 """Eight of the nine invariants (docs/architecture.md), judged by somebody who does not trust the
-machine; `equipoise.statemachine.checks` has the ninth.
+machine; `equipoise.reference_model.step_checker` has the ninth.
 
-`Validator` keeps its own books (`equipoise.statemachine.books`) of every fact and decision and
+`Validator` keeps its own books (`equipoise.reference_model.model`) of every fact and decision and
 judges 1-6 after every step, in time that grows with the step, not with the group; what the machine
 believes is then compared with the books. 7 and 8 are judged per run: with `settling_ms` and
 `unsettled`, and with `check_refold`. A broken one raises `equipoise.events.errors.InvariantBroken`;
@@ -21,7 +21,7 @@ from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, tasks_text
-from equipoise.statemachine.books import Account, Books
+from equipoise.reference_model.model import Account, Books
 from equipoise.statemachine.machine import GroupMachine, Load
 from equipoise.statemachine.state import MOST_INITIAL_DELAYS, GroupState, MemberState, stall_ms
 

@@ -19,8 +19,8 @@ from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import Fact, LagReported, LeaveIntended, MemberLeft, ProbingTick
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import TaskId
-from equipoise.statemachine.checks import StepChecker, check_sizes
-from equipoise.statemachine.invariants import Validator, check_refold
+from equipoise.reference_model.invariants import Validator, check_refold
+from equipoise.reference_model.step_checker import StepChecker, check_sizes
 from equipoise.statemachine.machine import GroupMachine
 from tests.groups import GROUP, LOG_OPENED, SESSION_MS, Group, configured, joined, tasks, topology
 

@@ -8,13 +8,13 @@ from pathlib import Path
 from typing import get_args
 
 from equipoise.events.facts import Fact
-from equipoise.statemachine.diagram import render
 from equipoise.statemachine.state import GroupPhase
 from equipoise.statemachine.transitions import TRANSITIONS
+from tests.state_diagram import render
 
 
 def test_the_page_is_generated_from_the_table() -> None:
-    page = Path(__file__).parents[3] / "docs" / "states.md"
+    page = Path(__file__).parents[2] / "docs" / "states.md"
     assert page.read_text() == render(), "run `make states`"
 
 

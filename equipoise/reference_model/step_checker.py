@@ -14,8 +14,8 @@ from equipoise.events import codec
 from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import LogOpened
 from equipoise.events.records import DecisionRecord, Record
+from equipoise.reference_model.invariants import Validator
 from equipoise.statemachine.deadlines import Deadlines
-from equipoise.statemachine.invariants import Validator
 from equipoise.statemachine.machine import GroupMachine, Load
 
 
