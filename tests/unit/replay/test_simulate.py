@@ -190,6 +190,12 @@ def test_another_seed_or_setting_writes_another_log_under_another_name(recorded:
     assert len({lines[3:] for _, lines in logs}) == 3
 
 
+@pytest.mark.parametrize(("run", "log_id"), [("scale-out", "simulated-773253a611653677"), ("rolling", "simulated-5009066b51e6718e")])
+def test_simulate_same_run_keeps_its_log_id(recorded: dict[str, Exogenous], run: str, log_id: str):
+    """The ids of an earlier release: a renamed class must not change them (`_NAMES_IN_LOG_IDS`)."""
+    assert simulate(short(recorded[run], 60_000), FITTED).log_id == log_id
+
+
 def test_a_simulated_log_can_be_simulated_again(recorded: dict[str, Exogenous], tmp_path: Path):
     exogenous = short(recorded["rolling"], 400_000)
     with open_log(tmp_path / "one.db", "w") as log, log.transaction():
