@@ -40,6 +40,8 @@ if TYPE_CHECKING:
     from equipoise.replay.whatif.sweep import grid
     from equipoise.statemachine.machine import GroupMachine
 
+    __version__: str
+
 _PLACES = {
     "AssignmentProblem": "equipoise.assignors.problem",
     "Assignor": "equipoise.assignors.problem",
@@ -138,6 +140,10 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
+    if name == "__version__":
+        from importlib.metadata import version
+
+        return version("equipoise")
     if name == "replay":
         return importlib.import_module("equipoise.replay")
     place = _PLACES.get(name)

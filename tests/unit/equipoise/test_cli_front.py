@@ -19,6 +19,7 @@ import click
 import pytest
 from click.testing import CliRunner, Result
 
+import equipoise
 from equipoise.cli import COMMANDS, main
 from equipoise.cli.screen import Screen, Table, plain
 from equipoise.events.log import open_log
@@ -231,8 +232,9 @@ def test_help_waits_for_nothing_that_is_large(line: str) -> None:
     assert done.stderr == "[]\n"
 
 
-def test_version() -> None:
-    assert CliRunner().invoke(main, ["--version"]).stdout == f"equipoise {metadata.version('equipoise')}\n"
+def test_version_option_and_attribute_are_that_of_the_installed_package() -> None:
+    assert equipoise.__version__ == metadata.version("equipoise")
+    assert CliRunner().invoke(main, ["--version"]).stdout == f"equipoise {equipoise.__version__}\n"
 
 
 @pytest.mark.parametrize("name", sorted(COMMANDS))
