@@ -11,6 +11,7 @@ import functools
 from difflib import get_close_matches
 from importlib import metadata
 
+from equipoise.assignors.common.assignor import Assignor
 from equipoise.assignors.cooperative import Cooperative, Cooperative1
 from equipoise.assignors.high_availability import HighAvailability, HighAvailability1
 from equipoise.assignors.kafka_connect import KafkaConnect, KafkaConnect1
@@ -18,7 +19,6 @@ from equipoise.assignors.kafka_streams import KafkaStreams
 from equipoise.assignors.lag_aware import LagAware
 from equipoise.assignors.learner import Learner, Learner1
 from equipoise.assignors.load_balanced import LoadBalanced, LoadBalanced1
-from equipoise.assignors.problem import Assignor
 from equipoise.events.errors import InputError
 
 ENTRY_POINT_GROUP = "equipoise.assignors"

@@ -13,9 +13,10 @@ from collections.abc import Collection, Iterable, Mapping
 
 import attrs
 
-from equipoise.assignors.problem import AssignmentProblem, Assignor, MovementState
-from equipoise.assignors.ranking import whole
-from equipoise.assignors.situation import Situation
+from equipoise.assignors.common.assignor import Assignor
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.problem import AssignmentProblem, MovementState
+from equipoise.assignors.common.ranking import whole
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
 

@@ -39,13 +39,13 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors import json_fields as read
 from equipoise.assignors import registry
-from equipoise.assignors.lag_aware import auto_offset_reset, partition_lag
-from equipoise.assignors.plan_json import plan_json
-from equipoise.assignors.problem import AssignmentProblem, Member, Memory, Movement, MovementState, Partition, Revocations, Task, TaskLoad
-from equipoise.assignors.topics import PLAIN, Naming, TopicTask, naming_of
-from equipoise.assignors.validation import plan_faults
+from equipoise.assignors.common import json_fields as read
+from equipoise.assignors.common.plan_json import plan_json
+from equipoise.assignors.common.problem import AssignmentProblem, Member, Memory, Movement, MovementState, Partition, Revocations, Task, TaskLoad
+from equipoise.assignors.common.source_lag import auto_offset_reset, partition_lag
+from equipoise.assignors.common.topics import PLAIN, Naming, TopicTask, naming_of
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.events.errors import EquipoiseError, FieldError
 from equipoise.events.facts import MOST_WEIGHT, READINESS
 from equipoise.events.fields import INT64_MAX, MOST_TASK_NUMBER

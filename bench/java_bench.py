@@ -30,9 +30,8 @@ import attrs
 
 from bench import kafka_java
 from bench.memory import peak_mb
-from equipoise.assignors import registry
-from equipoise.assignors.problem import AssignmentProblem, Plan
-from equipoise.assignors.validation import plan_faults
+from equipoise.assignors import AssignmentProblem, Plan, registry
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.wire import problem_of
 
 WARM_TURNS = 30

@@ -18,7 +18,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from equipoise.assignors.problem import AssignmentProblem, Assignor, Plan
+    from equipoise.assignors import AssignmentProblem, Assignor, Plan
     from equipoise.assignors.scale_down import ScaleDown, scale_down
     from equipoise.demo import run_demo
     from equipoise.events.errors import EquipoiseError
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     __version__: str
 
 _PLACES = {
-    "AssignmentProblem": "equipoise.assignors.problem",
-    "Assignor": "equipoise.assignors.problem",
+    "AssignmentProblem": "equipoise.assignors",
+    "Assignor": "equipoise.assignors",
     "Configuration": "equipoise.replay.whatif.evaluate",
     "DecisionRecord": "equipoise.events.records",
     "EquipoiseError": "equipoise.events.errors",
@@ -54,7 +54,7 @@ _PLACES = {
     "Log": "equipoise.events.log",
     "Member": "equipoise.member",
     "MemoryStore": "equipoise.member",
-    "Plan": "equipoise.assignors.problem",
+    "Plan": "equipoise.assignors",
     "PrepareContext": "equipoise.member",
     "Record": "equipoise.events.records",
     "RocksStore": "equipoise.member",

@@ -13,8 +13,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import check_settings
+from equipoise.assignors import check_settings, registry
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError
 from equipoise.events.log import Log, open_log
 from equipoise.events.settings import GroupSettings, Scalar

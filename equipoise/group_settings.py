@@ -10,8 +10,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import check_settings
+from equipoise.assignors import check_settings, registry
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, Move
 from equipoise.events.errors import InputError
 from equipoise.events.facts import DealRequested, GroupConfigured

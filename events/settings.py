@@ -48,7 +48,7 @@ class GroupSettings:
     """Records a copy may be behind and still count as caught up. Kafka: acceptable.recovery.lag."""
     acceptable_recovery_ms: int = attrs.field(default=0, validator=fields.integer(0, 86_400_000))
     """A copy also counts as caught up when its member needs no longer than this to restore it, with
-    all that are no further behind: see `equipoise.assignors.ranking.lag_within`. 0: records alone
+    all that are no further behind: see `equipoise.assignors.common.ranking.lag_within`. 0: records alone
     decide. A knob and no option of one assignor, because the machine itself has to see when a copy
     is ready. Off unless asked for: how long a task may stand still is the operator's to say, and
     where speeds were not measured it says nothing.

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import attrs
 
-from equipoise.assignors.pace import Pace
+from equipoise.assignors.common.restore_rate import Pace
 from equipoise.events.tasks import TaskId
 from equipoise.replay.wording import span_text
 from equipoise.statemachine.state import GroupState, known_lag

@@ -13,8 +13,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import LoadBalance, Movement, MovementState, Plan
+from equipoise.assignors import LoadBalance, Movement, MovementState, Plan, registry
 from equipoise.events.errors import InputError
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId

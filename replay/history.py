@@ -19,10 +19,10 @@ from collections.abc import Mapping
 
 import attrs
 
-from equipoise.assignors.load import weights
-from equipoise.assignors.problem import AssignmentProblem, Movement, MovementState
-from equipoise.assignors.racks import rack_of, traffic_cost
-from equipoise.assignors.ranking import acceptable_lag, is_ready
+from equipoise.assignors import AssignmentProblem, Movement, MovementState
+from equipoise.assignors.common.racks import rack_of, traffic_cost
+from equipoise.assignors.common.ranking import acceptable_lag, is_ready
+from equipoise.assignors.load_balanced.weights import weights
 from equipoise.events.decisions import AssignmentIssued, Move
 from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, Subtopology, TaskReady, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
@@ -80,7 +80,7 @@ class Candidate:
     """
     load_share: int | None = None
     """What it carries per thread, in millionths of a fair share of the load
-    (`equipoise.assignors.load`); None: its assignor does not go by load.
+    (`equipoise.assignors.load_balanced.weights`); None: its assignor does not go by load.
     """
     task_share: int | None = None
     """What the task itself carries, in the same unit; the same on every member."""

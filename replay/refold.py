@@ -12,8 +12,7 @@ from collections.abc import Iterable, Iterator
 
 import attrs
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import AssignmentProblem, Assignor, Plan, WrappedAssignor
+from equipoise.assignors import AssignmentProblem, Assignor, Plan, WrappedAssignor, registry
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LogOpened
 from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord

@@ -27,8 +27,7 @@ from typing import Any, cast
 import attrs
 import msgpack
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import Assignor
+from equipoise.assignors import Assignor, registry
 from equipoise.events import codec
 from equipoise.events.decisions import AssignmentIssued, AssignmentProposed, Checkpointed, Decision
 from equipoise.events.errors import DamagedError, GroupHalted, InputError, LogError

@@ -7,7 +7,8 @@ from __future__ import annotations
 import datetime as dt
 from collections.abc import Iterable, Mapping
 
-from equipoise.assignors.problem import REASONS, records_text, traffic_text
+from equipoise.assignors import REASONS
+from equipoise.assignors.common.plan import records_text, traffic_text
 from equipoise.events.decisions import MemberWarned, Move
 from equipoise.events.tasks import Lag, LagSentinel
 
@@ -28,7 +29,7 @@ MACHINE_REASONS: Mapping[str, str] = {
     "reconfigured": "the new configuration has fewer warm-up slots",
 }
 """Reasons that the machine gives itself, beside those of the assignor
-(`equipoise.assignors.problem.REASONS`).
+(`equipoise.assignors.REASONS`).
 """
 
 CAUSES: Mapping[str, str] = {
@@ -159,7 +160,7 @@ def span_text(ms: int) -> str:
 
 
 def share_text(millionths: int) -> str:
-    """A part of a fair share of the load (`equipoise.assignors.load`), as in ``131 %``."""
+    """A part of a fair share of the load (`equipoise.assignors.load_balanced.weights`), as in ``131 %``."""
     return f"{millionths / 10_000:.0f} %"
 
 

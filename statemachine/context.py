@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import attrs
 
-from equipoise.assignors.problem import Guarantee, Plan, Revocations
+from equipoise.assignors import Guarantee, Plan, Revocations
 from equipoise.events.decisions import Decision, MemberAsked, MemberExpired, Move
 from equipoise.events.facts import AssignmentObserved, GroupConfigured
 from equipoise.events.tasks import TaskId
@@ -87,7 +87,7 @@ class Context:
         nothing.
         """
         self.deals_by_lag = False
-        """The assignor that decides in this step does (`equipoise.assignors.problem.deals_by_lag`).
+        """The assignor that decides in this step does (`equipoise.assignors.deals_by_lag`).
         """
         self.guarantees_of = guarantees_of
         """What the assignor of a configuration promises."""

@@ -14,7 +14,7 @@ from __future__ import annotations
 import enum
 import heapq
 
-from equipoise.assignors.problem import MovementState
+from equipoise.assignors import MovementState
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.state import GroupPhase, GroupState
 

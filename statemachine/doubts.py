@@ -4,7 +4,7 @@ change nothing.
 
 from __future__ import annotations
 
-from equipoise.assignors.racks import RACK_TAG
+from equipoise.assignors.common.racks import RACK_TAG
 from equipoise.events.decisions import MemberWarned
 from equipoise.statemachine.context import Context
 from equipoise.statemachine.state import MemberState

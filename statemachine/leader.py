@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 
 import attrs
 
-from equipoise.assignors.problem import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
-from equipoise.assignors.validation import plan_faults
+from equipoise.assignors import AssignmentProblem, Assignor, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.events import parts
 from equipoise.events.decisions import AssignmentIssued, AssignmentProposed, BalanceEvaluated, MemberAssigned, Move, ProposedMember
 from equipoise.events.errors import GroupHalted

@@ -9,8 +9,7 @@ from collections.abc import Callable
 
 import attrs
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import Assignor, LoadBalance, PlanCost, check_settings, deals_by_lag
+from equipoise.assignors import Assignor, LoadBalance, PlanCost, check_settings, deals_by_lag, registry
 from equipoise.events.codec import MOST_EVENT_BYTES, kind_of
 from equipoise.events.decisions import Checkpointed, Decision, EventRejected
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError

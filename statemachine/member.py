@@ -23,7 +23,7 @@ import enum
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from equipoise.assignors.ranking import lag_within
+from equipoise.assignors.common.ranking import lag_within
 from equipoise.events.decisions import Decision, EventRejected, MemberAsked, MemberAssigned, MemberAssignedPart, MemberExpired
 from equipoise.events.errors import InputError
 from equipoise.events.fact_parts import nearest_first, shortened_join, shortened_report, task_sets

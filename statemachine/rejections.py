@@ -6,8 +6,7 @@ before the content is judged (PROTOCOL M4).
 
 from __future__ import annotations
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import check_settings
+from equipoise.assignors import check_settings, registry
 from equipoise.events.decisions import Decision, EventRejected
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Fact, GroupConfigured

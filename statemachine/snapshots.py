@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 import attrs
 import msgpack
 
-from equipoise.assignors.problem import Movement, MovementState, Revocations
+from equipoise.assignors import Movement, MovementState, Revocations
 from equipoise.events import codec
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import EquipoiseError, InputError

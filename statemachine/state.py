@@ -12,8 +12,8 @@ import enum
 
 import attrs
 
-from equipoise.assignors.problem import Memory, Movement, Revocations
-from equipoise.assignors.ranking import is_ready, lag_within
+from equipoise.assignors import Memory, Movement, Revocations
+from equipoise.assignors.common.ranking import is_ready, lag_within
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
@@ -492,7 +492,7 @@ class GroupState:
 
     def acceptable_lag(self, member: MemberState) -> int:
         """How far behind a copy of the member may be and count as caught up, in records (see
-        `equipoise.assignors.ranking.lag_within`).
+        `equipoise.assignors.common.ranking.lag_within`).
 
         Costs time in the member's copies when acceptable_recovery_ms is set; else none.
         """

@@ -33,9 +33,10 @@ from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, Cons
 from aiokafka.errors import KafkaError
 
 from equipoise.assignors.adapters.lags import source_lags
-from equipoise.assignors.lag_aware import CROSS_TOPIC, RACK_LAG_TOLERANCE, LagAware
-from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Task
-from equipoise.assignors.topics import TopicTask, naming_of
+from equipoise.assignors.common.problem import AssignmentProblem, Member, Partition, Task
+from equipoise.assignors.common.topics import TopicTask, naming_of
+from equipoise.assignors.lag_aware import LagAware
+from equipoise.assignors.lag_aware.options import CROSS_TOPIC, RACK_LAG_TOLERANCE
 from equipoise.events.log.kafka.clients import start_client, stop_client
 from equipoise.events.log.kafka.connection import Connection, connection_to
 from equipoise.events.settings import GroupSettings

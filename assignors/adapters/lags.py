@@ -7,7 +7,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import Any
 
-from equipoise.assignors.lag_aware import partition_lag
+from equipoise.assignors.common.source_lag import partition_lag
 
 
 async def source_lags(

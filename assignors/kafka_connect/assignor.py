@@ -27,12 +27,14 @@ from collections.abc import Iterable, Mapping, Set
 
 import attrs
 
-from equipoise.assignors import options
+from equipoise.assignors.common import options
+from equipoise.assignors.common.assignor import Guarantee
+from equipoise.assignors.common.indexed_problem import VERSION_1, Situation
+from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason
+from equipoise.assignors.common.problem import AssignmentProblem, Memory
+from equipoise.assignors.common.shares import Shares
 from equipoise.assignors.kafka_connect.eager import deal
 from equipoise.assignors.kafka_connect.rounds import Decided, Remembered, decide
-from equipoise.assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Memory, Plan, PlanCost, Reason
-from equipoise.assignors.shares import Shares
-from equipoise.assignors.situation import VERSION_1, Situation
 from equipoise.events.errors import FieldError
 from equipoise.events.tasks import TaskId
 

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 
 import attrs
 
+from equipoise.assignors.common.problem import Task
 from equipoise.assignors.kafka_streams.actives import assign_stateful, assign_stateless, balance
 from equipoise.assignors.kafka_streams.clients import Client, Lags, Settings, Slots
 from equipoise.assignors.kafka_streams.movements import ActiveMovement, assign_active_movements, assign_standby_movements
 from equipoise.assignors.kafka_streams.racks import RackOptimizer
 from equipoise.assignors.kafka_streams.standbys import DefaultStandbys, StandbyAssignor, TagAwareStandbys
-from equipoise.assignors.problem import Task
 from equipoise.events.tasks import TaskId
 
 STATELESS_TRAFFIC_COST = 1

@@ -26,16 +26,18 @@ from collections.abc import Iterable, Mapping, Set
 
 import attrs
 
-from equipoise.assignors import options
-from equipoise.assignors.bounds import moves_lower_bound
-from equipoise.assignors.costs import cross_rack, restore_records
+from equipoise.assignors.common import options
+from equipoise.assignors.common.assignor import Guarantee
+from equipoise.assignors.common.bounds import moves_lower_bound
+from equipoise.assignors.common.costs import cross_rack, restore_records
+from equipoise.assignors.common.indexed_problem import VERSION_1, Pool, Situation
+from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason
+from equipoise.assignors.common.problem import AssignmentProblem, Member, Movement, MovementState
+from equipoise.assignors.common.shares import Shares
+from equipoise.assignors.common.target import Candidates
 from equipoise.assignors.kafka_streams.assign import assign
 from equipoise.assignors.kafka_streams.clients import LATEST, UNKNOWN, Client, Settings, Slots
 from equipoise.assignors.kafka_streams.java import MAX_LONG, member_key
-from equipoise.assignors.problem import AssignmentProblem, Guarantee, Member, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason
-from equipoise.assignors.shares import Shares
-from equipoise.assignors.situation import VERSION_1, Pool, Situation
-from equipoise.assignors.target import Candidates
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 

@@ -14,7 +14,7 @@ from typing import Any, Generic, TypeVar
 
 import attrs
 
-from equipoise.assignors.java_order import FEWEST_BUCKETS
+from equipoise.assignors.common.java_order import FEWEST_BUCKETS
 
 K = TypeVar("K")
 

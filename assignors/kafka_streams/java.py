@@ -1,5 +1,5 @@
 """Ids, hashes and heaps of the Java runtime, as far as Kafka's assignments depend on them; see also
-`equipoise.assignors.java_order`.
+`equipoise.assignors.common.java_order`.
 
 A process id is a UUID, which Java compares as two *signed* 64-bit halves: one that begins with 8..f
 sorts before one that begins with 0..7. Members here may have any id. Those that are UUIDs in
@@ -13,7 +13,7 @@ import re
 from collections.abc import Callable, Iterable
 from typing import Generic, TypeVar
 
-from equipoise.assignors.java_order import MASK_32, text_hash, text_key
+from equipoise.assignors.common.java_order import MASK_32, text_hash, text_key
 from equipoise.events.tasks import TaskId
 
 MAX_LONG = 2**63 - 1

@@ -11,10 +11,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 
+from equipoise.assignors.common.problem import Partition, Task
 from equipoise.assignors.kafka_streams.actives import Kind
 from equipoise.assignors.kafka_streams.clients import Client, Settings
 from equipoise.assignors.kafka_streams.graph import Graph
-from equipoise.assignors.problem import Partition, Task
 from equipoise.events.tasks import TaskId
 
 MOST_STANDBY_ROUNDS = 4

@@ -13,9 +13,9 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
+from equipoise.assignors.common.problem import Task
 from equipoise.assignors.kafka_streams.clients import LATEST, Client
 from equipoise.assignors.kafka_streams.java import Heap
-from equipoise.assignors.problem import Task
 from equipoise.events.tasks import TaskId
 
 

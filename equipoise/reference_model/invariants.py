@@ -12,8 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import Guarantee, MovementState, deals_by_lag
+from equipoise.assignors import Guarantee, MovementState, deals_by_lag, registry
 from equipoise.events.decisions import MemberAssigned, Move
 from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import GroupConfigured

@@ -11,7 +11,7 @@ from pathlib import Path
 import attrs
 
 from equipoise.assignors import registry
-from equipoise.assignors.ranking import rank as rank_of
+from equipoise.assignors.common.ranking import rank as rank_of
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import InputError, LogError
 from equipoise.events.log import open_log

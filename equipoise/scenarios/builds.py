@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import attrs
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import AssignmentProblem, Assignor, Movement, Plan, WrappedAssignor
+from equipoise.assignors import AssignmentProblem, Assignor, Movement, Plan, WrappedAssignor, registry
 from equipoise.events.errors import InputError
 
 DEFECTS = ("none", "owner_twice", "gives_up", "other_ties")

@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors.problem import AssignmentProblem, Plan, WrappedAssignor
+from equipoise.assignors import AssignmentProblem, Plan, WrappedAssignor
 from equipoise.events import codec
 from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import Fact

@@ -35,8 +35,8 @@ import hypothesis
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
-from equipoise.assignors.problem import AssignmentProblem, Assignor, Guarantee, Plan, PlanCost
-from equipoise.assignors.validation import plan_faults
+from equipoise.assignors import AssignmentProblem, Assignor, Guarantee, Plan, PlanCost
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import Lag, TaskId
 from equipoise.testing.loop import Group, stateful, stateless
@@ -94,7 +94,7 @@ def is_named(assignor: Assignor | Subject) -> None:
     assert asked.version >= 1, "version: behaviour versions begin at 1"
     assert isinstance(asked.solver, str), 'solver: name and version of a pinned solver, or ""'
     assert isinstance(asked.guarantees, frozenset), "guarantees: not a frozenset"
-    assert all(isinstance(each, Guarantee) for each in asked.guarantees), "guarantees: not of equipoise.assignors.problem.Guarantee"
+    assert all(isinstance(each, Guarantee) for each in asked.guarantees), "guarantees: not of equipoise.assignors.Guarantee"
 
 
 def plans_hold(assignor: Assignor | Subject) -> None:

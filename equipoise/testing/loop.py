@@ -4,7 +4,7 @@ of Kafka's TaskAssignorConvergenceTest, with hand-overs.
 Between two rounds every copy that a member was told to keep becomes warm, and the member declares
 it ready. A member that is told to revoke gives the task up at once and keeps a copy on disk; its
 destination gets it in the same round, by the next question. Every plan on the way is judged by
-`equipoise.assignors.validation`.
+`equipoise.assignors.common.validation`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,8 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import AssignmentProblem, Assignor, Member, Memory, Movement, MovementState, Plan, Revocations, Task
-from equipoise.assignors.validation import plan_faults
+from equipoise.assignors import AssignmentProblem, Assignor, Member, Memory, Movement, MovementState, Plan, Revocations, Task, registry
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 from hypothesis import strategies as st
 
-from equipoise.assignors.problem import AssignmentProblem, Member, Movement, MovementState, Partition, Revocations, Task, TaskLoad
+from equipoise.assignors import AssignmentProblem, Member, Movement, MovementState, Partition, Revocations, Task, TaskLoad
 from equipoise.events.facts import READINESS
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import Any, Self
 
-from equipoise.assignors.lag_aware import auto_offset_reset
+from equipoise.assignors.common.source_lag import auto_offset_reset
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.fact_parts import observed_in_parts
 from equipoise.events.facts import LogOpened

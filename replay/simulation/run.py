@@ -15,8 +15,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import check_settings
+from equipoise.assignors import check_settings, registry
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.settings import GroupSettings

@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import attrs
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import check_settings
+from equipoise.assignors import check_settings, registry
 from equipoise.events.facts import GroupConfigured
 from equipoise.replay.recorded_inputs import ConfigurationChanged, Exogenous, Happening, ProcessEnded, ProcessStarted, TopologyChanged
 from equipoise.replay.simulation.kafka import InstanceSettings, KafkaGroup, KafkaProtocol

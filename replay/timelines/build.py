@@ -14,7 +14,7 @@ from typing import Any
 import attrs
 
 from equipoise.assignors import registry
-from equipoise.assignors.shares import outside_shares, shares_of, slack_of
+from equipoise.assignors.common.shares import outside_shares, shares_of, slack_of
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, EventRejected, MemberExpired
 from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, TopologyDeclared
 from equipoise.events.records import Entry

@@ -15,8 +15,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from equipoise.assignors import AssignmentProblem, Member, Plan, Task
 from equipoise.assignors.high_availability import HighAvailability
-from equipoise.assignors.problem import AssignmentProblem, Member, Plan, Task
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, TaskId
 from equipoise.testing import Group, Subject, problems, stateful, stateless

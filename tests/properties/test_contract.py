@@ -8,9 +8,8 @@ import attrs
 import pytest
 from hypothesis import strategies as st
 
-from equipoise.assignors import registry
+from equipoise.assignors import AssignmentProblem, Task, TaskLoad, registry
 from equipoise.assignors.lag_aware import LagAware
-from equipoise.assignors.problem import AssignmentProblem, Task, TaskLoad
 from equipoise.testing import CONTRACT, Check, Subject
 
 

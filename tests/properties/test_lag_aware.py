@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from equipoise.assignors import AssignmentProblem, Member, Movement, MovementState, Task
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.lag_aware import LagAware
-from equipoise.assignors.problem import AssignmentProblem, Member, Movement, MovementState, Task
-from equipoise.assignors.validation import plan_faults
 from equipoise.events.fields import MOST_TASK_NUMBER
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId

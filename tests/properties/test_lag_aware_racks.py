@@ -11,10 +11,10 @@ import attrs
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from equipoise.assignors import AssignmentProblem, Member, Partition, Plan, Task
+from equipoise.assignors.common.racks import Racks
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.lag_aware import LagAware
-from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Plan, Task
-from equipoise.assignors.racks import Racks
-from equipoise.assignors.validation import plan_faults
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 

@@ -14,8 +14,9 @@ import attrs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from equipoise.assignors.load_balanced import REBALANCING, LoadBalanced
-from equipoise.assignors.problem import AssignmentProblem, Member, Task, TaskLoad
+from equipoise.assignors import AssignmentProblem, Member, Task, TaskLoad
+from equipoise.assignors.load_balanced import LoadBalanced
+from equipoise.assignors.load_balanced.target import REBALANCING
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.testing import Group

@@ -11,13 +11,14 @@ import attrs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from equipoise.assignors.levels import Levels
-from equipoise.assignors.load import weights
-from equipoise.assignors.load_balanced import REBALANCING, LoadBalanced
-from equipoise.assignors.near_levels import bring_near
-from equipoise.assignors.problem import AssignmentProblem, Partition, Plan, Task, TaskLoad, WrappedAssignor
-from equipoise.assignors.racks import Racks
-from equipoise.assignors.situation import Situation
+from equipoise.assignors import AssignmentProblem, Partition, Plan, Task, TaskLoad, WrappedAssignor
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.racks import Racks
+from equipoise.assignors.load_balanced import LoadBalanced
+from equipoise.assignors.load_balanced.rack_aware_swaps import bring_near
+from equipoise.assignors.load_balanced.target import REBALANCING
+from equipoise.assignors.load_balanced.utilisation import Levels
+from equipoise.assignors.load_balanced.weights import weights
 from equipoise.events.tasks import TaskId
 from equipoise.testing import Group
 from tests.properties.test_load_balanced import AMOUNTS, CAPACITIES, ROUNDING, levels, measured

@@ -14,9 +14,8 @@ import hypothesis.strategies as st
 from hypothesis import note, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, precondition, rule
 
-from equipoise.assignors import registry
-from equipoise.assignors.cooperative import Delays
-from equipoise.assignors.problem import Guarantee
+from equipoise.assignors import Guarantee, registry
+from equipoise.assignors.cooperative.options import Delays
 from equipoise.events.decisions import AssignmentIssued, Checkpointed, EventRejected
 from equipoise.events.facts import (
     READINESS,

@@ -18,11 +18,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.assignors import registry
+from equipoise.assignors import AssignmentProblem, Member, Partition, Task, registry
+from equipoise.assignors.common.transport import stable_hash
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.high_availability import HighAvailability
-from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Task
-from equipoise.assignors.transport import stable_hash
-from equipoise.assignors.validation import plan_faults
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.testing import CONTRACT, Check, Group, Subject, problems, stateful, stateless

@@ -15,9 +15,8 @@ import attrs
 import pytest
 from hypothesis import Phase, settings
 
-from equipoise.assignors import registry
+from equipoise.assignors import AssignmentProblem, Plan, WrappedAssignor, registry
 from equipoise.assignors.high_availability import HighAvailability
-from equipoise.assignors.problem import AssignmentProblem, Plan, WrappedAssignor
 from equipoise.scenarios import play_text
 from equipoise.testing import CONTRACT, Check, Subject, contract
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from equipoise.assignors.problem import AssignmentProblem, Guarantee, Member, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason, Task
+from equipoise.assignors import AssignmentProblem, Guarantee, Member, MemberPlan, Movement, MovementState, Plan, PlanCost, Reason, Task
 from equipoise.events.tasks import TaskId
 
 

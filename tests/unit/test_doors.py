@@ -132,6 +132,8 @@ def test_import_contracts_are_kept() -> None:
         ("equipoise.statemachine", "import equipoise.reference_model"),
         ("equipoise.reference_model", "import equipoise.scenarios"),
         ("equipoise.replay", "import tests.conftest"),
+        ("equipoise.assignors.common", "import equipoise.assignors.learner"),
+        ("equipoise.assignors.cooperative", "import equipoise.assignors.lag_aware"),
         ("equipoise.replay.timelines", "import equipoise.replay.simulation"),
         ("equipoise.scenarios", "import equipoise.replay.whatif"),
     ],

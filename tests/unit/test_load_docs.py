@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from equipoise.assignors.load import DEFAULT_WEIGHTS, weights
+from equipoise.assignors.load_balanced.weights import DEFAULT_WEIGHTS, weights
 from equipoise.cli import main
 from equipoise.events.log import open_log
 from equipoise.replay.recorded_inputs import read_exogenous

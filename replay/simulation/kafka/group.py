@@ -6,12 +6,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 
+from equipoise.assignors import Partition, Task
 from equipoise.assignors.kafka_streams.assign import assign
 from equipoise.assignors.kafka_streams.assignor import settings_of
 from equipoise.assignors.kafka_streams.clients import LATEST, Client, Slots
 from equipoise.assignors.kafka_streams.java import member_key
 from equipoise.assignors.kafka_streams.threads import Subscription, ThreadAssignment, to_threads
-from equipoise.assignors.problem import Partition, Task
 from equipoise.events.facts import TopologyDeclared
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Any
 
+from equipoise.assignors import AssignmentProblem, Member, MemberPlan, Movement, MovementState, Plan, Task
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.high_availability import HighAvailability
-from equipoise.assignors.problem import AssignmentProblem, Member, MemberPlan, Movement, MovementState, Plan, Task
-from equipoise.assignors.validation import plan_faults
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
 

@@ -14,13 +14,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.assignors import merging, registry
-from equipoise.assignors.problem import AssignmentProblem, Member, Movement, MovementState, Partition, Plan, Task
-from equipoise.assignors.racks import traffic_cost
-from equipoise.assignors.ranking import whole
-from equipoise.assignors.situation import Situation
-from equipoise.assignors.turns import deal
-from equipoise.assignors.validation import plan_faults
+from equipoise.assignors import AssignmentProblem, Member, Movement, MovementState, Partition, Plan, Task, registry
+from equipoise.assignors.common import node_aggregation
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.racks import traffic_cost
+from equipoise.assignors.common.ranking import whole
+from equipoise.assignors.common.round_robin import deal
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 
@@ -132,7 +132,7 @@ def planned(name: str, problem: AssignmentProblem, *, together: bool) -> Plan:
     with pytest.MonkeyPatch.context() as patch:
         if not together:
             patch.setattr(Situation, "_group_alike", lambda situation: [])
-            patch.setattr(merging, "LEAST_SAVED", len(problem.tasks) + 1)
+            patch.setattr(node_aggregation, "LEAST_SAVED", len(problem.tasks) + 1)
         plan = assignor.assign(problem)
     assert plan_faults(problem, plan, assignor.guarantees) == []
     return plan

@@ -15,10 +15,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.assignors import registry
-from equipoise.assignors.cooperative import Cooperative, Delays
-from equipoise.assignors.problem import AssignmentProblem, Member, Movement, MovementState, Plan, Revocations, Task
-from equipoise.assignors.validation import plan_faults
+from equipoise.assignors import AssignmentProblem, Member, Movement, MovementState, Plan, Revocations, Task, registry
+from equipoise.assignors.common.validation import plan_faults
+from equipoise.assignors.cooperative import Cooperative
+from equipoise.assignors.cooperative.options import Delays
 from equipoise.assignors.wire import assign_line
 from equipoise.events.errors import FieldError
 from equipoise.events.settings import GroupSettings

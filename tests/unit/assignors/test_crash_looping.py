@@ -7,10 +7,9 @@ from __future__ import annotations
 import attrs
 import pytest
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import AssignmentProblem, Member, MovementState, Plan, Task
+from equipoise.assignors import AssignmentProblem, Member, MovementState, Plan, Task, registry
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.scale_down import scale_down
-from equipoise.assignors.validation import plan_faults
 from equipoise.events.tasks import TaskId, parse_task
 from tests.unit.assignors.build import member, plan, problem, tasks, text
 

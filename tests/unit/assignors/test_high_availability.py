@@ -10,10 +10,9 @@ from collections import Counter
 import attrs
 import pytest
 
-from equipoise.assignors import registry
+from equipoise.assignors import AssignmentProblem, Guarantee, MovementState, Reason, registry
+from equipoise.assignors.common.indexed_problem import Situation
 from equipoise.assignors.high_availability import HighAvailability
-from equipoise.assignors.problem import AssignmentProblem, Guarantee, MovementState, Reason
-from equipoise.assignors.situation import Situation
 from equipoise.events.errors import FieldError
 from equipoise.events.tasks import parse_task
 from equipoise.testing import Group, stateful

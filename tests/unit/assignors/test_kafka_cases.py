@@ -37,7 +37,7 @@ import time
 import attrs
 import pytest
 
-from equipoise.assignors.problem import Member, MovementState, Plan
+from equipoise.assignors import Member, MovementState, Plan
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
 from equipoise.testing.loop import Group, stateful, stateless

@@ -12,11 +12,11 @@ from collections import Counter
 import attrs
 import pytest
 
-from equipoise.assignors.problem import AssignmentProblem, Plan
-from equipoise.assignors.shares import Share
-from equipoise.assignors.situation import Situation
-from equipoise.assignors.standby_goal import standby_goal
-from equipoise.assignors.standby_search import Wish
+from equipoise.assignors import AssignmentProblem, Plan
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.shares import Share
+from equipoise.assignors.common.standby_goal import standby_goal
+from equipoise.assignors.common.standby_search import Wish
 from equipoise.events.tasks import TaskId, parse_task
 from equipoise.testing import Group, stateful
 from tests.unit.assignors.build import member, numbered, tasks, text

@@ -11,10 +11,10 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
+from equipoise.assignors import AssignmentProblem, Plan
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.kafka_connect import KafkaConnect
 from equipoise.assignors.kafka_connect.rounds import back_off_ms
-from equipoise.assignors.problem import AssignmentProblem, Plan
-from equipoise.assignors.validation import plan_faults
 from equipoise.assignors.wire import assign_line, problem_of
 from equipoise.cli import main
 from equipoise.events.errors import InputError

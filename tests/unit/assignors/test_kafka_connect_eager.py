@@ -9,10 +9,9 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors import registry
+from equipoise.assignors import Member, Memory, Plan, registry
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.kafka_connect.eager import deal
-from equipoise.assignors.problem import Member, Memory, Plan
-from equipoise.assignors.validation import plan_faults
 from equipoise.events.errors import FieldError
 from equipoise.events.tasks import TaskId
 from tests.unit.assignors.build import ids, member, problem, tasks, text

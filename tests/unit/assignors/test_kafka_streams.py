@@ -10,12 +10,11 @@ import uuid
 import pytest
 
 from bench import kafka_differential, kafka_java
-from equipoise.assignors import registry
+from equipoise.assignors import AssignmentProblem, Plan, Reason, registry
+from equipoise.assignors.common.plan_json import reason_texts
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.kafka_streams.graph import Graph
 from equipoise.assignors.kafka_streams.java import Heap, member_hash, member_key, task_hash
-from equipoise.assignors.plan_json import reason_texts
-from equipoise.assignors.problem import AssignmentProblem, Plan, Reason
-from equipoise.assignors.validation import plan_faults
 from equipoise.events.errors import FieldError
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task

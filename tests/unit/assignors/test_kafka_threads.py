@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
+from equipoise.assignors import Task
 from equipoise.assignors.kafka_streams.clients import Client
 from equipoise.assignors.kafka_streams.threads import Subscription, to_threads
-from equipoise.assignors.problem import Task
 from equipoise.events.tasks import TaskId, parse_task
 
 DATA = Path(__file__).parents[2] / "data" / "kafka_streams"

@@ -12,9 +12,10 @@ import attrs
 import pytest
 from click.testing import CliRunner
 
-from equipoise.assignors.lag_aware import LagAware, partition_lag
-from equipoise.assignors.problem import AssignmentProblem, Partition, Plan, Task
-from equipoise.assignors.validation import plan_faults
+from equipoise.assignors import AssignmentProblem, Partition, Plan, Task
+from equipoise.assignors.common.source_lag import partition_lag
+from equipoise.assignors.common.validation import plan_faults
+from equipoise.assignors.lag_aware import LagAware
 from equipoise.assignors.wire import assign_line
 from equipoise.cli import main
 from equipoise.events.errors import InputError

@@ -7,10 +7,9 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors import registry
+from equipoise.assignors import AssignmentProblem, Guarantee, Plan, registry
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.learner import Learner
-from equipoise.assignors.problem import AssignmentProblem, Guarantee, Plan
-from equipoise.assignors.validation import plan_faults
 from equipoise.assignors.wire import problem_of
 from equipoise.events.errors import FieldError
 from equipoise.testing import Group, stateful, stateless

@@ -9,10 +9,11 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors.load import FAIR_SHARE, weights
-from equipoise.assignors.load_balanced import REBALANCING, LoadBalanced
-from equipoise.assignors.problem import AssignmentProblem, LoadBalance, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
-from equipoise.assignors.validation import plan_faults
+from equipoise.assignors import AssignmentProblem, LoadBalance, Member, Movement, MovementState, Partition, Plan, Reason, Task, TaskLoad
+from equipoise.assignors.common.validation import plan_faults
+from equipoise.assignors.load_balanced import LoadBalanced
+from equipoise.assignors.load_balanced.target import REBALANCING
+from equipoise.assignors.load_balanced.weights import FAIR_SHARE, weights
 from equipoise.events.errors import FieldError
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task

@@ -4,9 +4,9 @@ apart again.
 
 from __future__ import annotations
 
-from equipoise.assignors.network import AssignmentNetwork, Offer
-from equipoise.assignors.problem import Task
-from equipoise.assignors.situation import pool_of
+from equipoise.assignors import Task
+from equipoise.assignors.common.indexed_problem import pool_of
+from equipoise.assignors.common.network import AssignmentNetwork, Offer
 from equipoise.events.tasks import TaskId
 
 TASKS = {TaskId(0, partition): Task(id=TaskId(0, partition), stateful=True) for partition in range(4)}

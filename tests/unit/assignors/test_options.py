@@ -6,8 +6,7 @@ from __future__ import annotations
 
 import pytest
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import check_settings
+from equipoise.assignors import check_settings, registry
 from equipoise.events.errors import FieldError
 from equipoise.events.settings import GroupSettings
 

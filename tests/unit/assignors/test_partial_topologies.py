@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import Guarantee
-from equipoise.assignors.validation import plan_faults
+from equipoise.assignors import Guarantee, registry
+from equipoise.assignors.common.validation import plan_faults
 from tests.unit.assignors.build import ids, member, problem, tasks
 
 NAMES = sorted({name for name, _ in registry.available()})

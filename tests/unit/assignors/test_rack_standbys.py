@@ -13,11 +13,11 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors.problem import AssignmentProblem, Member, Plan
-from equipoise.assignors.shares import Share
-from equipoise.assignors.situation import Situation
-from equipoise.assignors.standby_goal import standby_goal
-from equipoise.assignors.standby_search import Wish
+from equipoise.assignors import AssignmentProblem, Member, Plan
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.shares import Share
+from equipoise.assignors.common.standby_goal import standby_goal
+from equipoise.assignors.common.standby_search import Wish
 from equipoise.events.tasks import LagSentinel, TaskId, parse_task
 from tests.unit.assignors.build import member, problem, tasks, text
 from tests.unit.assignors.test_racks import aware, plan, reading

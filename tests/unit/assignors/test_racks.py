@@ -10,13 +10,13 @@ from typing import Any
 import attrs
 import pytest
 
+from equipoise.assignors import AssignmentProblem, Member, Partition, Plan, Reason, StageCost, Task
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.plan_json import reason_texts
+from equipoise.assignors.common.racks import RACK_TAG, Racks, rack_of, traffic_cost
+from equipoise.assignors.common.shares import Shares
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.high_availability import HighAvailability
-from equipoise.assignors.plan_json import reason_texts
-from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Plan, Reason, StageCost, Task
-from equipoise.assignors.racks import RACK_TAG, Racks, rack_of, traffic_cost
-from equipoise.assignors.shares import Shares
-from equipoise.assignors.situation import Situation
-from equipoise.assignors.validation import plan_faults
 from equipoise.events.errors import FieldError
 from equipoise.events.facts import MemberJoined
 from equipoise.events.settings import GroupSettings

@@ -16,10 +16,9 @@ from collections import Counter
 import attrs
 import pytest
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import AssignmentProblem, Member, Partition, Task
-from equipoise.assignors.shares import Shares
-from equipoise.assignors.situation import Situation
+from equipoise.assignors import AssignmentProblem, Member, Partition, Task, registry
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.shares import Shares
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, TaskId

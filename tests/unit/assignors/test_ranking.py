@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.assignors.ranking import copy_of, lag_within, rank
+from equipoise.assignors.common.ranking import copy_of, lag_within, rank
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, TaskId, parse_task
 from tests.unit.assignors.build import ACTIVE, UNKNOWN, member, tasks

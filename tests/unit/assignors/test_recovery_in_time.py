@@ -6,9 +6,8 @@ from __future__ import annotations
 
 import pytest
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import AssignmentProblem, MovementState, Plan
-from equipoise.assignors.validation import plan_faults
+from equipoise.assignors import AssignmentProblem, MovementState, Plan, registry
+from equipoise.assignors.common.validation import plan_faults
 from tests.unit.assignors.build import member, numbered, problem, tasks
 
 RANK = ("high_availability", "load_balanced")

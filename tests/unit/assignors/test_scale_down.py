@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.assignors.problem import AssignmentProblem, Member, Task
+from equipoise.assignors import AssignmentProblem, Member, Task
 from equipoise.assignors.scale_down import ScaleDown, scale_down
 from equipoise.events.errors import InputError
 from equipoise.events.settings import GroupSettings

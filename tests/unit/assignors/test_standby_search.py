@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from equipoise.assignors import standby_search
+from equipoise.assignors import AssignmentProblem
+from equipoise.assignors.common import standby_search
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.shares import Share
+from equipoise.assignors.common.standby_search import NOTHING, StandbySearch, Wish
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.high_availability import HighAvailability
-from equipoise.assignors.problem import AssignmentProblem
-from equipoise.assignors.shares import Share
-from equipoise.assignors.situation import Situation
-from equipoise.assignors.standby_search import NOTHING, StandbySearch, Wish
-from equipoise.assignors.validation import plan_faults
 from equipoise.events.tasks import TaskId
 from equipoise.testing import problems
 from tests.properties.test_racks import with_racks

@@ -13,9 +13,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from equipoise.assignors import merging, transport
-from equipoise.assignors.merging import Ints, mixed
-from equipoise.assignors.transport import Flow, Network, SolverFailure, solve, stable_hash
+from equipoise.assignors.common import node_aggregation, transport
+from equipoise.assignors.common.node_aggregation import Ints, mixed
+from equipoise.assignors.common.transport import Flow, Network, SolverFailure, solve, stable_hash
 
 Arc = tuple[int, int, int, tuple[int, ...]]
 
@@ -181,7 +181,7 @@ def test_sources_that_are_alike_are_solved_as_one_and_nothing_comes_of_it(case: 
     """
     question, nameless = case
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(merging, "LEAST_SAVED", 1_000_000)
+        patched.setattr(node_aggregation, "LEAST_SAVED", 1_000_000)
         one_by_one, any_of_them = solve(question), solve(nameless)
     together = solve(question)
     assert (amounts(together), together.unique, together.optimal) == (amounts(one_by_one), one_by_one.unique, True)
@@ -189,16 +189,16 @@ def test_sources_that_are_alike_are_solved_as_one_and_nothing_comes_of_it(case: 
 
 
 def test_alike_sources_are_seen_as_one_and_told_apart_again():
-    """The example of `merging`: two tasks to a pool at 3 or to m1 at 1; a third that costs less at
+    """The example of `node_aggregation`: two tasks to a pool at 3 or to m1 at 1; a third that costs less at
     the pool stands for none of them.
     """
     tail, head = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([3, 4, 3, 4, 3, 4, 4])
     cost, capacity = np.array([3, 1, 3, 1, 2, 1, 0]), np.array([1, 1, 1, 1, 1, 1, 9])
     supply = np.array([1, 1, 1, 0, -3])
-    assert merging.Merged(supply, tail, head, capacity, cost).tail.tolist() == tail.tolist(), "two kinds of three: it does not pay"
+    assert node_aggregation.Merged(supply, tail, head, capacity, cost).tail.tolist() == tail.tolist(), "two kinds of three: it does not pay"
     supply, tail, head = np.array([1, 1, 1, 1, 0, -4]), np.array([0, 0, 1, 1, 2, 2, 3, 3, 4]), np.array([4, 5, 4, 5, 4, 5, 4, 5, 5])
     cost, capacity = np.array([3, 1, 3, 1, 2, 1, 3, 1, 0]), np.array([1, 1, 1, 1, 1, 1, 1, 1, 9])
-    merged = merging.Merged(supply, tail, head, capacity, cost)
+    merged = node_aggregation.Merged(supply, tail, head, capacity, cost)
     assert merged.supply.tolist() == [3, 0, 1, 0, 0, -4]
     assert merged.tail.tolist() == [0, 0, 2, 2, 4]
     assert merged.capacity.tolist() == [3, 3, 1, 1, 9]

@@ -10,10 +10,10 @@ from typing import Any
 import attrs
 import pytest
 
+from equipoise.assignors import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan
+from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.cooperative import Cooperative
 from equipoise.assignors.high_availability import HighAvailability
-from equipoise.assignors.problem import AssignmentProblem, Guarantee, MemberPlan, Movement, MovementState, Plan
-from equipoise.assignors.validation import plan_faults
 from equipoise.events.tasks import parse_task
 from tests.unit.assignors.build import copies_by_task, ids, in_flight, member, problem, tasks
 

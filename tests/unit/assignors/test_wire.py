@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import TaskLoad
+from equipoise.assignors import TaskLoad, registry
 from equipoise.assignors.wire import assign_line, problem_of
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.settings import GroupSettings

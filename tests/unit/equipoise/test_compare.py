@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 from click.testing import CliRunner
 
-from equipoise.assignors import registry
+from equipoise.assignors import AssignmentProblem, Plan, registry
 from equipoise.assignors.high_availability import HighAvailability
-from equipoise.assignors.problem import AssignmentProblem, Plan
 from equipoise.cli import main
 from equipoise.cli.compare import contender_of
 from equipoise.compare import RECORDED, all_contenders, recorded_runs

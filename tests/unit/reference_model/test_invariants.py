@@ -11,8 +11,7 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import AssignmentProblem, Plan
+from equipoise.assignors import AssignmentProblem, Plan, registry
 from equipoise.events.codec import make_record
 from equipoise.events.decisions import AssignmentIssued, Decision, MemberAssigned, MemberExpired, Move
 from equipoise.events.errors import InvariantBroken

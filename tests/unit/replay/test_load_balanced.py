@@ -8,7 +8,7 @@ import functools
 import re
 
 from equipoise.assignors import registry
-from equipoise.assignors.load import weights
+from equipoise.assignors.load_balanced.weights import weights
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.records import Entry
 from equipoise.events.settings import GroupSettings

@@ -15,8 +15,8 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors.shares import Shares
-from equipoise.assignors.situation import Situation
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.shares import Shares
 from equipoise.events.decisions import AssignmentIssued, MemberExpired
 from equipoise.events.facts import AssignmentObserved, MemberJoined, MemberLeft
 from equipoise.events.log import open_log

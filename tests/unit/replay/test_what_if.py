@@ -10,8 +10,7 @@ from collections.abc import Iterator
 import attrs
 import pytest
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import AssignmentProblem, Plan, WrappedAssignor
+from equipoise.assignors import AssignmentProblem, Plan, WrappedAssignor, registry
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured, LogOpened, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Entry, Record

@@ -8,7 +8,7 @@ import re
 
 import pytest
 
-from equipoise.assignors.problem import REASONS
+from equipoise.assignors import REASONS
 from equipoise.replay import wording
 from equipoise.replay.wording import MACHINE_REASONS, counted, reason_text
 from equipoise.statemachine import context

@@ -9,8 +9,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import AssignmentProblem, MovementState, Plan, WrappedAssignor
+from equipoise.assignors import AssignmentProblem, MovementState, Plan, WrappedAssignor, registry
 from equipoise.events.facts import LagReported, MemberLeft, TasksRevoked
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.deadlines import Timer

@@ -10,8 +10,7 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors import registry
-from equipoise.assignors.problem import AssignmentProblem, Plan, TaskLoad
+from equipoise.assignors import AssignmentProblem, Plan, TaskLoad, registry
 from equipoise.events.codec import make_record
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Checkpointed, Decision, EventRejected, MemberAssigned
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.assignors.problem import MovementState
+from equipoise.assignors import MovementState
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Decision, MemberAssigned
 from equipoise.events.facts import LagReported, LeaveIntended, PartitionsObserved, TasksRevoked
 from equipoise.events.tasks import LagSentinel, TaskId

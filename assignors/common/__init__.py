@@ -1,0 +1,1 @@
+"""What assignors share. It imports none of them (`make check`)."""

@@ -1,0 +1,145 @@
+"""The fewest changes of owner that any balanced target needs: counted and proven without the
+solver.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+
+import numpy as np
+
+from equipoise.assignors.common.indexed_problem import Pool, Situation
+from equipoise.assignors.common.node_aggregation import Ints
+from equipoise.assignors.common.problem import Task
+from equipoise.assignors.common.shares import Shares
+from equipoise.assignors.common.target import Candidates
+from equipoise.events.tasks import TaskId
+
+MULTIPLIERS = (-2, -1, 0, 1, 2)  # a change of owner costs 1, so prices beyond that never bound more; any price would be sound
+
+
+def moves_lower_bound(
+    situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, balanced: bool
+) -> int:
+    """A proven lower bound of the changes of owner from now to any target with all members within
+    their shares.
+
+    Every change of owner is one of: a *settled* one (decided earlier), a *forced* one (the owner
+    may not keep the task), or a chosen one. A free task with one candidate counts as kept by it:
+    any other target of it is a change of owner. Let s and n be the stateful and stateless tasks a
+    member keeps if nothing is chosen, settled arrivals included, and S and N all tasks of either
+    kind. A balanced target gives each member s' and n' tasks within its shares. Member by member,
+    it changes at least as many owners as
+
+    * tasks *leave* by choice, max(0, s - s') + max(0, n - n'), and the forced ones;
+    * tasks *arrive* that are not free for this member, max(0, s' - s - f) + max(0, n' - n - g),
+      with f and g the free tasks it is a candidate for;
+    * tasks *arrive*, max(0, s' - s) + max(0, n' - n), less all free ones.
+
+    Each is a sum over members of some c(s', n'). As all s' add up to S and all n' to N, for any
+    prices a and b it is at least the sum over members of min(c(s', n') + a s' + b n'), less a S + b
+    N, where each minimum runs over what its shares allow (weak duality). That is computed for some
+    prices, and the highest of the bounds is taken.
+
+    `balanced` False (the shares cannot all be kept): only settled and forced moves are certain.
+    """
+    count = _Count(situation)
+    settled_moves = 0
+    for name in situation.others:
+        task, owner = situation.tasks[name], situation.owner.get(name)
+        if name in settled:
+            settled_moves += owner is not None
+            count.keeps(task, settled[name])
+        elif owner is None:
+            count.free(task, candidates.get(name), 1)
+        elif situation.must_move(name):
+            count.forced[task.stateful] += 1
+        elif not situation.members[owner].leaving:
+            count.keeps(task, owner)
+    for alike in situation.alike:
+        for takers, tasks in Counter(map(candidates.get, alike.tasks)).items():
+            count.free(alike.first, takers, tasks)
+    forced = sum(count.forced.values())
+    return settled_moves + (max(forced, count.bound(shares)) if balanced else forced)
+
+
+class _Count:
+    """What each member keeps, and what could come to it without a change of owner; by whether the
+    tasks are stateful.
+    """
+
+    def __init__(self, situation: Situation) -> None:
+        self.situation = situation
+        self.kept = {kind: dict.fromkeys(situation.members, 0) for kind in (True, False)}
+        self.named = {kind: dict.fromkeys(situation.members, 0) for kind in (True, False)}
+        self.pooled: dict[bool, dict[Pool, int]] = {True: {}, False: {}}
+        self.free_tasks = {True: 0, False: 0}
+        self.forced = {True: 0, False: 0}
+
+    def keeps(self, task: Task, member: str) -> None:
+        self.kept[task.stateful][member] += 1
+
+    def free(self, task: Task, candidates: Candidates | None, tasks: int) -> None:
+        """So many tasks like this one without owner: by candidates, or, without state, anybody who
+        may run them.
+        """
+        pool = candidates.fresh if candidates is not None else None if task.stateful else self.situation.eligible(task.id)
+        members = candidates.members if candidates is not None else ()
+        if pool is None and len(members) == 1:
+            self.kept[task.stateful][members[0]] += tasks
+            return
+        self.free_tasks[task.stateful] += tasks * bool(members or pool)
+        for member in members:
+            self.named[task.stateful][member] += tasks
+        if pool:
+            self.pooled[task.stateful][pool] = self.pooled[task.stateful].get(pool, 0) + tasks
+
+    def bound(self, shares: Shares) -> int:
+        """The highest of the bounds of `moves_lower_bound`, beside settled moves."""
+        members = self.situation.members
+        if not members:
+            return 0
+        s, n = (np.array(list(self.kept[kind].values()), dtype=np.int64) for kind in (True, False))
+        f, g = self._free_for(True), self._free_for(False)
+        stateful, stateless = (int(kept.sum()) + self.free_tasks[kind] + self.forced[kind] for kind, kept in ((True, s), (False, n)))
+        if not shares.two_kinds:  # one kind then, held to the shares of all tasks
+            s, n, f, g = s + n, np.zeros_like(n), f + g, np.zeros_like(g)
+            stateful, stateless = stateful + stateless, 0
+        inner = shares.stateful if shares.two_kinds else shares.every
+        limits = np.array([(inner[member].lower, inner[member].upper, shares.every[member].lower, shares.every[member].upper) for member in members])
+        leaving = _priced(s, n, limits, stateful, stateless, leave=True) + sum(self.forced.values())
+        arriving = _priced(s, n, limits, stateful, stateless, leave=False) - sum(self.free_tasks.values())
+        moving_in = _priced(s + f, n + g, limits, stateful, stateless, leave=False)
+        return max(leaving, arriving, moving_in)
+
+    def _free_for(self, kind: bool) -> Ints:
+        free = dict(self.named[kind])
+        for pool, tasks in self.pooled[kind].items():
+            for member in pool.members:
+                free[member] += tasks
+        return np.array(list(free.values()), dtype=np.int64)
+
+
+def _priced(s: Ints, n: Ints, limits: Ints, stateful: int, stateless: int, *, leave: bool) -> int:
+    """The best bound over prices. `s`, `n`: per member, up to where a count costs nothing;
+    `limits`: per member (ls, us, lt, ut).
+
+    A sum of convex functions with one kink each has its minimum over a polygon where two of these
+    lines meet: sides of the polygon, and kinks.
+    """
+    ls, us, lt, ut = limits.T
+    nothing = np.zeros_like(s)
+    corners = [(one, other) for one in (ls, us, s) for other in (lt - one, ut - one, n, nothing)]
+    corners += [(total - other, other) for other in (n, nothing) for total in (lt, ut)]
+    ones, others = np.array([one for one, _ in corners]), np.array([other for _, other in corners])
+    within = (ones >= ls) & (ones <= us) & (others >= 0) & (ones + others >= lt) & (ones + others <= ut)
+    cost = np.maximum(0, s - ones) + np.maximum(0, n - others) if leave else np.maximum(0, ones - s) + np.maximum(0, others - n)
+    if not within.any(axis=0).all():
+        return 0
+    never = np.iinfo(np.int64).max // 4
+    return max(
+        int(np.where(within, cost + a * ones + b * others, never).min(axis=0).sum()) - a * stateful - b * stateless
+        for a in MULTIPLIERS
+        for b in MULTIPLIERS
+    )

@@ -1,0 +1,88 @@
+"""What a target costs beyond changes of owner, counted the same way for every assignor."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.plan import PlanCost, StageCost
+from equipoise.assignors.common.standby_goal import StandbyGoal
+from equipoise.assignors.common.target import Target
+from equipoise.events.tasks import TaskId
+
+
+def restore_records(situation: Situation, target: Mapping[TaskId, str]) -> int:
+    """Records to be restored before the target is reached: by members that do not own the task yet
+    and are not caught up.
+    """
+    records = 0
+    for task in situation.others:
+        member = target.get(task)
+        if member is not None and situation.owner.get(task) != member and not (situation.tasks[task].stateful and situation.caught_up(member, task)):
+            records += situation.records(member, task)
+    for alike in situation.alike:
+        if alike.first.stateful and situation.eligible(alike.first.id):
+            records += sum(alike.records)
+    return records
+
+
+def cross_rack(situation: Situation, target: Mapping[TaskId, str]) -> int:
+    """Source partitions whose replicas are all in other racks than the task's owner in the target;
+    unknown racks do not count.
+    """
+    remote = 0
+    known = {member: rack for member, rack in situation.racks.of.items() if rack is not None}
+    for task, owner in target.items() if known else ():
+        if owner in known:
+            for partition in situation.tasks[task].source:
+                remote += bool(partition.racks) and known[owner] not in partition.racks
+    return remote
+
+
+def rack_cost(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> int:
+    """Of running the tasks where the target has them, and of moving them there from where they run
+    after this plan.
+    """
+    racks = situation.racks
+    return racks.total(target) + sum(racks.move_cost(task) for task, owner in target.items() if task in now and now[task] != owner)
+
+
+def rack_stages(situation: Situation, now: Mapping[TaskId, str], target: Target, standbys: StandbyGoal | None) -> tuple[StageCost, ...]:
+    """Each stage with its cost and a bound of it; nothing where racks make no difference.
+
+    The bound of the first stage is that of the solver when it proved its target optimal: of all
+    targets that are as balanced. Otherwise every task costs at least what it costs where it costs
+    least.
+    """
+    racks, stages = situation.racks, []
+    if racks.counts:
+        cost = rack_cost(situation, now, target.owner)
+        stages.append(StageCost(name="active", cost=cost, lower_bound=cost if target.optimal else racks.least()))
+    if racks.copies_count and standbys is not None:
+        stages.append(standbys.stage)
+    return tuple(stages)
+
+
+def rack_lower_bound(stages: tuple[StageCost, ...], standbys: StandbyGoal | None) -> int:
+    """Of all stages together: each one's, were it alone."""
+    return sum(standbys.least if stage.name == "standby" and standbys is not None else stage.lower_bound for stage in stages)
+
+
+def plan_cost(
+    situation: Situation, now: Mapping[TaskId, str], target: Target, standbys: StandbyGoal | None, *, moves: int, bound: int, imbalance: int
+) -> PlanCost:
+    """The whole account of a plan that goes from `now` to the target. `bound`: of its `moves`.
+    `standbys`: their goal, where racks matter to them.
+    """
+    stages = rack_stages(situation, now, target, standbys)
+    rack_bound = rack_lower_bound(stages, standbys)
+    return PlanCost(
+        moves=moves,
+        moves_lower_bound=bound,
+        restore_records=restore_records(situation, target.owner),
+        cross_rack=cross_rack(situation, target.owner),
+        imbalance=imbalance,
+        optimal=sum(stage.cost for stage in stages) == rack_bound if stages else target.optimal or moves == bound,
+        stages=stages,
+        rack_cost_lower_bound=rack_bound,
+    )

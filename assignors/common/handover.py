@@ -1,0 +1,211 @@
+"""The plan that brings a group to a target with state moved first (KIP-441): what assignors of this
+kind share. What is to be even is theirs (`Balance`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Protocol
+
+from equipoise.assignors.common.assignor import Guarantee
+from equipoise.assignors.common.costs import plan_cost
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.member_plans import by_member, member_plans
+from equipoise.assignors.common.movements import Movements, Slots, get_movements, keep_ready
+from equipoise.assignors.common.plan import Plan, Reason
+from equipoise.assignors.common.problem import MovementState
+from equipoise.assignors.common.standbys import Standbys, assign_standbys
+from equipoise.assignors.common.target import Candidates, Target, min_rank
+from equipoise.events.tasks import TaskId
+
+GUARANTEES_1 = frozenset(Guarantee) - {Guarantee.LEAVING_APART}
+"""Those of version 1."""
+
+
+class Balance(Protocol):
+    """What is to be even, and by which moves: the part of `hand_over` that assignors do not share.
+    """
+
+    def target(self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
+        """Who is to run what in the end. Tasks of `candidates` need an owner now; those of
+        `settled` go where that says (PROTOCOL D9).
+        """
+
+    def owners_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> Mapping[TaskId, str]:
+        """Owners for tasks that need one now, of their candidates only, as balanced as that allows
+        beside what is `running`.
+        """
+
+    def imbalance(self, owner: Mapping[TaskId, str]) -> int:
+        """See `PlanCost.imbalance`."""
+
+    def moves_lower_bound(
+        self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], now: Mapping[TaskId, str], target: Mapping[TaskId, str]
+    ) -> int:
+        """Fewest changes of owner from now to any target as balanced as this one."""
+
+
+def hand_over(situation: Situation, balance: Balance) -> Plan:
+    """The plan that brings the group to the target of `balance` with state moved first: what all
+    assignors of this kind share.
+    """
+    candidates = _candidates(situation)
+    overdue = _overdue(situation)
+    settled = _settled(situation, candidates, overdue)
+    target = balance.target({**candidates, **overdue}, settled)
+    if overdue:
+        settled.update(_leave_now(balance, overdue, target.owner))
+        target = balance.target(candidates, settled)
+    now = _now(situation, balance, candidates, target.owner)
+
+    slots = Slots(situation)
+    movements = get_movements(situation, now, target.owner, slots)
+    standbys = assign_standbys(situation, now, target.owner, movements, slots)
+    return _plan(situation, balance, candidates, settled, target, now, movements, standbys, keep_ready(movements, slots))
+
+
+def _stands(situation: Situation, task: TaskId) -> bool:
+    """Its movement is REVOKING: the grant stands while the destination lives (PROTOCOL D3)."""
+    movement = situation.in_flight.get(task)
+    return movement is not None and movement.state is MovementState.REVOKING
+
+
+def _candidates(situation: Situation) -> dict[TaskId, Candidates]:
+    """Tasks that need an owner now -> who may be it: the destination of their movement if that
+    stands or is of the min rank, else the min rank.
+
+    Stateless tasks without a movement are absent: anybody who may run them may be it.
+    """
+    alike = [group for group in situation.alike if group.first.stateful]
+    others = [task for task in situation.stateful if task not in situation.owner and task not in situation.alike_of]
+    candidates = min_rank(situation, [task for task in others if not _stands(situation, task)], alike)
+    for task, movement in situation.in_flight.items():
+        if task not in situation.owner and (_stands(situation, task) or (task in candidates and movement.destination in candidates[task])):
+            candidates[task] = Candidates(members=(movement.destination,))
+    return candidates
+
+
+def _overdue(situation: Situation) -> dict[TaskId, Candidates]:
+    """Stateful tasks of leaving members whose drain timeout has passed -> who may have them at
+    once: as for tasks without owner (PROTOCOL M7).
+
+    What is being revoked already goes where it was to go.
+    """
+    tasks = [
+        task
+        for task in situation.stateful
+        if task in situation.owner and situation.members[situation.owner[task]].drained and situation.must_move(task) and not _stands(situation, task)
+    ]
+    overdue = min_rank(situation, tasks)
+    for task, candidates in overdue.items():
+        movement = situation.in_flight.get(task)
+        if movement is not None and movement.destination in candidates:
+            overdue[task] = Candidates(members=(movement.destination,))
+    return overdue
+
+
+def _leave_now(balance: Balance, overdue: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
+    """Overdue tasks -> where they go now: to their target if it is one of their candidates,
+    otherwise to another of them.
+    """
+    straight = {task: target[task] for task, candidates in overdue.items() if target[task] in candidates}
+    others = {task: candidates for task, candidates in overdue.items() if task not in straight}
+    running = {task: member for task, member in target.items() if task not in others}
+    return {**straight, **balance.owners_for_now(others, running)}
+
+
+def _settled(situation: Situation, candidates: Mapping[TaskId, Candidates], overdue: Mapping[TaskId, Candidates]) -> dict[TaskId, str]:
+    """Tasks whose movement goes on, whatever the balance says now (PROTOCOL D9) -> its destination.
+    """
+    return {
+        task: movement.destination
+        for task, movement in situation.in_flight.items()
+        if task not in overdue and (task in situation.owner or (task in candidates and movement.destination not in candidates[task]))
+    }
+
+
+def _now(situation: Situation, balance: Balance, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
+    """Who runs what after this plan.
+
+    Owners keep what they own. A free task goes to its target if that is one of its candidates,
+    otherwise to another of them, as balanced as they allow.
+    """
+    now = {**target, **situation.owner}
+    waiting = {task: takers for task, takers in candidates.items() if task in target and target[task] not in takers.everyone}
+    for task in waiting:
+        del now[task]
+    if not waiting and len(now) == len(target):
+        return now  # in the order of the target
+    now.update(balance.owners_for_now(waiting, now))
+    return {task: now[task] for task in situation.tasks if task in now}
+
+
+def _plan(
+    situation: Situation,
+    balance: Balance,
+    candidates: Mapping[TaskId, Candidates],
+    settled: Mapping[TaskId, str],
+    target: Target,
+    now: Mapping[TaskId, str],
+    movements: Movements,
+    standbys: Standbys,
+    kept_ready: frozenset[tuple[TaskId, str]],
+) -> Plan:
+    """Everything sorted, everything named."""
+    imbalance = balance.imbalance(target.owner)
+    bound = balance.moves_lower_bound(candidates, settled, now, target.owner)
+    return Plan(
+        members=member_plans(situation, now, movements.planned, standbys, movements.warmups | standbys.warmups | kept_ready),
+        target=by_member(situation, target.owner),
+        movements=movements.planned,
+        reasons=_reasons(situation, now, movements, standbys),
+        probing=bool(movements.planned) or standbys.unsettled or (imbalance > 0 and bool(settled)),
+        cost=plan_cost(situation, now, target, standbys.goal, moves=len(movements.planned), bound=bound, imbalance=imbalance),
+        unique=target.unique and (standbys.goal is None or standbys.goal.unique),
+        imbalance_now=balance.imbalance(now),
+    )
+
+
+def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys) -> dict[TaskId, Reason]:
+    """For each task that moves, waits, is placed, or gets a copy."""
+    reasons: dict[TaskId, Reason | None] = dict.fromkeys(now)  # so that they are in order
+    reasons.update(dict.fromkeys(standbys.placed, Reason(code="standby", lag_records=None)))
+    granted = _Granted()
+    for task in situation.others:
+        if task not in now:
+            continue
+        if task not in situation.owner:
+            reasons[task] = granted[_why_granted(situation, task, now[task])]
+        elif situation.members[now[task]].leaving and not situation.eligible(task):
+            reasons[task] = Reason(code="leaving", lag_records=None)
+    for alike in situation.alike:
+        if situation.eligible(alike.first.id):
+            if alike.first.stateful:
+                cold = {records: granted["unowned_cold", records] for records in frozenset(alike.records)}
+                reasons.update(zip(alike.tasks, map(cold.__getitem__, alike.records), strict=True))
+            else:
+                reasons.update(dict.fromkeys(alike.tasks, granted["unowned_stateless", None]))
+    reasons.update(movements.reasons)
+    return {task: reason for task, reason in reasons.items() if reason is not None}
+
+
+class _Granted(dict[tuple[str, int | None], Reason]):
+    """Code and lag -> the reason: one for all tasks that have the same."""
+
+    def __missing__(self, why: tuple[str, int | None]) -> Reason:
+        reason = self[why] = Reason(code=why[0], lag_records=why[1])
+        return reason
+
+
+def _why_granted(situation: Situation, task: TaskId, owner: str) -> tuple[str, int | None]:
+    """For a task that nobody owned: the code, and the lag it rests on."""
+    lag = situation.lag(owner, task)
+    if _stands(situation, task):
+        return "carried", lag
+    if situation.comes_home(owner, task):
+        return "return_home", lag
+    if situation.is_kept_from_home(task):
+        return "crash_loop", lag
+    if situation.tasks[task].stateful:
+        return ("unowned" if situation.caught_up(owner, task) else "unowned_cold"), lag
+    return "unowned_stateless", lag

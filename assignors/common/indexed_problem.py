@@ -1,0 +1,340 @@
+"""The problem sorted, checked and indexed once, so that nothing after depends on the order in which
+it was given.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections import Counter
+from collections.abc import Collection, Iterable, Mapping
+from operator import attrgetter
+
+import attrs
+
+from equipoise.assignors.common.problem import AssignmentProblem, Member, Movement, MovementState, Task
+from equipoise.assignors.common.racks import Places, Racks, Traffic
+from equipoise.assignors.common.ranking import Copy, copies, whole
+from equipoise.assignors.common.restore_rate import Pace
+from equipoise.events.errors import FieldError
+from equipoise.events.tasks import TaskId
+
+
+@attrs.frozen(eq=False)
+class Pool:
+    """Members that may all be given the same tasks, in rising order. One object per set of members:
+    compared by identity, which costs nothing.
+    """
+
+    members: tuple[str, ...]
+    as_set: frozenset[str]
+
+    def __contains__(self, member: object) -> bool:
+        return member in self.as_set
+
+    def __bool__(self) -> bool:
+        return bool(self.members)
+
+
+def pool_of(members: Iterable[str]) -> Pool:
+    """A new pool; `members` in rising order."""
+    ids = tuple(members)
+    return Pool(ids, frozenset(ids))
+
+
+@attrs.frozen(eq=False)
+class Alike:
+    """Tasks in rising order that differ in their names and in the size of their state only, as far
+    as a target asks: nobody owns them, has a copy of them, or had them before.
+
+    In a new group these are all. What is true of `first` is true of all of them, so it is found out
+    once.
+    """
+
+    first: Task
+    tasks: list[TaskId]
+    records: list[int]
+    """Of each task, as `whole` has them; 0 without state."""
+
+
+@attrs.frozen(kw_only=True)
+class Behaviour:
+    """In what the behaviour versions differ of the assignors that share this code. As it stands:
+    the newest.
+    """
+
+    slack_on_both_sides: bool = False
+    """`balance_factor` - 1 is allowed below the fair share and above it, so members differ by up to
+    twice as much.
+    """
+    leaving_within_caps: bool = False
+    """Copies that take over from leaving members take the slots of `max_warmups`, like all others.
+    """
+
+
+NEWEST = Behaviour()
+VERSION_1 = Behaviour(slack_on_both_sides=True, leaving_within_caps=True)
+
+
+class Situation:
+    """Who there is, what there is to run, who runs it, and who has which copy.
+
+    `owner`: task -> the member that owns it; tasks without an owner are absent. `in_flight`:
+    movements decided earlier that still hold: their destination lives, is eligible and does not own
+    the task yet. `announced`: a copy is ready to take over when its member says so, and by no lag.
+
+    A member that keeps crashing (`Member.crash_looping`) stands here as one that leaves, as long as
+    another member stays: its share is 0, it gets nothing new, and what it runs moves when somebody
+    else is ready. It is still eligible for what no other may run, and see `last_resort`.
+    `crash_loops` False: it counts as any other.
+    """
+
+    def __init__(self, problem: AssignmentProblem, *, announced: bool = False, crash_loops: bool = True, behaviour: Behaviour = NEWEST) -> None:
+        self._announced = announced
+        self.now_ms = problem.now_ms
+        self.behaviour = behaviour
+        self.settings = problem.settings
+        self.anew = problem.anew
+        self.tasks: dict[TaskId, Task] = {task.id: task for task in sorted(problem.tasks, key=attrgetter("id"))}
+        self.members: dict[str, Member] = {member.id: member for member in sorted(problem.members, key=attrgetter("id"))}
+        _check(problem, self.tasks, self.members)
+        self._crash_looping = [member for member in self.members.values() if crash_loops and member.crash_looping and not member.leaving]
+        if len(self._crash_looping) < sum(not member.leaving for member in self.members.values()):
+            self.members.update((member.id, attrs.evolve(member, leaving=True)) for member in self._crash_looping)
+        else:
+            self._crash_looping = []  # there is nobody else
+        self.racks = Racks(self.settings, self.tasks, self.members)
+        self.places = Places(self.settings, self.members.values())
+        self.blocked: dict[TaskId, list[str]] = {}
+        """Task -> members on which no warm-up of it may begin."""
+        for task_id, member_id in sorted(problem.blocked):
+            if task_id not in self.tasks or not self.tasks[task_id].stateful:
+                continue
+            self.blocked.setdefault(task_id, []).append(member_id)
+        self.stateful = [task.id for task in self.tasks.values() if task.stateful]
+        self.owner: dict[TaskId, str] = {task: member.id for member in self.members.values() for task in member.active if task in self.tasks}
+        self.copies: Mapping[TaskId, Mapping[str, Copy]] = copies(self.tasks, self.members.values(), self.settings)
+        self.pace = Pace({name: member.restore_records_per_s for name, member in self.members.items()})
+        self._of_subtopology, self._of_task = self._pools()
+        self.pools = (*self._of_subtopology.values(), *self._of_task.values())
+        """Those of all sub-topologies, and of tasks whose pool is another than their
+        sub-topology's; a pool may stand there more than once.
+        """
+        self._unblocked: dict[tuple[Pool, tuple[str, ...]], Pool] = {}
+        self._homes = self._index_homes()
+        self.in_flight: dict[TaskId, Movement] = {
+            movement.task: movement
+            for movement in sorted(problem.in_flight, key=lambda movement: movement.task)
+            if movement.state is not MovementState.WAITING
+            and movement.task in self.tasks
+            and self.may_run(movement.destination, movement.task)
+            and self.owner.get(movement.task) != movement.destination
+        }
+
+        self.alike_of: dict[TaskId, Alike] = {}
+        self.alike = self._group_alike()
+        self.others = [task for task in self.tasks if task not in self.alike_of]
+        """Tasks that are in no such group."""
+
+    def _group_alike(self) -> list[Alike]:
+        """By sub-topology and by who may run them; by kind and by traffic."""
+        history = {*self.owner, *self.in_flight, *self.blocked, *self._homes, *[task for task, copies in self.copies.items() if copies]}
+        traffic = self.racks.active_traffic
+        groups: dict[tuple[int, Pool, bool, bool, Traffic | None], Alike] = {}
+        for name, task in self.tasks.items():
+            if name not in history:
+                key = name[0], self.eligible(name), task.stateful, task.guest, traffic.get(name)
+                group = groups.get(key)
+                if group is None:
+                    group = groups[key] = Alike(task, [], [])
+                group.tasks.append(name)
+                group.records.append(whole(task) if task.stateful else 0)
+                self.alike_of[name] = group
+        return list(groups.values())
+
+    def _pools(self) -> tuple[dict[int, Pool], dict[TaskId, Pool]]:
+        """Sub-topology -> members that may run any of its tasks; task -> members that may run it,
+        in sub-topologies where they differ.
+
+        Equal pools are one object.
+        """
+        staying = [member for member in self.members.values() if not member.leaving]
+        everyone = pool_of(member.id for member in staying)
+        last = self._crash_looping
+        shared: dict[tuple[str, ...], Pool] = {everyone.members: everyone}
+
+        def pool(task: TaskId) -> Pool:
+            ids = tuple([member.id for member in staying if member.knows(task)])
+            ids = ids or tuple([member.id for member in last if member.knows(task)])
+            return shared.setdefault(ids, shared.get(ids) or pool_of(ids))
+
+        of_subtopology: dict[int, Pool] = {}
+        of_task: dict[TaskId, Pool] = {}
+        for subtopology, group in itertools.groupby(self.tasks, key=attrgetter("subtopology")):
+            tasks = list(group)
+            of_subtopology[subtopology] = found = pool(tasks[0])  # whoever knows a partition knows those before it
+            ends = {member.subtopologies[subtopology] for member in (*staying, *last) if member.subtopologies and subtopology in member.subtopologies}
+            within = sorted(end for end in ends if tasks[0].partition < end <= tasks[-1].partition)
+            for task in tasks if within else ():
+                if within and task.partition >= within[0]:
+                    found = pool(task)
+                    within = [end for end in within if end > task.partition]
+                of_task[task] = found
+        return of_subtopology, of_task
+
+    def _index_homes(self) -> dict[TaskId, list[str]]:
+        homes: dict[TaskId, list[str]] = {}
+        for member in self.members.values():
+            for task in sorted(member.home):
+                if task in self.tasks:
+                    homes.setdefault(task, []).append(member.id)
+        return homes
+
+    def homes(self, task: TaskId) -> Collection[str]:
+        """Members that owned the task until they left or died, in rising order."""
+        return self._homes.get(task, ())
+
+    def comes_home(self, member: str, task: TaskId) -> bool:
+        """It had the task before, and still has a good part of its state: less than half is to be
+        restored.
+        """
+        if task not in self.members[member].home:
+            return False
+        return not self.tasks[task].stateful or self.caught_up(member, task) or 2 * self.records(member, task) < whole(self.tasks[task])
+
+    def eligible(self, task: TaskId) -> Pool:
+        """Members that may be given the task: live, not leaving, and their topology epoch has it
+        (PROTOCOL D1).
+        """
+        if self._of_task and task in self._of_task:
+            return self._of_task[task]
+        return self._of_subtopology[task.subtopology]
+
+    def eligible_for_any(self, subtopology: int) -> Pool:
+        """Members that may be given some task of the sub-topology."""
+        return self._of_subtopology[subtopology]
+
+    def last_resort(self, task: TaskId) -> Iterable[str]:
+        """Members that keep crashing and know the task, though others may be given it: for as long
+        as nobody else has a copy that is any good.
+        """
+        for member in self._crash_looping:
+            if member.knows(task) and not self.may_run(member.id, task):
+                yield member.id
+
+    def parting(self, member: str) -> str:
+        """Why what the member runs is to go elsewhere, as a reason code; "": it stays."""
+        if any(each.id == member for each in self._crash_looping):
+            return "crash_loop"
+        leaving = self.members[member]
+        return ("overdue" if leaving.drained else "leaving") if leaving.leaving else ""
+
+    def is_apart(self, task: TaskId) -> bool:
+        """A copy that takes it over is outside the caps: its owner is leaving (PROTOCOL M7)."""
+        return not self.behaviour.leaving_within_caps and task in self.owner and self.parting(self.owner[task]) in ("leaving", "overdue")
+
+    def is_kept_from_home(self, task: TaskId) -> bool:
+        """The member that had it is there and keeps crashing."""
+        return any(each.id in self.homes(task) for each in self._crash_looping)
+
+    def may_run(self, member: str, task: TaskId) -> bool:
+        return member in self.eligible(task)
+
+    def unblocked(self, task: TaskId) -> Pool:
+        """Those of `eligible` on which a warm-up of it may begin. Tasks with the same ones share
+        one pool.
+        """
+        pool = self.eligible(task)
+        if task not in self.blocked:
+            return pool
+        blocked = tuple(self.blocked[task])
+        if (pool, blocked) not in self._unblocked:
+            self._unblocked[pool, blocked] = pool_of(member for member in pool.members if member not in blocked)
+        return self._unblocked[pool, blocked]
+
+    def is_blocked(self, task: TaskId, member: str) -> bool:
+        return member in self.blocked.get(task, ())
+
+    def is_ready(self, member: str, task: TaskId) -> bool:
+        """It could take the task over at once: caught up, or there is nothing to catch up with."""
+        if not self.tasks[task].stateful:
+            return True
+        return self.caught_up(member, task) and (not self._announced or task in self.members[member].ready)
+
+    def caught_up(self, member: str, task: TaskId) -> bool:
+        """Rank 0."""
+        copy = self.copies[task].get(member)
+        return copy is not None and copy.caught_up
+
+    def within_records(self, member: str, task: TaskId) -> bool:
+        """It counts as caught up by acceptable_recovery_lag, a limit of its own or its word, and
+        not by acceptable_recovery_ms alone.
+        """
+        of = self.members[member]
+        limit = self.settings.acceptable_recovery_lag if of.ready_lag_records is None else of.ready_lag_records
+        return (of.readiness == "word_or_lag" and task in of.ready) or self.records(member, task) <= limit
+
+    def records(self, member: str, task: TaskId) -> int:
+        """Records the member has to restore before it can run the task; 0 for a stateless one."""
+        if not self.tasks[task].stateful:
+            return 0
+        copy = self.copies[task].get(member)
+        return whole(self.tasks[task]) if copy is None else copy.records
+
+    def span(self, member: str, task: TaskId) -> int:
+        """How long the member would take to get there, as `Pace.span` has it; 0 when it could run
+        the task at once.
+        """
+        return 0 if self.is_ready(member, task) else self.pace.span(member, self.records(member, task))
+
+    def lag(self, member: str, task: TaskId) -> int | None:
+        """The same for readers: None when the task has no state."""
+        return self.records(member, task) if self.tasks[task].stateful else None
+
+    def stateful_of(self, owner: Mapping[TaskId, str]) -> Counter[str]:
+        """Member -> how many stateful tasks it has of these."""
+        if len(self.stateful) == len(self.tasks):
+            return Counter(owner.values())
+        return Counter([member for task, member in owner.items() if self.tasks[task].stateful])
+
+    def must_move(self, task: TaskId) -> bool:
+        """Its owner may not keep it, and somebody else may have it.
+
+        (An owner of an older topology epoch keeps what nobody else can run; a leaving one does
+        not.)
+        """
+        owner = self.owner.get(task)
+        return owner is not None and not self.may_run(owner, task) and bool(self.eligible(task))
+
+
+def _check(problem: AssignmentProblem, tasks: Mapping[TaskId, Task], members: Mapping[str, Member]) -> None:
+    """Raises FieldError when the problem contradicts itself."""
+    if len(tasks) != len(problem.tasks):
+        raise FieldError("tasks", f"{_first_repeat(str(task.id) for task in problem.tasks)} stands there twice; name each task once")
+    if len(members) != len(problem.members):
+        raise FieldError("members", f"{_first_repeat(member.id for member in problem.members)} stands there twice; name each member once")
+    owner: dict[TaskId, str] = {}
+    for member in members.values():
+        if member.capacity < 1:
+            raise FieldError(f"members[{member.id}].capacity", f"{member.capacity} is not a whole number >= 1")
+        for task in member.active:
+            other = owner.setdefault(task, member.id)
+            if other != member.id:
+                raise FieldError(f"members[{member.id}].active", f"{task} stands in {other}'s active list too; one owner at most")
+    lost = [(task.id, task.lost_since_ms) for task in tasks.values() if task.lost_since_ms is not None]
+    for task, since_ms in lost:
+        if task in owner:
+            raise FieldError(f"tasks[{task}].lost_since_ms", f"{owner[task]} runs it; leave it out for what somebody has")
+        if since_ms > problem.now_ms:
+            raise FieldError(f"tasks[{task}].lost_since_ms", f"{since_ms} is after now_ms, {problem.now_ms}; give both by one clock")
+    repeated = _first_repeat(str(movement.task) for movement in problem.in_flight)
+    if repeated:
+        raise FieldError("in_flight", f"{repeated} has two movements; one at most")
+
+
+def _first_repeat(names: Iterable[str]) -> str:
+    seen: set[str] = set()
+    for name in names:
+        if name in seen:
+            return name
+        seen.add(name)
+    return ""

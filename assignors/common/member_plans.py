@@ -1,0 +1,59 @@
+"""What every assignor of movements says of members in its plan: the tasks each may hold now, and
+where they are going.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.plan import MemberPlan
+from equipoise.assignors.common.problem import Movement, MovementState
+from equipoise.assignors.common.standbys import Standbys
+from equipoise.events.tasks import TaskId
+
+
+def member_plans(
+    situation: Situation, now: Mapping[TaskId, str], planned: Iterable[Movement], standbys: Standbys, warmups: frozenset[tuple[TaskId, str]]
+) -> dict[str, MemberPlan]:
+    """What each member may hold now. It revokes what moves at once, what nobody may run while it is
+    leaving, and what no topology has any more.
+
+    `now` and the standbys' holders are in rising order, and so is what each member has.
+    """
+    revoked = {movement.task for movement in planned if movement.state is MovementState.REVOKING}
+    for member_ in situation.members.values():
+        if member_.leaving:
+            revoked.update(task for task in member_.active if situation.owner.get(task) == member_.id and not situation.eligible(task))
+    active: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    revoke: dict[str, list[TaskId]] = {
+        member.id: [task for task in member.active if task not in situation.tasks] for member in situation.members.values()
+    }
+    standby: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    warmup: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    for task, owner in now.items():
+        (revoke if task in revoked else active)[owner].append(task)
+    for task, holders in standbys.holders.items():
+        for holder in holders:
+            standby[holder].append(task)
+    for task, member in sorted(warmups):
+        warmup[member].append(task)
+    return {
+        member: MemberPlan(
+            active=tuple(active[member]),
+            standby=tuple(standby[member]),
+            warmup=tuple(warmup[member]),
+            revoke=tuple(sorted(revoke[member])),
+        )
+        for member in situation.members
+    }
+
+
+def by_member(situation: Situation, owner: Mapping[TaskId, str]) -> dict[str, tuple[TaskId, ...]]:
+    """Member -> its tasks; every member is named. `owner` is in rising order, and so is what each
+    has.
+    """
+    tasks: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    for task, member in owner.items():
+        tasks[member].append(task)
+    return {member: tuple(of) for member, of in tasks.items()}

@@ -1,0 +1,285 @@
+"""How the target becomes true without stopping work: movements as warm-ups (KIP-441, "create a
+standby task for each task we want to move").
+
+A movement of a stateful task lives WAITING -> WARMING -> REVOKING -> granted:
+
+* REVOKING at once when the task has no state, when its destination is caught up, or when its owner
+  is leaving and its drain timeout has passed;
+* WARMING without a slot when the destination is a standby of the task: it goes on as such;
+* WARMING without a slot when its owner is leaving, and the destination will have restored it, with
+  all that it restores already, by the drain timeout (PROTOCOL M7): what leaves is learned together,
+  and waits for nothing that moves for balance;
+* otherwise it needs a warm-up slot, of the group and of the destination. What is in flight keeps
+  its slot, until the task is granted; then slots go to what is soonest ready. Without a slot it is
+  WAITING.
+
+So other copies beside the standbys never exceed the caps. A destination that is caught up by a copy
+nobody asked for needs no slot; it is told to keep that copy as a warm-up if slots are left over.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.plan import Reason
+from equipoise.assignors.common.problem import Movement, MovementState
+from equipoise.events.tasks import TaskId
+
+
+class Slots:
+    """Extra copies that may still be begun, in the group and on each member."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._group = situation.settings.max_warmups
+        self._member = dict.fromkeys(situation.members, situation.settings.max_warmups_per_member)
+        self._situation = situation
+        self._restoring: dict[str, int] = {}
+        """Member -> records that it has to restore before it gets to what is begun now."""
+
+    def take_apart(self, task: TaskId, member: str) -> bool:
+        """Begin a copy outside the caps, if the member will have restored it by the time that the
+        task's owner has to be gone.
+
+        All of a member's copies are restored at the speed of the member, so they are ready as soon
+        together as one after the other.
+        """
+        situation = self._situation
+        if not situation.is_apart(task):
+            return False
+        queue = self._queue(member) + (0 if task in situation.members[member].warmup else situation.records(member, task))
+        deadline_ms = situation.members[situation.owner[task]].drain_deadline_ms
+        most = None if deadline_ms is None else situation.pace.within(member, deadline_ms - situation.now_ms)
+        if most is not None and queue > most:
+            return False
+        self._restoring[member] = queue
+        return True
+
+    def _queue(self, name: str) -> int:
+        """What it restores already."""
+        if name not in self._restoring:
+            situation = self._situation
+            member = situation.members[name]
+            tasks = {task for task in (*member.active, *member.standby, *member.warmup) if task in situation.tasks}
+            self._restoring[name] = sum(situation.records(name, task) for task in tasks if not situation.is_ready(name, task))
+        return self._restoring[name]
+
+    def take(self, member: str) -> bool:
+        """Take one on this member, if both the group and the member have one left."""
+        if self._group <= 0 or self._member[member] <= 0:
+            return False
+        self.hold(member)
+        return True
+
+    def hold(self, member: str) -> None:
+        """Keep one that is there, whatever the caps are now (PROTOCOL D8)."""
+        self._group -= 1
+        self._member[member] -= 1
+
+    @property
+    def left(self) -> bool:
+        return self._group > 0
+
+
+@attrs.frozen(kw_only=True)
+class Movements:
+    """`planned`: soonest ready first. `warmups`: (task, destination) told to keep an extra copy.
+
+    `standby_destinations`: task -> a destination that warms up as its standby.
+    """
+
+    planned: tuple[Movement, ...]
+    reasons: Mapping[TaskId, Reason]
+    warmups: frozenset[tuple[TaskId, str]]
+    standby_destinations: Mapping[TaskId, str]
+    ready_by_chance: tuple[tuple[TaskId, str], ...]
+    """Destinations that are caught up by a copy nobody asked for; see `keep_ready`."""
+
+
+def get_movements(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: Slots) -> Movements:
+    """The KIP's `getMovements`, with what each waits for. Tasks without an owner in `now` or in
+    `target` have none.
+    """
+    planner = _Planner(situation, now, target, slots)
+    planner.carry_on()
+    planner.begin()
+    return planner.result()
+
+
+class Merits:
+    """Why a task that may stay is to move all the same: for balance, for its traffic, or to make
+    room for one that moves for its own.
+    """
+
+    def __init__(self, situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> None:
+        self._racks = situation.racks
+        self._now, self._target = now, target
+        self._gains = dict.fromkeys(situation.members, 0)
+        """Member -> tasks it is to have more than now."""
+        for task, member in target.items():
+            if task in now and now[task] != member:
+                self._gains[now[task]] -= 1
+                self._gains[member] += 1
+
+    def code(self, task: TaskId) -> str:
+        """One of balance, traffic and traffic_room."""
+        costs = self.rack_costs(task)
+        if costs is None or (costs[1] >= costs[0] and self._gains[self._now[task]] < 0):
+            return "balance"
+        return "traffic" if costs[1] < costs[0] else "traffic_room"
+
+    def rack_costs(self, task: TaskId) -> tuple[int, int] | None:
+        """What running it costs in traffic where it is and where it goes; None: racks make no
+        difference.
+        """
+        racks = self._racks
+        return (racks.cost(task, self._now[task]), racks.cost(task, self._target[task])) if racks.counts else None
+
+
+class _Planner:
+    """Gives each wanted movement a state, a reason, and a slot if it needs one."""
+
+    def __init__(self, situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: Slots) -> None:
+        self.situation = situation
+        self.now = now
+        self.target = target
+        self.slots = slots
+        moving = [task for task, owner in now.items() if target.get(task, owner) != owner]
+        in_flight = situation.in_flight
+        self.carried = [task for task in moving if task in in_flight and in_flight[task].destination == target[task]]
+        decided = frozenset(self.carried)
+        self.new = [task for task in moving if task not in decided]
+        self.as_standby = {task: target[task] for task in moving if _is_standby(situation, task, now[task], target[task])}
+        self.states: dict[TaskId, MovementState] = {}
+        self.codes: dict[TaskId, str] = {}
+        self.warmups: set[tuple[TaskId, str]] = set()
+        self.by_chance: list[tuple[TaskId, str]] = []
+        self.merits = Merits(situation, now, target)
+
+    def carry_on(self) -> None:
+        """What is in flight keeps its slot; a destination that is caught up by now gets the task
+        (PROTOCOL D3, D9).
+        """
+        for task in sorted(self.carried, key=lambda task: (not self._hands_over(task), self.soon(task), task)):
+            destination = self.target[task]
+            if self._hands_over(task):
+                stands = self.situation.in_flight[task].state is MovementState.REVOKING
+                ready = self._readiness(task) if self.situation.is_ready(destination, task) else self._wanted(task)  # what must go is no readier
+                self._set(task, MovementState.REVOKING, "carried" if stands else ready)
+                if task in self.situation.members[destination].warmup and self._needs_slot(task):
+                    self._keep(task, destination)
+                elif self._needs_slot(task):
+                    self.by_chance.append((task, destination))
+            elif not self._needs_slot(task):
+                self._set(task, MovementState.WARMING, "warming")
+            elif task in self.situation.members[destination].warmup and not self.situation.behaviour.leaving_within_caps:
+                self._keep(task, destination)  # also above a cap: it began outside of it, for an owner that has gone meanwhile
+                self._set(task, MovementState.WARMING, "warming")
+            else:
+                self._warm_up(task, "warming")
+
+    def begin(self) -> None:
+        """What is new: at once what may go at once, then slots for what is soonest ready."""
+        waiting: list[TaskId] = []
+        for task in self.new:
+            if self._may_go_now(task):
+                if task not in self.situation.owner:
+                    self._set(task, MovementState.WAITING, self._wanted(task))  # its owner of now is granted it in this very plan
+                    continue
+                self._set(task, MovementState.REVOKING, self._wanted(task))
+                if self._needs_slot(task):
+                    self.by_chance.append((task, self.target[task]))
+            elif not self._needs_slot(task):
+                self._set(task, MovementState.WARMING, self._wanted(task))
+            elif self.situation.is_blocked(task, self.target[task]):
+                self._set(task, MovementState.WAITING, "blocked")
+            else:
+                waiting.append(task)
+        for task in sorted(waiting, key=lambda task: (self.soon(task), task)):
+            self._warm_up(task, self._wanted(task))
+
+    def result(self) -> Movements:
+        order = (MovementState.REVOKING, MovementState.WARMING, MovementState.WAITING)
+        planned = [Movement(task=task, source=self.now[task], destination=self.target[task], state=state) for task, state in self.states.items()]
+        planned.sort(key=lambda movement: (order.index(movement.state), self.soon(movement.task), movement.task))
+        return Movements(
+            planned=tuple(planned),
+            reasons={
+                task: Reason(
+                    code=code,
+                    lag_records=self.situation.lag(self.target[task], task),
+                    because=self._wanted(task),
+                    rack_costs=self.merits.rack_costs(task),
+                )
+                for task, code in self.codes.items()
+            },
+            warmups=frozenset(self.warmups),
+            standby_destinations=self.as_standby,
+            ready_by_chance=tuple(sorted(self.by_chance)),
+        )
+
+    def soon(self, task: TaskId) -> int:
+        return self.situation.span(self.target[task], task)
+
+    def _set(self, task: TaskId, state: MovementState, code: str) -> None:
+        self.states[task] = state
+        self.codes[task] = code
+
+    def _keep(self, task: TaskId, destination: str) -> None:
+        """A copy that was begun earlier."""
+        if not self.situation.is_apart(task):
+            self.slots.hold(destination)
+        self.warmups.add((task, destination))
+
+    def _warm_up(self, task: TaskId, code: str) -> None:
+        if self.slots.take_apart(task, self.target[task]) or self.slots.take(self.target[task]):
+            self.warmups.add((task, self.target[task]))
+            self._set(task, MovementState.WARMING, code)
+        else:
+            self._set(task, MovementState.WAITING, "slot_full")
+
+    def _needs_slot(self, task: TaskId) -> bool:
+        return self.situation.tasks[task].stateful and task not in self.as_standby
+
+    def _hands_over(self, task: TaskId) -> bool:
+        return self.situation.in_flight[task].state is MovementState.REVOKING or self._may_go_now(task)
+
+    def _may_go_now(self, task: TaskId) -> bool:
+        if self.situation.is_ready(self.target[task], task):
+            return True
+        source = self.situation.members[self.now[task]]
+        return source.leaving and source.drained
+
+    def _readiness(self, task: TaskId) -> str:
+        return "ready" if self.situation.within_records(self.target[task], task) else "ready_in_time"
+
+    def _wanted(self, task: TaskId) -> str:
+        """Why the movement was wanted."""
+        parting = self.situation.parting(self.now[task])
+        if parting:
+            return parting
+        if self.situation.comes_home(self.target[task], task):
+            return "return_home"
+        return self.merits.code(task)
+
+
+def keep_ready(movements: Movements, slots: Slots) -> frozenset[tuple[TaskId, str]]:
+    """Destinations that are ready by chance and may keep their copy fresh until the task is theirs,
+    as far as slots are left over.
+    """
+    return frozenset(pair for pair in movements.ready_by_chance if slots.take_apart(*pair) or (slots.left and slots.take(pair[1])))
+
+
+def _is_standby(situation: Situation, task: TaskId, source: str, destination: str) -> bool:
+    """Is the destination's copy a standby: because it is one, or because too few other members are
+    there to hold the standbys?
+    """
+    wanted = situation.settings.num_standbys
+    if wanted == 0 or not situation.tasks[task].stateful:
+        return False
+    if task in situation.members[destination].standby:
+        return True
+    others = len(situation.eligible(task).members) - 1 - situation.may_run(source, task)
+    return others < wanted

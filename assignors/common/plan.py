@@ -1,0 +1,199 @@
+"""The answer of an assignor: its plan, the reasons for it, and what it costs."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from equipoise.assignors.common.problem import Memory, Movement, Revocations
+from equipoise.events.tasks import TaskId
+
+
+@attrs.frozen(kw_only=True)
+class MemberPlan:
+    """What one member may hold now. All in rising order; `active` may have an order of its own,
+    that of assignment.
+
+    `active` holds only tasks that are free, or that this member owns and keeps. `revoke` is what it
+    owns and must give up.
+    """
+
+    active: tuple[TaskId, ...] = ()
+    standby: tuple[TaskId, ...] = ()
+    warmup: tuple[TaskId, ...] = ()
+    revoke: tuple[TaskId, ...] = ()
+
+
+@attrs.frozen(kw_only=True)
+class Reason:
+    """Why a task moves, is placed, or waits: a code of REASONS and the lag it rests on (None: no
+    copy, or no state).
+    """
+
+    code: str
+    lag_records: int | None = None
+    because: str | None = None
+    """For a movement: the code of why it was wanted, when `code` says what it waits for."""
+    rack_costs: tuple[int, int] | None = None
+    """For a movement: what running the task costs in traffic on its source and on its destination;
+    None: racks make no difference.
+    """
+
+
+REASONS: Mapping[str, str] = {
+    "balance": "{source} has more than its share; {destination} has less",
+    "traffic": "{destination} is nearer to what it reads than {source}{traffic}",
+    "traffic_room": "it makes room on {source} for a task that is nearer there{traffic}",
+    "load": "{source} carries more of the load than {destination}, by more than the task and what is worth a move",
+    "leaving": "{source} is leaving",
+    "crash_loop": "{source} keeps crashing",
+    "unowned": "nobody ran it; {destination} is the best placed of the caught-up members",
+    "unowned_stateless": "nobody ran it; {destination} has room, and it has no state to restore",
+    "unowned_cold": "nobody ran it and nobody is caught up; {destination} is soonest ready ({records} to restore)",
+    "return_home": "{destination} is back and had it before",
+    "ready": "{destination} is caught up ({records} behind)",
+    "ready_in_time": "{destination} is {records} behind and restores them within acceptable_recovery_ms",
+    "slot_full": "waits for a warm-up slot",
+    "warming": "{destination} restores {records}",
+    "overdue": "{source} is leaving and its drain timeout has passed",
+    "standby": "a hot copy",
+    "carried": "decided earlier and still right",
+    "turn": "in the order of ids it is the turn of {destination}, wherever it runs now",
+    "stand_in": "{destination} stands in with {records} to restore, until the member whose turn it is has restored it",
+    "next_probing": "{destination} has {records} to restore; the next probing round looks again",
+    "dealt_anew": "tasks without state are dealt anew in every round; this time it falls to {destination}",
+    "fewest": "nobody runs it; {destination} has the fewest",
+    "given_up": "{source} has more than its share; the next round says who gets it",
+    "all_stop": "who is there has changed: by the eager protocol all stop everything, and the next round deals it anew",
+    "dealt_in_turn": "by the eager protocol all work is dealt in turn; it falls to {destination}",
+    "claimed_twice": "several say that they run it; all stop, and the next round says who gets it",
+    "dealt": "its topic is dealt by count, then by lag; it falls to {destination}",
+    "taken_back": "{destination} had not let go of it yet, and keeps it",
+    "being_learned": "{source} gives it up while it is being learned, and takes it again",
+    "blocked": "the last warm-up on {destination} stalled, or gave its slot to a copy that will be ready far sooner; back-off",
+    "eager": "{destination} is eager: it gives up everything, then gets all that it is to have together",
+    "lost": "its member is gone and may come back for it; until then nobody runs it",
+    "lost_for_good": "its member did not come back for it in time; {destination} has room",
+    "lost_work_waits": "lost work waits for its member; until then nothing else moves for balance",
+    "next_step": "so many tasks are moved for balance at a time; it is not yet the turn of this one",
+    "back_off": "tasks were moved for balance just now; the next such move waits",
+}
+"""Reason code -> template for readers; ``records`` as `records_text` has them, ``traffic`` as
+`traffic_text`.
+"""
+
+
+def records_text(records: int | None) -> str:
+    """``1 record``, ``1,204 records``; None: ``an unknown number of records``."""
+    return "an unknown number of records" if records is None else f"{records:,} record{'' if records == 1 else 's'}"
+
+
+def traffic_text(rack_costs: tuple[int, int] | None) -> str:
+    """`` (traffic 20 before, 0 after)``; None: nothing."""
+    return "" if rack_costs is None else f" (traffic {rack_costs[0]:,} before, {rack_costs[1]:,} after)"
+
+
+@attrs.frozen(kw_only=True)
+class StageCost:
+    """What one stage of a staged solve costs, and a proven lower bound of that, given the stages
+    before it.
+    """
+
+    name: str
+    cost: int
+    lower_bound: int
+
+
+@attrs.frozen(kw_only=True)
+class PlanCost:
+    """What the plan costs. `moves`: owners that change from now to the target; `moves_lower_bound`:
+    fewest for any balanced target, proven.
+    """
+
+    moves: int
+    moves_lower_bound: int
+    restore_records: int
+    """Records that destinations still have to restore."""
+    cross_rack: int
+    imbalance: int
+    """Tasks over the upper share plus tasks under the lower share at the target, summed over
+    members.
+    """
+    optimal: bool
+    """True only when the solver proved the cost equal to its lower bound; where racks make a
+    difference, that of the whole.
+    """
+    stages: tuple[StageCost, ...] = ()
+    """Rack cost of running all tasks, moves included (``active``), and of keeping standbys
+    (``standby``); empty where racks make no difference.
+    """
+    rack_cost_lower_bound: int = 0
+    """Of the sum of all stages, for any balanced target with any standbys."""
+
+    @property
+    def rack_cost(self) -> int:
+        """All stages together."""
+        return sum(stage.cost for stage in self.stages)
+
+
+@attrs.frozen(kw_only=True)
+class LoadBalance:
+    """How full the fullest and the emptiest staying member are per thread, in millionths of a fair
+    share: now, and at the target.
+
+    `bound`: what the two differ by at most once the group has come to rest, if every task may go
+    everywhere.
+    """
+
+    highest_now: int = 0
+    lowest_now: int = 0
+    highest: int = 0
+    lowest: int = 0
+    bound: int = 0
+
+
+@attrs.frozen(kw_only=True)
+class Plan:
+    """Target, what may happen now, and why. Mappings are keyed in rising order and name every live
+    member.
+    """
+
+    members: Mapping[str, MemberPlan]
+    target: Mapping[str, tuple[TaskId, ...]]
+    """Active tasks each member is to have in the end."""
+    movements: tuple[Movement, ...]
+    """All that is wanted or under way, soonest ready first."""
+    reasons: Mapping[TaskId, Reason]
+    probing: bool
+    """More movements are to come, so the group should be evaluated again."""
+    cost: PlanCost
+    unique: bool = True
+    """False: other plans cost the same, so another solver version may rightly choose another."""
+    imbalance_now: int = 0
+    """As cost.imbalance, with the owners of now."""
+    lost_until_ms: Mapping[TaskId, int] = attrs.field(factory=dict)
+    """Lost tasks that nobody is given yet on purpose -> group time at which that ends, in rising
+    order of tasks. The leader asks again by then.
+    """
+    revocations: Revocations = attrs.field(factory=Revocations)
+    """To be handed over with the next problem."""
+    memory: Memory = attrs.field(factory=dict)
+    """The same."""
+    ask_again_ms: int | None = None
+    """Group time at which the assignor wants to be asked again, whatever else; None: it does not.
+    """
+    watching: bool = False
+    """It rests on what changes by itself: ask again at the next probing interval, though nothing is
+    wanted now.
+    """
+    load: LoadBalance | None = None
+    """For assignors that balance by load."""
+
+    @property
+    def scheduled_ms(self) -> int | None:
+        """Group time at which the leader is to ask again though nothing else happens; None: it need
+        not.
+        """
+        others = [until_ms for until_ms in (self.revocations.until_ms, self.ask_again_ms) if until_ms]
+        return min([*self.lost_until_ms.values(), *others], default=None)

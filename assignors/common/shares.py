@@ -1,0 +1,214 @@
+"""How many tasks each member is to have: balance by capacity (PROTOCOL D4), and what is outside of
+it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+
+import attrs
+
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.events.tasks import TaskId
+
+Seats = Sequence[tuple[str, int, bool]]
+"""Of each member: its id, its capacity, and whether it leaves, and so is to have none."""
+
+
+@attrs.frozen
+class Share:
+    """Fewest and most tasks a member is to have."""
+
+    lower: int
+    upper: int
+
+    def outside(self, count: int) -> int:
+        """Tasks over the upper share or under the lower one."""
+        return max(count - self.upper, self.lower - count, 0)
+
+
+@attrs.frozen
+class Slack:
+    """How many tasks a member may have `below` the floor of its fair share, and `above` the ceiling
+    of it.
+    """
+
+    below: int = 0
+    above: int = 0
+
+
+def shares_of(members: Seats, tasks: int, slack: Slack) -> dict[str, Share]:
+    """Of each member how many of so many tasks it is to have (PROTOCOL D4)."""
+    return {
+        member: Share(max(0, floor - slack.below), min(tasks, ceiling + slack.above)) if capacity else Share(0, 0)
+        for member, capacity, floor, ceiling in _fair(members, tasks)
+    }
+
+
+def _fair(members: Seats, tasks: int) -> Iterable[tuple[str, int, int, int]]:
+    """Each member with its capacity, and its part of the tasks by capacity, rounded down and up.
+    One that leaves has no capacity.
+    """
+    capacities = sum([capacity for _, capacity, leaving in members if not leaving])
+    for member, capacity, leaving in members:
+        yield (member, 0, 0, 0) if leaving else (member, capacity, tasks * capacity // capacities, -(-tasks * capacity // capacities))
+
+
+def slack_of(members: Seats, tasks: int, balance_factor: int, kept: Mapping[str, int]) -> Slack:
+    """The slack with which `balance_factor` is the most that two members of equal capacity differ
+    by (KIP-441: "the target difference in number of tasks assigned to the node with the most tasks
+    vs. the node with the least tasks").
+
+    Between the floor and the ceiling of a fair share there is a difference of 1 already, so the
+    rest of it goes below the floor, above the ceiling, or in part to both. Where all fair shares
+    are whole, one more, because there the floor is the ceiling; at least 1 on each side then, as
+    nobody is below without another above. Of these the one in which the fewest tasks have to move;
+    of several the one most like the same on both sides.
+
+    `kept`: how many of the tasks each member has, less those that leave it in any case.
+    """
+    factor = min(balance_factor, 2 * tasks + 2)  # beyond that nothing is outside
+    if factor <= 1:
+        return Slack()
+    fair = [(floor, ceiling, kept.get(member, 0)) for member, capacity, floor, ceiling in _fair(members, tasks) if capacity]
+    is_whole = all(floor == ceiling for floor, ceiling, _ in fair)
+    both = factor if is_whole else factor - 1
+    choices = range(1, factor) if is_whole else range(factor)
+    free = tasks - sum([count for *_, count in fair])
+
+    def arriving(below: int) -> int:
+        """Tasks that have to come to somebody, beside those that are on their way to anybody; the
+        fewer, the larger `below` is.
+        """
+        return sum([max(0, floor - below - count) for floor, _, count in fair]) - free
+
+    def departing(below: int) -> int:
+        """Tasks that have to go from somebody; the more, the larger `below` is, because less is
+        left for above.
+        """
+        return sum([max(0, count - ceiling - (both - below)) for _, ceiling, count in fair])
+
+    def moves(below: int) -> int:
+        return max(arriving(below), departing(below), 0)
+
+    crossing = bisect_left(choices, True, key=lambda below: departing(below) >= arriving(below))
+    fewest = min([moves(below) for below in choices[max(0, crossing - 1) : crossing + 1]])
+    first = choices[bisect_left(choices, True, key=lambda below: arriving(below) <= fewest)]
+    last = choices[bisect_right(choices, False, key=lambda below: departing(below) > fewest) - 1]
+    below = min(max(both // 2, first), last)
+    return Slack(below, both - below)
+
+
+def group_slack(situation: Situation, members: Seats, tasks: int, kept: Mapping[str, int]) -> Slack:
+    """`slack_of` in a group, by the behaviour version of its assignor."""
+    factor = situation.settings.balance_factor
+    if situation.behaviour.slack_on_both_sides:
+        return Slack(factor - 1, factor - 1)
+    return slack_of(members, tasks, factor, kept)
+
+
+def outside_shares(shares: Mapping[str, Share], counts: Mapping[str, int]) -> int:
+    """Tasks outside the shares, summed over members. `counts`: how many tasks each member has."""
+    return sum([share.outside(counts.get(member, 0)) for member, share in shares.items()])
+
+
+Kind = tuple[int, bool]
+"""A sub-topology, and whether the tasks meant are its stateful ones."""
+
+
+def seats(situation: Situation) -> Seats:
+    """Those of its members."""
+    return [(member.id, member.capacity, member.leaving) for member in situation.members.values()]
+
+
+def _kept(situation: Situation) -> dict[TaskId, str]:
+    """Who has what already, or is getting it; what has to move in any case is absent."""
+    kept = {task: owner for task, owner in situation.owner.items() if not (situation.members[owner].leaving or situation.must_move(task))}
+    return {**kept, **{task: movement.destination for task, movement in situation.in_flight.items()}}
+
+
+class Shares:
+    """Balance (PROTOCOL D4): between floor and ceiling of T*c/C, with the slack that balance_factor
+    gives, for stateful tasks and for all tasks. A leaving member: 0.
+
+    C: capacity of the members that stay. When all tasks are of one kind the two bounds are one.
+    """
+
+    def __init__(self, situation: Situation) -> None:
+        members = seats(situation)
+        stateful, every = len(situation.stateful), len(situation.tasks)
+        self.two_kinds = 0 < stateful < every
+        kept = _kept(situation) if situation.settings.balance_factor > 1 else {}
+        self.stateful = shares_of(members, stateful, group_slack(situation, members, stateful, situation.stateful_of(kept)))
+        self.every = shares_of(members, every, group_slack(situation, members, every, Counter(kept.values())))
+        self._situation = situation
+        self._limits: dict[Kind, dict[str, int]] | None = None
+
+    def imbalance(self, owner: Mapping[TaskId, str]) -> int:
+        """Tasks outside the shares, summed over members; with both kinds of tasks, over stateful
+        tasks plus over all tasks.
+        """
+        outside = outside_shares(self.every, Counter(owner.values()))
+        if self.two_kinds:
+            outside += outside_shares(self.stateful, self._situation.stateful_of(owner))
+        return outside
+
+    def parts(self) -> Mapping[Kind, Mapping[str, Share]]:
+        """Each sub-topology's tasks dealt evenly, by capacity, to the members that may run any of
+        them: between floor and ceiling.
+        """
+        sizes: dict[Kind, int] = {}
+        for task in self._situation.tasks.values():
+            kind = task.id.subtopology, task.stateful
+            sizes[kind] = sizes.get(kind, 0) + 1
+        parts: dict[Kind, dict[str, Share]] = {}
+        for kind, tasks in sizes.items():
+            members = [self._situation.members[name] for name in self._situation.eligible_for_any(kind[0]).members]
+            capacity = sum(member.capacity for member in members)
+            parts[kind] = {each.id: Share(tasks * each.capacity // capacity, -(-tasks * each.capacity // capacity)) for each in members}
+        return parts
+
+    def limits(self) -> Mapping[Kind, Mapping[str, int]]:
+        """For the strategy `balanced_min_cost`: the most tasks of a sub-topology that each member
+        should have (KIP-925, 4.B.II); else empty.
+
+        Of a sub-topology's g tasks a member with the upper share u of all T tasks of their kind
+        should have at most ceil(g*u/T), as in Kafka, which takes for u what the member has. Where
+        only some may run the sub-topology, at least what falls to it among them.
+        """
+        if self._limits is None:
+            self._limits = {}
+            kinds: dict[Kind, int] = {}
+            for task in self._situation.tasks.values() if self._situation.racks.spreads else ():
+                kind = task.id.subtopology, task.stateful
+                kinds[kind] = kinds.get(kind, 0) + 1
+            for (subtopology, stateful), tasks in kinds.items():
+                self._limits[subtopology, stateful] = self._limits_of(subtopology, stateful, tasks)
+        return self._limits
+
+    def _limits_of(self, subtopology: int, stateful: bool, tasks: int) -> dict[str, int]:
+        situation = self._situation
+        every = len(situation.stateful) if stateful else len(situation.tasks) - len(situation.stateful)
+        pool = situation.eligible_for_any(subtopology).members
+        capacity = sum(situation.members[member].capacity for member in pool)
+        return {
+            member: max(-(-tasks * self._upper(member, stateful) // every), -(-tasks * situation.members[member].capacity // capacity))
+            for member in pool
+        }
+
+    def _upper(self, member: str, stateful: bool) -> int:
+        """The most tasks of a kind that fit into a member's shares."""
+        if not self.two_kinds:
+            return self.every[member].upper
+        return self.stateful[member].upper if stateful else self.every[member].upper - self.stateful[member].lower
+
+    def crowding(self, owner: Mapping[TaskId, str]) -> int:
+        """Tasks above the `limits`, summed over sub-topologies and members."""
+        limits = self.limits()
+        counts: dict[tuple[Kind, str], int] = {}
+        for task, member in owner.items() if limits else ():
+            key = (task.subtopology, self._situation.tasks[task].stateful), member
+            counts[key] = counts.get(key, 0) + 1
+        return sum(max(0, count - limits[kind].get(member, 0)) for (kind, member), count in counts.items())

@@ -1,0 +1,252 @@
+"""Where standbys should be in the end, when it matters in which rack they are (KIP-925, 4.C;
+KIP-708).
+
+One copy of every task after another: each round is a transportation problem of its own, solved
+exactly like the target's, given the rounds before it. Costs of a copy, each outweighing all that
+follow:
+
+1. what it has in common with the copies before it, the active one first: as many places (racks, or
+   values of tags) as there are;
+2. unevenness: loads of all copies, active ones included, against the shares by capacity;
+3. rack cost: `rack_traffic_cost` for each remote changelog partition, and `rack_non_overlap_cost`
+   where it is not yet;
+4. changes; then a warm-up that stalled there; then unevenness of the copies so far, so that a round
+   leaves the next ones what they need; then records to restore; then a tie-break drawn from the
+   ids.
+
+With `rack_standby_strategy` `balance` the first holds for the first `rack_standbys_apart` copies
+alone, so the others go where they cost least. Where no strategy is set, the tags are all that is
+asked for, and all copies keep to them (KIP-708).
+
+A copy stays unless another place is better at one of these, so a group whose standbys are as good
+as can be is left alone.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Container, Mapping
+
+import attrs
+
+from equipoise.assignors.common.indexed_problem import Pool, Situation
+from equipoise.assignors.common.network import AssignmentNetwork, Lane, Offer
+from equipoise.assignors.common.plan import StageCost
+from equipoise.assignors.common.racks import Traffic
+from equipoise.assignors.common.ranking import whole
+from equipoise.assignors.common.shares import Share
+from equipoise.assignors.common.standby_search import StandbySearch, Wish
+from equipoise.assignors.common.transport import stable_hash
+from equipoise.events.tasks import TaskId
+
+MOST_PLACES = 16
+"""Places that a task is offered in one round: all of them up to this number; of more, the best, and
+of equals others for each task. It bounds the arcs, as a tag may be different on every member. With
+more places than this a plan is not said to be optimal, unless it costs what its bound says."""
+LEVELS = 7
+UNEVENNESS, UNEVENNESS_SO_FAR = 1, 5  # their places among the levels
+
+
+@attrs.frozen(kw_only=True)
+class StandbyGoal:
+    """`holders`: task -> who is to have its standbys, the first one first. `unique`: as of a plan.
+    """
+
+    holders: Mapping[TaskId, tuple[str, ...]]
+    stage: StageCost
+    least: int
+    """A lower bound of the cost wherever the tasks run."""
+    unique: bool
+
+
+def standby_goal(situation: Situation, wishes: Mapping[TaskId, Wish], load: Mapping[str, int], shares: Mapping[str, Share]) -> StandbyGoal:
+    """`load`: member -> stateful tasks it is to run. `shares`: fewest and most copies of any kind
+    that each member is to have.
+    """
+    goal = _Goal(situation, wishes, dict(load), shares)
+    rounds = max((wish.copies for wish in wishes.values()), default=0)
+    for number in range(rounds):
+        goal.round(number)
+    if not goal.is_exact:
+        goal.exchange(load)
+    return goal.result()
+
+
+class _Goal:
+    def __init__(self, situation: Situation, wishes: Mapping[TaskId, Wish], load: dict[str, int], shares: Mapping[str, Share]) -> None:
+        self.situation = situation
+        self.wishes = wishes
+        self.load = load
+        self.shares = shares
+        self.places = situation.places
+        self.holders: dict[TaskId, list[str]] = {task: [] for task in wishes}
+        self.exact = True
+        self.unique = True
+        self.rounds = 0
+        self.cost = 0
+        self._members_of: dict[Pool, dict[str, int]] = {}
+        self._most_taken = max((len(wish.never) + wish.copies for wish in wishes.values()), default=0)
+        self._offers: dict[tuple[Pool, Lane, tuple[str, ...], frozenset[str], Traffic, int], Offer] = {}
+        """Of this round: where somebody may have a copy, one for all tasks for which it is the
+        same.
+        """
+
+    def round(self, number: int) -> None:
+        """One more copy of each task that has fewer than `number` + 1."""
+        open_tasks = [task for task, wish in self.wishes.items() if len(self.holders[task]) <= number < wish.copies]
+        if not open_tasks:
+            return
+        self.rounds += 1
+        apart = self._apart(number)
+        network = AssignmentNetwork(self.situation.tasks, levels=LEVELS, racks=self.places.of)
+        self._offers = {}
+        placed = [task for task in open_tasks if self._add(network, task, apart=apart)]
+        members = self.situation.members
+        so_far = sum(self.load.values()) + len(open_tasks)
+        capacity = sum(each.capacity for each in members.values() if not each.leaving)
+        for member, wanted in network.wanted().items():
+            share, part = self.shares[member], so_far * members[member].capacity
+            finer = (UNEVENNESS_SO_FAR, part // capacity, -(-part // capacity))
+            network.room(member, share.lower, share.upper, taken=self.load[member], wanted=wanted, level=UNEVENNESS, finer=finer)
+        flow = network.solve()
+        self.exact &= flow.optimal
+        self.unique &= flow.unique
+        owner = self.wishes
+        taken = network.assigned(flow, order=lambda task: (owner[task].owner, task), never=self._never)
+        for task in placed:
+            self.exact &= task in taken
+            holder = taken.get(task) or self._any(task)
+            if holder is not None:
+                self._take(task, holder)
+
+    def _apart(self, number: int) -> bool:
+        """Does it count what the copy of this number has in common with those before it?"""
+        settings = self.situation.settings
+        everywhere = settings.rack_aware_strategy == "none" or settings.rack_standby_strategy == "greedy"
+        return self.places.matter and (everywhere or number < settings.rack_standbys_apart)
+
+    @property
+    def is_exact(self) -> bool:
+        """The rounds gave the best there is."""
+        return self.exact and self.rounds <= 1
+
+    def exchange(self, load: Mapping[str, int]) -> None:
+        """Improve what the rounds gave; or what is here, if that is complete and gets no worse so.
+        So what was reached once is kept.
+        """
+
+        def searched(holders: dict[TaskId, list[str]]) -> StandbySearch:
+            exchanges = StandbySearch(self.situation, self.wishes, load, self.shares, self._apart, holders)
+            exchanges.search()
+            return exchanges
+
+        best = searched(self.holders)
+        here = {
+            task: [member for member in wish.here if member not in wish.never and self.situation.may_run(member, task)]
+            for task, wish in self.wishes.items()
+        }
+        if all(len(here[task]) == len(members) for task, members in self.holders.items()):
+            stays = searched(here)
+            best = stays if stays.worth() <= best.worth() else best
+        self.holders, self.load, self.cost = best.holders, best.load, best.worth()[2]
+
+    def _add(self, network: AssignmentNetwork, task: TaskId, *, apart: bool) -> bool:
+        """One task's arcs; False: nobody may have a copy. `apart`: it counts what a copy has in
+        common with those before it.
+        """
+        situation, wish = self.situation, self.wishes[task]
+        others = tuple([self.places.of[member] for member in (wish.owner, *self.holders[task])]) if apart else ()
+        any_arc = False
+        for member in dict.fromkeys((*wish.here, *wish.begun, *situation.copies[task])):
+            if not situation.may_run(member, task) or not self._may_have(task, member):
+                continue
+            stays = member in wish.here
+            cost = self._cost(task, member)
+            dislike = 1 if not stays and situation.is_blocked(task, member) else 0
+            records = 0 if situation.caught_up(member, task) else situation.records(member, task)
+            common = self.places.alike(self.places.of[member], others)
+            network.direct(task, member, (common, 0, cost, 0 if stays else 1, dislike, 0, records))
+            any_arc = True
+        offer = self._offer(network, task, others)
+        if offer.near:
+            network.pooled(task, offer, whole(situation.tasks[task]))
+        return any_arc or bool(offer.near)
+
+    def _offer(self, network: AssignmentNetwork, task: TaskId, others: tuple[str, ...]) -> Offer:
+        """Places where somebody may have a copy, and what it would cost there. `others`: the places
+        of the copies before it.
+        """
+        pool, move_cost = self.situation.unblocked(task), self._move_cost(task)
+        traffic = self.situation.racks.standby(task)
+        members = self._by_place(pool)
+        full = self._full(task, pool, members)
+        many = len(members) - len(full) > MOST_PLACES
+        key = pool, network.lane(task), others, full, traffic, move_cost
+        found = None if many else self._offers.get(key)
+        if found is None:
+            free = [(place, self.places.alike(place, others)) for place in members if place not in full]
+            if many:
+                self.exact = False
+                turn = stable_hash(str(task)) % len(free)
+                free = free[turn:] + free[:turn]
+                free.sort(key=lambda item: (item[1], traffic.at(self.places.rack[item[0]])))
+                free = free[:MOST_PLACES]
+            near = {place: (common, 0, traffic.at(self.places.rack[place]) + move_cost, 1, 0, 0, 0) for place, common in free}
+            found = Offer(pool, key[1], None, near)
+            if not many:
+                self._offers[key] = found
+        return found
+
+    def _full(self, task: TaskId, pool: Pool, members: Mapping[str, int]) -> frozenset[str]:
+        """Places where everybody has the task or a copy of it, or cannot have one."""
+        if all(count > self._most_taken for count in members.values()):
+            return frozenset()
+        others = {*self.wishes[task].never, *self.holders[task]}
+        taken = Counter([self.places.of[member] for member in others if member in pool])
+        return frozenset([place for place, count in members.items() if count <= taken[place]])
+
+    def _by_place(self, pool: Pool) -> dict[str, int]:
+        """How many members of the pool are in each place."""
+        found = self._members_of.get(pool)
+        if found is None:
+            found = self._members_of[pool] = Counter([self.places.of[member] for member in pool.members])
+        return found
+
+    def _never(self, task: TaskId) -> Container[str | None]:
+        """Members that cannot have one more copy of it."""
+        return (*self.wishes[task].never, *self.holders[task])
+
+    def _may_have(self, task: TaskId, member: str) -> bool:
+        return member not in self.wishes[task].never and member not in self.holders[task]
+
+    def _any(self, task: TaskId) -> str | None:
+        """For what no place was found by the rule: the least loaded member that may have it."""
+        found = [member for member in self.situation.eligible(task).members if self._may_have(task, member)]
+        return min(found, key=lambda member: (self.load[member] / self.situation.members[member].capacity, member), default=None)
+
+    def _move_cost(self, task: TaskId) -> int:
+        """What a new copy costs beside its traffic: something as long as it replaces one that could
+        stay.
+        """
+        if not self.wishes[task].here:
+            return 0
+        stays = any(self.situation.may_run(member, task) and self._may_have(task, member) for member in self.wishes[task].here)
+        return self.situation.settings.rack_non_overlap_cost if stays and self.situation.racks.copies_count else 0
+
+    def _cost(self, task: TaskId, member: str) -> int:
+        racks, wish = self.situation.racks, self.wishes[task]
+        return racks.standby(task).at(racks.of[member]) + (0 if member in wish.here or member in wish.begun else self._move_cost(task))
+
+    def _take(self, task: TaskId, member: str) -> None:
+        self.cost += self._cost(task, member)
+        self.holders[task].append(member)
+        self.load[member] += 1
+
+    def result(self) -> StandbyGoal:
+        least = self.situation.racks.least_of_copies({task: len(members) for task, members in self.holders.items()})
+        return StandbyGoal(
+            holders={task: tuple(members) for task, members in self.holders.items()},
+            stage=StageCost(name="standby", cost=self.cost, lower_bound=self.cost if self.is_exact else least),
+            least=least,
+            unique=self.unique,
+        )

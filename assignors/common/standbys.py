@@ -1,0 +1,472 @@
+"""Standbys: `num_standbys` copies of each stateful task, beside the member that runs it, spread
+evenly and left where they are.
+
+The KIP places one ("if count < num_standbys"); all of them are placed here, one round over all
+tasks after another, so that scarcity is shared.
+
+* Copies a member holds stay, as long as the task needs them. The copy that a movement warms up
+  counts as one of them only where its destination held a standby of the task, or nobody else can
+  hold one (see `movements`); in the reckoning of loads it counts as its source's, which keeps its
+  own copy once it has handed the task over. The KIP counts it always: then a hot copy goes for one
+  that has everything to restore.
+* Missing copies are placed at once: first where a copy is left over and there is room, then on the
+  least loaded member.
+* A member with more copies than its share (of (1 + n) x tasks, by capacity; the tasks it is to run
+  count), or one that is leaving, passes them on without loss, and so does one with more than the
+  least to one with less: the new copy restores as a warm-up, under the same caps; when it is caught
+  up it becomes the standby, and the old one goes. A leaving member's copies count until then, or
+  until it has left.
+
+Where racks or tags matter, where the copies are to be in the end comes from `standby_goal`.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+from collections import Counter, defaultdict
+from collections.abc import Container, Iterator, Mapping
+
+import attrs
+import numpy as np
+
+from equipoise.assignors.common.indexed_problem import Pool, Situation
+from equipoise.assignors.common.movements import Movements, Slots
+from equipoise.assignors.common.node_aggregation import Ints
+from equipoise.assignors.common.round_robin import deal
+from equipoise.assignors.common.shares import Share, group_slack, seats, shares_of
+from equipoise.assignors.common.standby_goal import StandbyGoal, standby_goal
+from equipoise.assignors.common.standby_search import Wish
+from equipoise.events.tasks import TaskId
+
+MANY_COPIES = 4
+"""So many for each member that it pays to level loads before members are looked at one by one."""
+
+
+@attrs.frozen(kw_only=True)
+class Standbys:
+    """`holders`: task -> members, in rising order.
+
+    `warmups`: (task, member) copies that are to replace a standby elsewhere. `placed`: tasks that
+    got a new standby.
+    """
+
+    holders: Mapping[TaskId, tuple[str, ...]]
+    warmups: frozenset[tuple[TaskId, str]]
+    placed: frozenset[TaskId]
+    unsettled: bool
+    """A standby is still to be passed on."""
+    goal: StandbyGoal | None = None
+    """Where they are to be in the end, where it matters in which rack they are."""
+
+
+def assign_standbys(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements, slots: Slots) -> Standbys:
+    """Where the standbys of all stateful tasks are to be. `now`, `target`: who runs a task, and who
+    is to.
+    """
+    if situation.settings.num_standbys == 0:
+        return Standbys(holders={}, warmups=frozenset(), placed=frozenset(), unsettled=False)
+    board = _Board(situation, now, target, movements)
+    if situation.places.matter or situation.racks.copies_count:
+        return _Exchange(situation, now, target, movements, board.wanted).standbys(board, slots)
+    board.keep()
+    board.fill()
+    warmups, unsettled = board.pass_on(slots)
+    return Standbys(
+        holders=board.in_order(),
+        warmups=warmups,
+        placed=frozenset(board.placed),
+        unsettled=unsettled,
+    )
+
+
+class _Exchange:
+    """Standbys where racks or tags matter: a goal for all of them, and copies passed on one by one
+    until it is reached.
+
+    A copy that is missing is placed at once. One that is to be elsewhere is replaced as always: the
+    new copy restores as a warm-up, and when it is caught up the old one goes. A task on its way to
+    a member that has a standby keeps it there, and the others are placed as for its new owner.
+    """
+
+    def __init__(
+        self, situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements, wanted: Mapping[TaskId, int]
+    ) -> None:
+        self.situation = situation
+        self.now = now
+        self.owner = {task: target.get(task, now[task]) for task in wanted}
+        self.swapped = {task: member for task, member in movements.standby_destinations.items() if task in wanted}
+        self.room = {task: max(0, count - (task in self.swapped)) for task, count in wanted.items()}
+        self.here: dict[TaskId, list[str]] = {task: [] for task in wanted}
+        self.begun: dict[TaskId, list[str]] = {task: [] for task in wanted}
+        for member in situation.members.values():
+            for task in sorted(member.standby):
+                useful = task in wanted and (member.leaving or situation.may_run(member.id, task))
+                if useful and member.id not in (self.now[task], self.swapped.get(task)):
+                    self.here[task].append(member.id)
+            for task in sorted(member.warmup):
+                if task in wanted and member.id not in (self.now[task], self.owner[task]) and situation.may_run(member.id, task):
+                    self.begun[task].append(member.id)
+
+    def standbys(self, board: _Board, slots: Slots) -> Standbys:
+        """`board`: loads and shares, before any standby is placed."""
+        wishes = {
+            task: Wish(
+                copies=room,
+                owner=self.owner[task],
+                never=frozenset((self.now[task], self.owner[task])),
+                here=tuple(self.here[task]),
+                begun=tuple(self.begun[task]),
+            )
+            for task, room in self.room.items()
+        }
+        goal = standby_goal(self.situation, wishes, board.load, board.shares)
+        placed = {task for task, member in self.swapped.items() if task not in self.situation.members[member].standby}
+        holders: dict[TaskId, list[str]] = {}
+        exchanges: list[tuple[bool, int, TaskId, str, str]] = []
+        for task, room in self.room.items():
+            wished = goal.holders[task]
+            here = self.here[task]
+            kept = [member for *_, member in sorted(self._worth(member, wished, task) for member in here)][:room] if here else []
+            missing = [member for member in wished if member not in kept]
+            while missing and len(kept) < room:
+                kept.append(missing.pop(0))
+                placed.add(task)
+            givers = [member for member in kept if member not in wished]
+            for giver, taker in zip(reversed(givers), missing, strict=False):
+                exchanges.append((taker not in self.begun[task], self.situation.records(taker, task), task, giver, taker))
+            holders[task] = kept
+        warmups: set[tuple[TaskId, str]] = set()
+        unsettled = False
+        for is_new, _, task, giver, taker in sorted(exchanges):
+            if self.situation.caught_up(taker, task):
+                holders[task][holders[task].index(giver)] = taker
+                continue
+            unsettled = True
+            if not (is_new and self.situation.is_blocked(task, taker)) and slots.take(taker):
+                warmups.add((task, taker))
+        for task, member in self.swapped.items():
+            holders[task].append(member)
+        return Standbys(
+            holders={task: tuple(sorted(members)) for task, members in holders.items()},
+            warmups=frozenset(warmups),
+            placed=frozenset(placed),
+            unsettled=unsettled,
+            goal=goal,
+        )
+
+    def _worth(self, member: str, wished: tuple[str, ...], task: TaskId) -> tuple[bool, bool, int, str]:
+        """Most first: what is to stay; then members that stay, with the least to restore."""
+        return member not in wished, self.situation.members[member].leaving, self.situation.records(member, task), member
+
+
+class _Board:
+    """Who holds which standby, and how full each member will be."""
+
+    def __init__(self, situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements) -> None:
+        self.situation = situation
+        self.now = now
+        self.destination = {movement.task: movement.destination for movement in movements.planned}
+        self.holders: dict[TaskId, tuple[str, ...]] = dict.fromkeys([task for task in situation.stateful if task in now], ())
+        self.alone = {member: (member,) for member in situation.members}
+        """The only holder of a task: one object for all tasks of a member."""
+        self.wanted = self._wanted()
+        self.placed: set[TaskId] = set()
+        self.load = {**dict.fromkeys(situation.members, 0), **situation.stateful_of(target)}
+        self.shares = self._shares()
+        self.upper = {member: share.upper for member, share in self.shares.items()}
+        self.lower = {member: share.lower for member, share in self.shares.items()}
+        self.heap: list[tuple[float, str]] = []
+        self.must_stay = movements.standby_destinations
+
+    def _shares(self) -> dict[str, Share]:
+        """How many copies each member is to have, what it is to run included; those that are left
+        over count until they are gone.
+        """
+        members = seats(self.situation)
+        copies = sum(self.wanted.values()) + len(self.holders)
+        kept = {member.id: self.load[member.id] + len(member.standby) for member in self.situation.members.values()}
+        return shares_of(members, copies, group_slack(self.situation, members, copies, kept))
+
+    def _wanted(self) -> dict[TaskId, int]:
+        """As many copies as are asked for, if there are so many members beside the one that runs
+        the task.
+        """
+        asked = self.situation.settings.num_standbys
+        wanted = dict.fromkeys(self.holders, asked)
+        if any(len(pool.members) <= asked for pool in self.situation.pools):
+            for task in wanted:
+                wanted[task] = min(asked, len(self.situation.eligible(task).members) - self.situation.may_run(self.now[task], task))
+        return wanted
+
+    def keep(self) -> None:
+        """Copies that are there and still needed."""
+        for member in self.situation.members.values():
+            for task in sorted(member.standby):
+                useful = member.leaving or self.situation.may_run(member.id, task) if task in self.holders else False
+                if useful and self.now[task] != member.id and self.wanted[task] > 0:
+                    self.add(task, member.id)
+        for task, destination in self.must_stay.items():
+            if task in self.holders and destination not in self.holders[task]:
+                self.add(task, destination)
+                self.placed.add(task)
+        for task in [task for task, members in self.holders.items() if members]:
+            while len(self.holders[task]) > self.wanted[task]:
+                self.remove(task, min(self.holders[task], key=lambda member: self._worth_keeping(task, member)))
+
+    def _worth_keeping(self, task: TaskId, member: str) -> tuple[bool, bool, int, int, str]:
+        """Least first: what a movement needs stays; then copies of members that stay, with room,
+        with the least to restore.
+        """
+        return (
+            self.must_stay.get(task) == member,
+            not self.situation.members[member].leaving,
+            min(0, self.upper[member] - self.load[member]),
+            -self.situation.records(member, task),
+            member,
+        )
+
+    def fill(self) -> None:
+        """Missing copies, one round over all tasks after another: copies that are left over, then
+        what is missing still.
+        """
+        self.heap = [self._entry(member.id) for member in self.situation.members.values() if not member.leaving]
+        heapq.heapify(self.heap)
+        for copies in range(max(self.wanted.values(), default=0)):
+            missing: dict[Pool, list[TaskId]] = {}
+            short = [task for task, members in self.holders.items() if len(members) == copies < self.wanted[task]]
+            for pool, run in itertools.groupby(short, self.situation.eligible):
+                bare = [task for task in run if not (self.situation.copies[task] and self._place_left_over(task))]
+                if bare:
+                    missing.setdefault(pool, []).extend(bare)
+            for pool, tasks in missing.items():
+                self._deal(pool, tasks, copies)
+
+    def _deal(self, pool: Pool, tasks: list[TaskId], copies: int) -> None:
+        """One more than `copies` of each task: first how many go to each member, so that loads are
+        even; then which, by the canonical rule.
+
+        Tasks of one owner follow each other and members take turns: so an owner's standbys spread
+        over many, and with them its work when it dies.
+        """
+        of_owner: defaultdict[str, list[TaskId]] = defaultdict(list)
+        for task in tasks:
+            of_owner[self.now[task]].append(task)
+        by_owner = [task for owner in sorted(of_owner) for task in of_owner[owner]]
+        dealt = deal(by_owner, self._places(pool, of_owner, tasks), self._never)
+        if self.must_stay:
+            for task, member in dealt.items():
+                self._place(task, member)
+        else:  # no load counts elsewhere, so all at once
+            self.holders.update({task: (*self.holders[task], member) if copies else self.alone[member] for task, member in dealt.items()})
+            for member, count in Counter(dealt.values()).items():
+                self.load[member] += count
+            self.placed.update(dealt)
+        for task in by_owner if len(dealt) < len(by_owner) else ():
+            if task not in dealt:
+                last_resort = self._least_loaded(task, beside=self.destination.get(task)) or self._least_loaded(task, beside=None)
+                if last_resort is not None:
+                    self._place(task, last_resort)
+
+    def _never(self, task: TaskId) -> Container[str | None]:
+        """Members that are not to have one more copy of it."""
+        return (self.now[task], self.destination.get(task), *self.holders[task])
+
+    def _places(self, pool: Pool, of_owner: Mapping[str, list[TaskId]], tasks: list[TaskId]) -> dict[str, int]:
+        """Member -> how many copies it gets, one of each task: each goes to the least loaded one
+        that has not all it can hold.
+        """
+        held = Counter(itertools.chain.from_iterable([self.holders[task] for task in tasks]))
+        room = {member: len(tasks) - len(of_owner.get(member, ())) - held[member] for member in pool.members}
+        places = self._level_places(room, len(tasks))
+        loads = [self._entry(member, places[member]) for member in pool.members]
+        heapq.heapify(loads)
+        for _ in range(len(tasks) - sum(places.values())):
+            while loads and places[loads[0][1]] >= room[loads[0][1]]:
+                heapq.heappop(loads)
+            if not loads:
+                break
+            member = loads[0][1]
+            places[member] += 1
+            heapq.heapreplace(loads, self._entry(member, places[member]))
+        return places
+
+    def _level_places(self, room: Mapping[str, int], copies: int) -> dict[str, int]:
+        """Member -> places that it gets whatever the order, so that most copies need no look at who
+        is least loaded.
+
+        They bring each member with room up to the same whole number of copies for each of its
+        capacity, the highest for which there are enough.
+        """
+        if copies < MANY_COPIES * len(room):
+            return dict.fromkeys(room, 0)
+        load = np.array([self.load[member] for member in room], dtype=np.int64)
+        capacity = np.array([self.situation.members[member].capacity for member in room], dtype=np.int64)
+        most = np.maximum(np.array(list(room.values()), dtype=np.int64), 0)
+
+        def places(level: int) -> Ints:
+            wanted: Ints = np.minimum(np.maximum(level * capacity - load, 0), most)
+            return wanted
+
+        low, high = 0, int(((load + most) // capacity).max(initial=0)) + 1
+        while low < high:
+            middle = (low + high + 1) // 2
+            low, high = (middle, high) if places(middle).sum() <= copies else (low, middle - 1)
+        return dict(zip(room, places(low).tolist(), strict=True))
+
+    def _place(self, task: TaskId, member: str) -> None:
+        self.add(task, member)
+        self.placed.add(task)
+
+    def _place_left_over(self, task: TaskId) -> bool:
+        """Whether there is such a copy, which is its standby now."""
+        left_over = self._left_over(task)
+        if left_over is not None:
+            self._place(task, left_over)
+        return left_over is not None
+
+    def _left_over(self, task: TaskId) -> str | None:
+        """The best copy that nobody counts yet, on a member with room."""
+        found = sorted(
+            (not copy.caught_up, copy.records, member)
+            for member, copy in self.situation.copies[task].items()
+            if self.may_hold(member, task) and member != self.destination.get(task) and self.load[member] < self.upper[member]
+        )
+        return found[0][2] if found else None
+
+    def _least_loaded(self, task: TaskId, beside: str | None) -> str | None:
+        """The least loaded member that may hold a copy, for its capacity; not `beside`."""
+        skipped = []
+        found = None
+        while self.heap:
+            entry = heapq.heappop(self.heap)
+            current = self._entry(entry[1])
+            if entry != current:
+                heapq.heappush(self.heap, current)
+                continue
+            skipped.append(entry)
+            if entry[1] != beside and self.may_hold(entry[1], task):
+                found = entry[1]
+                break
+        for entry in skipped:
+            heapq.heappush(self.heap, entry)
+        return found
+
+    def pass_on(self, slots: Slots) -> tuple[frozenset[tuple[TaskId, str]], bool]:
+        """Copies of members that have too many, or are leaving. Returns warm-ups, and whether any
+        copy is still to be passed on.
+        """
+        warmups: set[tuple[TaskId, str]] = set()
+        begun = [
+            (task, member.id)
+            for member in self.situation.members.values()
+            for task in member.warmup
+            if task in self.holders and self.destination.get(task) != member.id and self.may_hold(member.id, task)
+        ]
+        for task, member in sorted(begun):
+            giver = self._giver(task, member)
+            if giver is None:
+                continue
+            if self.situation.caught_up(member, task):
+                self._replace(task, giver, member)
+            elif slots.take(member):
+                warmups.add((task, member))
+                self._promise(task, giver, member)
+        unsettled = bool(warmups)
+        being_passed_on = {task for task, _ in warmups}
+        while True:
+            passed_on = False
+            for task, giver in self._surplus():
+                may_give = self.load[giver] > self.lower[giver] or self.situation.members[giver].leaving
+                if not may_give or task in being_passed_on:
+                    continue
+                receiver = self._left_over(task)
+                if receiver is not None and self._evens_out(giver, receiver) and self.situation.caught_up(receiver, task):
+                    self._replace(task, giver, receiver)
+                    passed_on = True
+                    continue
+                taker = receiver or self._least_loaded(task, beside=self.destination.get(task))
+                if taker is None or not self._evens_out(giver, taker):
+                    continue
+                unsettled = True
+                if not self.situation.is_blocked(task, taker) and slots.take(taker):
+                    warmups.add((task, taker))
+                    being_passed_on.add(task)
+                    self._promise(task, giver, taker)
+                elif not slots.left:
+                    break
+            if not passed_on:  # each one evens loads out, so this ends; and each may make room for another
+                return frozenset(warmups), unsettled
+
+    def _surplus(self) -> Iterator[tuple[TaskId, str]]:
+        """Copies that may be passed on, cheapest first: of members that leave, have too many, or,
+        while somebody has too few, more than the least.
+        """
+        too_few = any(load < self.lower[member] for member, load in self.load.items())
+        most = self.lower if too_few else self.upper
+        givers = {member for member, load in self.load.items() if load > most[member] or self.situation.members[member].leaving}
+        pairs = [
+            (self.situation.tasks[task].end_offset, task, member)
+            for task, members in (self.holders.items() if givers else ())
+            for member in members
+            if member in givers and self.must_stay.get(task) != member
+        ]
+        for _, task, member in sorted(pairs):
+            yield task, member
+
+    def _evens_out(self, giver: str, taker: str) -> bool:
+        """Whether a copy should go from one to the other: from a leaving member, or from one over
+        its share, or to one under its own.
+        """
+        if self.load[taker] >= self.upper[taker]:
+            return False
+        if self.situation.members[giver].leaving or self.load[giver] > self.upper[giver]:
+            return True
+        return self.load[giver] > self.lower[giver] and self.load[taker] < self.lower[taker]
+
+    def _giver(self, task: TaskId, taker: str) -> str | None:
+        """The standby that a new copy on `taker` is to replace: of a leaving member, or of the one
+        that is most over its share.
+        """
+        found = sorted(
+            (not self.situation.members[member].leaving, self.upper[member] - self.load[member], member)
+            for member in self.holders[task]
+            if self.must_stay.get(task) != member and self._evens_out(member, taker)
+        )
+        return found[0][2] if found else None
+
+    def _replace(self, task: TaskId, giver: str, member: str) -> None:
+        self.remove(task, giver)
+        self.add(task, member)
+
+    def _promise(self, task: TaskId, giver: str, member: str) -> None:
+        """Loads as they will be once the copy has been passed on."""
+        self.load[giver] -= 1
+        self.load[member] += 1
+
+    def in_order(self) -> dict[TaskId, tuple[str, ...]]:
+        """The holders of each task in rising order."""
+        return {task: tuple(sorted(members)) if len(members) > 1 else members for task, members in self.holders.items()}
+
+    def _hold(self, task: TaskId, member: str) -> None:
+        before = self.holders[task]
+        self.holders[task] = (*before, member) if before else self.alone[member]
+
+    def may_hold(self, member: str, task: TaskId) -> bool:
+        return self.now[task] != member and member not in self.holders[task] and self.situation.may_run(member, task)
+
+    def add(self, task: TaskId, member: str) -> None:
+        self._hold(task, member)
+        self.load[self._counted_at(task, member)] += 1
+
+    def remove(self, task: TaskId, member: str) -> None:
+        self.holders[task] = tuple([other for other in self.holders[task] if other != member])
+        self.load[self._counted_at(task, member)] -= 1
+
+    def _counted_at(self, task: TaskId, member: str) -> str:
+        """A destination that is a standby becomes the owner, and then its source holds the standby.
+        """
+        return self.now[task] if self.must_stay.get(task) == member else member
+
+    def _entry(self, member: str, more: int = 0) -> tuple[float, str]:
+        return (self.load[member] + more) / self.situation.members[member].capacity, member

@@ -1,0 +1,74 @@
+"""Names for tasks in `equipoise assign`: a task may stand as a partition of a topic, as consumer
+groups have them.
+
+::
+
+    tasks    {"id": "t0-0", "topic": "t0", "partition": 0, "lag": 753}
+    members  {"id": "c1", "topics": ["t0"]}
+
+Each topic becomes a sub-topology; what is read is called by its own name in all that is written.
+Topics are numbered in the order in which kafka-lag-based-assignor takes them: that of a `HashMap`
+filled by going through the members, in the order of another one, and the topics of each. So what
+members have comes out in the order in which that assignor lists it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+import attrs
+
+from equipoise.assignors.common.java_order import text_key, text_order
+from equipoise.events.fields import MOST_TASK_NUMBER
+from equipoise.events.tasks import TaskId
+
+
+@attrs.frozen
+class Naming:
+    """What tasks are called where they are read and written; those that are not in it go by their
+    text form.
+    """
+
+    texts: Mapping[TaskId, str] = attrs.field(factory=dict)
+    topics: Mapping[str, int] = attrs.field(factory=dict)
+    """Topic -> its sub-topology."""
+
+    def text(self, task: TaskId) -> str:
+        return self.texts.get(task) or str(task)
+
+    def subscription(self, topics: Iterable[str]) -> dict[int, int]:
+        """`Member.subtopologies` of a member that subscribes to these topics: to all partitions of
+        each.
+        """
+        return {self.topics[topic]: MOST_TASK_NUMBER + 1 for topic in topics}
+
+
+PLAIN = Naming()
+
+
+@attrs.frozen(kw_only=True)
+class TopicTask:
+    """A partition of a topic as it is read. `lag` None: not known. `racks`, `weight`: see
+    `Partition`.
+    """
+
+    id: str
+    topic: str
+    partition: int
+    lag: int | None = None
+    racks: tuple[str, ...] = ()
+    weight: int = 1
+
+
+def naming_of(tasks: Iterable[TopicTask], subscriptions: Mapping[str, Iterable[str] | None]) -> Naming:
+    """`subscriptions`: member -> its topics, None: all that there are partitions of. Topics that
+    nobody subscribes to come last.
+    """
+    found = list(tasks)
+    there = sorted({task.topic for task in found}, key=text_key)
+    met: list[str] = []
+    for member in text_order(sorted(subscriptions, key=text_key)):
+        topics = subscriptions[member]
+        met.extend(there if topics is None else sorted(topics, key=text_key))
+    numbers = {topic: number for number, topic in enumerate(dict.fromkeys((*text_order(met), *there)))}
+    return Naming({TaskId(numbers[task.topic], task.partition): task.id for task in found}, numbers)

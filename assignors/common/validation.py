@@ -1,0 +1,311 @@
+"""Does a plan keep its promises? Judged from problem and plan alone, with nothing of how the plan
+was made; so it judges any assignor.
+
+Invariants 1, 3 and 6 bind every plan; 2, 4 and 5 bind assignors that declare them (`Guarantee`).
+Time and memory in the size of problem and plan.
+"""
+
+from __future__ import annotations
+
+import itertools
+import operator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Set
+
+from equipoise.assignors.common.assignor import Guarantee
+from equipoise.assignors.common.plan import Plan
+from equipoise.assignors.common.problem import AssignmentProblem, Member, Movement, MovementState, Task
+from equipoise.assignors.common.ranking import acceptable_lag, is_ready
+from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
+
+
+def plan_faults(problem: AssignmentProblem, plan: Plan, guarantees: Set[Guarantee]) -> list[str]:
+    """What is wrong with the plan, each as one line that names members and tasks; empty: it holds.
+    """
+    judge = _Judge(problem, plan, apart=Guarantee.LEAVING_APART in guarantees)
+    faults = list(judge.form())
+    if faults:
+        return faults  # the rest reads members and tasks by name
+    faults.extend(judge.ownership())
+    faults.extend(judge.copies())
+    faults.extend(judge.leaving())
+    faults.extend(judge.movements())
+    faults.extend(judge.lost())
+    if Guarantee.ALWAYS_OWNED in guarantees:
+        faults.extend(judge.always_owned())
+    if Guarantee.CAUGHT_UP_FIRST in guarantees:
+        faults.extend(judge.caught_up_first())
+    if Guarantee.COPIES_CAPPED in guarantees:
+        faults.extend(judge.copies_capped())
+    return faults
+
+
+class _Judge:
+    def __init__(self, problem: AssignmentProblem, plan: Plan, *, apart: bool) -> None:
+        self.problem = problem
+        self._apart = apart
+        self.plan = plan
+        self.tasks: dict[TaskId, Task] = {task.id: task for task in problem.tasks}
+        self.members: dict[str, Member] = {member.id: member for member in problem.members}
+        self.owner = {task: member.id for member in problem.members for task in member.active if task in self.tasks}
+        self.stateless = frozenset([task.id for task in problem.tasks if not task.stateful])
+        self.target: dict[TaskId, str] = {}
+        for name, tasks in plan.target.items():
+            self.target.update(dict.fromkeys(tasks, name))
+        self.now: dict[TaskId, str] = {}
+        """Task -> who runs it, until it has revoked what it is told to."""
+        for name, part in plan.members.items():
+            self.now.update(dict.fromkeys(part.active, name))
+            self.now.update(dict.fromkeys(filter(self.tasks.__contains__, part.revoke), name))
+        self.revoked = {task for part in plan.members.values() for task in part.revoke}
+        self.handing_over = {movement.task: movement.destination for movement in problem.in_flight if movement.state is MovementState.REVOKING}
+        self.begun = {(movement.task, movement.destination) for movement in problem.in_flight}
+        self.acceptable = {member.id: acceptable_lag(self.tasks, member, problem.settings) for member in problem.members}
+        self.caught_up: dict[TaskId, list[str]] = {}
+        """Stateful task -> members that are caught up on it and may be given it."""
+        for member in problem.members:
+            if not member.leaving:
+                for task in sorted({*member.lags, *member.ready}):
+                    if task in self.tasks and self.is_caught_up(member, task) and member.knows(task):
+                        self.caught_up.setdefault(task, []).append(member.id)
+        staying = [member for member in problem.members if not member.leaving]
+        self._all_is_known = any(member.subtopologies is None for member in staying)
+        self._known: dict[int, int] = {}
+        """Sub-topology -> of its partitions, how many are known to some member that is not leaving;
+        unless one knows all.
+        """
+        for member in staying:
+            for subtopology, partitions in (member.subtopologies or {}).items():
+                self._known[subtopology] = max(partitions, self._known.get(subtopology, 0))
+
+    def has_eligible(self, task: TaskId) -> bool:
+        """Whether some member may be given the task."""
+        return self._all_is_known or task.partition < self._known.get(task.subtopology, 0)
+
+    def not_to_be_given(self, name: str, tasks: Collection[TaskId]) -> Collection[TaskId]:
+        """Those of the tasks that the member must not get, because it is leaving or does not know
+        them.
+        """
+        member = self.members[name]
+        if member.leaving:
+            return tasks
+        return () if member.subtopologies is None else [task for task in tasks if not member.knows(task)]
+
+    def is_caught_up(self, member: Member, task: TaskId) -> bool:
+        lag = member.lags.get(task)
+        if lag is LagSentinel.ACTIVE and self.owner.get(task) == member.id:
+            return True
+        return is_ready(lag, word=task in member.ready, readiness=member.readiness, acceptable=self.acceptable[member.id])
+
+    def form(self) -> Iterator[str]:
+        """Every member is named, every list is in rising order and names known tasks."""
+        for what, named in (("members", list(self.plan.members)), ("target", list(self.plan.target))):
+            if named != sorted(self.members):
+                yield f"{what}: does not name every live member once, in rising order"
+        for name, part in self.plan.members.items():
+            lists = {
+                "active": part.active,
+                "standby": part.standby,
+                "warmup": part.warmup,
+                "revoke": part.revoke,
+                "target": self.plan.target.get(name, ()),
+            }
+            for what, tasks in lists.items():
+                in_order = sorted(tasks) if what == "active" else tasks
+                if not all(map(operator.lt, in_order, itertools.islice(in_order, 1, None))):
+                    yield f"{name}.{what}: not {'' if what == 'active' else 'in rising order, '}each task once"
+                if what != "revoke" and not all(map(self.tasks.__contains__, tasks)):
+                    yield f"{name}.{what}: there is no task {tasks_text(task for task in tasks if task not in self.tasks)}"
+        for movement in self.plan.movements:
+            for end in (movement.source, movement.destination):
+                if end is not None and end not in self.members:
+                    yield f"movement of {movement.task}: there is no member {end}"
+            if movement.task not in self.tasks:
+                yield f"movement of {movement.task}: there is no such task"
+            elif movement.task not in self.plan.reasons:
+                yield f"movement of {movement.task}: no reason is given"
+
+    def ownership(self) -> Iterator[str]:
+        """1: a task is active only where it is free or owned and kept; what is not kept is revoked.
+        """
+        active = {name: part.active for name, part in self.plan.members.items()}
+        for task, names in _in_several(active):
+            for name in names[1:]:
+                yield f"{task} is active on {names[0]} and {name}"
+        for name, part in self.plan.members.items():
+            member = self.members[name]
+            owned = frozenset(member.active)
+            for task in filter(self.owner.__contains__, part.active):
+                if self.owner[task] != name:
+                    yield f"{task} is active on {name} before {self.owner[task]} has given it up"
+            for task in self.not_to_be_given(name, list(itertools.filterfalse(owned.__contains__, part.active))):
+                yield f"{task} is granted to {name}, which is leaving or does not know it"
+            others = [task for task in part.revoke if self.owner.get(task, name) != name and task not in (member.reported or ())]
+            yield from _named(f"{name} is to revoke what it does not own", others)
+            yield from _named(f"{name} is to keep and to revoke", frozenset(part.active).intersection(part.revoke))
+            yield from _named(f"{name} owns and is told nothing of", owned.difference(part.active, part.revoke))
+        for task, names in _in_several(self.plan.target):
+            for name in names[1:]:
+                yield f"{task} has two targets, {names[0]} and {name}"
+        for name, tasks in self.plan.target.items():
+            for task in self.not_to_be_given(name, tasks):
+                if self.owner.get(task) != name or self.has_eligible(task):
+                    yield f"the target of {task} is {name}, which is leaving or does not know it"
+
+    def copies(self) -> Iterator[str]:
+        """3: no copy beside the active task, none of stateless tasks, none twice."""
+        for name, part in self.plan.members.items():
+            told = frozenset((*part.active, *part.revoke))
+            for what, tasks in (("standby", part.standby), ("warm-up", part.warmup)):
+                yield from _named(f"{name} runs and is to keep a {what} of", told.intersection(tasks))
+                yield from _named(f"{name} is to keep a {what} without state:", self.stateless.intersection(tasks))
+            yield from _named(f"{name} is to keep as standby and as warm-up", frozenset(part.warmup).intersection(part.standby))
+
+    def leaving(self) -> Iterator[str]:
+        """6: a leaving member gets nothing new; nor does one get copies of what its topology does
+        not know.
+        """
+        for name, part in self.plan.members.items():
+            member = self.members[name]
+            unfit = frozenset(self.not_to_be_given(name, (*part.standby, *part.warmup)))
+            yield from _named(f"{name} is leaving or does not know what it is to copy:", unfit.difference(member.standby, member.warmup))
+
+    def movements(self) -> Iterator[str]:
+        """Movements are the difference between now and the target, and members are told what their
+        states say.
+        """
+        wanted = {task for task, name in self.now.items() if self.target.get(task, name) != name}
+        given_back = {movement.task for movement in self.plan.movements if self._is_taken_again(movement)}
+        named = [movement.task for movement in self.plan.movements]
+        if len(named) != len(frozenset(named)):
+            yield "a task has two movements"
+        yield from _named("no movement brings to its target", wanted.difference(named))
+        yield from _named("a movement is not wanted by the target:", frozenset(named).difference(wanted, given_back))
+        for movement in self.plan.movements:
+            yield from self._movement(movement)
+        if self.plan.cost.moves != len(wanted):
+            yield f"cost.moves is {self.plan.cost.moves}; the target changes {len(wanted)} owners"
+        if self.plan.cost.moves < self.plan.cost.moves_lower_bound:
+            yield f"cost.moves is {self.plan.cost.moves}, below its own lower bound {self.plan.cost.moves_lower_bound}"
+
+    def _movement(self, movement: Movement) -> Iterator[str]:
+        task, name = movement.task, f"movement of {movement.task}"
+        revoked = task in self.revoked
+        if movement.source != self.now.get(task):
+            yield f"{name}: {movement.source} does not run it"
+        if movement.destination != self.target.get(task) and not self._is_taken_again(movement):
+            yield f"{name}: to {movement.destination}, the target is {self.target.get(task)}"
+        if revoked != (movement.state is MovementState.REVOKING):
+            yield f"{name}: {movement.state.value}, but its source is {'' if revoked else 'not '}told to revoke it"
+        part = self.plan.members[movement.destination]
+        if movement.state is MovementState.WARMING and task not in part.warmup and task not in part.standby:
+            yield f"{name}: warming, but {movement.destination} is not told to keep a copy"
+        if (
+            movement.state is MovementState.WARMING
+            and (task, movement.destination) in self.problem.blocked
+            and task in part.warmup
+            and task not in self.members[movement.destination].warmup
+            and (task, movement.destination) not in self.begun
+        ):
+            yield f"{name}: begins on {movement.destination} during its back-off"
+
+    def lost(self) -> Iterator[str]:
+        """Only what was lost, and is given to nobody, is left undone on purpose, and not for ever.
+        """
+        active = frozenset(itertools.chain.from_iterable(part.active for part in self.plan.members.values())) if self.plan.lost_until_ms else ()
+        for task, until_ms in self.plan.lost_until_ms.items():
+            if task not in self.tasks or self.tasks[task].lost_since_ms is None:
+                yield f"{task} is left to nobody until {until_ms}, but it was not lost"
+            elif task in active or task in self.owner:
+                yield f"{task} is left to nobody until {until_ms}, and somebody runs it"
+            elif until_ms <= self.problem.now_ms:
+                yield f"{task} is left to nobody until {until_ms}, and it is {self.problem.now_ms} already"
+            elif task not in self.plan.reasons:
+                yield f"{task} is left to nobody: no reason is given"
+
+    def _is_taken_again(self, movement: Movement) -> bool:
+        """Its owner gives it up and takes it again, because it is being learned; the target is its
+        learner.
+        """
+        reason = self.plan.reasons.get(movement.task)
+        is_learned = reason is not None and reason.code == "being_learned"
+        return movement.source == movement.destination and movement.state is MovementState.REVOKING and is_learned
+
+    def always_owned(self) -> Iterator[str]:
+        """2: every task has a target, and somebody runs it now or has been asked to give it up,
+        whenever anybody may run it.
+
+        Or it was lost, and the plan says until when it waits.
+        """
+        moved = {movement.task for movement in self.plan.movements}
+        yield from _named("no target for", filter(self._is_due, self.tasks.keys() - self.target.keys()))
+        yield from _named("nobody is to run", filter(self._is_due, self.tasks.keys() - self.now.keys()))
+        gone = {task for task in self.revoked if task in self.tasks and self.has_eligible(task)}
+        yield from _named("revoked although nothing is to move:", gone.difference(moved))
+
+    def _is_due(self, task: TaskId) -> bool:
+        """Somebody is to run it."""
+        return self.has_eligible(task) and task not in self.plan.lost_until_ms
+
+    def caught_up_first(self) -> Iterator[str]:
+        """4: a stateful task is granted, or its owner asked to give it up, for a member that is
+        caught up, if one is.
+
+        What was decided before stands.
+        """
+        unowned = self.caught_up.keys() - self.owner.keys() - self.stateless
+        for name, part in self.plan.members.items() if unowned else ():
+            for task in part.active:
+                if task in unowned:
+                    yield from self._colder(task, name, "granted to")
+        for movement in self.plan.movements:
+            if movement.state is not MovementState.REVOKING or not self.tasks[movement.task].stateful:
+                continue
+            yield from self._colder(movement.task, movement.destination, "revoked for")
+            source = self.members[movement.source or movement.destination]
+            decided = self.handing_over.get(movement.task) == movement.destination
+            if not decided and not (source.leaving and source.drained) and not self.is_caught_up(self.members[movement.destination], movement.task):
+                yield f"{movement.task} is revoked from {source.id} before {movement.destination} is caught up"
+
+    def _colder(self, task: TaskId, name: str, what: str) -> Iterator[str]:
+        better = self.caught_up.get(task, [])
+        if better and name not in better and self.handing_over.get(task) != name:
+            yield f"{task} is {what} {name}, which is not caught up; {', '.join(better)} is"
+
+    def copies_capped(self) -> Iterator[str]:
+        """5: warm-ups within the caps of group and member, standbys within the number asked for.
+
+        Above a cap that was lowered, a number may only fall. With LEAVING_APART those of tasks
+        whose owner is leaving do not count.
+        """
+        settings = self.problem.settings
+        counted = {name: [task for task in part.warmup if not self._is_apart(task)] for name, part in self.plan.members.items()}
+        warmups = sum(map(len, counted.values()))
+        before = sum(len(member.warmup) for member in self.members.values())
+        if warmups > max(settings.max_warmups, before):
+            yield f"{warmups} warm-ups, the group may have {settings.max_warmups}"
+        for name, copies in counted.items():
+            if len(copies) > max(settings.max_warmups_per_member, len(self.members[name].warmup)):
+                yield f"{name} has {len(copies)} warm-ups, a member may have {settings.max_warmups_per_member}"
+        standbys = Counter(itertools.chain.from_iterable(part.standby for part in self.plan.members.values()))
+        most = settings.num_standbys
+        yield from _named(f"more than {most} standbys of", [task for task, copies in standbys.items() if copies > most])
+
+    def _is_apart(self, task: TaskId) -> bool:
+        return self._apart and task in self.owner and self.members[self.owner[task]].leaving
+
+
+def _in_several(lists: Mapping[str, Collection[TaskId]]) -> list[tuple[TaskId, list[str]]]:
+    """Tasks that stand in more than one of the lists, in rising order, and in which. In one list
+    each task stands once.
+    """
+    if len(frozenset().union(*lists.values())) == sum(map(len, lists.values())):
+        return []
+    tasks = Counter(itertools.chain.from_iterable(lists.values()))
+    return [(task, [name for name, of in lists.items() if task in of]) for task, times in sorted(tasks.items()) if times > 1]
+
+
+def _named(what: str, tasks: Iterable[TaskId]) -> Iterator[str]:
+    found = sorted(tasks)
+    if found:
+        yield f"{what} {tasks_text(found)}"

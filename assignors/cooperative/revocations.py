@@ -1,0 +1,88 @@
+"""What is revoked now, and what waits for the back-off or for its step (KIP-415, Designs I and III)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import attrs
+
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.movements import Merits, Movements
+from equipoise.assignors.common.plan import Reason
+from equipoise.assignors.common.problem import AssignmentProblem, Memory, Movement, MovementState, Revocations
+from equipoise.assignors.cooperative.options import Delays
+from equipoise.events.tasks import TaskId
+
+IN_PARTS = "in_parts"
+"""In its memory: there while a step goes on of which a part was begun."""
+
+
+def plan_movements(
+    problem: AssignmentProblem, situation: Situation, delays: Delays, target: Mapping[TaskId, str], lost: Mapping[TaskId, int]
+) -> tuple[Movements, Revocations, Memory]:
+    """What is to move is revoked at once, but for what moves for balance alone: that waits while
+    lost work waits, and for the back-off, and goes in parts."""
+    moving = [task for task, owner in situation.owner.items() if target.get(task, owner) != owner]
+    carried = [task for task in moving if task in situation.in_flight]
+    forced = [task for task in moving if task not in situation.in_flight and not _may_stay(situation, task)]
+    for_balance = sorted(task for task in moving if task not in situation.in_flight and _may_stay(situation, task))
+    under_way = sum(_may_stay(situation, task) for task in carried)
+    most = delays.revocations_per_round - under_way if delays.revocations_per_round else len(for_balance)
+    if IN_PARTS in problem.memory and for_balance and not lost:
+        waits_for, revocations = "", attrs.evolve(problem.revocations, since_ms=problem.now_ms, until_ms=0)
+        most = 0 if under_way else most
+    else:
+        waits_for, revocations = _back_off(problem, delays, wanted=bool(for_balance), under_way=bool(carried), lost=bool(lost))
+    begins = [] if waits_for else for_balance[: max(0, most)]
+    later = for_balance[len(begins) :]
+    merits = Merits(situation, situation.owner, target)
+    planned: list[Movement] = []
+    reasons: dict[TaskId, Reason] = {}
+    for state, tasks in (
+        (MovementState.REVOKING, sorted([*carried, *forced, *begins])),
+        (MovementState.WAITING, later),
+    ):
+        for task in tasks:
+            because = _wanted(situation, merits, task, target[task])
+            code = "carried" if task in situation.in_flight else because if state is MovementState.REVOKING else waits_for or "next_step"
+            planned.append(Movement(task=task, source=situation.owner[task], destination=target[task], state=state))
+            lag_records, rack_costs = situation.lag(target[task], task), merits.rack_costs(task)
+            reasons[task] = Reason(code=code, lag_records=lag_records, because=because, rack_costs=rack_costs)
+    return (
+        Movements(planned=tuple(planned), reasons=reasons, warmups=frozenset(), standby_destinations={}, ready_by_chance=()),
+        revocations,
+        {IN_PARTS: 1} if later and not waits_for else {},
+    )
+
+
+def _may_stay(situation: Situation, task: TaskId) -> bool:
+    """It moves for balance alone: its owner stays and may run it."""
+    return not situation.members[situation.owner[task]].leaving and not situation.must_move(task)
+
+
+def _back_off(problem: AssignmentProblem, delays: Delays, *, wanted: bool, under_way: bool, lost: bool) -> tuple[str, Revocations]:
+    """What moves for balance have to wait for ("": nothing; they begin now), and what is to be
+    remembered.
+
+    A back-off that something waited for is never cut short, whatever comes in between. Otherwise a
+    group that comes to rest ends the succession.
+    """
+    said = problem.revocations
+    until_ms = said.until_ms if said.until_ms > problem.now_ms else 0
+    if not wanted:
+        return "", attrs.evolve(said, times=said.times if under_way or until_ms else 0, until_ms=until_ms)
+    if not until_ms and said.since_ms is not None:
+        until_ms = max(0, said.since_ms + delays.backoff_ms(said.times))
+    if until_ms > problem.now_ms:
+        return "back_off", attrs.evolve(said, until_ms=until_ms)
+    if lost:
+        return "lost_work_waits", attrs.evolve(said, until_ms=0)
+    return "", Revocations(times=said.times + 1, since_ms=problem.now_ms)
+
+
+def _wanted(situation: Situation, merits: Merits, task: TaskId, destination: str) -> str:
+    """Why it is to move."""
+    parting = situation.parting(situation.owner[task])
+    if parting:
+        return "leaving" if parting == "overdue" else parting
+    return "return_home" if situation.comes_home(destination, task) else merits.code(task)

@@ -1,0 +1,69 @@
+"""The class of the assignor `high_availability`: balance by number of tasks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from equipoise.assignors.common import options
+from equipoise.assignors.common.assignor import Guarantee
+from equipoise.assignors.common.bounds import moves_lower_bound
+from equipoise.assignors.common.handover import GUARANTEES_1, hand_over
+from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, Situation
+from equipoise.assignors.common.plan import Plan
+from equipoise.assignors.common.problem import AssignmentProblem
+from equipoise.assignors.common.shares import Shares
+from equipoise.assignors.common.target import Candidates, Target, adopted_target, constrained_balanced_assignment
+from equipoise.assignors.common.transport import SOLVER
+from equipoise.events.tasks import TaskId
+
+
+class HighAvailability:
+    """KIP-441. Pure and without memory: what is under way stands in the problem."""
+
+    name = "high_availability"
+    version = 2
+    behaviour = NEWEST
+    solver = SOLVER
+    guarantees = frozenset(Guarantee)
+    announced = False
+    """Whether only a member's own word makes its copy ready to take a task over, or its lag too."""
+    options: tuple[str, ...] = ()
+    """Names of what it reads in `knobs.options`."""
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or for an
+        option that it does not have.
+        """
+        options.known_only(problem.settings, self.name, self.options)
+        situation = Situation(problem, announced=self.announced, behaviour=self.behaviour)
+        return hand_over(situation, _Counts(situation))
+
+
+class HighAvailability1(HighAvailability):
+    """As it decided before."""
+
+    version = 1
+    behaviour = VERSION_1
+    guarantees = GUARANTEES_1
+
+
+class _Counts:
+    """Even in numbers of tasks."""
+
+    def __init__(self, situation: Situation) -> None:
+        self._situation = situation
+        self._shares = Shares(situation)
+
+    def target(self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
+        return adopted_target(self._situation, self._shares, candidates, settled)
+
+    def owners_for_now(self, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]) -> Mapping[TaskId, str]:
+        return constrained_balanced_assignment(self._situation, self._shares, candidates, running)
+
+    def imbalance(self, owner: Mapping[TaskId, str]) -> int:
+        return self._shares.imbalance(owner)
+
+    def moves_lower_bound(
+        self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], now: Mapping[TaskId, str], target: Mapping[TaskId, str]
+    ) -> int:
+        return moves_lower_bound(self._situation, self._shares, candidates, settled, balanced=self.imbalance(target) == 0)

@@ -1,0 +1,99 @@
+"""The class of the assignor `lag_aware`, and what it deals now."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from equipoise.assignors.common.assignor import Guarantee
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.plan import Plan
+from equipoise.assignors.common.problem import AssignmentProblem, MovementState
+from equipoise.assignors.common.transport import SOLVER
+from equipoise.assignors.lag_aware.bundles import Dealt
+from equipoise.assignors.lag_aware.dealing import Topic, deal_all, deal_nearer, deal_topic, fill_all, hand_out, loads_of, subscriptions, topics_of
+from equipoise.assignors.lag_aware.options import ASSIGNOR, Ways
+from equipoise.assignors.lag_aware.plan import plan_of
+from equipoise.events.tasks import TaskId
+
+
+class LagAware:
+    """KIP-169. Pure and without memory. Its options: see `Ways`.
+
+    It does not promise CAUGHT_UP_FIRST: who has a copy plays no part. It keeps no copies, so
+    COPIES_CAPPED holds of itself. Its balance is that of each topic, and is reached when everybody
+    has let go of what it was asked for.
+    """
+
+    name = ASSIGNOR
+    version = 1
+    solver = SOLVER
+    deals_by_lag = True
+    guarantees = frozenset({Guarantee.ALWAYS_OWNED, Guarantee.COPIES_CAPPED, Guarantee.CONVERGES})
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
+        option is unsound or none of its own.
+        """
+        ways = Ways.of(problem.settings)
+        situation = Situation(problem)
+        topics = topics_of(situation, task_lags(situation))
+        settled = {task: movement.destination for task, movement in situation.in_flight.items() if movement.state is MovementState.REVOKING}
+        heading = {**situation.owner, **settled}
+        dealt = (_deal_all if ways.cross_topic else _deal_each)(situation, topics, heading, settled, ways)
+        return plan_of(situation, topics, {**heading, **dealt.owner}, dealt)
+
+
+def task_lags(situation: Situation) -> dict[TaskId, int]:
+    """Task -> records of its source that are still to be read; what is not known counts 0."""
+    return {task.id: task.lag or 0 for task in situation.tasks.values()}
+
+
+def _deal_each(situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], ways: Ways) -> Dealt:
+    dealt: list[Dealt] = []
+    for topic in topics:
+        even = topic.is_even(heading) and not situation.anew
+        if any(task in settled for task in topic.lags):
+            staying = _staying([topic], heading)
+            dealt.append(_left(situation, [topic]) if even else Dealt(hand_out(topic, staying, loads_of([topic], staying))))
+        elif even:
+            dealt.append(_nearer(situation, [topic], ways))
+        else:
+            dealt.append(deal_topic(situation, topic, ways.rack_lag_tolerance))
+    return Dealt(
+        {task: name for each in dealt for task, name in each.owner.items()},
+        all(each.unique for each in dealt),
+        sum(each.rack_cost_lower_bound for each in dealt),
+        frozenset[TaskId]().union(*(each.for_traffic for each in dealt)),
+    )
+
+
+def _deal_all(situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], ways: Ways) -> Dealt:
+    even = not situation.anew and all(topic.is_even(heading) for topic in topics) and _is_even_in_the_whole(topics, heading)
+    if settled:
+        return _left(situation, topics) if even else Dealt(fill_all(topics, _staying(topics, heading)))
+    return _nearer(situation, topics, ways) if even else deal_all(situation, topics, ways.rack_lag_tolerance)
+
+
+def _left(situation: Situation, topics: Iterable[Topic]) -> Dealt:
+    """Nothing of these topics is dealt."""
+    return Dealt({}, True, sum(situation.racks.active(task).least for topic in topics for task in topic.lags))
+
+
+def _nearer(situation: Situation, topics: Sequence[Topic], ways: Ways) -> Dealt:
+    """What is even stays, but for partitions that change places because that is less to read across
+    racks, by more than the changes cost.
+    """
+    return deal_nearer(situation, topics, ways.rack_lag_tolerance) if situation.racks.counts else Dealt({})
+
+
+def _staying(topics: Iterable[Topic], heading: Mapping[TaskId, str]) -> dict[TaskId, str]:
+    """Partitions whose owner or destination may have them."""
+    return {task: heading[task] for topic in topics for task in topic.lags if heading.get(task) in topic.pool}
+
+
+def _is_even_in_the_whole(topics: Sequence[Topic], heading: Mapping[TaskId, str]) -> bool:
+    """Members that subscribe to the same have as many partitions, to within one."""
+    loads = loads_of(topics, _staying(topics, heading))
+    return all(
+        max(loads[name].count for name in members) - min(loads[name].count for name in members) <= 1 for members in subscriptions(topics).values()
+    )

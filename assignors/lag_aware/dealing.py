@@ -1,0 +1,263 @@
+"""Partitions of topics dealt to the members that subscribe to them, by count first and then by lag
+(KIP-169, "Algorithm", step 2).
+
+::
+
+    sort the topic's partitions by decreasing lag      equal lags: by partition                            Topic
+    while there are unassigned partitions
+        to the member with the fewest partitions       of this topic                                       hand_out
+        then to the one with the least lag             of this topic
+        then to the first by id                        of its UTF-16 units
+
+All members of a topic begin with nothing, so what is dealt are anonymous *hands*, in rising order
+of the members. Who gets which hand is open among members that subscribe to the same; `hands`
+settles it, so that the fewest partitions change their owner. When nobody owns anything, they go by
+id.
+
+The difference of two members' lags of a topic is at most the widest *row*, a row being the next n
+partitions for n members and its width the lag of its first less that of its last (0 for a partition
+that is not there): members take a row in rising order of their lag, so a difference d becomes one
+between d - width and d + width with its sign turned.
+"""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from equipoise.assignors.common.indexed_problem import Pool, Situation
+from equipoise.assignors.common.java_order import text_key
+from equipoise.assignors.lag_aware.bundles import Dealt, Suit, given
+from equipoise.assignors.lag_aware.rack_aware_bundles import given_near
+from equipoise.events.tasks import TaskId
+
+
+@attrs.frozen
+class Topic:
+    """Partitions by decreasing lag and then by partition, and who subscribes to them; at least one
+    member does.
+    """
+
+    lags: Mapping[TaskId, int]
+    pool: Pool
+
+    @property
+    def shares(self) -> tuple[int, int]:
+        """Fewest and most of its partitions that a member has when they are even."""
+        return len(self.lags) // len(self.pool.members), -(-len(self.lags) // len(self.pool.members))
+
+    def counts(self, owner: Mapping[TaskId, str]) -> dict[str, int]:
+        """Subscriber -> how many of the partitions it has."""
+        counts = dict.fromkeys(self.pool.members, 0)
+        for task in self.lags:
+            if owner.get(task) in counts:
+                counts[owner[task]] += 1
+        return counts
+
+    def is_even(self, owner: Mapping[TaskId, str]) -> bool:
+        """Every partition is a subscriber's, and their counts differ by one at most."""
+        lower, upper = self.shares
+        counts = self.counts(owner)
+        return sum(counts.values()) == len(self.lags) and all(lower <= count <= upper for count in counts.values())
+
+
+@attrs.define
+class Load:
+    """What a member has of all that is dealt so far."""
+
+    count: int = 0
+    lag: int = 0
+
+    def add(self, lag: int) -> None:
+        self.count += 1
+        self.lag += lag
+
+
+def topics_of(situation: Situation, lags: Mapping[TaskId, int]) -> list[Topic]:
+    """The topics in the order of their sub-topologies; those that nobody subscribes to are absent.
+
+    Partitions of a topic that only members of a newer topology know are a topic of their own,
+    behind it.
+    """
+    topics: dict[tuple[int, Pool], dict[TaskId, int]] = {(task.subtopology, situation.eligible(task)): {} for task in situation.tasks}
+    for task in sorted(situation.tasks, key=lambda task: -lags[task]):  # tasks are in rising order, and equals stay so
+        topics[task.subtopology, situation.eligible(task)][task] = lags[task]
+    return [Topic(of_topic, pool) for (_, pool), of_topic in topics.items() if pool]
+
+
+def subscriptions(topics: Sequence[Topic]) -> dict[tuple[int, ...], list[str]]:
+    """Topics, by their places -> the members that subscribe to exactly these, in rising order."""
+    of_member: dict[str, list[int]] = {}
+    for place, topic in enumerate(topics):
+        for member in topic.pool.members:
+            of_member.setdefault(member, []).append(place)
+    alike: dict[tuple[int, ...], list[str]] = {}
+    for member in sorted(of_member, key=text_key):
+        alike.setdefault(tuple(of_member[member]), []).append(member)
+    return dict(sorted(alike.items()))
+
+
+# Topic by topic
+
+
+def deal_topic(situation: Situation, topic: Topic, tolerance: int = 0) -> Dealt:
+    """KIP-169 for one topic, from nothing. `tolerance`: see `_suits`."""
+    return _given(situation, hand_out(topic, {}, loads_of([topic], {})), [topic], _suits([topic], tolerance))
+
+
+def hand_out(topic: Topic, fixed: Mapping[TaskId, str], loads: Mapping[str, Load]) -> dict[TaskId, str]:
+    """Partition -> member, beside those that are `fixed`. `loads`: those of the subscribers,
+    `fixed` included; they grow.
+    """
+    owner = {task: fixed[task] for task in topic.lags if task in fixed}
+    held = topic.counts(owner)
+    least = [(held[name], loads[name].count, loads[name].lag, text_key(name), name) for name in topic.pool.members]
+    heapq.heapify(least)
+    for task, lag in topic.lags.items():
+        if task not in owner:
+            count, _, _, key, name = least[0]
+            loads[name].add(lag)
+            heapq.heapreplace(least, (count + 1, loads[name].count, loads[name].lag, key, name))
+            owner[task] = name
+    return owner
+
+
+# All topics together
+
+
+@attrs.frozen
+class Row:
+    """The next partitions of a topic, at most one for each of its members. `place`: of the topic.
+    """
+
+    place: int
+    members: Sequence[str]
+    lags: Mapping[TaskId, int]
+
+    @property
+    def is_full(self) -> bool:
+        return len(self.lags) == len(self.members)
+
+    @property
+    def most(self) -> int:
+        return max(self.lags.values())
+
+    @property
+    def width(self) -> int:
+        return self.most - (min(self.lags.values()) if self.is_full else 0)
+
+
+def deal_all(situation: Situation, topics: Sequence[Topic], tolerance: int = 0) -> Dealt:
+    """All topics in rows, from nothing: first the full ones, then what is left of each topic.
+
+    A full row gives one partition to each subscriber, so it is a matter of lag alone: the more
+    behind a member is, the less it gets. The widest come first, narrow ones even out what they
+    left. What is left of a topic goes to those of its subscribers that have the fewest partitions
+    *of all topics*, then the least lag; topics that few subscribe to come first, because they have
+    the least choice.
+
+    So members that subscribe to the same have as many partitions of each topic and in the whole, to
+    within one. Two members of one subscription that all topics share differ in lag by at most the
+    widest full row, the largest lag among what is left of topics, and what the lags left of each
+    topic differ by: the one's (j+1)th such partition comes after the other's j-th. `tolerance`: see
+    `_suits`.
+    """
+    rank = {name: (numbers, text_key(name)) for numbers, names in subscriptions(topics).items() for name in names}
+    loads = loads_of(topics, {})
+    owner: dict[TaskId, str] = {}
+    rows = [row for place, topic in enumerate(topics) for row in _rows(place, topic)]
+    for row in sorted((row for row in rows if row.is_full), key=lambda row: -row.width):
+        _take(row, row.members, rank, loads, owner)
+    for row in sorted((row for row in rows if not row.is_full), key=lambda row: (len(row.members), -row.most)):
+        fewest = heapq.nsmallest(len(row.lags), row.members, key=lambda name: (loads[name].count, loads[name].lag, rank[name]))
+        _take(row, fewest, rank, loads, owner)
+    singles = {task: _single(topics, row.place) for row in rows if len(row.lags) == 1 for task in row.lags}
+    return _given(situation, owner, topics, _suits(topics, tolerance, singles))
+
+
+def fill_all(topics: Sequence[Topic], fixed: Mapping[TaskId, str]) -> dict[TaskId, str]:
+    """Only what is not `fixed`: by the count of its topic, then by the count and the lag of all
+    topics.
+    """
+    loads = loads_of(topics, fixed)
+    return {task: name for topic in topics for task, name in hand_out(topic, fixed, loads).items()}
+
+
+def _rows(place: int, topic: Topic) -> Iterator[Row]:
+    tasks = list(topic.lags)
+    for start in range(0, len(tasks), len(topic.pool.members)):
+        yield Row(place, topic.pool.members, {task: topic.lags[task] for task in tasks[start : start + len(topic.pool.members)]})
+
+
+def _take(
+    row: Row, members: Iterable[str], rank: Mapping[str, tuple[tuple[int, ...], bytes]], loads: Mapping[str, Load], owner: dict[TaskId, str]
+) -> None:
+    takers = sorted(members, key=lambda name: (loads[name].lag, loads[name].count, rank[name]))
+    for (task, lag), name in zip(row.lags.items(), takers, strict=True):
+        loads[name].add(lag)
+        owner[task] = name
+
+
+def loads_of(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> dict[str, Load]:
+    """Subscriber of any of the topics -> what it has of them; every owner is a subscriber."""
+    loads: dict[str, Load] = {}
+    for topic in topics:
+        for name in topic.pool.members:
+            loads.setdefault(name, Load())
+        for task, lag in topic.lags.items():
+            if task in owner:
+                loads[owner[task]].add(lag)
+    return loads
+
+
+def deal_nearer(situation: Situation, topics: Sequence[Topic], tolerance: int = 0) -> Dealt:
+    """What members have of these topics, which is even, is given anew where that is worth it by
+    racks; else it stays. `tolerance`: see `_suits`.
+    """
+    now = {task: situation.owner[task] for topic in topics for task in topic.lags}
+    near = _given(situation, now, topics, _suits(topics, tolerance))
+    racks = situation.racks
+    worth = sum(racks.cost(task, name) - racks.cost(task, near.owner[task]) for task, name in now.items())
+    price = sum(racks.move_cost(task) for task, name in now.items() if near.owner[task] != name)
+    if worth <= price:
+        return attrs.evolve(near, owner=now)
+    return attrs.evolve(near, for_traffic=frozenset(task for task, name in now.items() if near.owner[task] != name))
+
+
+def _suits(topics: Iterable[Topic], tolerance: int = 0, singles: Mapping[TaskId, int] | None = None) -> dict[TaskId, Suit]:
+    """Partitions of a topic stand for each other whose lags are equal; where racks make a
+    difference, also those that differ by no more than `tolerance` from the largest of their suit.
+    `singles`: partitions that do so across topics, with a number for what they have in common."""
+    suits: dict[TaskId, Suit] = {}
+    found = [(task, lag) for topic in topics for task, lag in topic.lags.items()]
+    largest: dict[int, int] = {}
+    for task, lag in sorted(found, key=lambda item: (-item[1], item[0])):
+        group = (singles or {}).get(task, task.subtopology)
+        if largest.get(group, lag) - lag > tolerance or group not in largest:
+            largest[group] = lag
+        suits[task] = (group, largest[group])
+    return suits
+
+
+def _single(topics: Sequence[Topic], place: int) -> int:
+    """The one partition that is left of a topic may stand for that of another topic with the same
+    subscribers: whoever has it, both are even.
+    """
+    return -1 - next(index for index, topic in enumerate(topics) if topic.pool.members == topics[place].pool.members)
+
+
+def _given(situation: Situation, owner: Mapping[TaskId, str], topics: Sequence[Topic], suits: Mapping[TaskId, Suit]) -> Dealt:
+    """The same hands, so that the fewest partitions move, and before that, where racks make a
+    difference, so that it costs least; members with the same subscription may change hands."""
+    hands: dict[str, list[TaskId]] = {}
+    for task, name in owner.items():
+        hands.setdefault(name, []).append(task)
+    groups = [{name: hands.get(name, []) for name in members} for members in subscriptions(topics).values()]
+    dealt = [given_near(situation, group, suits) if situation.racks.counts else given(group, suits, situation.owner) for group in groups]
+    return Dealt(
+        {task: name for part in dealt for task, name in part.owner.items()},
+        all(part.unique for part in dealt),
+        sum(part.rack_cost_lower_bound for part in dealt),
+    )

@@ -1,0 +1,38 @@
+"""The options of `lag_aware`."""
+
+from __future__ import annotations
+
+import attrs
+
+from equipoise.assignors.common import options
+from equipoise.assignors.common.source_lag import AUTO_OFFSET_RESET, OFFSET_RESETS, auto_offset_reset
+from equipoise.events.settings import GroupSettings
+
+ASSIGNOR = "lag_aware"
+CROSS_TOPIC = "cross_topic"
+RACK_LAG_TOLERANCE = "rack_lag_tolerance"
+
+
+@attrs.frozen(kw_only=True)
+class Ways:
+    """The options of `lag_aware`.
+
+    `cross_topic`: see above. `rack_lag_tolerance`: partitions of a topic whose lags differ by no
+    more records may stand for each other where racks make a difference. `auto_offset_reset`: where
+    the members begin to read a partition of which the group has committed nothing; for whoever
+    observes the lags.
+    """
+
+    cross_topic: bool = False
+    rack_lag_tolerance: int = 0
+    auto_offset_reset: str = OFFSET_RESETS[0]
+
+    @classmethod
+    def of(cls, settings: GroupSettings) -> Ways:
+        """Raises FieldError for one that is unsound, and for an option that is none of these."""
+        options.known_only(settings, ASSIGNOR, (AUTO_OFFSET_RESET, CROSS_TOPIC, RACK_LAG_TOLERANCE))
+        return cls(
+            cross_topic=options.flag(settings, CROSS_TOPIC),
+            rack_lag_tolerance=options.whole(settings, RACK_LAG_TOLERANCE, 0),
+            auto_offset_reset=auto_offset_reset(settings),
+        )

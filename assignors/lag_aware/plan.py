@@ -1,0 +1,137 @@
+"""What was dealt, as a plan."""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Mapping, Sequence
+
+from equipoise.assignors.common.costs import cross_rack, rack_cost, restore_records
+from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.movements import Merits
+from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason, StageCost
+from equipoise.assignors.common.problem import Movement, MovementState
+from equipoise.assignors.lag_aware.bundles import Dealt
+from equipoise.assignors.lag_aware.dealing import Topic
+from equipoise.events.tasks import TaskId
+
+
+def plan_of(situation: Situation, topics: Sequence[Topic], target: Mapping[TaskId, str], dealt: Dealt) -> Plan:
+    """Who owns a task that goes elsewhere is told to give it up; who gets a free one has it at
+    once.
+    """
+    now = {**target, **situation.owner}
+    movements = tuple(
+        Movement(task=task, source=now[task], destination=target[task], state=MovementState.REVOKING)
+        for task in sorted(target)
+        if now[task] != target[task]
+    )
+    moves = len(movements)
+    bound = min(moves, _moves_lower_bound(topics, situation.owner))
+    targets: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    for task, owner in sorted(target.items()):
+        targets[owner].append(task)
+    lags = {task: lag for topic in topics for task, lag in topic.lags.items()}
+    stages = _rack_stages(situation, target, dealt)
+    return Plan(
+        members=_member_plans(situation, now, movements, lags),
+        target={member: tuple(tasks) for member, tasks in targets.items()},
+        movements=movements,
+        reasons=_reasons(situation, target, lags, dealt.for_traffic),
+        probing=bool(movements),
+        cost=PlanCost(
+            moves=moves,
+            moves_lower_bound=bound,
+            restore_records=restore_records(situation, target),
+            cross_rack=cross_rack(situation, target),
+            imbalance=_imbalance(topics, target),
+            optimal=all(stage.cost == stage.lower_bound for stage in stages) if stages else moves == bound,
+            stages=stages,
+            rack_cost_lower_bound=sum(stage.lower_bound for stage in stages),
+        ),
+        unique=dealt.unique,
+        imbalance_now=_imbalance(topics, now),
+    )
+
+
+def _rack_stages(situation: Situation, target: Mapping[TaskId, str], dealt: Dealt) -> tuple[StageCost, ...]:
+    """What is read across racks and what the moves cost, where that counts, and a lower bound of it
+    for the same hands, however they are given.
+    """
+    if not situation.racks.counts:
+        return ()
+    return (StageCost(name="active", cost=rack_cost(situation, situation.owner, target), lower_bound=dealt.rack_cost_lower_bound),)
+
+
+def _member_plans(
+    situation: Situation, now: Mapping[TaskId, str], movements: Iterable[Movement], lags: Mapping[TaskId, int]
+) -> dict[str, MemberPlan]:
+    """What each member may hold now, `active` in the order of dealing: no copies.
+
+    It revokes what moves, what nobody may run while it is leaving, and what no topology has.
+    """
+    revoked = {movement.task for movement in movements}
+    revoked.update(task for task, owner in situation.owner.items() if situation.members[owner].leaving and not situation.eligible(task))
+    active: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    revoke: dict[str, list[TaskId]] = {
+        member.id: [task for task in member.active if task not in situation.tasks] for member in situation.members.values()
+    }
+    by_lag = sorted(sorted(now), key=lambda task: -lags.get(task, 0))
+    for task in sorted(by_lag, key=lambda task: task.subtopology):  # equals stay in the order they had
+        (revoke if task in revoked else active)[now[task]].append(task)
+    return {member: MemberPlan(active=tuple(active[member]), revoke=tuple(sorted(revoke[member]))) for member in situation.members}
+
+
+def _reasons(situation: Situation, target: Mapping[TaskId, str], lags: Mapping[TaskId, int], for_traffic: Container[TaskId]) -> dict[TaskId, Reason]:
+    """For each task that moves or is placed, with its lag, or that of its new owner if it has
+    state; and for what who leaves gives up for nobody.
+    """
+    reasons: dict[TaskId, Reason] = {}
+    merits = Merits(situation, situation.owner, target)
+    for task, destination in sorted(target.items()):
+        owner = situation.owner.get(task)
+        leaving = owner is not None and situation.members[owner].leaving
+        parting = "" if owner is None else situation.parting(owner)
+        if owner == destination:
+            if leaving and not situation.eligible(task):
+                reasons[task] = Reason(code="leaving")
+            continue
+        movement = situation.in_flight.get(task)
+        carried = movement is not None and movement.state is MovementState.REVOKING
+        behind = situation.lag(destination, task) if situation.tasks[task].stateful else lags[task]
+        code = "carried" if carried else merits.code(task) if task in for_traffic else "dealt"
+        reasons[task] = Reason(
+            code=code,
+            lag_records=behind,
+            because="leaving" if parting == "overdue" else parting or None,
+            rack_costs=None if owner is None else merits.rack_costs(task),
+        )
+    return reasons
+
+
+def _imbalance(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> int:
+    """Partitions over the upper share of their topic plus those under the lower one, summed over
+    members and topics.
+
+    The share of who may not have a partition is 0.
+    """
+    outside = 0
+    for topic in topics:
+        lower, upper = topic.shares
+        outside += sum(max(count - upper, lower - count, 0) for count in topic.counts(owner).values())
+        outside += sum(task in owner and owner[task] not in topic.pool for task in topic.lags)
+    return outside
+
+
+def _moves_lower_bound(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> int:
+    """The fewest changes of owner to any target that is even in each topic.
+
+    Of what they own of a topic with T partitions, n members keep at most floor(T / n) each, and T
+    mod n of them one more.
+    """
+    moves = 0
+    for topic in topics:
+        lower = topic.shares[0]
+        counts = topic.counts(owner)
+        kept = sum(min(count, lower) for count in counts.values())
+        kept += min(len(topic.lags) % len(counts), sum(count > lower for count in counts.values()))
+        moves += sum(task in owner for task in topic.lags) - kept
+    return moves

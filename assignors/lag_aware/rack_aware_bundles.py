@@ -1,0 +1,189 @@
+"""Who gets which hand where racks make a difference: the same hands as without them, given so that
+the least is read across racks.
+
+Counts, and lags but for partitions that stand for each other, are settled when the hands are dealt
+(`dealing`). What is open is which of the members that are alike gets which hand, and, within a
+suit, which of its tasks. Two stages, each solved exactly by min-cost flow:
+
+1. **Hands to members.** A hand costs a member at least what the cheapest tasks of its suits would
+   cost it, as many as the hand has. That is exact where each suit has one task, as it is when all
+   lags differ.
+2. **Tasks to members**, suit by suit, with as many places as the hands say.
+
+A cost is that of the traffic and of a change of owner, in one coin (`racks`); then the fewest
+changes. What the first stage costs is a lower bound of what any way to give these hands costs;
+where the second reaches it, the whole is proven. Where all tasks are of one suit the two are one
+stage, and exact.
+
+Before: m1 in rack a runs 0_0, whose replica is in b; m2 in b runs 0_1, whose is in a; lags are
+equal. After: they have changed places.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import attrs
+import numpy as np
+
+from equipoise.assignors.common.indexed_problem import Situation, pool_of
+from equipoise.assignors.common.network import AssignmentNetwork, Offer
+from equipoise.assignors.common.node_aggregation import Ints
+from equipoise.assignors.common.transport import Flow, Network, solve
+from equipoise.assignors.lag_aware.bundles import MOST_PAIRS, Dealt, Shape, Suit, arc_names, given, keeps_of, shape
+from equipoise.events.tasks import TaskId
+
+
+def given_near(situation: Situation, hands: Mapping[str, Sequence[TaskId]], suits: Mapping[TaskId, Suit]) -> Dealt:
+    """The hands, given anew among the members named."""
+    members = sorted(hands)
+    of_suit: dict[Suit, list[TaskId]] = {}
+    for task in sorted(task for hand in hands.values() for task in hand):
+        of_suit.setdefault(suits[task], []).append(task)
+    if len(of_suit) == 1:
+        return _one_suit(situation, next(iter(of_suit.values())), {name: len(hand) for name, hand in hands.items()})
+    shapes: dict[str, Shape] = {name: shape(suits[task] for task in hand) for name, hand in hands.items()}
+    unique, bound = True, sum(situation.racks.active(task).least for tasks in of_suit.values() for task in tasks)
+    if len(set(shapes.values())) * len(members) <= MOST_PAIRS:
+        shapes, bound, unique = _matched(situation, shapes, of_suit, members)
+    owner: dict[TaskId, str] = {}
+    for suit, tasks in of_suit.items():
+        places = {name: count for name in members for each, count in shapes[name] if each == suit}
+        if len(places) == 1:
+            owner.update(dict.fromkeys(tasks, next(iter(places))))
+        else:
+            placed, flow = _placed(situation, tasks, places)
+            owner.update(placed)
+            unique &= flow.unique
+    plain = given(hands, suits, situation.owner)
+    if _cost(situation, plain.owner) < _cost(situation, owner):
+        return attrs.evolve(plain, rack_cost_lower_bound=bound)
+    return Dealt(owner, unique, bound)
+
+
+def _cost(situation: Situation, owner: Mapping[TaskId, str]) -> int:
+    racks, now = situation.racks, situation.owner
+    return sum(racks.cost(task, name) + (racks.move_cost(task) if now.get(task, name) != name else 0) for task, name in owner.items())
+
+
+def _one_suit(situation: Situation, tasks: Sequence[TaskId], counts: Mapping[str, int]) -> Dealt:
+    """All tasks stand for each other: who has how many of them is settled together with which, so
+    one stage is exact.
+    """
+    placed, flow = _placed(situation, tasks, dict.fromkeys(sorted(counts), min(counts.values())), more=max(counts.values()) - min(counts.values()))
+    return Dealt(placed, flow.unique, _cost(situation, placed) if flow.optimal else 0)
+
+
+def _placed(situation: Situation, tasks: Sequence[TaskId], places: Mapping[str, int], more: int = 0) -> tuple[dict[TaskId, str], Flow]:
+    """Tasks of one suit -> members that have so many places for them, at the least cost. `more`:
+    places that each has, if all others are taken.
+    """
+    racks, pool = situation.racks, pool_of(sorted(places))
+    network = AssignmentNetwork(situation.tasks, levels=3, racks=racks.of)
+    for task in tasks:
+        owner, traffic = situation.owner.get(task), racks.active(task)
+        moves = int(owner is not None)
+        if owner is not None and owner in places:
+            network.direct(task, owner, (0, traffic.at(racks.of[owner]), 0))
+        price = moves * racks.move_cost(task)
+        near = {rack: (0, cost + price, moves) for rack, cost in traffic.near.items()}
+        network.pooled(task, Offer(pool, network.lane(task), (0, traffic.far + price, moves), near))
+    network.wanted()
+    for name, count in places.items():
+        network.place(name, count, (0, 0, 0))
+        network.place(name, more, (1, 0, 0))
+    flow = network.solve()
+    return network.assigned(flow), flow
+
+
+def _matched(
+    situation: Situation, dealt: Mapping[str, Shape], of_suit: Mapping[Suit, Sequence[TaskId]], members: Sequence[str]
+) -> tuple[dict[str, Shape], int, bool]:
+    """Member -> the shape of its hand, the least that costs, and whether there is no other way.
+
+    A flow: from each shape to the members that own any of it, or through those of a rack to any,
+    and from each member one unit to the sink.
+    """
+    racks, column = situation.racks, {name: index for index, name in enumerate(members)}
+    ordered = sorted(set(dealt.values()))
+    counts = np.array([sum(shape == each for each in dealt.values()) for shape in ordered], dtype=np.int64)
+    places = sorted({racks.of[name] for name in members}, key=lambda rack: (rack is not None, rack or ""))
+    held = _held(situation, of_suit, column)
+    by_rack = np.zeros((len(ordered), len(places)), dtype=np.int64)
+    by_member = np.zeros((len(ordered), len(members)), dtype=np.int64)
+    rack_of_member = np.array([places.index(racks.of[name]) for name in members], dtype=np.int64)
+    for suit, tasks in of_suit.items():
+        rows = [(row, count) for row, shape in enumerate(ordered) for each, count in shape if each == suit]
+        price = np.array([racks.move_cost(task) if task in situation.owner else 0 for task in tasks], dtype=np.int64)
+        traffic = np.array([[racks.active(task).at(rack) for rack in places] for task in tasks], dtype=np.int64)
+        at_least = np.cumsum(np.sort(traffic + price[:, None], axis=0), axis=0)
+        of_owner = {
+            name: np.cumsum(np.sort(traffic[:, rack_of_member[column[name]]] + np.where(np.isin(np.arange(len(tasks)), own), 0, price)))
+            for name, own in held.get(suit, {}).items()
+        }
+        for row, count in rows:
+            by_rack[row] += at_least[count - 1]
+            by_member[row] += at_least[count - 1][rack_of_member]
+            for name, own_least in of_owner.items():
+                by_member[row, column[name]] += own_least[count - 1] - at_least[count - 1, rack_of_member[column[name]]]
+    keeps = keeps_of(ordered, {suit: {name: len(own) for name, own in of.items()} for suit, of in held.items()}, members)
+    owns_some = {name for of in held.values() for name in of}
+    return _given(ordered, counts, members, rack_of_member, by_rack, by_member, keeps, [column[name] for name in sorted(owns_some)])
+
+
+def _held(situation: Situation, of_suit: Mapping[Suit, Sequence[TaskId]], column: Mapping[str, int]) -> dict[Suit, dict[str, list[int]]]:
+    """Suit -> member -> which of the suit's tasks it owns, by their places there."""
+    held: dict[Suit, dict[str, list[int]]] = {}
+    for suit, tasks in of_suit.items():
+        for place, task in enumerate(tasks):
+            if situation.owner.get(task) in column:
+                held.setdefault(suit, {}).setdefault(situation.owner[task], []).append(place)
+    return held
+
+
+def _given(
+    shapes: Sequence[Shape], counts: Ints, members: Sequence[str], rack_of: Ints, by_rack: Ints, by_member: Ints, keeps: Ints, owners: Sequence[int]
+) -> tuple[dict[str, Shape], int, bool]:
+    """`shapes`, and how many hands have each; the least that each (row) costs in each rack, and
+    each member (column), and how much it would keep.
+    """
+    racks = by_rack.shape[1]
+    first_shape, first_rack, first_member = 1, 1 + len(shapes), 1 + len(shapes) + racks  # 0 is the sink
+    kind, place = np.divmod(np.arange(len(shapes) * racks, dtype=np.int64), racks)
+    own_shape = np.repeat(np.arange(len(shapes), dtype=np.int64), len(owners))
+    own_member = np.tile(np.array(owners, dtype=np.int64), len(shapes))
+    everyone = np.arange(len(members), dtype=np.int64)
+    most = int(keeps.max(initial=0))
+    tail = np.concatenate((own_shape + first_shape, kind + first_shape, rack_of + first_rack, everyone + first_member))
+    head = np.concatenate((own_member + first_member, place + first_rack, everyone + first_member, np.zeros_like(everyone)))
+    supply = np.zeros(first_member + len(members), dtype=np.int64)
+    supply[first_shape:first_rack] = counts
+    supply[0] = -len(members)
+    ones, zeros = np.ones_like(everyone), np.zeros_like(everyone)
+    flow = solve(
+        Network(
+            nodes=len(supply),
+            supply=supply,
+            tail=tail,
+            head=head,
+            capacity=np.concatenate((np.ones_like(own_shape), counts[kind], ones, ones)),
+            costs=(
+                np.concatenate((by_member[own_shape, own_member], by_rack[kind, place], zeros, zeros)),
+                np.concatenate((most - keeps[own_shape, own_member], np.full_like(kind, most), zeros, zeros)),
+            ),
+            names=lambda: arc_names(tail, head, members, first_member),
+            most_costed=1,
+        )
+    )
+    used = flow.amount[: len(own_shape)] > 0
+    found = {members[member]: shapes[row] for row, member in zip(own_shape[used].tolist(), own_member[used].tolist(), strict=True)}
+    cost = int(by_member[own_shape[used], own_member[used]].sum())
+    through = flow.amount[len(own_shape) : len(own_shape) + len(kind)]
+    cost += int((through * by_rack[kind, place]).sum())
+    taken = flow.amount[len(own_shape) + len(kind) : len(own_shape) + len(kind) + len(members)]
+    for rack in range(racks):
+        here = place == rack
+        rest = np.repeat(kind[here], through[here]).tolist()
+        takers = np.flatnonzero((rack_of == rack) & (taken > 0)).tolist()
+        found.update((members[member], shapes[row]) for member, row in zip(takers, rest, strict=True))
+    return found, cost if flow.optimal else 0, flow.unique

@@ -1,0 +1,70 @@
+"""Option `strict`: owners give up what is being learned at every rebalance, as in the proposal."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import attrs
+
+from equipoise.assignors.common.plan import Plan, Reason
+from equipoise.assignors.common.problem import AssignmentProblem, Member, Movement, MovementState
+from equipoise.events.tasks import LagSentinel, TaskId
+
+
+def learning_goes_on(problem: AssignmentProblem, movement: Movement) -> Movement:
+    """Behind a task that its owner gives up and takes again, its learner goes on learning."""
+    if movement.source is None or movement.source != movement.destination:
+        return movement
+    copies = [member for member in problem.members if movement.task in (*member.warmup, *member.standby) and not member.leaving]
+    if not copies:
+        return movement
+    learner = min(copies, key=lambda member: (movement.task not in member.warmup, movement.task not in member.ready, _behind(member, movement.task)))
+    return attrs.evolve(movement, destination=learner.id, state=MovementState.WARMING)
+
+
+def taken_again(problem: AssignmentProblem) -> Iterator[Movement]:
+    """Tasks that their owners have just taken again: whoever learns them goes on, and keeps its
+    slot.
+
+    Where there are standbys a warm-up may be one to be; then only the target says who goes on.
+    """
+    owner = {task: member.id for member in problem.members for task in member.active}
+    known = {movement.task for movement in problem.in_flight}
+    for member in sorted(problem.members, key=lambda member: member.id):
+        for task in sorted(member.warmup):
+            if task in owner and task not in known and not problem.settings.num_standbys:
+                known.add(task)
+                yield Movement(task=task, source=owner[task], destination=member.id, state=MovementState.WARMING)
+
+
+def _behind(member: Member, task: TaskId) -> tuple[bool, int, str]:
+    lag = member.lags.get(task)
+    return (False, lag, member.id) if isinstance(lag, int) else (True, 0, member.id)
+
+
+def given_up_by_owners(problem: AssignmentProblem, plan: Plan, learned: set[TaskId] | frozenset[TaskId]) -> Plan:
+    """The plan, but that the owners of these tasks, where they are learned and nobody is ready yet,
+    give them up and take them again.
+    """
+    members = {member.id: member for member in problem.members}
+    movements: list[Movement] = []
+    reasons = dict(plan.reasons)
+    parts = dict(plan.members)
+    for movement in plan.movements:
+        source = movement.source
+        if source is None or movement.task not in learned or movement.state is not MovementState.WARMING or not _runs(members[source], movement.task):
+            movements.append(movement)
+            continue
+        movements.append(attrs.evolve(movement, destination=source, state=MovementState.REVOKING))
+        reasons[movement.task] = Reason(code="being_learned", lag_records=plan.reasons[movement.task].lag_records)
+        part = parts[source]
+        active = tuple(task for task in part.active if task != movement.task)
+        parts[source] = attrs.evolve(part, active=active, revoke=tuple(sorted((*part.revoke, movement.task))))
+    return attrs.evolve(plan, members=parts, movements=tuple(movements), reasons=reasons)
+
+
+def _runs(owner: Member, task: TaskId) -> bool:
+    """It runs the task and may have it again; who is leaving gives nothing up before its learner is
+    ready.
+    """
+    return not owner.leaving and owner.knows(task) and task in owner.active and owner.lags.get(task) is LagSentinel.ACTIVE

@@ -1,0 +1,46 @@
+"""The class of the assignor `load_balanced`."""
+
+from __future__ import annotations
+
+import attrs
+
+from equipoise.assignors.common.assignor import Guarantee
+from equipoise.assignors.common.handover import GUARANTEES_1, hand_over
+from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, Situation
+from equipoise.assignors.common.plan import Plan
+from equipoise.assignors.common.problem import AssignmentProblem
+from equipoise.assignors.common.transport import SOLVER
+from equipoise.assignors.load_balanced.options import ASSIGNOR, Thresholds
+from equipoise.assignors.load_balanced.target import LoadTarget
+
+
+class LoadBalanced:
+    """Balance by measured load. Pure and without memory: what was begun stands in the problem."""
+
+    name = ASSIGNOR
+    version = 2
+    behaviour = NEWEST
+    solver = SOLVER  # of standbys, where tags matter; the target itself needs none
+    guarantees = frozenset(Guarantee)
+
+    def assign(self, problem: AssignmentProblem) -> Plan:
+        """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
+        option is unsound or none of its own.
+        """
+        balance = LoadTarget(Situation(problem, behaviour=self.behaviour), Thresholds.of(problem.settings), problem.memory)
+        plan = hand_over(balance.situation, balance)
+        return attrs.evolve(
+            plan,
+            reasons={task: balance.reason(task, reason) for task, reason in plan.reasons.items()},
+            memory=balance.memory(),
+            watching=sum(not member.leaving for member in problem.members) > 1,
+            load=balance.told(plan),
+        )
+
+
+class LoadBalanced1(LoadBalanced):
+    """As it decided before."""
+
+    version = 1
+    behaviour = VERSION_1
+    guarantees = GUARANTEES_1

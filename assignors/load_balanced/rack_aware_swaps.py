@@ -1,0 +1,220 @@
+"""Tasks that change places to be nearer to what they read, where that leaves loads as even as they
+are.
+
+A change is one move, or two tasks that change places. It is made when the traffic falls by more
+than its moves cost (`racks`), and only if
+
+* neither of its two members ends further from what is even than the lower threshold, or than both
+  were before;
+* with all changes made no move pays more than before, or than the lower threshold (see `levels` for
+  what a move pays). So what a rebalancing has reached is kept, and noise that moved nothing goes on
+  moving nothing. That is looked at for the members of each change against all others, as if every
+  task might go everywhere, so it holds where it may not.
+
+What was begun is carried to its end (`Plan.memory`), for half a change may be uneven. Changes only
+ever lower the traffic; so they end, whatever loads do in between. It is a search by steps and
+proves nothing: what else could be had is unknown.
+
+Before: m1 in rack a runs 0_0 (weight 5, replica in b) and 0_2 (4); m2 in b runs 0_1 (5, in a) and
+0_3 (4). After: 0_0 and 0_1 have changed places.
+"""
+
+from __future__ import annotations
+
+import bisect
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+import attrs
+
+from equipoise.assignors.load_balanced.utilisation import Levels, Move
+from equipoise.events.tasks import TaskId
+
+PARTNERS = 8
+"""How many tasks just lighter, and just heavier, a task is tried to change places with, in each
+rack: others would hardly leave loads as they are.
+"""
+MOST_LOOKS = 100_000
+"""Changes looked at for one plan; the rest is for the next one."""
+
+
+def bring_near(levels: Levels, *, mean: int, low: int, high: int) -> list[Move]:
+    """Moves that are made for traffic; the levels are then as if they were made. `mean`: the level
+    of all; `low`, `high`: the thresholds.
+    """
+    search = _Search(levels, mean, low, high)
+    for _ in range(len(levels.owner)):
+        change = search.best()
+        if change is None:
+            break
+        search.make(change)
+    return search.moves
+
+
+@attrs.frozen
+class _Stand:
+    """What a member carries, and its lightest task (None: it has none)."""
+
+    load: int
+    lightest: int | None
+
+
+class _Book:
+    """Stands of all members that stay, and what a move between any two of them could pay."""
+
+    def __init__(self, capacity: Mapping[str, int], stands: Mapping[str, _Stand]) -> None:
+        self.capacity = capacity
+        self.stands = dict(stands)
+        self._threads = sorted(set(capacity.values()))
+        self._sort()
+
+    def _sort(self) -> None:
+        """For each capacity of a taker the givers that would gain most, and the takers that carry
+        least: three each, as at most two are changed.
+        """
+        self._givers = {
+            threads: sorted(((-self._worth(name, stand, threads), name) for name, stand in self.stands.items() if stand.lightest is not None))[:3]
+            for threads in self._threads
+        }
+        self._takers: dict[int, list[tuple[int, str]]] = {threads: [] for threads in self._threads}
+        for name, stand in self.stands.items():
+            self._takers[self.capacity[name]].append((stand.load, name))
+        self._takers = {threads: sorted(of)[:3] for threads, of in self._takers.items()}
+
+    def _worth(self, name: str, stand: _Stand, threads: int) -> int:
+        """What its lightest task would pay on an empty member of so many threads."""
+        return stand.load // self.capacity[name] - (stand.lightest or 0) // threads
+
+    def pays(self, changed: Mapping[str, _Stand]) -> int:
+        """The most that a move could pay from or to a member whose stand is `changed`, or a little
+        more (roundings).
+        """
+        best = 0
+        for name, stand in changed.items():
+            for threads in self._threads:
+                takers = [(each.load, other) for other, each in changed.items() if self.capacity[other] == threads]
+                takers += [(least, other) for least, other in self._takers[threads] if other not in changed]
+                least = min((least for least, other in takers if other != name), default=None)
+                if least is not None and stand.lightest is not None:
+                    best = max(best, self._worth(name, stand, threads) - least // threads + 1)
+            threads = self.capacity[name]
+            worth = max((-lost for lost, other in self._givers[threads] if other not in changed), default=None)
+            if worth is not None:
+                best = max(best, worth - stand.load // threads + 1)
+        return best
+
+    def change(self, changed: Mapping[str, _Stand]) -> None:
+        self.stands.update(changed)
+        self._sort()
+
+
+class _Search:
+    """Changes so far, and which others are worth making beside them."""
+
+    def __init__(self, levels: Levels, mean: int, low: int, high: int) -> None:
+        self.levels = levels
+        self.even = (mean - low, mean + low)
+        self.moves: list[Move] = []
+        self.looks = 0
+        situation = levels.situation
+        staying = {member.id: member.capacity for member in situation.members.values() if not member.leaving}
+        self.held = {name: sorted(levels.weights(name)) for name in staying}
+        self.book = _Book(staying, {name: _stand(held) for name, held in self.held.items()})
+        self.most = max(low, min(high, self.book.pays(self.book.stands)))
+        self._open = [task for task in levels.owner if task not in levels.fixed and situation.owner.get(task) == levels.owner[task] in staying]
+        self._queue = sorted(self._open, key=lambda task: (-self._could_save(task), task), reverse=True)
+        self._by_weight: dict[str | None, list[tuple[int, TaskId]]] = {}
+        for task in self._open:
+            self._by_weight.setdefault(situation.racks.of[levels.owner[task]], []).append((levels.weight[task], task))
+        for of_rack in self._by_weight.values():
+            of_rack.sort()
+        self._moved: set[TaskId] = set()
+
+    def _could_save(self, task: TaskId) -> int:
+        racks = self.levels.situation.racks
+        return racks.cost(task, self.levels.owner[task]) - racks.active(task).least
+
+    def best(self) -> tuple[Move, ...] | None:
+        """The best change of the task that could save most of those that have one; None: there is
+        none, or it was looked for long enough.
+        """
+        while self._queue and self.looks < MOST_LOOKS:
+            task = self._queue[-1]
+            if task not in self._moved:
+                if self._could_save(task) == 0:
+                    return None
+                for _, _, _, _, change in sorted(self._changes_of(task), key=lambda each: each[:4]):
+                    self.looks += 1
+                    if self._may_be(change):
+                        return change
+            self._queue.pop()
+        return None
+
+    def _changes_of(self, task: TaskId) -> Iterator[tuple[int, int, int, TaskId, tuple[Move, ...]]]:
+        """(What it costs, how uneven it is, the other member's place, the other task, the change),
+        for those that save something.
+        """
+        levels, racks = self.levels, self.levels.situation.racks
+        source, weight = levels.owner[task], levels.weight[task]
+        here = racks.cost(task, source)
+        for rack, cost in racks.active(task).near.items():
+            if cost >= here:
+                continue
+            for name in levels.least_full_in(rack, levels.situation.unblocked(task)):
+                saved = here - cost - racks.move_cost(task)
+                if saved > 0 and name != source:
+                    yield -saved, weight, levels.order[name], task, (Move(task, source, name),)
+            for other in self._partners(rack, weight):
+                name = levels.owner[other]
+                if other in self._moved or name == source or not self._may_go(task, name) or not self._may_go(other, source):
+                    continue
+                saved = here - cost - racks.move_cost(task) + racks.cost(other, name) - racks.cost(other, source) - racks.move_cost(other)
+                if saved > 0:
+                    change = (Move(task, source, name), Move(other, name, source))
+                    yield -saved, abs(levels.weight[other] - weight), levels.order[name], other, change
+
+    def _partners(self, rack: str | None, weight: int) -> list[TaskId]:
+        of_rack = self._by_weight.get(rack, [])
+        middle = bisect.bisect_left(of_rack, (weight, TaskId(0, 0)))
+        return [task for _, task in of_rack[max(0, middle - PARTNERS) : middle + PARTNERS]]
+
+    def _may_go(self, task: TaskId, name: str) -> bool:
+        return name in self.levels.situation.unblocked(task)
+
+    def _may_be(self, change: tuple[Move, ...]) -> bool:
+        """Are loads as even as they must be?"""
+        after = self._stands_after(change)
+        before = [self.levels.level(name) for name in after]
+        within = min(*before, self.even[0]), max(*before, self.even[1])
+        levels = [stand.load // self.book.capacity[name] for name, stand in after.items()]
+        return within[0] <= min(levels) and max(levels) <= within[1] and self.book.pays(after) <= self.most
+
+    def _stands_after(self, change: tuple[Move, ...]) -> dict[str, _Stand]:
+        weight = self.levels.weight
+        stands = {}
+        for name in _members(change):
+            held = list(self.held[name])
+            for move in change:
+                if move.source == name:
+                    held.remove(weight[move.task])
+                else:
+                    held.append(weight[move.task])
+            stands[name] = _stand(held)
+        return stands
+
+    def make(self, change: tuple[Move, ...]) -> None:
+        self.book.change(self._stands_after(change))
+        for move in change:
+            self.levels.give(move.task, move.destination)
+            self._moved.add(move.task)
+            self.moves.append(move)
+        for name in _members(change):
+            self.held[name] = sorted(self.levels.weights(name))
+
+
+def _members(change: Iterable[Move]) -> list[str]:
+    return sorted({name for move in change for name in (move.source, move.destination)})
+
+
+def _stand(held: Sequence[int]) -> _Stand:
+    """Of a member that has tasks of these weights."""
+    return _Stand(sum(held), min(held, default=None))

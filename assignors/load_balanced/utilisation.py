@@ -1,0 +1,359 @@
+"""Evening out loads by few moves: how full each member is, who takes what must have an owner, and
+which moves pay.
+
+A member's *level* is what it carries per thread, in the unit of its tasks' weights, rounded down. A
+move of a task of weight w from m to n *pays* more than g when n, with the task, is still more than
+g below where m is now::
+
+    level(n with w) + g < level(m)
+
+Then the higher of the two levels falls, in exact numbers too, for g is worth thousands of
+roundings.
+
+**Bound.** Where no move pays more than g, the most loaded member and the least loaded one differ by
+at most the lightest task of the most loaded one, on a thread of the least loaded one, plus g. (Else
+that task would pay.) As the mean lies between the two, nobody is further than that from the mean.
+This holds where every task may go everywhere; what is under way, blocked or of another topology is
+left where it is.
+
+**No thrash.** A plan is a set of moves of which any part may be carried out, in any order, and each
+move still pays when its turn comes: in one plan a member gives or takes, never both, and at the end
+of the whole plan each taker is still more than g below where each of its givers was with the task.
+So from plan to plan the levels, sorted from the highest down, only fall, and no state of the group
+comes twice as long as its loads stay what they are.
+"""
+
+from __future__ import annotations
+
+import bisect
+import heapq
+from collections.abc import Container, Iterator, Mapping
+
+import attrs
+
+from equipoise.assignors.common.indexed_problem import Pool, Situation
+from equipoise.assignors.common.target import Candidates
+from equipoise.events.tasks import LagSentinel, TaskId
+
+
+@attrs.frozen
+class Move:
+    """One task from the member that has it to another one."""
+
+    task: TaskId
+    source: str
+    destination: str
+
+
+class Levels:
+    """Who has which tasks, and how full that makes the members that stay. `weight`: task -> its
+    weight, at least 1.
+
+    `grain`: outcomes whose levels differ by less are alike.
+    """
+
+    def __init__(self, situation: Situation, weight: Mapping[TaskId, int], owner: Mapping[TaskId, str], *, grain: int) -> None:
+        self.situation = situation
+        self.weight = weight
+        self.grain = max(1, grain)
+        self.owner: dict[TaskId, str] = {}
+        self.fixed: set[TaskId] = set()
+        """Tasks that no move may have."""
+        self._capacity = {member.id: member.capacity for member in situation.members.values()}
+        self._most_threads = max(self._capacity.values(), default=1)
+        self._load = dict.fromkeys(situation.members, 0)
+        self._tasks: dict[str, set[TaskId]] = {member: set() for member in situation.members}
+        self.order = _canonical_order(situation)
+        self._ladders: dict[tuple[int, str | None], list[tuple[int, int, str]]] = {}
+        """Capacity, and rack where racks make a difference -> (level, place in the canonical order,
+        member) of those that stay, rising.
+        """
+        self._ladder_of = {name: (threads, situation.racks.of[name] if situation.racks.counts else None) for name, threads in self._capacity.items()}
+        for member in situation.members.values():
+            if not member.leaving:
+                self._ladders.setdefault(self._ladder_of[member.id], []).append((0, self.order[member.id], member.id))
+        for ladder in self._ladders.values():
+            ladder.sort()
+        for task in sorted(owner):
+            self.give(task, owner[task])
+
+    # Who has what
+
+    def level(self, member: str, more: int = 0) -> int:
+        """What it carries per thread, with `more` weight on it."""
+        return (self._load[member] + more) // self._capacity[member]
+
+    def give(self, task: TaskId, member: str) -> None:
+        """The member has the task from here on; whoever had it has it no more."""
+        before = self.owner.get(task)
+        if before is not None:
+            self._tasks[before].discard(task)
+            self._change(before, -self.weight[task])
+        self.owner[task] = member
+        self._tasks[member].add(task)
+        self._change(member, self.weight[task])
+
+    def _change(self, member: str, by: int) -> None:
+        ladder = self._ladders.get(self._ladder_of[member], [])
+        rung = (self.level(member), self.order[member], member)
+        self._load[member] += by
+        place = bisect.bisect_left(ladder, rung)
+        if place < len(ladder) and ladder[place] == rung:
+            del ladder[place]
+            bisect.insort(ladder, (self.level(member), self.order[member], member))
+
+    def falling(self) -> Iterator[str]:
+        """Members that stay, the fullest first."""
+        rungs = heapq.merge(*(reversed(ladder) for ladder in self._ladders.values()), reverse=True)
+        return (member for _, _, member in rungs)
+
+    def ends(self) -> tuple[str, str] | None:
+        """The fullest and the emptiest of the members that stay; None: nobody stays."""
+        rungs = [ladder[0] for ladder in self._ladders.values()]
+        return (next(self.falling()), min(rungs)[2]) if rungs else None
+
+    def movable(self, member: str) -> list[TaskId]:
+        """Its tasks that a move may have, in rising order."""
+        return sorted(self._tasks[member] - self.fixed)
+
+    def weights(self, member: str) -> list[int]:
+        """Of its tasks."""
+        return [self.weight[task] for task in self._tasks[member]]
+
+    # Owners for tasks that must have one
+
+    def place(self, task: TaskId, candidates: Candidates | None, *, unblocked: bool = False) -> None:
+        """Gives the task to whoever is least full with it: of `candidates`, or of all that may run
+        it (`unblocked`: and may begin a warm-up of it).
+
+        Those that differ by less than the grain are alike: then who is nearest to what it reads
+        comes first, then who had it before, then who is soonest ready.
+        """
+        situation, weight = self.situation, self.weight[task]
+        if candidates is None:
+            pool: Pool | None = (situation.unblocked(task) if unblocked else None) or situation.eligible(task)
+            held = situation.copies[task] if situation.tasks[task].stateful else ()
+            found = [member for member in (*situation.homes(task), *held) if pool is not None and member in pool]
+        else:
+            pool = candidates.fresh
+            found = list(candidates.members)
+        found += (self._least_full(pool) or pool.members) if pool is not None else ()
+        if not found:
+            return
+
+        def worth(member: str) -> tuple[int, int, bool, int, int, int]:
+            level = self.level(member, weight)
+            away = not situation.comes_home(member, task)
+            return level // self.grain, situation.racks.cost(task, member), away, situation.span(member, task), level, self.order[member]
+
+        self.give(task, min(dict.fromkeys(found), key=worth))
+
+    def _least_full(self, pool: Pool, source: str = "", besides: Container[str] = ()) -> list[str]:
+        """Of each capacity (and rack) the least full member of the pool that is neither `source`
+        nor one of `besides`.
+        """
+        found = []
+        for ladder in self._ladders.values():
+            member = next((member for _, _, member in ladder if member in pool and member != source and member not in besides), None)
+            if member is not None:
+                found.append(member)
+        return found
+
+    def least_full_in(self, rack: str | None, pool: Pool) -> list[str]:
+        """Of each capacity the least full member of the pool in that rack."""
+        found = []
+        for (_, where), ladder in self._ladders.items():
+            member = next((member for _, _, member in ladder if member in pool), None) if where == rack else None
+            if member is not None:
+                found.append(member)
+        return found
+
+    # Moves that pay
+
+    def gain(self) -> int:
+        """What the best single move would pay: the greatest g for which one pays g; 0 when none
+        pays anything.
+        """
+        best = 0
+        ends = self.ends()
+        for source in self.falling() if ends is not None else ():
+            level, lowest = self.level(source), self.level(ends[1])  # type: ignore[index]
+            if level - lowest <= best:
+                break
+            near: dict[Pool, list[str]] = {}
+            for task in self.movable(source):
+                if level - lowest - self.weight[task] // self._most_threads > best:
+                    for member in self.destinations(task, source, (), near):
+                        best = max(best, level - self.level(member, self.weight[task]))
+        return best
+
+    def even_out(self, margin: int, mean: int) -> list[Move]:
+        """Moves, each of which pays more than `margin`; see the module. The levels are then as if
+        they were made.
+
+        The fullest gives first. What it gives, and to whom, is what leaves both least outside of
+        what is even (the mean, less or more half the margin); among alike ones what comes nearest
+        to what it reads, then what goes home, or is soonest ready, then the heaviest.
+
+        Before: m1 (5, 4, 1), m2 (2), each of one thread. After: m1 (5, 1), m2 (2, 4).
+        """
+        plan = _Plan(self, margin, mean)
+        for _ in range(len(self.owner)):
+            move = plan.next_move()
+            if move is None:
+                break
+            plan.add(move)
+        return plan.moves
+
+    def destinations(self, task: TaskId, source: str, besides: Container[str], near: dict[Pool, list[str]]) -> list[str]:
+        """Whom the task may go to: the least full of each capacity (and rack), and who has a copy
+        that is ready; none `besides`.
+
+        `near`: pool -> its least full members, for as long as source, levels and `besides` are the
+        same.
+        """
+        situation = self.situation
+        pool = situation.unblocked(task)
+        if pool not in near:
+            near[pool] = self._least_full(pool, source, besides)
+        if situation.tasks[task].stateful:
+            held = [member for member, copy in situation.copies[task].items() if copy.caught_up and situation.may_run(member, task)]
+        else:
+            held = [member for member in situation.homes(task) if situation.may_run(member, task)]
+        if not held:
+            return near[pool]
+        return list(dict.fromkeys((*near[pool], *(member for member in held if member != source and member not in besides))))
+
+
+class _Plan:
+    """Moves so far, and which others may stand beside them."""
+
+    def __init__(self, levels: Levels, margin: int, mean: int) -> None:
+        self.levels = levels
+        self.margin = margin
+        self.even = (mean - margin // 2, mean + margin // 2)
+        self.moves: list[Move] = []
+        self.given: dict[str, list[Move]] = {}
+        self.taken: dict[str, list[Move]] = {}
+        self.sources = [(-levels.level(member), levels.order[member], member) for member in levels.falling()]
+        """A heap, the fullest first. Who has nothing to give in this plan is left out of it; what
+        remains is for the next plan.
+        """
+
+    def next_move(self) -> Move | None:
+        """The best move of the fullest member that has one; None: no move pays."""
+        levels = self.levels
+        while self.sources:
+            _, order, source = heapq.heappop(self.sources)
+            best = None if source in self.taken else min(self._moves_of(source), default=None)
+            if best is not None:
+                move = best[-1]
+                heapq.heappush(self.sources, (-levels.level(source, -levels.weight[move.task]), order, source))
+                return move
+        return None
+
+    def _moves_of(self, source: str) -> Iterator[tuple[int, int, bool, int, int, int, TaskId, Move]]:
+        levels, situation = self.levels, self.levels.situation
+        level = levels.level(source)
+        near: dict[Pool, list[str]] = {}
+        for task in levels.movable(source):
+            weight = levels.weight[task]
+            for member in levels.destinations(task, source, self.given, near):
+                move = Move(task, source, member)
+                if levels.level(member, weight) + self.margin < level and self._may_stand(move):
+                    outside = self._outside(levels.level(member, weight)) + self._outside(levels.level(source, -weight))
+                    away = not situation.comes_home(member, task)
+                    farther = situation.racks.cost(task, member) - situation.racks.cost(task, source)
+                    yield outside // levels.grain, farther, away, situation.span(member, task), -weight, levels.order[member], task, move
+
+    def _outside(self, level: int) -> int:
+        return max(0, level - self.even[1], self.even[0] - level)
+
+    def _may_stand(self, move: Move) -> bool:
+        """With it, does each move of the plan still pay at the end of the plan?"""
+        levels, weight = self.levels, self.levels.weight[move.task]
+        taker = levels.level(move.destination, weight)
+        for other in self.taken.get(move.destination, ()):
+            without = weight if other.source == move.source else 0
+            if taker + self.margin >= levels.level(other.source, levels.weight[other.task] - without):
+                return False
+        for other in self.given.get(move.source, ()):
+            level = taker if other.destination == move.destination else levels.level(other.destination)
+            if level + self.margin >= levels.level(move.source, levels.weight[other.task] - weight):
+                return False
+        return True
+
+    def add(self, move: Move) -> None:
+        self.moves.append(move)
+        self.given.setdefault(move.source, []).append(move)
+        self.taken.setdefault(move.destination, []).append(move)
+        self.levels.give(move.task, move.destination)
+
+
+def fewest_moves(dealt: Mapping[str, list[int]], capacity: Mapping[str, int], highest: int, lowest: int, forced: int) -> int:
+    """A lower bound of the moves from one deal to any in which no level is above `highest` and none
+    below `lowest`.
+
+    `dealt`: member -> weights of its tasks now; `capacity`: of those that stay. From a member that
+    is too full at least so many tasks go as it takes of its heaviest to bring it down to `highest`,
+    and `forced` from those that leave; to one that is too empty come at least so many as it would
+    take of the heaviest there are. Every move goes from one and comes to one, so each of the two
+    sums is a bound.
+    """
+    heaviest = sorted((weight for of in dealt.values() for weight in of), reverse=True)
+    leave, arrive = forced, 0
+    for member, threads in capacity.items():
+        load = sum(dealt[member])
+        for weight in sorted(dealt[member], reverse=True):
+            if load // threads <= highest:
+                break
+            load -= weight
+            leave += 1
+        load = sum(dealt[member])
+        for weight in heaviest:
+            if load // threads >= lowest:
+                break
+            load += weight
+            arrive += 1
+    return max(leave, arrive)
+
+
+def _canonical_order(situation: Situation) -> dict[str, int]:
+    """Member -> its place among all by what it is and has, so that names decide only between
+    members that differ in nothing else.
+    """
+    incoming: dict[str, list[TaskId]] = {}
+    for movement in situation.in_flight.values():
+        incoming.setdefault(movement.destination, []).append(movement.task)
+    blocked: dict[str, list[TaskId]] = {}
+    for task, members in situation.blocked.items():
+        for member_id in members:
+            blocked.setdefault(member_id, []).append(task)
+
+    def looks(name: str) -> tuple[object, ...]:
+        member = situation.members[name]
+        return (
+            member.leaving,
+            member.drained,
+            member.capacity,
+            sorted(member.active),
+            sorted(member.standby),
+            sorted(member.warmup),
+            [
+                (task, lag.value if isinstance(lag, LagSentinel) else "", 0 if isinstance(lag, LagSentinel) else lag)
+                for task, lag in sorted(member.lags.items(), key=lambda item: item[0])
+            ],
+            sorted(member.ready),
+            member.readiness,
+            -1 if member.ready_lag_records is None else member.ready_lag_records,
+            sorted(member.home),
+            sorted(incoming.get(name, ())),
+            sorted(blocked.get(name, ())),
+            (member.subtopologies is None, sorted((member.subtopologies or {}).items())),
+            member.restore_records_per_s,
+            member.rack or "",
+            sorted(member.tags.items()),
+            name,
+        )
+
+    return {name: place for place, name in enumerate(sorted(situation.members, key=looks))}

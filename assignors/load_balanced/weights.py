@@ -1,0 +1,86 @@
+"""What each task weighs: of what members report of their hosts, one whole number per task.
+
+A weight is in millionths of a *fair share*: what one thread would carry if the group's load were
+spread evenly over the threads of the members that stay. So the weights of all tasks add up to a
+million per thread, and whatever is measured in them reads as a part of what a thread should carry.
+
+Each dimension (cpu, memory, disk, throughput) is first brought to that unit by its own sum over the
+group, so that what is told apart is who carries how much of it, and a group that idles is as even
+or uneven as one that is busy. Then they are averaged, by the weights in `knobs.options`:
+
+====================  =======
+==================================================================================== option
+default  is ====================  =======
+==================================================================================== `load_cpu`
+1        weight of processor time `load_throughput`     1        weight of records processed
+`load_memory`         0        weight of memory in use; most of it is a process's own and comes
+along with no task `load_disk`           0        weight of disk in use ====================
+=======  ====================================================================================
+
+A dimension that nobody reports has no part in it. A task that nothing is known of (it just came to
+be, or nobody reports) weighs as the mean of its sub-topology, else of all; where nothing is known
+of any task, all weigh the same, and balance is by count. No task weighs nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+
+from equipoise.assignors.common import options
+from equipoise.assignors.common.problem import Member, Task
+from equipoise.events.errors import FieldError
+from equipoise.events.settings import GroupSettings
+from equipoise.events.tasks import TaskId
+
+FAIR_SHARE = 1_000_000
+"""What one thread carries of an even load."""
+DEFAULT_WEIGHTS: Mapping[str, int] = {"load_cpu": 1, "load_throughput": 1, "load_memory": 0, "load_disk": 0}
+
+
+def weights(tasks: Iterable[Task], members: Iterable[Member], settings: GroupSettings) -> dict[TaskId, int]:
+    """Task -> its weight, in millionths of a fair share, at least 1; in rising order of tasks.
+
+    Raises FieldError for an option that is no whole number, and when all dimensions weigh 0.
+    """
+    every = sorted(tasks, key=lambda task: task.id)
+    of_dimension = _dimension_weights(settings)
+    threads = sum(member.capacity for member in members if not member.leaving)
+    measured = [task for task in every if task.load is not None]
+    averaged = dict.fromkeys((task.id for task in measured), 0)
+    used = 0
+    for dimension, weight in of_dimension.items():
+        amounts = [_amount(task, dimension) for task in measured]
+        total = sum(amounts)
+        if weight and total:
+            used += weight
+            for task, amount in zip(measured, amounts, strict=True):
+                averaged[task.id] += weight * amount * FAIR_SHARE * max(1, threads) // total
+    known = {task: amount // used for task, amount in averaged.items()} if used else {}
+    found = {task.id: known.get(task.id, mean) for task, mean in zip(every, _means(every, known), strict=True)}
+    total = sum(found.values())
+    return {task: max(1, weight * FAIR_SHARE * max(1, threads) // total) for task, weight in found.items()}
+
+
+def _dimension_weights(settings: GroupSettings) -> dict[str, int]:
+    found = {name: options.whole(settings, name, default) for name, default in DEFAULT_WEIGHTS.items()}
+    if not any(found.values()):
+        raise FieldError("config.options.load_cpu", f"{', '.join(found)} are all 0; give at least one a weight above 0")
+    return found
+
+
+def _amount(task: Task, dimension: str) -> int:
+    load = task.load
+    assert load is not None, "asked of measured tasks only"
+    return {"load_cpu": load.cpu, "load_memory": load.memory, "load_disk": load.disk, "load_throughput": load.records_per_s}[dimension]
+
+
+def _means(every: Sequence[Task], known: Mapping[TaskId, int]) -> list[int]:
+    """For each task the mean weight of its sub-topology's known tasks, else of all known ones, else
+    the same for all; at least 1.
+    """
+    of_subtopology: dict[int, list[int]] = {}
+    for task, weight in known.items():
+        of_subtopology.setdefault(task.subtopology, []).append(weight)
+    means = {subtopology: sum(found) // len(found) for subtopology, found in of_subtopology.items()}
+    overall = sum(known.values()) // len(known) if known else FAIR_SHARE
+    return [max(1, means.get(task.id.subtopology, overall)) for task in every]
