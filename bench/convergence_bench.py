@@ -19,7 +19,7 @@ import uuid
 import attrs
 
 from equipoise.events.settings import GroupSettings
-from equipoise.replay.simulation.change import ChangeCost, change_cost
+from tests.change_cost import ChangeCost, change_cost
 
 OURS, KAFKA = "high_availability", "kafka_streams"
 DRAWS = 3

@@ -21,8 +21,8 @@ from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.settings import GroupSettings, Scalar
 from equipoise.reference_model.step_checker import StepChecker
 from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, WorkerSettings, steady
-from equipoise.replay.simulation.faults import Fault, plan, random_faults
 from equipoise.statemachine.machine import GroupMachine
+from tests.storm_faults import Fault, plan, random_faults
 
 START_MS = 1_000_000_000
 SESSION_MS = 10_000

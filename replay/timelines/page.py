@@ -11,9 +11,9 @@ import string
 from importlib import resources
 from typing import Any
 
+from equipoise.replay.drawing.colours import CAUSE_COLOURS, colour_rules, member_colour
 from equipoise.replay.history import Condition, MoveStory
 from equipoise.replay.timelines.build import Timeline, changes_owner
-from equipoise.replay.timelines.colours import CAUSE_COLOURS, colour_rules, member_colour
 from equipoise.replay.wording import cause_text, counted, day_text, reason_text, span_text
 
 MOST_ROWS = 2_000

@@ -11,10 +11,10 @@ import math
 from collections import defaultdict
 from typing import Any
 
+from equipoise.replay.drawing.colours import CAUSE_COLOURS, colour_rules, member_colour
+from equipoise.replay.drawing.svg import MARK, label, markup, short
 from equipoise.replay.timelines.build import Timeline
-from equipoise.replay.timelines.colours import CAUSE_COLOURS, colour_rules, member_colour
 from equipoise.replay.timelines.page import page_data
-from equipoise.replay.timelines.svg import MARK, label, markup, short
 from equipoise.replay.wording import clock_text, counted
 
 WIDTH = 920

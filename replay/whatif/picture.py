@@ -12,8 +12,8 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from equipoise.replay.timelines.colours import colour_rules, member_colour
-from equipoise.replay.timelines.svg import MARK, label, markup, short
+from equipoise.replay.drawing.colours import colour_rules, member_colour
+from equipoise.replay.drawing.svg import MARK, label, markup, short
 from equipoise.replay.whatif.advice import Advice, front
 from equipoise.replay.whatif.evaluate import Outcome, WhatIf
 

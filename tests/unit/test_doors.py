@@ -135,6 +135,9 @@ def test_import_contracts_are_kept() -> None:
         ("equipoise.assignors.common", "import equipoise.assignors.learner"),
         ("equipoise.assignors.cooperative", "import equipoise.assignors.lag_aware"),
         ("equipoise.replay.timelines", "import equipoise.replay.simulation"),
+        ("equipoise.replay.simulation", "import equipoise.replay.whatif"),
+        ("equipoise.replay.timelines", "import equipoise.replay.whatif"),
+        ("equipoise.replay.whatif", "import equipoise.replay.importers"),
         ("equipoise.scenarios", "import equipoise.replay.whatif"),
     ],
 )

@@ -20,11 +20,11 @@ import equipoise
 from equipoise import replay
 from equipoise.cli import main
 from equipoise.replay.importers.kafka_streams import import_history
-from equipoise.replay.importers.kafka_streams.check import Gathered
 from equipoise.replay.whatif.evaluate import Deviation, what_if_recorded
 from equipoise.replay.whatif.recording import Recording, read_recording
 from equipoise.replay.whatif.sweep import configurations_of
 from equipoise.replay.wording import counted
+from tests.import_check import MemoryLog
 from tests.made import hold
 from tests.unit.replay.test_fit import LOGGED
 from tests.unit.test_docs import ROOT
@@ -42,7 +42,7 @@ COLUMNS = {
 
 @functools.cache
 def recording(run: str) -> Recording:
-    log = Gathered()
+    log = MemoryLog()
     import_history(ROOT / "replay" / "data" / run, log)
     return read_recording(log.records)
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 from equipoise.events.facts import LeaveRequested
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.recorded_inputs import ProcessEnded, read_exogenous
-from equipoise.replay.simulation.change import change_cost
 from equipoise.replay.simulation.cluster import SimulatedCluster
 from equipoise.replay.simulation.process import Exit
+from tests.change_cost import change_cost
 
 MOST_MS = 300_000
 

@@ -8,7 +8,7 @@ import pytest
 
 from equipoise.events.decisions import Checkpointed
 from equipoise.events.settings import GroupSettings
-from equipoise.replay.simulation.change import ChangeCost, change_cost
+from tests.change_cost import ChangeCost, change_cost
 
 
 @pytest.fixture(scope="module")

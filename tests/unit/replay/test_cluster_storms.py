@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 
 from equipoise.events.errors import InvariantBroken
-from equipoise.replay.simulation.faults import FAULTS, random_faults
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
+from tests.storm_faults import FAULTS, random_faults
 from tests.storms import Outcome, draw, run_storm
 
 MOST_SEEDS = 150

@@ -29,7 +29,6 @@ from equipoise.events.facts import (
 from equipoise.events.records import DecisionRecord, Entry, Record
 from equipoise.events.tasks import TaskId
 from equipoise.replay.importers.kafka_streams import import_history
-from equipoise.replay.importers.kafka_streams.check import Gathered
 from equipoise.replay.recorded_inputs import (
     ConfigurationChanged,
     Curve,
@@ -41,12 +40,13 @@ from equipoise.replay.recorded_inputs import (
     read_exogenous,
 )
 from tests.groups import Group, joined, rejections
+from tests.import_check import MemoryLog
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 
 
 def imported(run: str, *, manifest: bool = True) -> list[Record]:
-    log = Gathered()
+    log = MemoryLog()
     import_history(SHIPPED / run, log)
     if not manifest:
         opened = log.records[0].event

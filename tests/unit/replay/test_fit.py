@@ -19,12 +19,12 @@ from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.importers.kafka_streams import import_history
-from equipoise.replay.importers.kafka_streams.check import Gathered
 from equipoise.replay.recorded_inputs import read_exogenous
 from equipoise.replay.simulation import RestoreModel
 from equipoise.replay.simulation.cluster import MemorySink
 from equipoise.replay.simulation.run import Simulation, simulate
 from equipoise.replay.whatif.fit import DEFAULT_RECORDS_PER_S, Estimate, Fit, Observation, estimate_of, fit, most_likely, speed_of
+from tests.import_check import MemoryLog
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 TASK, OTHER = TaskId(0, 0), TaskId(0, 1)
@@ -211,7 +211,7 @@ def test_a_known_speed_is_found_again_from_intervals(spread: float, window_s: fl
 
 
 def shipped(run: str) -> Fit:
-    log = Gathered()
+    log = MemoryLog()
     import_history(SHIPPED / run, log)
     return fit(log.records)
 
@@ -246,7 +246,7 @@ def test_each_run_holds_for_the_other_one() -> None:
 
 @pytest.mark.parametrize("true_speed", [60_000, 250_000])
 def test_a_log_that_was_lived_at_a_known_speed_gives_that_speed(true_speed: int) -> None:
-    log = Gathered()
+    log = MemoryLog()
     import_history(SHIPPED / "scale-out", log)
     memory = MemorySink()
     simulate(read_exogenous(log.records), Simulation(restore=RestoreModel(records_per_s=true_speed)), sink=memory)

@@ -14,7 +14,6 @@ import pytest
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.settings import GroupSettings
 from equipoise.replay.importers.kafka_streams import import_history
-from equipoise.replay.importers.kafka_streams.check import Gathered
 from equipoise.replay.recorded_inputs import Curve
 from equipoise.replay.simulation import RestoreModel, steady
 from equipoise.replay.simulation.kafka import Instance, InstanceSettings, KafkaGroup, KafkaProtocol
@@ -23,6 +22,7 @@ from equipoise.replay.simulation.run import Simulation
 from equipoise.replay.simulation.run_kafka import simulate_kafka
 from equipoise.replay.whatif.evaluate import Configuration, WhatIf, what_if_recorded
 from equipoise.replay.whatif.recording import Recording, read_recording
+from tests.import_check import MemoryLog
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 SIMULATION = Simulation(restore=RestoreModel(records_per_s=200_000))
@@ -162,7 +162,7 @@ def test_a_curve_without_hollows() -> None:
 
 @functools.cache
 def recording(run: str) -> Recording:
-    log = Gathered()
+    log = MemoryLog()
     import_history(SHIPPED / run, log)
     return read_recording(log.records)
 

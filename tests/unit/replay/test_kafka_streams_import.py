@@ -29,11 +29,11 @@ from equipoise.events.log import open_log
 from equipoise.events.records import Record
 from equipoise.events.tasks import LagSentinel, TaskId
 from equipoise.replay.importers.kafka_streams import ImportOptions, ImportSummary, Source, WireError, import_history, options_of
-from equipoise.replay.importers.kafka_streams.check import Gathered, check, main
 from equipoise.replay.importers.kafka_streams.manifest import MOST_MANIFEST_CHARS
 from equipoise.replay.importers.kafka_streams.scan import scan
-from equipoise.replay.importers.kafka_streams.thin import thin
 from equipoise.statemachine.machine import GroupMachine
+from tests.import_check import MemoryLog, check, main
+from tests.thin_recording import thin
 
 SHIPPED = Path(__file__).parents[3] / "replay" / "data"
 DATA = Path(__file__).parents[2] / "data" / "kafka_streams"
@@ -42,7 +42,7 @@ PLAIN = ImportOptions(solver="")
 
 
 def imported(folder: Path, options: ImportOptions | None = None) -> tuple[list[Record], ImportSummary]:
-    log = Gathered()
+    log = MemoryLog()
     summary = import_history(folder, log, options=options)
     return log.records, summary
 
@@ -264,7 +264,7 @@ def test_options_come_from_the_folder_and_unknown_ones_are_refused(tmp_path: Pat
 
 def test_progress_is_told() -> None:
     told: list[tuple[int, int | None]] = []
-    summary = import_history(SHIPPED / "rolling", Gathered(), lambda done, total: told.append((done, total)), options=PLAIN)
+    summary = import_history(SHIPPED / "rolling", MemoryLog(), lambda done, total: told.append((done, total)), options=PLAIN)
     records = summary.manifest["decoded"]["records"]
     assert told[0] == (1_000, None)
     assert told[-1] == (records, records)
@@ -288,7 +288,7 @@ def test_the_small_form_of_a_small_form_is_the_same(tmp_path: Path) -> None:
     ],
 )
 def test_damaged_copies_stop_with_the_offset_and_the_byte(copy: str, position: int, problem: str) -> None:
-    log = Gathered()
+    log = MemoryLog()
     with pytest.raises(WireError, match=problem) as caught:
         import_history(DATA / "damaged" / copy, log, options=PLAIN)
     assert (caught.value.offset, caught.value.position) == (1_403, position)

@@ -15,9 +15,9 @@ import pytest
 
 from equipoise.assignors import registry
 from equipoise.events.facts import MemberJoined
+from equipoise.replay.drawing.colours import CAUSE_COLOURS, member_colour
 from equipoise.replay.history import Condition
 from equipoise.replay.timelines import Timeline, build_timeline, render_page, render_picture
-from equipoise.replay.timelines.colours import CAUSE_COLOURS, member_colour
 from equipoise.replay.timelines.page import page_data
 from equipoise.replay.timelines.picture import _LEFT, _RIGHT
 from equipoise.statemachine.context import CAUSES
@@ -132,7 +132,7 @@ def test_page_and_picture_have_one_set_of_colours() -> None:
     assert set(CAUSE_COLOURS) <= set(CAUSES)
     style = elements(render_picture(built), "style")[0].text or ""
     page = render_page(built)
-    rules = (Path(__file__).parents[3] / "replay" / "timelines" / "colours.css").read_text()
+    rules = (Path(__file__).parents[3] / "replay" / "drawing" / "colours.css").read_text()
     assert rules in style
     assert rules in page
     for used in set(re.findall(r"var\((--[a-z-]+)\)", render_picture(built) + page)):

@@ -1,4 +1,4 @@
-"""``python -m equipoise.replay.importers.kafka_streams.check DIR...``: is our reading of a recorded
+"""``python -m tests.import_check DIR...``: is our reading of a recorded
 run right?
 
 For folders that hold, beside the dump, another decoder's reading (``history.jsonl``) and what the
@@ -22,7 +22,7 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import AssignmentObserved, Fact, LagReported, MemberJoined, PartitionsObserved, TopologyDeclared
 from equipoise.events.records import Record
 from equipoise.events.tasks import LagSentinel, TaskId, parse_task
-from equipoise.replay.importers.kafka_streams.compare import Agreement, compare_history
+from equipoise.replay.importers.kafka_streams.decoder_agreement import Agreement, compare_history
 from equipoise.replay.importers.kafka_streams.importer import import_history
 from equipoise.replay.importers.kafka_streams.options import options_of
 from equipoise.replay.importers.kafka_streams.source import Source
@@ -30,7 +30,7 @@ from equipoise.replay.importers.kafka_streams.source import Source
 _PROCESS_OF = "@"
 
 
-class Gathered:
+class MemoryLog:
     """A log in memory: the facts of one import."""
 
     def __init__(self) -> None:
@@ -85,7 +85,7 @@ def check(folder: Path, **settings: Any) -> Checked:
     """
     source = Source(folder)
     options = options_of(source, {"solver": "", **settings})
-    log = Gathered()
+    log = MemoryLog()
     summary = import_history(folder, log, options=options)
     checked = Checked(history=compare_history(source, summary.group))
     leader = {line["generation"]: line for line in source.leader_view()}
@@ -169,16 +169,16 @@ def _sums_difference(view: dict[str, Any], reports: dict[str, LagReported], ends
 def main(arguments: list[str]) -> int:
     """One line per folder. 0: all agree; 1: one differs; 2: one cannot be read."""
     if not arguments:
-        print("usage: python -m equipoise.replay.importers.kafka_streams.check DIR...", file=sys.stderr)  # noqa: T201
+        print("usage: python -m tests.import_check DIR...", file=sys.stderr)
         return 2
     worst = 0
     for argument in arguments:
         try:
             checked = check(Path(argument))
         except EquipoiseError as error:
-            print(f"{argument}: {error}", file=sys.stderr)  # noqa: T201
+            print(f"{argument}: {error}", file=sys.stderr)
             return 2
-        print(checked.line(argument))  # noqa: T201
+        print(checked.line(argument))
         worst = max(worst, 0 if checked.agrees else 1)
     return worst
 

@@ -1,4 +1,4 @@
-"""``python -m equipoise.replay.importers.kafka_streams.thin DIR OUT``: the small form of a recorded
+"""``python -m tests.thin_recording DIR OUT``: the small form of a recorded
 run, from which the same facts are imported.
 
 Kept: every group-metadata record; of the commits, each partition's last one before and first one
@@ -97,16 +97,16 @@ def _write_json(path: Path, document: dict[str, Any]) -> None:
 def main(arguments: list[str]) -> int:
     """``DIR OUT [setting=value ...]``; 0: written, 2: bad input."""
     if len(arguments) < 2:
-        print("usage: python -m equipoise.replay.importers.kafka_streams.thin DIR OUT [setting=value ...]", file=sys.stderr)  # noqa: T201
+        print("usage: python -m tests.thin_recording DIR OUT [setting=value ...]", file=sys.stderr)
         return 2
     try:
         settings = {name: int(value) for name, _, value in (each.partition("=") for each in arguments[2:])}
         thin(Source(Path(arguments[0])), Path(arguments[1]), settings)
     except ValueError as error:
-        print(f"settings must be name=number: {error}", file=sys.stderr)  # noqa: T201
+        print(f"settings must be name=number: {error}", file=sys.stderr)
         return 2
     except EquipoiseError as error:
-        print(error, file=sys.stderr)  # noqa: T201
+        print(error, file=sys.stderr)
         return 2
     return 0
 

@@ -32,4 +32,4 @@ def member_colour(number: int) -> str:
 
 def colour_rules() -> str:
     """CSS: the colours by name, light, and dark for who prefers that."""
-    return resources.files("equipoise.replay.timelines").joinpath("colours.css").read_text(encoding="utf-8")
+    return resources.files("equipoise.replay.drawing").joinpath("colours.css").read_text(encoding="utf-8")
