@@ -6,10 +6,14 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping
+from typing import Any
+
+import attrs
 
 from equipoise.assignors import REASONS
 from equipoise.assignors.common.plan import records_text, traffic_text
 from equipoise.events.decisions import MemberWarned, Move
+from equipoise.events.facts import GroupConfigured
 from equipoise.events.tasks import Lag, LagSentinel
 
 MOST_NAMED = 10
@@ -175,3 +179,20 @@ def groups_text(groups: Iterable[str]) -> str:
     if not names:
         return "it holds no other"
     return f"it holds {', '.join(map(repr, names[:MOST_NAMED]))}{' and more' if len(names) > MOST_NAMED else ''}"
+
+
+def setting_values(config: GroupConfigured) -> dict[str, Any]:
+    """Every setting of a configuration by name: ``assignor`` (``NAME@VERSION``), ``solver``,
+    ``led_by``, the group's settings, and ``options.NAME`` for each option of the assignor.
+    """
+    settings = attrs.asdict(config.knobs)
+    options = settings.pop("options")
+    head = {"assignor": f"{config.assignor}@{config.behaviour_version}", "solver": config.solver, "led_by": config.led_by}
+    return {**head, **settings, **{f"options.{name}": value for name, value in options.items()}}
+
+
+def setting_text(value: Any) -> str:
+    """The value of a setting as `equipoise configure --set` takes it."""
+    if isinstance(value, tuple):
+        return ",".join(value)
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -15,11 +15,11 @@ from equipoise.cli.settings import settings_options
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.settings import GroupSettings
-from equipoise.live import LiveSettings
 from equipoise.replay.wording import counted
+from equipoise.worker.settings import LiveSettings
 
 if TYPE_CHECKING:
-    from equipoise.group_settings import Change, Preview
+    from equipoise.operations.group_settings import Preview, SettingChange
 
 EXIT_NOT_IN_FORCE = 1
 
@@ -67,7 +67,7 @@ def configure(
         return asyncio.run(run.show())
 
     def changed(before: GroupConfigured) -> GroupConfigured:
-        from equipoise.group_settings import check_configuration, with_assignor, with_defaults
+        from equipoise.operations.group_settings import check_configuration, with_assignor, with_defaults
 
         config = before if assignor is None else with_assignor(before, assignor)
         settings = with_settings(with_defaults(config.knobs, defaults), changes)
@@ -89,27 +89,27 @@ class _Run:
     def __init__(self, screen: Screen, settings: LiveSettings, group: str) -> None:
         self._screen, self._settings, self._group = screen, settings, group
 
-    def _document(self, outcome: str, config: GroupConfigured, changes: list[Change], **others: Any) -> dict[str, Any]:
-        from equipoise.group_settings import settings_of
+    def _document(self, outcome: str, config: GroupConfigured, changes: list[SettingChange], **others: Any) -> dict[str, Any]:
+        from equipoise.replay.wording import setting_values
 
         shown = {"offset": None, "rejection": None, "way_back": None, "moves": [], "planned_movements": None, "simulated": None, **others}
         return {
             "group": self._group,
             "outcome": outcome,
-            "settings": {name: list(value) if isinstance(value, tuple) else value for name, value in settings_of(config).items()},
+            "settings": {name: list(value) if isinstance(value, tuple) else value for name, value in setting_values(config).items()},
             "changes": [attrs.asdict(each) for each in changes],
             **shown,
         }
 
     async def show(self) -> int:
-        from equipoise.configuring import Configuring
-        from equipoise.group_settings import settings_of
+        from equipoise.operations.live_group import AnsweredFact
+        from equipoise.replay.wording import setting_values
 
-        async with Configuring(self._settings, self._group) as live:
+        async with AnsweredFact(self._settings, self._group) as live:
             config = await live.configuration()
-        defaults = settings_of(GroupConfigured(knobs=GroupSettings()))
+        defaults = setting_values(GroupConfigured(knobs=GroupSettings()))
         rows: list[tuple[str, str, str]] = []
-        for name, value in settings_of(config).items():
+        for name, value in setting_values(config).items():
             default = defaults.get(name)
             is_setting = name not in ("assignor", "solver", "led_by")
             rows.append((name, _shown(value), _shown(default) if is_setting and value != default else ""))
@@ -118,17 +118,17 @@ class _Run:
         return 0
 
     async def preview(self, changed: Any) -> tuple[GroupConfigured, GroupConfigured, Preview]:
-        from equipoise.configuring import Configuring
-        from equipoise.group_settings import preview
+        from equipoise.operations.group_settings import preview
+        from equipoise.operations.live_group import AnsweredFact
 
-        async with Configuring(self._settings, self._group) as live:
+        async with AnsweredFact(self._settings, self._group) as live:
             before = await live.configuration()
             after = changed(before)
             return before, after, preview(await live.machine(), after)
 
     def answer_preview(self, before: GroupConfigured, after: GroupConfigured, found: Preview, seeds: int) -> int:
         """Shows what would change and move, and what both configurations would have cost."""
-        from equipoise.group_settings import changes_between
+        from equipoise.operations.group_settings import changes_between
 
         changes = changes_between(before, after)
         parts: list[Part] = [Line(bold(self._group), "  nothing is changed by this run"), *_change_parts(changes)]
@@ -184,10 +184,10 @@ class _Run:
         return document(answer, advice), ["", *answer_parts(answer, advice)]
 
     async def change(self, changed: Any, timeout_s: float) -> int:
-        from equipoise.configuring import Configuring
-        from equipoise.group_settings import changes_between, way_back
+        from equipoise.operations.group_settings import changes_between, way_back
+        from equipoise.operations.live_group import AnsweredFact
 
-        async with Configuring(self._settings, self._group) as live:
+        async with AnsweredFact(self._settings, self._group) as live:
             before = await live.configuration()
             after = changed(before)
             changes = changes_between(before, after)
@@ -220,12 +220,12 @@ class _Run:
 
 
 def _shown(value: Any) -> str:
-    from equipoise.group_settings import setting_text
+    from equipoise.replay.wording import setting_text
 
     return "-" if value is None else setting_text(value)
 
 
-def _change_parts(changes: list[Change]) -> list[Part]:
+def _change_parts(changes: list[SettingChange]) -> list[Part]:
     if not changes:
         return ["these are its settings already"]
     return [Table(columns=("setting", "before", "after"), rows=[(each.name, _shown(each.before), _shown(each.after)) for each in changes])]

@@ -14,11 +14,11 @@ from equipoise.cli.screen import Line, Part, Screen, Table, bold
 from equipoise.cli.settings import settings_options
 from equipoise.events.facts import DealRequested
 from equipoise.events.tasks import TaskId
-from equipoise.live import LiveSettings
 from equipoise.replay.wording import counted
+from equipoise.worker.settings import LiveSettings
 
 if TYPE_CHECKING:
-    from equipoise.group_settings import Preview
+    from equipoise.operations.group_settings import Preview
     from equipoise.statemachine.state import GroupState
 
 EXIT_NOT_DEALT = 1
@@ -55,8 +55,8 @@ def deal(screen: Screen, settings: LiveSettings, group: str, dry_run: bool, time
 
 
 async def _deal(screen: Screen, settings: LiveSettings, group: str, dry_run: bool, timeout_s: float) -> int:
-    from equipoise.group_settings import preview
-    from equipoise.live_group import AnsweredFact
+    from equipoise.operations.group_settings import preview
+    from equipoise.operations.live_group import AnsweredFact
 
     async with AnsweredFact(settings, group) as live:
         machine = await live.machine()

@@ -14,12 +14,12 @@ from equipoise.cli.screen import Screen, Table
 from equipoise.cli.settings import settings_options
 from equipoise.cli.show import view_parts
 from equipoise.events.errors import InputError
-from equipoise.live import LiveSettings
 from equipoise.replay.wording import groups_text
+from equipoise.worker.settings import LiveSettings
 
 if TYPE_CHECKING:
+    from equipoise.operations.follower import Follower
     from equipoise.statemachine.partition import GroupLead
-    from equipoise.worker.follower import Follower
 
 EXIT_HALTED = 1
 
@@ -115,6 +115,6 @@ async def _status(screen: Screen, settings: LiveSettings, group: str, *, watch: 
 
 
 def _follower(settings: LiveSettings, group: str | None = None) -> Follower:
-    from equipoise.worker.follower import Follower
+    from equipoise.operations.follower import Follower
 
     return Follower(settings, settings.topics, group)

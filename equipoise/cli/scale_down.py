@@ -21,12 +21,12 @@ from equipoise.cli.settings import settings_options
 from equipoise.cli.visible import shortened, visible
 from equipoise.events.errors import InputError
 from equipoise.events.log import Log
-from equipoise.live import LiveSettings
 from equipoise.replay.wording import counted
+from equipoise.worker.settings import LiveSettings
 
 if TYPE_CHECKING:
     from equipoise.assignors.scale_down import ScaleDown
-    from equipoise.leaving import Going, Leaving
+    from equipoise.operations.leaving import LeavingMember, LeavingMembers
     from equipoise.replay.draining import Drain
 
 EXIT_NOT_DONE = 1
@@ -114,14 +114,14 @@ def scale_down(
 
 def _picked(screen: Screen, log: Log, percent: int, at_offset: int | None, group: str | None) -> tuple[dict[str, Any], *tuple[Part, ...]]:
     """Who would be asked, from a log."""
-    from equipoise.leaving import picked  # loads the solver
+    from equipoise.operations.leaving import choose_members  # loads the solver
     from equipoise.replay.refold import Refold
 
     refold = Refold(group)
     for _ in refold.follow(read(screen, log, "folding", group), until_offset=at_offset):
         pass
     state = refold.machine.state
-    found, drain = picked(state, percent)
+    found, drain = choose_members(state, percent)
     return _document(found, drain, refold.group, state.last_offset, percent), *scale_down_parts(found, drain, refold.group)
 
 
@@ -165,9 +165,9 @@ class _Run:
         """Who is asked, and not gone as far as was seen."""
 
     async def run(self, percent: int | None, *, dry_run: bool, cancel: bool, timeout_s: float | None) -> int:
-        from equipoise.leaving import Leaving
+        from equipoise.operations.leaving import LeavingMembers
 
-        async with Leaving(self._settings, self._group) as leaving:
+        async with LeavingMembers(self._settings, self._group) as leaving:
             if cancel:
                 return await self._cancel(leaving)
             if percent is None:
@@ -189,7 +189,7 @@ class _Run:
         seconds = round(time.monotonic() - began_s, 1)
         return {"group": self._group, "outcome": outcome, "members": dict(sorted(members.items())), "seconds": seconds, "picked": picked}
 
-    async def _cancel(self, leaving: Leaving) -> int:
+    async def _cancel(self, leaving: LeavingMembers) -> int:
         began_s = time.monotonic()
         asked = await leaving.asked()
         staying = await leaving.withdraw()
@@ -201,8 +201,8 @@ class _Run:
         self._screen.answer(self._live_document("taken back", members, None, began_s), *parts)
         return EXIT_NOT_DONE if gone else 0
 
-    async def _follow(self, leaving: Leaving, picked: dict[str, Any] | None, timeout_s: float | None) -> int:
-        from equipoise.leaving import Stage
+    async def _follow(self, leaving: LeavingMembers, picked: dict[str, Any] | None, timeout_s: float | None) -> int:
+        from equipoise.operations.leaving import LeaveStage
 
         began_s = time.monotonic()
         warned = False
@@ -211,7 +211,7 @@ class _Run:
             while True:
                 going = await leaving.look()
                 show(going)
-                self._pending = tuple(each.member for each in going if not each.stage.is_out and each.stage is not Stage.STAYS)
+                self._pending = tuple(each.member for each in going if not each.stage.is_out and each.stage is not LeaveStage.STAYS)
                 passed_s = time.monotonic() - began_s
                 if not self._pending or (timeout_s is not None and passed_s >= timeout_s):
                     break
@@ -220,10 +220,10 @@ class _Run:
                     if not await leaving.is_answered():
                         self._screen.remark(f"nobody has answered for {PATIENCE_S:.0f} s: is a worker running for this log?")
                 await leaving.until_next_look()
-        staying = [each.member for each in going if each.stage is Stage.STAYS]
+        staying = [each.member for each in going if each.stage is LeaveStage.STAYS]
         outcome = "timeout" if self._pending else "taken back" if staying else "done"
         stages = {each.member: each.stage.value for each in going}
-        died = [each.member for each in going if each.stage is Stage.DIED]
+        died = [each.member for each in going if each.stage is LeaveStage.DIED]
         parts = [f"{self._group}: {self._outcome_text(outcome, staying, len(going), time.monotonic() - began_s)}"]
         parts += [f"{', '.join(died)} went without a word, and will be asked again if it is back within ten minutes"] if died else []
         self._screen.answer(self._live_document(outcome, stages, picked, began_s), *parts)
@@ -251,7 +251,7 @@ class _Run:
         self._screen.line(f"to look on: {again} --follow; to take it back: {again} --cancel", err=True)
 
     @contextlib.contextmanager
-    def _display(self) -> Iterator[Callable[[list[Going]], None]]:
+    def _display(self) -> Iterator[Callable[[list[LeavingMember]], None]]:
         """On a terminal a table that is drawn anew, else a line on stderr whenever something about
         a member has changed.
         """
@@ -266,7 +266,7 @@ class _Run:
         else:
             said: dict[str, str] = {}
 
-            def lines(going: list[Going]) -> None:
+            def lines(going: list[LeavingMember]) -> None:
                 for each in going:
                     if said.get(each.member) != each.line():
                         said[each.member] = each.line()
@@ -275,7 +275,7 @@ class _Run:
             yield lines
 
 
-def _drawn(going: list[Going]) -> Any:
+def _drawn(going: list[LeavingMember]) -> Any:
     import rich.box
     import rich.table
     import rich.text

@@ -13,7 +13,7 @@ import attrs
 import click
 
 from equipoise.events.log.kafka.settings import variable
-from equipoise.live import LiveSettings, read_settings
+from equipoise.worker.settings import LiveSettings, read_settings
 
 
 def settings_options(shape: type[LiveSettings], *, table: str = "") -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -16,9 +16,9 @@ from prometheus_client.core import GaugeMetricFamily, InfoMetricFamily, Metric
 from prometheus_client.registry import Collector
 
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.group_settings import setting_text, settings_of
 from equipoise.replay.group_view import task_rows
 from equipoise.replay.silence import Silences
+from equipoise.replay.wording import setting_text, setting_values
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import GroupLead
 from equipoise.statemachine.state import GroupState
@@ -237,7 +237,7 @@ class _Promises:
                     self._load.add_metric([group, at], millionths / 1_000_000)
         if state.config is not None:
             texts = {}
-            for name, value in settings_of(state.config).items():
+            for name, value in setting_values(state.config).items():
                 if isinstance(value, int | float) and not isinstance(value, bool):
                     self._settings.add_metric([group, name], value)
                 else:

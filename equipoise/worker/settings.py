@@ -1,27 +1,88 @@
-"""The worker's settings, declared once: flags, environment variables and TOML keys have the same
-names (`equipoise.live`).
+"""Settings of the commands and the worker that reach a log in Kafka.
+
+Each setting is declared once. Its name is a flag, an environment variable (``EQUIPOISE_...``) and a
+TOML key. A TOML file may have the tables ``[connection]``, for all commands, and ``[worker]`` and
+``[member]``, for settings that only those have.
 """
 
 from __future__ import annotations
 
+import os
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, TypeVar, cast
+
 import attrs
 
 from equipoise.events import fields
-from equipoise.events.log.kafka.settings import setting
-from equipoise.live import LiveSettings
+from equipoise.events.errors import InputError
+from equipoise.events.log.kafka.connection import Connection
+from equipoise.events.log.kafka.settings import build, from_environment, setting
+from equipoise.events.log.kafka.topics import DEFAULT_PREFIX, Topics
+
+TABLES = ("connection", "worker", "member")
+
+
+@attrs.frozen(kw_only=True)
+class LiveSettings(Connection):
+    """Where a log is and how to reach it. Raises InputError when a value is invalid."""
+
+    prefix: str = setting(DEFAULT_PREFIX, "What the names of the log's topics begin with.", validator=fields.text())
+
+    def __attrs_post_init__(self) -> None:
+        Connection.__attrs_post_init__(self)
+        Topics(self.prefix)
+
+    @property
+    def topics(self) -> Topics:
+        """The log's topics."""
+        return Topics(self.prefix)
 
 
 @attrs.frozen(kw_only=True)
 class WorkerSettings(LiveSettings):
-    """Besides where the log is. Times in milliseconds."""
+    """Settings of a worker. Names that end in ``_ms`` are in milliseconds."""
 
-    partitions: int = setting(1, "Partitions of a log that this worker makes; one that is there stays as it is.", validator=fields.integer(1, 10_000))
-    replication: int = setting(0, "Copies of topics that it makes; 0: three, or as many as there are brokers.", validator=fields.integer(0, 100))
-    http_host: str = setting("127.0.0.1", "Where health, metrics and states are served; 0.0.0.0 for everybody.", validator=fields.text())
-    http_port: int = setting(8090, "The port for that; 0: any that is free.", validator=fields.integer(0, 65_535))
-    worker_session_timeout_ms: int = setting(
-        10_000, "A silent worker's partitions go to another one after this long.", validator=fields.integer(1_000, 3_600_000)
+    partitions: int = setting(1, "Partitions of a log that this worker makes; an existing log keeps its own.", validator=fields.integer(1, 10_000))
+    replication: int = setting(
+        0, "Replicas of topics that this worker makes; 0: three, or as many as there are brokers.", validator=fields.integer(0, 100)
     )
-    observe_interval_ms: int = setting(10_000, "Between two looks at the end offsets of the groups' topics.", validator=fields.integer(100))
+    http_host: str = setting("127.0.0.1", "Address that serves health, metrics and states; 0.0.0.0 for everybody.", validator=fields.text())
+    http_port: int = setting(8090, "Port of that address; 0: any free one.", validator=fields.integer(0, 65_535))
+    worker_session_timeout_ms: int = setting(
+        10_000, "A silent worker's partitions go to another worker after this time.", validator=fields.integer(1_000, 3_600_000)
+    )
+    observe_interval_ms: int = setting(10_000, "Time between two reads of the end offsets of the groups' topics.", validator=fields.integer(100))
     checkpoint_facts: int = setting(20_000, "Facts in a partition between two checkpoints of all its groups.", validator=fields.integer(1))
     log_level: str = setting("INFO", "DEBUG, INFO, WARNING or ERROR.", validator=fields.one_of("DEBUG", "INFO", "WARNING", "ERROR"))
+
+
+L = TypeVar("L", bound=LiveSettings)
+
+
+def read_settings(
+    shape: type[L], flags: Mapping[str, Any], *, table: str = "", file: Path | None = None, environ: Mapping[str, str] = os.environ
+) -> L:
+    """Reads settings: flags win over the environment, the environment over the file, the file over
+    the defaults. `table`: the TOML table for settings that `LiveSettings` lacks.
+
+    Raises InputError, which names the source and the setting, when a value is invalid.
+    """
+    layers: list[tuple[str, Mapping[str, Any]]] = []
+    if file is not None:
+        document = _document(file)
+        layers += [(f"{file}: [{name}]", document.get(name, {})) for name in ("connection", table) if name]
+    layers += [("environment", from_environment(shape, environ)), ("option", flags)]
+    return build(shape, *layers)
+
+
+def _document(file: Path) -> dict[str, dict[str, Any]]:
+    try:
+        document = tomllib.loads(file.read_text(encoding="utf-8"))
+    except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
+        raise InputError(f"{file}: not valid TOML: {error}") from None
+    for name, table in document.items():
+        if name not in TABLES or not isinstance(table, dict):
+            raise InputError(f"{file}: {name}: settings belong in one of the tables {', '.join(f'[{each}]' for each in TABLES)}")
+    return cast(dict[str, dict[str, Any]], document)

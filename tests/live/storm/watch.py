@@ -9,8 +9,8 @@ import time
 from equipoise.events.errors import EquipoiseError
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.topics import Topics
+from equipoise.operations.follower import Follower
 from equipoise.statemachine.state import GroupState
-from equipoise.worker.follower import Follower
 
 EVERY_S = 1.0
 

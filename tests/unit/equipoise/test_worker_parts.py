@@ -24,7 +24,6 @@ from equipoise.events.log.kafka.envelope import StoredDecision, fact_row, pack_d
 from equipoise.events.log.rows import DecisionRow
 from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
-from equipoise.live import LiveSettings, read_settings
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import OTHER_FORM, GroupLead, StoredCheckpoint, UnreadIdentity, identity_of
 from equipoise.statemachine.snapshots import FORM
@@ -33,7 +32,7 @@ from equipoise.worker import checkpoints
 from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_records
 from equipoise.worker.metrics import Counts, GroupCollector
 from equipoise.worker.reading import published_identity
-from equipoise.worker.settings import WorkerSettings
+from equipoise.worker.settings import LiveSettings, WorkerSettings, read_settings
 from tests.groups import LOG_OPENED, Group, configured
 
 Pair = tuple[bytes, bytes | None]
@@ -105,7 +104,7 @@ def test_settings_come_from_flags_over_environment_over_file(tmp_path: Path) -> 
     assert (settings.bootstrap, settings.prefix, settings.partitions, settings.http_port) == ("file:1", "p", 4, 5)
     assert settings.http_host == "127.0.0.1"
     assert read_settings(LiveSettings, {}, file=file, environ={}).topics.facts == "p.facts"
-    wrong = {"[wroker]\na = 1\n": "wroker: settings stand in", "x": "is no TOML", "[worker]\nprefix = 7\n": "prefix: 7 is not a text"}
+    wrong = {"[wroker]\na = 1\n": "wroker: settings belong in", "x": "not valid TOML", "[worker]\nprefix = 7\n": "prefix: 7 is not a text"}
     for text, says in wrong.items():
         file.write_text(text)
         with pytest.raises(InputError, match=says):

@@ -1,5 +1,5 @@
-"""The groups of a log as they are now, folded by whoever asks: `equipoise groups`, `status` and the
-like need no worker to answer them.
+"""Reads a log in Kafka and folds its groups. `equipoise groups`, `status` and other commands need
+no worker to answer them.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from equipoise.worker.reading import PartitionReading, next_fact
 
 
 class Follower:
-    """Reads and never writes. `group`: only the partition of this one is read.
+    """Folds the groups of a log and never writes. Its state is the leader's state, as far as the
+    log was read. A group whose published decisions differ from the recomputed ones is halted here.
 
-    `folded`: called for each fact that is folded; more than once when the follower begins from
-    checkpoints again. What it holds is what the leader knows, as far as the log was read; a group
-    whose published decisions are not the recomputed ones is shown halted.
+    `group`: reads only the partition of this group; None: all partitions. `folded`: called for each
+    fact after it was folded, again for the same fact when the follower restarts from checkpoints.
     """
 
     def __init__(
@@ -31,13 +31,15 @@ class Follower:
         self._connection, self._topics, self._group = connection, topics, group
         self._leads: dict[PartitionReading, PartitionLead] = {}
         self._unanswered: set[PartitionReading] = set()
-        """A configuration was read there, and perhaps not what was answered: the next look begins
-        from the checkpoints again.
+        """Partitions where a configuration was read, perhaps before its answer was published. The
+        next `catch_up` restarts them from the checkpoints.
         """
         self._opened: LogOpened | None = None
 
     async def catch_up(self) -> None:
-        """Read to the end. Raises InputError when there is no log."""
+        """Reads every partition to its present end. Raises InputError when there is no log,
+        DamagedError when records are missing.
+        """
         if self._opened is None:
             self._opened = opened = await read_opening(self._connection, self._topics)
             partitions = range(opened.partitions) if self._group is None else [partition_of(self._group, opened.partitions)]
@@ -60,14 +62,16 @@ class Follower:
                         self._unanswered.add(reading)
 
     async def partitions(self) -> int:
-        """Partitions that groups are spread over (PROTOCOL L1)."""
+        """Number of partitions that groups are spread over. See docs/protocol.md#l1.
+        Raises what `catch_up` raises.
+        """
         await self.catch_up()
         assert self._opened is not None, "read by catch_up"
         return self._opened.partitions
 
     async def is_published(self) -> bool:
-        """Whether every decision that was computed here stands in the log, so that some worker has
-        made it too. Reads the published ones again.
+        """Whether every decision computed here is in the log, published by a worker. Reads the
+        published decisions again.
         """
         computed = {(reading, lead.name): lead.machine.state.number for reading, leads in self._leads.items() for lead in leads.groups.values()}
         published: dict[tuple[PartitionReading, str], int] = {}
@@ -77,7 +81,7 @@ class Follower:
         return all(published.get(key, 0) >= number for key, number in computed.items() if self._group in (None, key[1]))
 
     def groups(self) -> Iterator[tuple[int, GroupLead]]:
-        """Partition and lead of every group, by name."""
+        """Partition and lead of every group, sorted by group name."""
         found = [(reading.partition, lead) for reading, leads in self._leads.items() for lead in leads.groups.values()]
         for partition, lead in sorted(found, key=lambda pair: pair[1].name):
             if self._group in (None, lead.name):

@@ -1,5 +1,5 @@
-"""One group of a live log, for commands that append a fact and follow what comes of it. The group
-is folded here; a worker leads it elsewhere.
+"""One group of a live log, for commands that append a fact and wait for its effect. The group is
+folded here; a worker leads it elsewhere.
 """
 
 from __future__ import annotations
@@ -12,25 +12,26 @@ from typing import Self
 from equipoise.events import codec
 from equipoise.events.decisions import EventRejected
 from equipoise.events.errors import InputError
-from equipoise.events.facts import Fact, ProbingTick
+from equipoise.events.facts import Fact, GroupConfigured, ProbingTick
 from equipoise.events.log.kafka.clients import start_client, stop_client
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, partition_of
 from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.live import LiveSettings
+from equipoise.operations.follower import Follower
 from equipoise.replay.wording import groups_text
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import Folded
 from equipoise.statemachine.rejections import rejection_text
 from equipoise.statemachine.state import GroupState
-from equipoise.worker.follower import Follower
+from equipoise.worker.settings import LiveSettings
 
 LOOK_S = 0.5
+"""Time between two looks at the log."""
 
 
 class LiveGroup:
-    """Use it as an asynchronous context manager: it holds a producer. `folded`: called for each
-    fact that is folded here, of any group.
+    """One group of the log that `settings` names. An asynchronous context manager: it holds a
+    producer. `folded`: called for each fact of the group's partition, after it was folded here.
     """
 
     def __init__(self, settings: LiveSettings, group: str, *, folded: Folded = lambda record, decisions, machine: None) -> None:
@@ -50,8 +51,9 @@ class LiveGroup:
         await stop_client(self._producer)
 
     async def machine(self) -> GroupMachine:
-        """The group's machine after the last fact. Raises InputError when the log has no such
-        group, GroupHalted when the group is halted.
+        """The group's machine after the last fact.
+
+        Raises InputError when the log holds no fact of the group, GroupHalted when it is halted.
         """
         await self._follower.catch_up()
         found = next(self._follower.groups(), None)
@@ -68,31 +70,43 @@ class LiveGroup:
         """The group's state after the last fact. Raises what `machine` raises."""
         return (await self.machine()).state
 
+    async def configuration(self) -> GroupConfigured:
+        """The configuration in force. Raises InputError when the group has none, and what `machine`
+        raises.
+        """
+        config = (await self.state()).config
+        if config is None:
+            raise InputError(f"--group: group {self.group!r} has no configuration yet; its first member brings one")
+        return config
+
     async def append(self, fact: Fact) -> int:
-        """Appends a fact of the group and returns its offset."""
+        """Appends a fact of the group and returns its offset. Raises InputError when no broker
+        answers.
+        """
         partition = partition_of(self.group, await self._follower.partitions())
         with reaching(self._settings):
             sent = await self._producer.send_and_wait(self._settings.topics.facts, pack_fact(fact), key=group_key(self.group), partition=partition)
         return int(sent.offset)
 
     async def until_next_look(self) -> None:
+        """Sleeps for LOOK_S."""
         await asyncio.sleep(LOOK_S)
 
     async def is_answered(self) -> bool:
-        """Whether a worker has published every decision that the group's facts cause; False: no
-        worker is running, or it is behind.
+        """Whether a worker has published every decision that the group's facts cause. False: no
+        worker runs, or it is behind.
         """
         return await self._follower.is_published()
 
 
 class AnsweredFact(LiveGroup):
-    """Appends one fact of an operator's, and finds the answer of a worker to it."""
+    """Appends one fact of an operator, and finds a worker's answer to it."""
 
     def __init__(self, settings: LiveSettings, group: str) -> None:
         super().__init__(settings, group, folded=self._note)
         self.offset: int | None = None
-        """Of the fact that was appended; None: none was."""
-        self._said: Fact | None = None
+        """Offset of the appended fact; None: none was appended."""
+        self._fact: Fact | None = None
         self._is_folded = self._is_led = False
         self._rejected: EventRejected | None = None
 
@@ -105,23 +119,23 @@ class AnsweredFact(LiveGroup):
         self._is_led = self._is_led or isinstance(record.event, ProbingTick) or (bool(decisions) and record.offset == self.offset)
 
     async def say(self, fact: Fact) -> None:
-        """Appends the fact. Raises InputError for one that is too large."""
+        """Appends the fact. Raises InputError when it is too large or no broker answers."""
         codec.encode(fact)
         self.offset = await self.append(fact)
-        self._said = fact
+        self._fact = fact
 
     async def look(self) -> bool:
-        """Whether a worker has answered. A group without members needs none: whoever leads it next
-        finds the fact.
+        """Whether a worker has answered. A group without members needs no answer: the next worker
+        that leads it reads the fact. Raises what `machine` raises.
         """
         state = await self.state()
         if not self._is_folded or not await self.is_answered():
             return False
-        state = await self.state()  # once more: the answer was read, and it may be another than this build gives
+        state = await self.state()  # read again: the worker's answer may differ from this build's
         return self._is_led or not state.members
 
     async def is_answered_within(self, timeout_s: float) -> bool:
-        """Looks until a worker has answered; False: none has for `timeout_s`."""
+        """Waits until a worker has answered. False: none has within `timeout_s`."""
         end_s = time.monotonic() + timeout_s
         while not await self.look():
             if time.monotonic() >= end_s:
@@ -130,5 +144,5 @@ class AnsweredFact(LiveGroup):
         return True
 
     def rejection(self) -> str | None:
-        """Why the fact was rejected, when `look` has found an answer; None: it was not."""
-        return None if self._rejected is None else rejection_text(self._rejected, self._said)
+        """Why the fact was rejected, once `look` has found an answer; None: it was accepted."""
+        return None if self._rejected is None else rejection_text(self._rejected, self._fact)

@@ -1,8 +1,8 @@
-"""Asks members of a live group to leave, and follows until they are gone (PROTOCOL M8): what
-`equipoise scale-down` does without a LOG.
+"""Asks members of a live group to leave, and follows them until they are gone. `equipoise
+scale-down` without a LOG does this. See docs/protocol.md#m8.
 
-Whom to ask is `equipoise.assignors.scale_down`'s; the group is folded here from its log, and all
-that is written is the request.
+`equipoise.assignors.scale_down` chooses the members. The group is folded here from its log; the
+request is the only fact written.
 """
 
 from __future__ import annotations
@@ -15,62 +15,66 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LeaveRequested
-from equipoise.live import LiveSettings
-from equipoise.live_group import LiveGroup
+from equipoise.operations.live_group import LiveGroup
 from equipoise.replay.draining import Drain, drains
 from equipoise.statemachine.state import GroupState, MemberState, known_lag
+from equipoise.worker.settings import LiveSettings
 
 if TYPE_CHECKING:
     from equipoise.assignors.scale_down import ScaleDown
 
 MOST_PICKS = 5
-"""Requests that may be refused one after the other, because somebody joined or left between the
-picking and the asking.
+"""Requests in a row that may be rejected because a member joined or left between choosing and
+asking.
 """
 
 
-class Stage(enum.Enum):
-    """How far a member is on its way out."""
+class LeaveStage(enum.Enum):
+    """How far the departure of a member is."""
 
     DRAINING = "draining"
     RELEASED = "released"
-    """It owns nothing and may go."""
+    """It owns no task and may end."""
     LEFT = "left"
     DIED = "died"
-    """It is gone and did not say so; if it comes back within ten minutes it is asked again."""
+    """It ended without leaving. If it comes back within ten minutes it is asked again."""
     STAYS = "stays"
-    """The request was taken back."""
+    """The request was withdrawn."""
 
     @property
     def is_out(self) -> bool:
-        return self in (Stage.LEFT, Stage.DIED)
+        """Whether the member is no longer in the group."""
+        return self in (LeaveStage.LEFT, LeaveStage.DIED)
 
 
 @attrs.frozen(kw_only=True)
-class Going:
-    """One member on its way out. `tasks`: it still has; `warming` of them are copied elsewhere,
-    with `lag_records` to restore at last report.
+class LeavingMember:
+    """One member that was asked to leave. `tasks`: number that it still owns. `warming`: how many
+    of those are being copied elsewhere. `lag_records`: what these copies have still to restore, by
+    the last reports.
     """
 
     member: str
-    stage: Stage
+    stage: LeaveStage
     tasks: int = 0
     warming: int = 0
     lag_records: int = 0
     drain: Drain | None = None
-    """How long it still takes."""
+    """Expected time until it owns nothing; None: not known."""
 
     def line(self) -> str:
-        """For people."""
-        if self.stage is not Stage.DRAINING:
-            return f"{self.member} {'was released' if self.stage is Stage.RELEASED else self.stage.value}"
+        """One line for people."""
+        if self.stage is not LeaveStage.DRAINING:
+            return f"{self.member} {'was released' if self.stage is LeaveStage.RELEASED else self.stage.value}"
         copies = f", {self.warming} of them being copied elsewhere ({self.lag_records:,} records to go)" if self.warming else ""
         time = "" if self.drain is None else f"; {self.drain.text()}"
         return f"{self.member} still has {self.tasks} task{'' if self.tasks == 1 else 's'}{copies}{time}"
 
 
-def picked(state: GroupState, percent: int) -> tuple[ScaleDown, Drain]:
-    """Whom to ask, and how long it will take until they can go."""
+def choose_members(state: GroupState, percent: int) -> tuple[ScaleDown, Drain]:
+    """The members to ask so that `percent` of the members stay (rounded up), and the expected time
+    until they own nothing. Raises InputError when `percent` is not from 1 to 100.
+    """
     from equipoise.assignors import registry  # loads the solver
     from equipoise.assignors.scale_down import drain_ms, scale_down
     from equipoise.statemachine.leader import build_problem
@@ -84,25 +88,30 @@ def picked(state: GroupState, percent: int) -> tuple[ScaleDown, Drain]:
     return found, Drain(expected_ms=expected_ms, left_ms=state.settings.drain_timeout_ms)
 
 
-class Leaving(LiveGroup):
-    """The members of one group that are on their way out."""
+class LeavingMembers(LiveGroup):
+    """The members of one group that were asked to leave."""
 
     def __init__(self, settings: LiveSettings, group: str) -> None:
         super().__init__(settings, group)
         self.members: tuple[str, ...] = ()
-        """Whom to follow, by id."""
-        self._stages: dict[str, Stage] = {}
+        """Ids of the members that `look` reports on, sorted."""
+        self._stages: dict[str, LeaveStage] = {}
 
     async def pick(self, percent: int) -> tuple[ScaleDown, Drain]:
-        """Whom to ask, as the group is now, and how long it will take. Nobody is asked yet."""
+        """The members to ask in the group's present state, and the expected time. Appends nothing.
+
+        Raises InputError when the group is led by something else, and what `machine` raises.
+        """
         state = await self.state()
         if state.config is not None and state.config.led_by != "equipoise":
             raise InputError(f"--group: {self.group!r} is led by something else; equipoise cannot ask its members")
-        return picked(state, percent)
+        return choose_members(state, percent)
 
     async def ask(self, percent: int) -> tuple[ScaleDown, Drain]:
-        """Picks members and asks them, all in one fact. When the group has changed meanwhile, so
-        that somebody is not there, it picks anew.
+        """Chooses members and asks them, all in one fact. Chooses again when the group has changed
+        meanwhile and the request was rejected.
+
+        Raises InputError after MOST_PICKS rejected requests, and what `pick` raises.
         """
         for _ in range(MOST_PICKS):
             found, drain = await self.pick(percent)
@@ -117,13 +126,13 @@ class Leaving(LiveGroup):
         raise InputError(f"--group: members of {self.group!r} come and go too fast to be asked; try again")
 
     async def asked(self) -> tuple[str, ...]:
-        """Who is asked to leave now, or would be if it came back."""
+        """Members that are asked to leave now, or would be if they came back."""
         state = await self.state()
         return tuple(sorted(member for member in state.asked if state.is_asked(member) or state.is_to_be_asked(member)))
 
     async def withdraw(self) -> tuple[str, ...]:
-        """Takes every request back; gives those that stay. Who was released already goes all the
-        same.
+        """Withdraws every request, and returns the members that stay. A member that was released
+        already still leaves.
         """
         asked = await self.asked()
         if not asked:
@@ -133,40 +142,39 @@ class Leaving(LiveGroup):
         return tuple(member for member in asked if member not in left)
 
     def follow(self, members: Iterable[str]) -> None:
-        """From here on `look` tells of these."""
+        """From here on `look` reports on these members."""
         self.members = tuple(sorted(members))
-        self._stages = dict.fromkeys(self.members, Stage.DRAINING)
+        self._stages = dict.fromkeys(self.members, LeaveStage.DRAINING)
 
-    async def look(self) -> list[Going]:
-        """How far each is, by id."""
+    async def look(self) -> list[LeavingMember]:
+        """How far each followed member is, by id."""
         state = await self.state()
         draining = drains(state)
         return [attrs.evolve(going, drain=draining.get(going.member)) for going in (self._going(state, member) for member in self.members)]
 
-    def _going(self, state: GroupState, name: str) -> Going:
+    def _going(self, state: GroupState, name: str) -> LeavingMember:
         member = state.members.get(name)
         if member is None:
-            # Who left has no request any more; who is remembered for another one went without a
-            # word.
-            stage = Stage.DIED if state.is_to_be_asked(name) else Stage.LEFT
+            # A member that leaves loses its request. One that died keeps it for its return.
+            stage = LeaveStage.DIED if state.is_to_be_asked(name) else LeaveStage.LEFT
         elif self._stages[name].is_out and not (state.is_asked(name) or state.is_to_be_asked(name)):
-            stage = self._stages[name]  # somebody was started under that name since
+            stage = self._stages[name]  # another process has joined under that id since
         elif member.released:
-            stage = Stage.RELEASED
+            stage = LeaveStage.RELEASED
         elif not member.leaving and not state.is_to_be_asked(name):
-            stage = Stage.STAYS
+            stage = LeaveStage.STAYS
         else:
-            stage = Stage.DRAINING
+            stage = LeaveStage.DRAINING
         self._stages[name] = stage
-        return Going(member=name, stage=stage) if member is None or stage is not Stage.DRAINING else _draining(state, member)
+        return LeavingMember(member=name, stage=stage) if member is None or stage is not LeaveStage.DRAINING else _draining(state, member)
 
 
-def _draining(state: GroupState, member: MemberState) -> Going:
+def _draining(state: GroupState, member: MemberState) -> LeavingMember:
     moves: list[Any] = [movement for movement in state.in_flight.values() if movement.source == member.member_id]
     lags = [known_lag(state.members[each.destination].lags.get(each.task)) for each in moves if each.task in state.members[each.destination].warmup]
-    return Going(
+    return LeavingMember(
         member=member.member_id,
-        stage=Stage.DRAINING,
+        stage=LeaveStage.DRAINING,
         tasks=len(member.active) + len(member.revoking),
         warming=len(lags),
         lag_records=sum(lag for lag in lags if lag is not None),

@@ -1,6 +1,4 @@
-"""Settings of a group as operators see them: by name, compared, changed, and what a change would do
-at once.
-"""
+"""Settings of a group for operators: compared by name, changed, and previewed."""
 
 from __future__ import annotations
 
@@ -16,16 +14,16 @@ from equipoise.events.errors import InputError
 from equipoise.events.facts import DealRequested, GroupConfigured
 from equipoise.events.records import Record
 from equipoise.events.settings import GroupSettings
+from equipoise.replay.wording import setting_text, setting_values
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.rejections import rejection_text
 
 
 @attrs.frozen(kw_only=True)
-class Change:
-    """One setting that differs between two configurations. `name`: of a knob, ``options.NAME``,
-    ``assignor``, ``solver`` or ``led_by``.
-
-    None: the setting is absent.
+class SettingChange:
+    """One setting that differs between two configurations. `name`: as in
+    `equipoise.replay.wording.setting_values`. `before`, `after`: its values; None: the setting is
+    absent.
     """
 
     name: str
@@ -37,9 +35,9 @@ class Change:
 class Preview:
     """What the group would decide at once if a fact were appended now.
 
-    `rejection`: why it would be rejected; None: it would not. `moves`: what the first round would
-    begin. `planned_movements`: movements until the new target is reached, in tasks; None: the
-    evaluation would not change.
+    `rejection`: why the fact would be rejected; None: it would be accepted. `moves`: movements that
+    the first round would begin. `planned_movements`: tasks to move until the new target is reached;
+    None: the evaluation would not change.
     """
 
     rejection: str | None
@@ -47,25 +45,17 @@ class Preview:
     planned_movements: int | None
 
 
-def settings_of(config: GroupConfigured) -> dict[str, Any]:
-    """Every setting of a configuration by name, as `Change` names them."""
-    settings = attrs.asdict(config.knobs)
-    options = settings.pop("options")
-    head = {"assignor": f"{config.assignor}@{config.behaviour_version}", "solver": config.solver, "led_by": config.led_by}
-    return {**head, **settings, **{f"options.{name}": value for name, value in options.items()}}
-
-
-def changes_between(before: GroupConfigured, after: GroupConfigured) -> list[Change]:
-    """What differs, in the order of `settings_of`."""
-    old, new = settings_of(before), settings_of(after)
-    return [Change(name=name, before=old.get(name), after=new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)]
+def changes_between(before: GroupConfigured, after: GroupConfigured) -> list[SettingChange]:
+    """The settings that differ, in the order of `equipoise.replay.wording.setting_values`."""
+    old, new = setting_values(before), setting_values(after)
+    return [SettingChange(name=name, before=old.get(name), after=new.get(name)) for name in {**old, **new} if old.get(name) != new.get(name)]
 
 
 def with_assignor(config: GroupConfigured, text: str) -> GroupConfigured:
-    """`config` with another assignor: ``NAME``, in its latest version, or ``NAME@VERSION``. Options
-    belong to an assignor: another one has none.
+    """`config` with the assignor ``NAME``, in its latest version, or ``NAME@VERSION``. The options
+    are dropped when the name changes, because they belong to the assignor.
 
-    Raises InputError when this installation has no such assignor.
+    Raises InputError when `text` is malformed or this installation has no such assignor.
     """
     name, at, version = text.partition("@")
     if at and not (version.isascii() and version.isdigit()):
@@ -79,8 +69,8 @@ def with_assignor(config: GroupConfigured, text: str) -> GroupConfigured:
 
 
 def with_defaults(settings: GroupSettings, names: Iterable[str]) -> GroupSettings:
-    """`knobs` with the named settings at their defaults; an option (``options.NAME``) is removed.
-    Raises InputError for a name that is none.
+    """`settings` with the named ones at their defaults; an option (``options.NAME``) is removed.
+    Raises InputError when the group has no setting of that name.
     """
     defaults: Mapping[str, Any] = attrs.asdict(GroupSettings(), recurse=False)
     options = dict(settings.options)
@@ -96,8 +86,8 @@ def with_defaults(settings: GroupSettings, names: Iterable[str]) -> GroupSetting
 
 
 def check_configuration(config: GroupConfigured) -> None:
-    """Raises InputError when this installation has the assignor and the assignor does not take the
-    settings, or when it lacks the assignor.
+    """Raises InputError when this installation lacks the assignor, or the assignor rejects the
+    settings.
     """
     check_settings(registry.load(config.assignor, config.behaviour_version), config.knobs)
 
@@ -107,7 +97,7 @@ def way_back(group: str, before: GroupConfigured, after: GroupConfigured) -> str
     words = ["equipoise", "configure", "--group", group]
     for change in changes_between(after, before):
         if change.name == "solver":
-            continue  # it follows from the assignor
+            continue  # the assignor decides it
         if change.name in ("assignor", "led_by"):
             words += [f"--{change.name.replace('_', '-')}", str(change.after)]
         elif change.after is None:
@@ -117,16 +107,9 @@ def way_back(group: str, before: GroupConfigured, after: GroupConfigured) -> str
     return shlex.join(words)
 
 
-def setting_text(value: Any) -> str:
-    """The value of a setting as `--set` takes it."""
-    if isinstance(value, tuple):
-        return ",".join(value)
-    return str(value).lower() if isinstance(value, bool) else str(value)
-
-
 def preview(machine: GroupMachine, fact: GroupConfigured | DealRequested) -> Preview:
-    """What the machine would decide if `fact` were the next one, at once. The machine itself stays
-    as it is.
+    """What the machine would decide at once if `fact` were the next one. Changes a copy of the
+    machine only.
     """
     state = machine.state
     copy = GroupMachine.restore(machine.snapshot())

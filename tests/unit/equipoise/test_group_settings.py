@@ -14,7 +14,7 @@ from equipoise.cli import main
 from equipoise.cli.params import with_settings
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured
-from equipoise.group_settings import changes_between, check_configuration, preview, way_back, with_assignor, with_defaults
+from equipoise.operations.group_settings import changes_between, check_configuration, preview, way_back, with_assignor, with_defaults
 from tests.groups import Group, configured
 
 BEFORE = configured("lag_aware", max_warmups=3, rack_aware_tags=("zone", "host"))
