@@ -18,7 +18,7 @@ from equipoise.events.errors import InputError
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
 from equipoise.replay.group_view import TaskRow, preparing_row, task_rows
-from equipoise.replay.history import Candidate, Chronicle, Interval, MoveStory, candidates
+from equipoise.replay.history import Candidate, Chronicle, Condition, Interval, MoveStory, candidates
 from equipoise.replay.refold import Refold
 from equipoise.replay.wording import cause_text, clock_text, counted, lag_form, lag_text, preparing_text, reason_text, share_text, span_text
 from equipoise.statemachine import leader
@@ -185,7 +185,7 @@ class _Explaining:
             what_next=tuple(what_next),
             slots=self.slots,
             max_warmups=self.state.settings.max_warmups,
-            stopped=tuple(interval for interval in self.chronicle.intervals if interval.condition.value != "running"),
+            stopped=tuple(interval for interval in self.chronicle.intervals if interval.condition is not Condition.RUNNING),
             differs_at=self.refold.differs_at,
         )
 

@@ -12,7 +12,7 @@ import attrs
 
 from equipoise.assignors import REASONS
 from equipoise.assignors.common.plan import records_text, traffic_text
-from equipoise.events.decisions import MemberWarned, Move
+from equipoise.events.decisions import MemberWarned
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.tasks import Lag, LagSentinel
 
@@ -94,11 +94,6 @@ def reason_text(
     return template.format(
         source=source or NOBODY, destination=destination or NOBODY, records=records_text(lag_records), traffic=traffic_text(rack_costs)
     )
-
-
-def move_text(move: Move) -> str:
-    """One movement's step in one clause, with its numbers."""
-    return reason_text(move.reason, source=move.source, destination=move.destination, lag_records=move.lag_records)
 
 
 WARNING_TEXTS: Mapping[str, str] = {

@@ -8,7 +8,7 @@ from collections.abc import Callable
 
 import attrs
 
-from equipoise.assignors import Guarantee, Plan, Revocations
+from equipoise.assignors import Guarantee, MovementState, Plan, Revocations
 from equipoise.events.decisions import Decision, MemberAsked, MemberExpired, Move
 from equipoise.events.facts import AssignmentObserved, GroupConfigured
 from equipoise.events.tasks import TaskId
@@ -152,7 +152,7 @@ class Context:
             else:
                 self.state.homes.pop(task, None)
             movement = self.state.in_flight[task]
-            if movement.state.value != "revoking":  # an eager member gave up all it had for one movement, and this one is not that far
+            if movement.state is not MovementState.REVOKING:  # an eager member gave up all it had for one movement, and this one is not that far
                 self.cancel(task, "source_gone")
                 self.causes.add("handover")
             else:
@@ -181,7 +181,7 @@ class Context:
         and all that is on its way is free.
         """
         owner = self.state.owner
-        arriving = [task for task in sorted(member.incoming) if self.state.in_flight[task].state.value == "revoking"]
+        arriving = [task for task in sorted(member.incoming) if self.state.in_flight[task].state is MovementState.REVOKING]
         if member.revoking or any(task in owner for task in arriving) or any(task in owner for task in member.regains):
             return
         for task in arriving:
@@ -212,7 +212,7 @@ class Context:
         """
         movement = self.state.in_flight.get(task)
         granted = self.noted(task, "granted")
-        if granted is None or movement is None or movement.state.value != "revoking":
+        if granted is None or movement is None or movement.state is not MovementState.REVOKING:
             self._never_told(task, "not_wanted" if self.state.has_task(task) else "task_gone")
             return
         destination = self.state.members[movement.destination]
@@ -354,7 +354,7 @@ class Context:
                 self._never_told(task, "destination_gone")
                 continue
             movement = state.in_flight.get(task)
-            if movement is None or movement.state.value == "warming":
+            if movement is None or movement.state is MovementState.WARMING:
                 self._lose(member, task)
         for task, was_its_own in sorted(member.regains.items()):
             if was_its_own:
@@ -433,7 +433,7 @@ class Context:
         warming ends, and ranks decide anew.
         """
         movement = self.state.in_flight[task]
-        if movement.state.value != "revoking":
+        if movement.state is not MovementState.REVOKING:
             self.cancel(task, "source_gone")
             return
         self.arrive(task)

@@ -12,7 +12,7 @@ import enum
 
 import attrs
 
-from equipoise.assignors import Memory, Movement, Revocations
+from equipoise.assignors import Memory, Movement, MovementState, Revocations
 from equipoise.assignors.common.ranking import is_ready, lag_within
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.settings import GroupSettings
@@ -547,12 +547,15 @@ class GroupState:
         (PROTOCOL D3, D9).
         """
         movement = self.in_flight.get(task)
-        return task in member.regains or (movement is not None and movement.destination == member.member_id and movement.state.value == "revoking")
+        if task in member.regains:
+            return True
+        return movement is not None and movement.destination == member.member_id and movement.state is MovementState.REVOKING
 
     def member_phase(self, member: MemberState) -> MemberPhase:
         if member.revoking:
             return MemberPhase.UNREVOKED
-        if any(self.owner.get(task) not in (None, member.member_id) and self.in_flight[task].state.value == "revoking" for task in member.incoming):
+        owned_elsewhere = (task for task in member.incoming if self.owner.get(task) not in (None, member.member_id))
+        if any(self.in_flight[task].state is MovementState.REVOKING for task in owned_elsewhere):
             return MemberPhase.UNRELEASED
         return MemberPhase.STABLE
 

@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, TypeVar
 
+from equipoise.assignors import MovementState
 from equipoise.events.decisions import MemberAsked
 from equipoise.events.facts import (
     AssignmentObserved,
@@ -530,7 +531,7 @@ def _note_progress(context: Context, member: MemberState, *, declared: frozenset
                 context.changed.add(member.member_id)
     for task in sorted(member.incoming.difference(member.warmup)):  # to a standby, or to a copy nobody asked for
         movement = state.in_flight[task]
-        if movement.state.value == "warming":
+        if movement.state is MovementState.WARMING:
             if member.is_caught_up(task, acceptable):
                 context.causes.add("ready")
         elif task in had and not _has_copy(member, task):
@@ -548,7 +549,7 @@ def _cancel_drain(context: Context, member: MemberState, cause: str) -> None:
     """
     member.leaving = False
     for task, movement in sorted(context.state.in_flight.items()):
-        if movement.source == member.member_id and movement.state.value == "warming":
+        if movement.source == member.member_id and movement.state is MovementState.WARMING:
             context.cancel(task, "source_stays")
     member.drain_deadline_ms = None
     member.drained = False

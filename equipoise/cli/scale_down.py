@@ -280,10 +280,12 @@ def _drawn(going: list[LeavingMember]) -> Any:
     import rich.table
     import rich.text
 
+    from equipoise.operations.leaving import LeaveStage
+
     columns = ("member", "", "tasks left", "copied elsewhere now", "records to restore for that", "time")
     table = rich.table.Table(*columns, box=rich.box.SIMPLE_HEAD, pad_edge=False)
     for each in going:
-        numbers = (each.tasks, each.warming, each.lag_records) if each.stage.value == "draining" else ()
+        numbers = (each.tasks, each.warming, each.lag_records) if each.stage is LeaveStage.DRAINING else ()
         time = () if each.drain is None else (each.drain.text(),)
         table.add_row(rich.text.Text(shortened(visible(each.member))), each.stage.value, *(f"{number:,}" for number in numbers), *time)
     return table

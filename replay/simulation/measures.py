@@ -58,15 +58,6 @@ class Life:
     end_ms: int | None
 
 
-@attrs.define
-class CopyCount:
-    """Standby and warm-up copies."""
-
-    begun: int = 0
-    promoted: int = 0
-    dropped: int = 0
-
-
 class Notes:
     """Watches a run: rounds and copies, by when the fact that caused them was appended."""
 

@@ -18,6 +18,7 @@ from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, Record
 from equipoise.events.tasks import TaskId
 from equipoise.replay.explanation import explain
+from equipoise.replay.history import Condition
 from equipoise.replay.importers.kafka_streams.importer import import_history
 from tests.groups import Group
 from tests.unit.replay.lived import BACK_MS, KILLED_MS, TOPOLOGY, configured, decided, lived, task
@@ -111,7 +112,7 @@ def test_a_task_taken_over_from_the_dead_says_so_and_how_long_nobody_ran_it() ->
     granted = next(each for each in moves_of("granted") if each[0].caused_by == expiry.caused_by)
     answer = explain(lived(), granted[1], at_offset=expiry.caused_by)
     assert any("not heard of for its session timeout" in sentence for sentence in answer.why_here)
-    silent = [interval for interval in answer.stopped if interval.condition.value == "silent"]
+    silent = [interval for interval in answer.stopped if interval.condition is Condition.SILENT]
     assert len(silent) == 1
     assert silent[0].member_id == "m2"
     assert KILLED_MS - 3_000 <= silent[0].from_ms <= KILLED_MS + 100
