@@ -16,7 +16,7 @@ from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclared
 from equipoise.events.log import open_log
 from equipoise.events.settings import GroupSettings
-from equipoise.replay.refold import Refold
+from equipoise.replay.replayer import Replayer
 from equipoise.replay.simulation import ClusterConfig, ProcessSettings, SimulatedCluster
 from equipoise.replay.simulation.world import steady
 from equipoise.replay.timelines import build_timeline, render_page, render_picture, timeline_document
@@ -71,12 +71,12 @@ def run() -> list[tuple[str, float, str]]:
         path = Path(folder) / "group.db"
         write_log(path)
 
-        refolds = []
+        replayers = []
 
         def fold() -> None:
-            refolds.append(Refold())
+            replayers.append(Replayer())
             with open_log(str(path)) as log:
-                for _ in refolds[-1].follow(log.read()):
+                for _ in replayers[-1].follow(log.read()):
                     pass
 
         def told() -> None:
@@ -87,6 +87,6 @@ def run() -> list[tuple[str, float, str]]:
 
         fold_s, told_s = _best_s(fold), _best_s(told)
     measure = f"timeline of {TASKS:,} tasks, {MEMBERS} members, page and picture / folding the log"
-    refold = refolds[0]
-    note = f"{told_s:.1f} s over {fold_s:.1f} s of CPU, {refold.facts:,} facts, {refold.machine.state.generation:,} rounds; goal: at most 1.25"
+    replayer = replayers[0]
+    note = f"{told_s:.1f} s over {fold_s:.1f} s of CPU, {replayer.facts:,} facts, {replayer.machine.state.generation:,} rounds; goal: at most 1.25"
     return [(measure, told_s / fold_s, note)]

@@ -29,10 +29,10 @@ if TYPE_CHECKING:
     from equipoise.replay.explanation import Explanation, explain
     from equipoise.replay.group_view import GroupView, show
     from equipoise.replay.importers.kafka_streams import import_history
-    from equipoise.replay.recorded_inputs import read_exogenous
-    from equipoise.replay.replayer import Verdict, Verification, verify
+    from equipoise.replay.recorded_inputs import read_recorded_inputs
     from equipoise.replay.simulation.run import Simulation, SimulationResult, simulate
     from equipoise.replay.timelines import Timeline, build_timeline, render_page
+    from equipoise.replay.verification import Verdict, Verification, verify
     from equipoise.replay.whatif.advice import advise, front
     from equipoise.replay.whatif.evaluate import Configuration, WhatIf, what_if, what_if_recorded
     from equipoise.replay.whatif.picture import render_what_if
@@ -66,8 +66,8 @@ _PLACES = {
     "TaskContext": "equipoise.member",
     "TaskId": "equipoise.events.tasks",
     "Timeline": "equipoise.replay.timelines",
-    "Verdict": "equipoise.replay.replayer",
-    "Verification": "equipoise.replay.replayer",
+    "Verdict": "equipoise.replay.verification",
+    "Verification": "equipoise.replay.verification",
     "WhatIf": "equipoise.replay.whatif.evaluate",
     "advise": "equipoise.replay.whatif.advice",
     "build_timeline": "equipoise.replay.timelines",
@@ -77,7 +77,7 @@ _PLACES = {
     "import_history": "equipoise.replay.importers.kafka_streams",
     "open_log": "equipoise.events.log",
     "parse_task": "equipoise.events.tasks",
-    "read_exogenous": "equipoise.replay.recorded_inputs",
+    "read_recorded_inputs": "equipoise.replay.recorded_inputs",
     "read_recording": "equipoise.replay.whatif.recording",
     "render_page": "equipoise.replay.timelines",
     "render_what_if": "equipoise.replay.whatif.picture",
@@ -85,7 +85,7 @@ _PLACES = {
     "scale_down": "equipoise.assignors.scale_down",
     "show": "equipoise.replay.group_view",
     "simulate": "equipoise.replay.simulation.run",
-    "verify": "equipoise.replay.replayer",
+    "verify": "equipoise.replay.verification",
     "what_if": "equipoise.replay.whatif.evaluate",
     "what_if_recorded": "equipoise.replay.whatif.evaluate",
 }
@@ -125,7 +125,7 @@ __all__ = [
     "import_history",
     "open_log",
     "parse_task",
-    "read_exogenous",
+    "read_recorded_inputs",
     "read_recording",
     "render_page",
     "render_what_if",

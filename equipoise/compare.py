@@ -18,10 +18,9 @@ from equipoise.events.errors import EquipoiseError, GroupHalted, InputError
 from equipoise.events.log import Log, open_log
 from equipoise.events.settings import GroupSettings, Scalar
 from equipoise.replay.importers.kafka_streams import import_history, shipped_runs
-from equipoise.replay.recorded_inputs import Exogenous, read_exogenous
+from equipoise.replay.recorded_inputs import RecordedInputs, read_recorded_inputs, sum_windows
 from equipoise.replay.simulation.restore import RestoreModel
 from equipoise.replay.simulation.run import Progress, Simulation, simulate
-from equipoise.replay.totals import in_all
 from equipoise.replay.whatif.fit import fit
 
 RECORDED = "as recorded"
@@ -35,7 +34,7 @@ class Run:
     """
 
     name: str
-    exogenous: Exogenous
+    inputs: RecordedInputs
     restore_records_per_s: int
     measured: Mapping[str, Any]
 
@@ -82,12 +81,12 @@ def recorded_runs() -> Iterator[Run]:
 
 
 def run_of(name: str, log: Log, *, group: str | None = None, announce_closes: bool = True) -> Run:
-    """The run that `log` tells. Raises what `read_exogenous` and `fit` raise."""
-    exogenous = read_exogenous(log.read(), group=group, announce_closes=announce_closes)
-    windows = [window.measured["totals"] for window in exogenous.windows if window.measured is not None]
-    measured = in_all(windows) if len(windows) == len(exogenous.windows) else {}
-    fitted = fit(log.read(group=exogenous.start.group))
-    return Run(name=name, exogenous=exogenous, restore_records_per_s=fitted.records_per_s, measured=measured)
+    """The run that `log` tells. Raises what `read_recorded_inputs` and `fit` raise."""
+    inputs = read_recorded_inputs(log.read(), group=group, announce_closes=announce_closes)
+    windows = [window.measured["totals"] for window in inputs.windows if window.measured is not None]
+    measured = sum_windows(windows) if len(windows) == len(inputs.windows) else {}
+    fitted = fit(log.read(group=inputs.start.group))
+    return Run(name=name, inputs=inputs, restore_records_per_s=fitted.records_per_s, measured=measured)
 
 
 def check_contender(contender: Contender) -> None:
@@ -116,13 +115,13 @@ def cost_of(
         restore=RestoreModel(records_per_s=run.restore_records_per_s),
     )
     try:
-        result = simulate(run.exogenous, simulation, progress=progress)
+        result = simulate(run.inputs, simulation, progress=progress)
     except InputError:
         raise
     except EquipoiseError as error:
         problem = error.problem if isinstance(error, GroupHalted) else str(error)
         return Cost(run=run.name, contender=str(contender), totals={}, error=problem)
-    return Cost(run=run.name, contender=str(contender), totals=in_all([window.totals for window in result.windows]))
+    return Cost(run=run.name, contender=str(contender), totals=sum_windows([window.totals for window in result.windows]))
 
 
 def rows_of(costs: Iterable[Cost]) -> dict[str, dict[str, Cost]]:

@@ -17,11 +17,11 @@ from equipoise.events.log.storage import cannot_write
 from equipoise.output import Kind, new_log, write_file
 from equipoise.replay.explanation import Explanation, explain
 from equipoise.replay.importers.kafka_streams import ImportSummary, import_history, shipped_runs
-from equipoise.replay.recorded_inputs import Window, read_exogenous
-from equipoise.replay.replayer import Verification, verify
+from equipoise.replay.recorded_inputs import Window, read_recorded_inputs
 from equipoise.replay.simulation.restore import RestoreModel
 from equipoise.replay.simulation.run import Progress, Simulation, SimulationResult, simulate
 from equipoise.replay.timelines import Timeline, build_timeline, render_page, render_picture
+from equipoise.replay.verification import Verification, verify
 from equipoise.replay.whatif.fit import Fit, fit
 
 
@@ -96,14 +96,14 @@ def run_demo(out: Path, *, progress: Progress | None = None) -> Iterator[Step]:
         with new_log(str(recorded), option="--out") as log:
             summary = import_history(source, log)
         with open_log(recorded) as log:
-            exogenous = read_exogenous(log.read())
+            inputs = read_recorded_inputs(log.read())
             fitted = fit(log.read())
             before = build_timeline(log.read())
-        yield Imported(run=run, log=recorded, summary=summary, windows=exogenous.windows, fitted=fitted)
+        yield Imported(run=run, log=recorded, summary=summary, windows=inputs.windows, fitted=fitted)
 
         simulation = Simulation(restore=RestoreModel(records_per_s=fitted.records_per_s))
         with new_log(str(led), option="--out") as log:
-            result = simulate(exogenous, simulation, sink=log, progress=progress)
+            result = simulate(inputs, simulation, sink=log, progress=progress)
         with open_log(led) as log:
             verification = verify(log.read())
             yield Simulated(run=run, log=led, result=result, verification=verification)

@@ -5,7 +5,7 @@ returns what the command of that name prints.
 
     from equipoise import replay
 
-    equipoise.replay.replayer("group.db").verdict                     # Verdict.IDENTICAL
+    equipoise.replay.verification("group.db").verdict                     # Verdict.IDENTICAL
     history = equipoise.replay.timelines("archive/", group="orders")
     history.totals().stopped_ms
     costs = equipoise.replay.whatif.evaluate("group.db", [replay.Configuration(name="two slots", knobs={"max_warmups": 2})])
@@ -28,8 +28,8 @@ check_package_name(__name__, "equipoise.replay")
 
 if TYPE_CHECKING:
     from equipoise.replay.facade import spark_timeline, spark_verify, spark_what_if, timeline, verify, what_if
-    from equipoise.replay.replayer import Verdict, Verification
     from equipoise.replay.timelines import Timeline, render_page, render_picture
+    from equipoise.replay.verification import Verdict, Verification
     from equipoise.replay.whatif.advice import Advice, advise, front
     from equipoise.replay.whatif.evaluate import Configuration, WhatIf
     from equipoise.replay.whatif.picture import render_what_if

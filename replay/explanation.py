@@ -18,8 +18,8 @@ from equipoise.events.errors import InputError
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
 from equipoise.replay.group_view import TaskRow, preparing_row, task_rows
-from equipoise.replay.history import Candidate, Chronicle, Condition, Interval, MoveStory, candidates
-from equipoise.replay.refold import Refold
+from equipoise.replay.history import Candidate, Condition, History, Interval, MoveStory, candidates
+from equipoise.replay.replayer import Replayer
 from equipoise.replay.wording import cause_text, clock_text, counted, lag_form, lag_text, preparing_text, reason_text, share_text, span_text
 from equipoise.statemachine import leader
 from equipoise.statemachine.machine import Load
@@ -69,7 +69,7 @@ class Explanation:
     max_warmups: int
     stopped: tuple[Interval, ...]
     """When nobody ran it."""
-    differs_at: int | None
+    first_divergence: int | None
 
     def document(self) -> dict[str, Any]:
         return {
@@ -94,7 +94,7 @@ class Explanation:
                 }
                 for interval in self.stopped
             ],
-            "log_differs_at": self.differs_at,
+            "log_differs_at": self.first_divergence,
         }
 
 
@@ -134,36 +134,36 @@ def explain(
     """The three answers for `task` after the fact at `at_offset` (None: at the log's end).
 
     Raises InputError when the topology at that offset does not have the task, and what
-    `Refold.follow` raises.
+    `Replayer.follow` raises.
     """
-    refold = Refold(group, load=load)
-    chronicle = Chronicle(only=task)
-    state = refold.machine.state
-    for step in refold.follow(entries, until_offset=at_offset):
-        chronicle.observe(step, state)
+    replayer = Replayer(group, load=load)
+    history = History(only=task)
+    state = replayer.machine.state
+    for step in replayer.follow(entries, until_offset=at_offset):
+        history.observe(step, state)
     row = next(iter(task_rows(state, task)), None)
     if row is None:
         parts = () if state.topology is None else state.topology.subtopologies
         known = ", ".join(f"{part.subtopology}_0 to {part.subtopology}_{part.partitions - 1}" for part in parts) or "none yet"
         raise InputError(f"--task: the group has no task {task} at offset {state.last_offset}; it has {known}")
-    chronicle.finish(refold.last_append_ms)
-    return _Explaining(refold, chronicle, row).explanation()
+    history.finish(replayer.last_append_ms)
+    return _Explaining(replayer, history, row).explanation()
 
 
 class _Explaining:
     """One task at one moment."""
 
-    def __init__(self, refold: Refold, chronicle: Chronicle, row: TaskRow) -> None:
-        self.refold = refold
-        self.state: GroupState = refold.machine.state
-        self.chronicle = chronicle
+    def __init__(self, replayer: Replayer, history: History, row: TaskRow) -> None:
+        self.replayer = replayer
+        self.state: GroupState = replayer.machine.state
+        self.history = history
         self.row = row
         self.task = row.task
-        self.now_ms = refold.last_append_ms
+        self.now_ms = replayer.last_append_ms
         self.plan: Plan | None = None
         problem = leader.build_problem(self.state)
-        if refold.assignor is not None and self.state.members and self.state.phase in (GroupPhase.LEADING, GroupPhase.SHADOWING):
-            self.plan = refold.assignor.assign(problem)
+        if replayer.assignor is not None and self.state.members and self.state.phase in (GroupPhase.LEADING, GroupPhase.SHADOWING):
+            self.plan = replayer.assignor.assign(problem)
         by_load = self.plan is not None and self.plan.load is not None
         self.candidates_now = tuple(candidates(problem, row.task, by_load=by_load))
         self.slots: tuple[SlotHolder, ...] = ()
@@ -181,12 +181,12 @@ class _Explaining:
             why_here=tuple(why_here),
             candidates=shown,
             candidates_ms=move.began_ms if move is not None and move.candidates else None,
-            moves=tuple(self.chronicle.moves),
+            moves=tuple(self.history.moves),
             what_next=tuple(what_next),
             slots=self.slots,
             max_warmups=self.state.settings.max_warmups,
-            stopped=tuple(interval for interval in self.chronicle.intervals if interval.condition is not Condition.RUNNING),
-            differs_at=self.refold.differs_at,
+            stopped=tuple(interval for interval in self.history.intervals if interval.condition is not Condition.RUNNING),
+            first_divergence=self.replayer.first_divergence,
         )
 
     # Why is it here?
@@ -195,7 +195,7 @@ class _Explaining:
         owner = self.row.owner
         if owner is None:
             return [f"Nobody has {self.task}: {self._why_nobody()}."], None
-        moves = [move for move in self.chronicle.moves if move.outcome == "granted" and move.destination == owner]
+        moves = [move for move in self.history.moves if move.outcome == "granted" and move.destination == owner]
         if not moves:
             return [f"{self.task} is on {owner}."], None
         move = moves[-1]
@@ -434,7 +434,7 @@ class _Explaining:
         self.slots = tuple(self._slots())
         waiting = [each.task for each in self.plan.movements if each.state is MovementState.WAITING]
         place = waiting.index(self.task) + 1
-        story = self.chronicle.waiting.get(self.task)
+        story = self.history.waiting.get(self.task)
         since = "" if story is None else f" since {clock_text(story.began_ms)} (offset {story.steps[0].offset})"
         reason = self.plan.reasons.get(self.task)
         said = [
@@ -478,7 +478,7 @@ class _Explaining:
 
     def _warms(self, movement: Movement) -> list[str]:
         state = self.state
-        story = self.chronicle.under_way.get(self.task)
+        story = self.history.under_way.get(self.task)
         member = state.members[movement.destination]
         since = "" if story is None else f" since {clock_text(story.steps[-1].append_ms)} (offset {story.steps[-1].offset})"
         said = [f"{movement.destination} restores a copy{since}, to take it over from {movement.source or 'nobody'}."]

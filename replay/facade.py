@@ -11,9 +11,9 @@ from typing import Any
 
 from equipoise.events.log import Log, PartitionedLog, open_log
 from equipoise.events.records import Entry
-from equipoise.replay.replayer import Verdict, Verification
-from equipoise.replay.replayer import verify as _verify
 from equipoise.replay.timelines import Timeline, build_timeline, render_page, render_picture
+from equipoise.replay.verification import Verdict, Verification
+from equipoise.replay.verification import verify as _verify
 from equipoise.replay.whatif.advice import Advice, advise, front
 from equipoise.replay.whatif.evaluate import Configuration, WhatIf
 from equipoise.replay.whatif.evaluate import what_if as _what_if

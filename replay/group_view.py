@@ -10,13 +10,13 @@ from typing import Any
 import attrs
 
 from equipoise.assignors import registry
+from equipoise.assignors.common.restore_rate import Pace
 from equipoise.events.records import Entry
 from equipoise.events.tasks import Lag, TaskId
-from equipoise.replay.draining import Drain, drains
-from equipoise.replay.refold import Refold
-from equipoise.replay.wording import lag_form
+from equipoise.replay.replayer import Replayer
+from equipoise.replay.wording import lag_form, span_text
 from equipoise.statemachine.machine import GroupMachine, Load
-from equipoise.statemachine.state import GroupState, MemberState
+from equipoise.statemachine.state import GroupState, MemberState, known_lag
 
 
 @attrs.frozen(kw_only=True)
@@ -163,14 +163,14 @@ class GroupView:
     waiting_movements: int
     members: tuple[MemberRow, ...]
     tasks: tuple[TaskRow, ...]
-    differs_at: int | None
+    first_divergence: int | None
     """Offset from which the log's own decisions differ from this state: see `verify`."""
 
     def document(self) -> dict[str, Any]:
         document = attrs.asdict(self, recurse=False)
         document["members"] = [member.document() for member in self.members]
         document["tasks"] = [task.document() for task in self.tasks]
-        document["log_differs_at"] = document.pop("differs_at")
+        document["log_differs_at"] = document.pop("first_divergence")
         return document
 
 
@@ -181,19 +181,19 @@ def show(entries: Iterable[Entry], *, group: str | None = None, at_offset: int |
     Raises InputError when the group must be named or is not there, or the log ends before
     `at_offset`; and what the log and the machine raise.
     """
-    refold = Refold(group, load=load)
-    for _ in refold.follow(entries, until_offset=at_offset):
+    replayer = Replayer(group, load=load)
+    for _ in replayer.follow(entries, until_offset=at_offset):
         pass
-    return view(refold)
+    return view(replayer)
 
 
-def view(refold: Refold) -> GroupView:
+def view(replayer: Replayer) -> GroupView:
     """The state as it is now."""
-    return view_of(refold.machine, differs_at=refold.differs_at)
+    return view_of(replayer.machine, first_divergence=replayer.first_divergence)
 
 
-def view_of(machine: GroupMachine, *, differs_at: int | None = None) -> GroupView:
-    """What a machine knows, live or refolded."""
+def view_of(machine: GroupMachine, *, first_divergence: int | None = None) -> GroupView:
+    """What a machine knows, live or replayed."""
     state = machine.state
     config = state.config
     draining = drains(state)
@@ -218,7 +218,7 @@ def view_of(machine: GroupMachine, *, differs_at: int | None = None) -> GroupVie
         waiting_movements=state.waiting,
         members=tuple(_member_row(state, state.members[member_id], draining.get(member_id)) for member_id in sorted(state.members)),
         tasks=tuple(task_rows(state)),
-        differs_at=differs_at,
+        first_divergence=first_divergence,
     )
 
 
@@ -307,3 +307,56 @@ def _copy_row(state: GroupState, member_id: str, task: TaskId, acceptable: int, 
         is_ready=task in member.ready,
         preparing=preparing_row(state, member, task),
     )
+
+
+# ----------------------------------------------------------------------------------------- drains
+
+
+@attrs.frozen(kw_only=True)
+class Drain:
+    """How long a leaving member still needs, as the group is now.
+
+    `expected_ms`: time until all its tasks are restored elsewhere, at measured speeds; None:
+    unknown. `left_ms`: time until its drain timeout (`drain_timeout_ms`), when the rest of its
+    tasks move whether restored or not.
+    """
+
+    expected_ms: int | None
+    left_ms: int
+
+    def text(self) -> str:
+        """``about 40.0 s to go, 10 min 00 s at most``."""
+        about = "time to go not known" if self.expected_ms is None else f"about {span_text(self.expected_ms)} to go"
+        late = self.expected_ms is not None and self.expected_ms > self.left_ms
+        return f"{about}, {span_text(self.left_ms)} at most{': the rest will stand still while it is restored' if late else ''}"
+
+
+def drains(state: GroupState) -> dict[str, Drain]:
+    """The drain of each member that is leaving and still runs tasks, by member id.
+
+    A destination restores all its copies at once, so they share its restore speed.
+    """
+    leaving = {name: member for name, member in state.members.items() if member.leaving and member.drain_deadline_ms is not None}
+    going: dict[str, dict[str, list[TaskId]]] = {}
+    work: dict[str, int] = {}
+    for name, member in sorted(leaving.items()):
+        for task in sorted({*member.active, *member.revoking}):
+            movement = state.in_flight.get(task)
+            destination = state.queued.get(task) if movement is None else movement.destination
+            if destination is not None and task not in member.revoking:
+                going.setdefault(name, {}).setdefault(destination, []).append(task)
+                work[destination] = work.get(destination, 0) + _missing(state, destination, task)
+    pace = Pace({name: member.restore_records_per_s for name, member in state.members.items()})
+    found: dict[str, Drain] = {}
+    for name, member in leaving.items():
+        if member.active or member.revoking:
+            expected_ms = pace.longest_ms({destination: work[destination] for destination in going.get(name, ())})
+            found[name] = Drain(expected_ms=expected_ms, left_ms=max(0, (member.drain_deadline_ms or 0) - state.now_ms))
+    return found
+
+
+def _missing(state: GroupState, name: str, task: TaskId) -> int:
+    member = state.members[name]
+    lag = known_lag(member.lags.get(task))
+    records = state.records(task) if lag is None else lag
+    return 0 if member.is_caught_up(task, state.acceptable_lag(member)) else records

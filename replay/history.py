@@ -1,7 +1,7 @@
 """Who had which task when, and how each task came to move: what `explain` tells of one task and
 `timeline` of all.
 
-Watches a `Refold` step by step; keeps what changed, never what stayed, so its size is that of the
+Watches a `Replayer` step by step; keeps what changed, never what stayed, so its size is that of the
 history's changes and not of its records.
 
 ::
@@ -27,7 +27,7 @@ from equipoise.events.decisions import AssignmentIssued, Move
 from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, Subtopology, TaskReady, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.replay.refold import Step
+from equipoise.replay.replayer import Step
 from equipoise.replay.silence import Silence, Silences
 from equipoise.statemachine.state import GroupPhase, GroupState
 
@@ -175,7 +175,7 @@ class _Open:
     generation: int
 
 
-class Chronicle:
+class History:
     """`only`: follow one task, and note the candidates of each of its movements; None: follow all.
 
     `intervals` and `moves` grow as the log goes on; first placements are among the moves, with

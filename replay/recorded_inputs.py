@@ -1,10 +1,9 @@
-"""What the world did to a group, told apart from what its leader did: the part of a log that would
-have been the same under another leader.
+"""Recorded inputs of a group: the part of its log that does not depend on who led it.
 
-Joins, ends, configuration, topology and the growth of changelogs are exogenous; lags, readiness and
-acknowledgements are not: under another assignment they would have been others. Read from any log:
-one that equipoise led, or one imported from Kafka Streams, where what operators wrote down (the
-manifest's supplied actions) is better than what can be inferred, and wins.
+Joins, ends, configuration, topology and the growth of changelogs are inputs. Lags, readiness and
+acknowledgements are not: under another assignment they would have been different. Any log can be
+read: one that equipoise led, or one imported from Kafka Streams. In an imported log, the actions
+that operators wrote down (in the manifest, under ``supplied``) win over what is inferred.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from __future__ import annotations
 import bisect
 import json
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 import attrs
@@ -36,7 +35,7 @@ from equipoise.events.facts import (
 )
 from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.replay.answers import ConfigurationAnswers
+from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.replay.wording import groups_text
 
 HOLLOW_MS = 60_000
@@ -215,7 +214,7 @@ class Window:
 
 
 @attrs.frozen(kw_only=True)
-class Exogenous:
+class RecordedInputs:
     """Everything the outside did, in order of time (ends before starts at the same moment)."""
 
     start: GroupStart
@@ -236,7 +235,7 @@ class Exogenous:
     announce_closes: bool | None
     """Every orderly close is ``announced`` (True) or ``closed`` (False); None: as each was."""
 
-    def with_closes(self, announce_closes: bool | None) -> Exogenous:
+    def with_closes(self, announce_closes: bool | None) -> RecordedInputs:
         """The same outside, whose processes close in this way. None: as they do now."""
         if announce_closes is None:
             return self
@@ -411,8 +410,8 @@ class _Reading:
                 life.ends(life.heard_ms, "killed", inferred=True, removed_ms=self.now_ms)
 
 
-class ExogenousReader:
-    """`read_exogenous` for who reads the log for other reasons as well: each record is taken once,
+class RecordedInputsReader:
+    """`read_recorded_inputs` for who reads the log for other reasons as well: each record is taken once,
     in stored order.
     """
 
@@ -441,8 +440,8 @@ class ExogenousReader:
             else:
                 self._reading.fact(record)
 
-    def exogenous(self) -> Exogenous:
-        """What was told so far. Raises InputError as `read_exogenous` does."""
+    def inputs(self) -> RecordedInputs:
+        """What was told so far. Raises InputError as `read_recorded_inputs` does."""
         self._known(self._answers.rest())
         reading, group, announce_closes = self._reading, self._group, self._announce_closes
         if reading.config is None or reading.topology is None or reading.start_ms is None or reading.group is None:
@@ -463,7 +462,7 @@ class ExogenousReader:
             topology=reading.topology,
             curves={key: Curve(tuple(samples)) for key, samples in sorted(reading.samples.items())},
         )
-        return Exogenous(
+        return RecordedInputs(
             start=start,
             happenings=tuple(sorted([*reading.changes, *people], key=_order)),
             windows=windows,
@@ -475,9 +474,9 @@ class ExogenousReader:
         ).with_closes(announce_closes)
 
 
-def read_exogenous(
+def read_recorded_inputs(
     records: Iterable[Entry], *, group: str | None = None, announce_closes: bool | None = True
-) -> Exogenous:
+) -> RecordedInputs:
     """What the outside did, from a log of one group (or of several, when `group` names one).
 
     The log says when a process closed in an orderly way; whether that was announced is the leader's
@@ -489,10 +488,10 @@ def read_exogenous(
         InputError: no configuration or topology, several groups and none named, the named one not
         there, or a manifest that is no JSON object.
     """
-    reader = ExogenousReader(group=group, announce_closes=announce_closes)
+    reader = RecordedInputsReader(group=group, announce_closes=announce_closes)
     for record in records:
         reader.take(record)
-    return reader.exogenous()
+    return reader.inputs()
 
 
 def _order(happening: Happening) -> tuple[int, int, str, int]:
@@ -620,3 +619,11 @@ def _state_kept(life: _Life, before: _Life | None, start: dict[str, Any] | None,
     if imported and before is not None:
         return before.join.join_nonce.split("@")[0] == life.join.join_nonce.split("@")[0]
     return bool(life.join.lags)
+
+
+def sum_windows(windows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Sums the totals of several windows by name. Totals named ``longest_...`` give their maximum.
+    Totals named ``tasks_...`` are left out: they would count a task twice.
+    """
+    names = [name for name in (windows[0] if windows else ()) if all(name in totals for totals in windows) and not name.startswith("tasks_")]
+    return {name: (max if name.startswith("longest_") else sum)(totals[name] for totals in windows) for name in names}

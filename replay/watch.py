@@ -20,7 +20,7 @@ from equipoise.events.errors import EquipoiseError, InputError, LogError
 from equipoise.events.facts import LogOpened
 from equipoise.events.log.kafka.envelope import StoredDecision, decision_record, fact_record, fact_row, stored_decision
 from equipoise.events.log.rows import FactRow, Order
-from equipoise.replay.replayer import GroupVerifier, Verdict
+from equipoise.replay.verification import GroupVerifier, Verdict
 from equipoise.statemachine.machine import Load
 
 MOST_REMEMBERED = 4_096

@@ -58,10 +58,10 @@ def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], setti
     runs = [run_of(str(log.location), log, group=group) for log in logs] or list(recorded_runs())
     costs: list[Cost] = []
     for run in runs:
-        overrides = overridden(screen, run.exogenous.start.config.knobs, settings)
+        overrides = overridden(screen, run.inputs.start.config.knobs, settings)
         costs += recorded_cost(run)
         for contender in contenders:
-            with simulating(screen, run.exogenous, f"{run.name}, {contender}") as progress:
+            with simulating(screen, run.inputs, f"{run.name}, {contender}") as progress:
                 costs.append(cost_of(run, contender, overrides=overrides, seed=seed, progress=progress))
     rows = rows_of(costs)
     names_of_runs = [run.name for run in runs]

@@ -77,13 +77,13 @@ def step_parts(step: Step) -> list[Part]:
 
 
 def imported_parts(step: Imported) -> list[Part]:
-    from equipoise.replay.totals import in_all
+    from equipoise.replay.recorded_inputs import sum_windows
 
     summary = step.summary
     span = span_text(summary.last_ms - summary.first_ms)
     measured = [(window.label.replace("_", " "), {} if window.measured is None else window.measured["totals"]) for window in step.windows]
     rows = []
-    for label, totals in [*measured, ("in all", in_all([totals for _, totals in measured]))]:
+    for label, totals in [*measured, ("in all", sum_windows([totals for _, totals in measured]))]:
         rows.append(
             (
                 label,

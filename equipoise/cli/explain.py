@@ -63,8 +63,8 @@ def explanation_parts(explanation: Explanation) -> list[Part]:
     parts += _section("What is next?", explanation.what_next)
     if explanation.slots:
         parts.append(slots_table(explanation))
-    if explanation.differs_at is not None:
-        parts += ["", differs_line(explanation.differs_at)]
+    if explanation.first_divergence is not None:
+        parts += ["", differs_line(explanation.first_divergence)]
     return parts
 
 

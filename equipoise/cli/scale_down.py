@@ -27,7 +27,7 @@ from equipoise.worker.settings import LiveSettings
 if TYPE_CHECKING:
     from equipoise.assignors.scale_down import ScaleDown
     from equipoise.operations.leaving import LeavingMember, LeavingMembers
-    from equipoise.replay.draining import Drain
+    from equipoise.replay.group_view import Drain
 
 EXIT_NOT_DONE = 1
 PATIENCE_S = 10.0
@@ -115,14 +115,14 @@ def scale_down(
 def _picked(screen: Screen, log: Log, percent: int, at_offset: int | None, group: str | None) -> tuple[dict[str, Any], *tuple[Part, ...]]:
     """Who would be asked, from a log."""
     from equipoise.operations.leaving import choose_members  # loads the solver
-    from equipoise.replay.refold import Refold
+    from equipoise.replay.replayer import Replayer
 
-    refold = Refold(group)
-    for _ in refold.follow(read(screen, log, "folding", group), until_offset=at_offset):
+    replayer = Replayer(group)
+    for _ in replayer.follow(read(screen, log, "folding", group), until_offset=at_offset):
         pass
-    state = refold.machine.state
+    state = replayer.machine.state
     found, drain = choose_members(state, percent)
-    return _document(found, drain, refold.group, state.last_offset, percent), *scale_down_parts(found, drain, refold.group)
+    return _document(found, drain, replayer.group, state.last_offset, percent), *scale_down_parts(found, drain, replayer.group)
 
 
 def _document(found: ScaleDown, drain: Drain, group: str, offset: int, percent: int) -> dict[str, Any]:

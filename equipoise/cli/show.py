@@ -60,8 +60,8 @@ def group_lines(view: GroupView) -> Iterable[str | Line]:
             f"  {view.verdict}: {counted(view.planned_movements, 'movement')} planned, {view.available_movements} of them may happen now, "
             f"{view.waiting_movements} wait for a slot; imbalance {view.imbalance_before} now, {view.imbalance_after} at the target"
         )
-    if view.differs_at is not None:
-        yield differs_line(view.differs_at)
+    if view.first_divergence is not None:
+        yield differs_line(view.first_divergence)
 
 
 def differs_line(offset: int) -> Line:

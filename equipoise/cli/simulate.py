@@ -18,7 +18,7 @@ from equipoise.output import new_log, same_place
 from equipoise.replay.wording import counted, span_text
 
 if TYPE_CHECKING:
-    from equipoise.replay.recorded_inputs import Exogenous
+    from equipoise.replay.recorded_inputs import RecordedInputs
     from equipoise.replay.simulation.run import Progress, SimulationResult
     from equipoise.replay.whatif.fit import Fit
 
@@ -66,24 +66,24 @@ def simulate(
 
     if same_place(log.location, location):
         raise InputError(f"--to {location}: that is the log to read; name another one")
-    exogenous, fitted = outside(screen, log, group=group, announce_closes=announce_closes)
+    inputs, fitted = outside(screen, log, group=group, announce_closes=announce_closes)
     speed = fitted.records_per_s if restore_speed is None else restore_speed
     simulation = Simulation(
-        assignor=assignor, overrides=overridden(screen, exogenous.start.config.knobs, settings), seed=seed, restore=RestoreModel(records_per_s=speed)
+        assignor=assignor, overrides=overridden(screen, inputs.start.config.knobs, settings), seed=seed, restore=RestoreModel(records_per_s=speed)
     )
-    with new_log(location) as sink, simulating(screen, exogenous) as progress:
-        result = simulate(exogenous, simulation, sink=sink, progress=progress)
+    with new_log(location) as sink, simulating(screen, inputs) as progress:
+        result = simulate(inputs, simulation, sink=sink, progress=progress)
     document = {**result.as_json(), "log": location, "fit": fitted.as_json(), "restore_records_per_s": speed}
     screen.answer(document, *simulation_parts(result, fitted, speed, location))
 
 
-def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: bool) -> tuple[Exogenous, Fit]:
+def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: bool) -> tuple[RecordedInputs, Fit]:
     """What the outside did in `log`, and how fast its members restored."""
-    from equipoise.replay.recorded_inputs import read_exogenous
+    from equipoise.replay.recorded_inputs import read_recorded_inputs
     from equipoise.replay.whatif.fit import fit
 
-    exogenous = read_exogenous(read(screen, log, "reading", group), group=group, announce_closes=announce_closes)
-    return exogenous, fit(log.read(group=exogenous.start.group))
+    inputs = read_recorded_inputs(read(screen, log, "reading", group), group=group, announce_closes=announce_closes)
+    return inputs, fit(log.read(group=inputs.start.group))
 
 
 def overridden(screen: Screen, settings: GroupSettings, changes: Iterable[str]) -> dict[str, Any]:
@@ -99,9 +99,9 @@ def overridden(screen: Screen, settings: GroupSettings, changes: Iterable[str]) 
 
 
 @contextlib.contextmanager
-def simulating(screen: Screen, exogenous: Exogenous, label: str = "simulating") -> Iterator[Progress]:
+def simulating(screen: Screen, inputs: RecordedInputs, label: str = "simulating") -> Iterator[Progress]:
     """A progress bar in simulated seconds."""
-    total_s = (exogenous.end_ms - exogenous.start.at_ms) // 1_000
+    total_s = (inputs.end_ms - inputs.start.at_ms) // 1_000
     with screen.progress(f"{label}, in seconds", total_s) as advance:
         done_s = 0
 
@@ -130,7 +130,7 @@ def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
     A silence: no record of a task was processed for over a second. ``fewest``: moves that would
     have sufficed for balance.
     """
-    from equipoise.replay.totals import in_all
+    from equipoise.replay.recorded_inputs import sum_windows
 
     measures = [each for each in MEASURES if each[0] not in ("tasks", "restored before running")] if brief else MEASURES
     compared = any(measured is not None for measured in result.measured)
@@ -138,7 +138,7 @@ def cost_table(result: SimulationResult, *, brief: bool = False) -> Table:
     recorded = [{} if measured is None else measured["totals"] for measured in result.measured]
     compare = [(cost.label.replace("_", " "), before, cost.totals) for cost, before in zip(result.windows, recorded, strict=True)]
     if len(compare) > 1:
-        compare.append(("in all", in_all(recorded), in_all([cost.totals for cost in result.windows])))
+        compare.append(("in all", sum_windows(recorded), sum_windows([cost.totals for cost in result.windows])))
     rows = []
     for label, before, after in compare:
         cells = [(_cell(before.get(name), scale), _cell(after.get(name), scale)) for _, name, scale in measures]

@@ -70,8 +70,8 @@ def timeline_parts(built: Timeline, most_rows: int | None) -> list[Part]:
     parts += ["", *_cut(unavailability_table(built), most_rows)]
     parts += ["", *_cut(moves_with_tasks(built), most_rows)]
     parts += ["", *_cut(rounds_table(built), most_rows)]
-    if built.differs_at is not None:
-        parts += ["", differs_line(built.differs_at)]
+    if built.first_divergence is not None:
+        parts += ["", differs_line(built.first_divergence)]
     return parts
 
 

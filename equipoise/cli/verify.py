@@ -19,7 +19,7 @@ from equipoise.events.records import Entry
 from equipoise.replay.wording import clock_text, counted, groups_text
 
 if TYPE_CHECKING:
-    from equipoise.replay.replayer import Divergence, Verification
+    from equipoise.replay.verification import Divergence, Verification
 
 _COLOURS = {0: "green", 1: "red", 2: "yellow"}
 """By exit code."""
@@ -30,7 +30,7 @@ _MOST_CHARS = 600
 @click.argument("log", type=LOG)
 @click.option("--group", "names", metavar="GROUP", multiple=True, help="Only this group; may be repeated. Default: every group.")
 def verify(screen: Screen, log: Log, names: tuple[str, ...]) -> int:
-    """Refolds every group of LOG with the machine that decides live, recomputes each decision and
+    """Replays every group of LOG with the machine that decides live, recomputes each decision and
     compares it with the stored one, byte for byte.
 
     Exit code 0: identical. 1: the first divergence is shown, with the fact, both decisions and what
@@ -44,7 +44,7 @@ def verify(screen: Screen, log: Log, names: tuple[str, ...]) -> int:
       equipoise verify archive/ --group orders --group clicks
       equipoise verify --json group.jsonl | jq .verdict
     """
-    from equipoise.replay.replayer import verify  # loads the solver
+    from equipoise.replay.verification import verify  # loads the solver
 
     with open_log(log.location, check_structure=True) as checked, screen.progress("verifying", checked.count()) as advance:
         verification = verify(_entries(checked, names), advance=advance)

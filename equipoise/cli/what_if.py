@@ -92,7 +92,7 @@ def what_if(
             failed.append({"group": name, "error": str(error)})
             continue
         tried = []
-        for each in check_configurations(recording.exogenous, asked):
+        for each in check_configurations(recording.inputs, asked):
             if each.same:
                 screen.remark(f"{name}: {each.configuration.name} is what the group has")
             else:

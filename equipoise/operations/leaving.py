@@ -16,7 +16,7 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.facts import LeaveRequested
 from equipoise.operations.live_group import LiveGroup
-from equipoise.replay.draining import Drain, drains
+from equipoise.replay.group_view import Drain, drains
 from equipoise.statemachine.state import GroupState, MemberState, known_lag
 from equipoise.worker.settings import LiveSettings
 

@@ -4,7 +4,7 @@ machine; `equipoise.reference_model.step_checker` has the ninth.
 `Validator` keeps its own books (`equipoise.reference_model.model`) of every fact and decision and
 judges 1-6 after every step, in time that grows with the step, not with the group; what the machine
 believes is then compared with the books. 7 and 8 are judged per run: with `settling_ms` and
-`unsettled`, and with `check_refold`. A broken one raises `equipoise.events.errors.InvariantBroken`;
+`unsettled`, and with `check_snapshot_replay`. A broken one raises `equipoise.events.errors.InvariantBroken`;
 number 0: facts, decisions and state contradict each other.
 """
 
@@ -348,12 +348,12 @@ def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms
 
 
 MOST_SPLITS = 200
-"""Logs of up to this many facts are split at every point by `check_refold`; longer ones at this
+"""Logs of up to this many facts are split at every point by `check_snapshot_replay`; longer ones at this
 many, evenly spread.
 """
 
 
-def check_refold(records: Sequence[Record], *, load: Load = registry.load, most_splits: int = MOST_SPLITS) -> None:
+def check_snapshot_replay(records: Sequence[Record], *, load: Load = registry.load, most_splits: int = MOST_SPLITS) -> None:
     """Invariant 8: a machine restored from any checkpoint goes on as the one that was there all the
     time: same decisions, same bytes, same halt.
 

@@ -17,7 +17,7 @@ from equipoise.events.errors import InputError, LogError
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry
 from equipoise.events.tasks import TaskId, parse_task
-from equipoise.replay.replayer import verify
+from equipoise.replay.verification import verify
 from equipoise.replay.wording import counted, share_text
 from equipoise.scenarios.builds import DEFECTS
 from equipoise.scenarios.play import Play

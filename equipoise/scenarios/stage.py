@@ -8,7 +8,7 @@ from equipoise.events import codec
 from equipoise.events.errors import GroupHalted, InvariantBroken
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.reference_model.invariants import check_refold
+from equipoise.reference_model.invariants import check_snapshot_replay
 from equipoise.reference_model.step_checker import StepChecker
 from equipoise.scenarios.builds import Build
 from equipoise.scenarios.mirrors import disagreement, mirrors
@@ -106,6 +106,6 @@ class Stage:
         8).
         """
         try:
-            check_refold(self.records, load=self.build.load, most_splits=MOST_SPLITS)
+            check_snapshot_replay(self.records, load=self.build.load, most_splits=MOST_SPLITS)
         except InvariantBroken as broken:
             self.disagreements.append(str(broken))

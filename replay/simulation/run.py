@@ -1,7 +1,7 @@
 """`simulate`: what a group's outside did, from its log; everything else from the simulated cluster.
 Out come a complete log and what it cost.
 
-Exogenous facts (`equipoise.replay.recorded_inputs`): processes that start and end, configuration,
+Recorded inputs (`equipoise.replay.recorded_inputs`): processes that start and end, configuration,
 topology, growth of changelogs. Endogenous: joins, lags, readiness, acknowledgements, decisions. The
 same input, settings and seed write the same log, byte for byte.
 """
@@ -19,7 +19,15 @@ from equipoise.assignors import check_settings, registry
 from equipoise.events.errors import InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.settings import GroupSettings
-from equipoise.replay.recorded_inputs import ConfigurationChanged, Exogenous, PartitionsPlaced, ProcessEnded, ProcessStarted, TopologyChanged, Window
+from equipoise.replay.recorded_inputs import (
+    ConfigurationChanged,
+    PartitionsPlaced,
+    ProcessEnded,
+    ProcessStarted,
+    RecordedInputs,
+    TopologyChanged,
+    Window,
+)
 from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, Sink, WorkerSettings
 from equipoise.replay.simulation.measures import Costs, Life, Notes, WindowCost
 from equipoise.replay.simulation.process import Process
@@ -129,16 +137,16 @@ def configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupCon
     )
 
 
-def simulate(exogenous: Exogenous, simulation: Simulation, *, sink: Sink | None = None, progress: Progress | None = None) -> SimulationResult:
-    """Plays `exogenous` against the simulated cluster. With a `sink` (a `Log`) the complete log is
+def simulate(inputs: RecordedInputs, simulation: Simulation, *, sink: Sink | None = None, progress: Progress | None = None) -> SimulationResult:
+    """Plays `inputs` against the simulated cluster. With a `sink` (a `Log`) the complete log is
     written there.
 
     Raises:
         InputError: a knob or assignor that does not exist, or processes whose lease cannot hold
         under the configuration. GroupHalted, InvariantBroken: a defect, found by the run.
     """
-    run = _Run(exogenous, simulation, sink)
-    cluster, start_ms, end_ms = run.cluster, exogenous.start.at_ms, exogenous.end_ms
+    run = _Run(inputs, simulation, sink)
+    cluster, start_ms, end_ms = run.cluster, inputs.start.at_ms, inputs.end_ms
     for now_ms in range(start_ms, end_ms, PROGRESS_EVERY_MS):
         cluster.run_until(min(end_ms, now_ms + PROGRESS_EVERY_MS))
         if progress is not None:
@@ -153,18 +161,18 @@ _ENDS = {"killed": Process.kill, "silent": Process.close_silently, "closed": Pro
 class _Run:
     """One simulation under way."""
 
-    def __init__(self, exogenous: Exogenous, simulation: Simulation, sink: Sink | None) -> None:
-        self.exogenous = exogenous
+    def __init__(self, inputs: RecordedInputs, simulation: Simulation, sink: Sink | None) -> None:
+        self.inputs = inputs
         self.simulation = simulation
         self.notes = Notes()
         self.decisions = 0
-        start = exogenous.start
+        start = inputs.start
         self.configured = configuration(start.config, simulation)
-        _check_leases(exogenous, self.configured.knobs)
+        _check_leases(inputs, self.configured.knobs)
         config = ClusterConfig(
             group=start.group,
-            log_id=log_id_of(exogenous, simulation, self.configured),
-            manifest=_manifest(exogenous, simulation),
+            log_id=log_id_of(inputs, simulation, self.configured),
+            manifest=_manifest(inputs, simulation),
             configured=self.configured,
             topology=start.topology,
             growth=start.curves,
@@ -175,7 +183,7 @@ class _Run:
         self.epoch = start.topology.epoch
         self.cluster = SimulatedCluster(config, seed=simulation.seed, sink=sink, watcher=self._folded)
         self.cluster.start_worker()
-        for happening in exogenous.happenings:
+        for happening in inputs.happenings:
             self.cluster.engine.at(happening.at_ms, self._happens, happening)
 
     def _folded(self, *what: Any) -> None:
@@ -241,7 +249,7 @@ class _Run:
             for each in cluster.processes
         )
         return result_of(
-            self.exogenous,
+            self.inputs,
             cluster.world,
             self.notes,
             lives,
@@ -254,7 +262,7 @@ class _Run:
 
 
 def result_of(
-    exogenous: Exogenous,
+    inputs: RecordedInputs,
     world: World,
     notes: Notes,
     lives: tuple[Life, ...],
@@ -266,15 +274,15 @@ def result_of(
     decisions: int,
 ) -> SimulationResult:
     """What a run cost that is over, whoever led."""
-    start_ms, end_ms = exogenous.start.at_ms, exogenous.end_ms
+    start_ms, end_ms = inputs.start.at_ms, inputs.end_ms
     costs = Costs(tasks=world.tasks, history=world.history(end_ms), restores=world.restores, notes=notes, lives=lives, end_ms=end_ms)
-    windows = exogenous.windows or (Window(label="run", start_ms=start_ms, end_ms=end_ms, measured=None),)
+    windows = inputs.windows or (Window(label="run", start_ms=start_ms, end_ms=end_ms, measured=None),)
     return SimulationResult(
-        group=exogenous.start.group,
+        group=inputs.start.group,
         log_id=log_id,
         configured=configured,
         seed=seed,
-        announce_closes=exogenous.announce_closes,
+        announce_closes=inputs.announce_closes,
         start_ms=start_ms,
         end_ms=end_ms,
         facts=facts,
@@ -286,8 +294,8 @@ def result_of(
     )
 
 
-def _check_leases(exogenous: Exogenous, settings: GroupSettings) -> None:
-    for happening in exogenous.happenings:
+def _check_leases(inputs: RecordedInputs, settings: GroupSettings) -> None:
+    for happening in inputs.happenings:
         if isinstance(happening, ProcessStarted) and not settings.max_step_ms <= happening.lease_margin_ms < happening.session_timeout_ms:
             raise InputError(
                 f"{happening.member_id}: lease_margin_ms {happening.lease_margin_ms} must be from max_step_ms ({settings.max_step_ms}) "
@@ -299,21 +307,21 @@ _NAMES_IN_LOG_IDS = {"GroupSettings": "Knobs"}
 """Renamed class -> its name in the text that log ids are hashed from. Equal runs keep equal ids."""
 
 
-def log_id_of(exogenous: Exogenous, simulation: Simulation, configured: GroupConfigured) -> str:
+def log_id_of(inputs: RecordedInputs, simulation: Simulation, configured: GroupConfigured) -> str:
     """Equal for equal runs, different for different ones."""
-    said = repr((exogenous.start, exogenous.happenings, exogenous.end_ms, configured, simulation))
+    said = repr((inputs.start, inputs.happenings, inputs.end_ms, configured, simulation))
     for name, stored_name in _NAMES_IN_LOG_IDS.items():
         said = said.replace(f"{name}(", f"{stored_name}(")
     return f"simulated-{hashlib.sha256(said.encode()).hexdigest()[:16]}"
 
 
-def _manifest(exogenous: Exogenous, simulation: Simulation) -> str:
+def _manifest(inputs: RecordedInputs, simulation: Simulation) -> str:
     """What stands in the log about its own making, with the windows of the log it comes from."""
-    windows = [{"label": window.label, "start_ms": window.start_ms, "end_ms": window.end_ms} for window in exogenous.windows]
+    windows = [{"label": window.label, "start_ms": window.start_ms, "end_ms": window.end_ms} for window in inputs.windows]
     simulated = {
         "by": "equipoise simulate",
         "seed": simulation.seed,
-        "announce_closes": exogenous.announce_closes,
+        "announce_closes": inputs.announce_closes,
         "assignor": simulation.assignor,
         "overrides": dict(sorted(simulation.overrides.items())),
         "restore": attrs.asdict(simulation.restore),

@@ -11,7 +11,7 @@ import attrs
 
 from equipoise.assignors import check_settings, registry
 from equipoise.events.facts import GroupConfigured
-from equipoise.replay.recorded_inputs import ConfigurationChanged, Exogenous, Happening, ProcessEnded, ProcessStarted, TopologyChanged
+from equipoise.replay.recorded_inputs import ConfigurationChanged, Happening, ProcessEnded, ProcessStarted, RecordedInputs, TopologyChanged
 from equipoise.replay.simulation.kafka import InstanceSettings, KafkaGroup, KafkaProtocol
 from equipoise.replay.simulation.measures import Life
 from equipoise.replay.simulation.run import PROGRESS_EVERY_MS, Progress, Simulation, SimulationResult, log_id_of, override, result_of
@@ -31,16 +31,16 @@ def kafka_configuration(recorded: GroupConfigured, simulation: Simulation) -> Gr
 
 
 def simulate_kafka(
-    exogenous: Exogenous, simulation: Simulation, *, protocol: KafkaProtocol | None = None, progress: Progress | None = None
+    inputs: RecordedInputs, simulation: Simulation, *, protocol: KafkaProtocol | None = None, progress: Progress | None = None
 ) -> SimulationResult:
-    """Plays `exogenous` against a simulated Kafka Streams group. Of `simulation`, `overrides`,
+    """Plays `inputs` against a simulated Kafka Streams group. Of `simulation`, `overrides`,
     `seed`, `restore` and `start_ms` are used.
 
     There is no log of it: Kafka writes none. Raises what `kafka_configuration` raises.
     """
-    start, end_ms = exogenous.start, exogenous.end_ms
+    start, end_ms = inputs.start, inputs.end_ms
     configured = kafka_configuration(start.config, simulation)
-    given = protocol_of(exogenous, configured) if protocol is None else protocol
+    given = protocol_of(inputs, configured) if protocol is None else protocol
     group = KafkaGroup(
         settings=configured.knobs,
         topology=start.topology,
@@ -49,31 +49,31 @@ def simulate_kafka(
         seed=simulation.seed,
         start_ms=start.at_ms,
     )
-    for happening in exogenous.happenings:
-        group.engine.at(happening.at_ms, _happens, group, happening, simulation, exogenous.first_leader)
+    for happening in inputs.happenings:
+        group.engine.at(happening.at_ms, _happens, group, happening, simulation, inputs.first_leader)
     for now_ms in range(start.at_ms, end_ms, PROGRESS_EVERY_MS):
         group.engine.run_until(min(end_ms, now_ms + PROGRESS_EVERY_MS))
         if progress is not None:
             progress(group.engine.now_ms - start.at_ms, end_ms - start.at_ms)
     return result_of(
-        exogenous,
+        inputs,
         group.world,
         group.notes,
         tuple(
             Life(member_id=each.member_id, capacity=each.settings.threads, start_ms=each.started_ms, end_ms=each.ended_ms) for each in group.instances
         ),
         configured=configured,
-        log_id=log_id_of(exogenous, attrs.evolve(simulation, assignor=ASSIGNOR), configured),
+        log_id=log_id_of(inputs, attrs.evolve(simulation, assignor=ASSIGNOR), configured),
         seed=simulation.seed,
         facts=0,
         decisions=0,
     )
 
 
-def protocol_of(exogenous: Exogenous, configured: GroupConfigured) -> KafkaProtocol:
+def protocol_of(inputs: RecordedInputs, configured: GroupConfigured) -> KafkaProtocol:
     """How this group goes about a rebalance, as far as the import was told; else Kafka's defaults.
     """
-    known = {name: exogenous.settings[name] for name in ("heartbeat_interval_ms", "commit_interval_ms") if name in exogenous.settings}
+    known = {name: inputs.settings[name] for name in ("heartbeat_interval_ms", "commit_interval_ms") if name in inputs.settings}
     return KafkaProtocol(initial_delay_ms=configured.knobs.initial_delay_ms, **known)
 
 

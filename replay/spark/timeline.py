@@ -58,7 +58,7 @@ def row_of(unit: Unit, timeline: Timeline) -> dict[str, Any]:
     plain = {name: document[name] for name in ("log_id", "led_by", "assignor", "from_ms", "to_ms", "facts", "rejections")}
     stretches = [{"task": each["task"], **stretch} for each in document["not_running"] for stretch in each["stretches"]]
     rows = {**document, "unavailability": stretches}
-    head = {**_head(unit), **plain, **counted, "tasks": len(timeline.tasks), "differs_at": timeline.differs_at, "problem": None}
+    head = {**_head(unit), **plain, **counted, "tasks": len(timeline.tasks), "differs_at": timeline.first_divergence, "problem": None}
     return {"groups": head, **{table: [{name: row[name] for name, _ in TABLES[table]} for row in rows[table]] for table in TABLES}}
 
 

@@ -6,8 +6,8 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from equipoise.replay.replayer import Verdict, Verification, verify
 from equipoise.replay.spark.groups import Unit, over_groups, told
+from equipoise.replay.verification import Verdict, Verification, verify
 
 COLUMNS = (
     ("group", "string"),

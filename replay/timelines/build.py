@@ -19,9 +19,9 @@ from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Event
 from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, TopologyDeclared
 from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
-from equipoise.replay.history import Chronicle, Condition, Interval, MoveStory
+from equipoise.replay.history import Condition, History, Interval, MoveStory
 from equipoise.replay.recorded_inputs import Window, marked_windows
-from equipoise.replay.refold import Refold, Step
+from equipoise.replay.replayer import Replayer, Step
 from equipoise.statemachine.machine import Load
 from equipoise.statemachine.state import GroupState
 
@@ -123,7 +123,7 @@ class Timeline:
     verdicts: tuple[tuple[int, str], ...]
     rejections: int
     windows: tuple[Window, ...]
-    differs_at: int | None
+    first_divergence: int | None
 
     @property
     def caption(self) -> str:
@@ -187,11 +187,11 @@ def changes_owner(move: MoveStory) -> bool:
 
 
 def build_timeline(entries: Iterable[Entry], *, group: str | None = None, until_offset: int | None = None, load: Load = registry.load) -> Timeline:
-    """The history up to the fact at `until_offset` (None: all). Raises what `Refold.follow` raises.
+    """The history up to the fact at `until_offset` (None: all). Raises what `Replayer.follow` raises.
     """
-    refold = Refold(group, load=load)
-    builder = _Builder(refold)
-    for step in refold.follow(entries, until_offset=until_offset):
+    replayer = Replayer(group, load=load)
+    builder = _Builder(replayer)
+    for step in replayer.follow(entries, until_offset=until_offset):
         builder.observe(step)
     return builder.timeline()
 
@@ -211,10 +211,10 @@ class _Copy:
 
 
 class _Builder:
-    def __init__(self, refold: Refold) -> None:
-        self._refold = refold
-        self._state: GroupState = refold.machine.state
-        self._chronicle = Chronicle()
+    def __init__(self, replayer: Replayer) -> None:
+        self._replayer = replayer
+        self._state: GroupState = replayer.machine.state
+        self._history = History()
         self._tasks: dict[TaskId, bool] = {}
         self._lives: dict[tuple[str, int], _Life] = {}
         """(member, incarnation) -> a life whose end has not been told."""
@@ -233,8 +233,8 @@ class _Builder:
     def observe(self, step: Step) -> None:
         state, record = self._state, step.record
         event, at_ms = record.event, record.append_ms
-        moves_before = len(self._chronicle.moves)
-        self._chronicle.observe(step, state)
+        moves_before = len(self._history.moves)
+        self._history.observe(step, state)
         changed = False
         for decided in step.decisions:
             decision = decided.decision
@@ -250,7 +250,7 @@ class _Builder:
                 self._rejections += 1
         if isinstance(event, AssignmentObserved):
             changed = True
-            moved = self._chronicle.moves[moves_before:]
+            moved = self._history.moves[moves_before:]
             self._rounds.append(
                 Round(
                     append_ms=at_ms,
@@ -365,13 +365,13 @@ class _Builder:
         self._copies.append(Copy(task=key[0], member_id=key[1], kind=copy.kind, from_ms=copy.from_ms, to_ms=at_ms, ready_ms=copy.ready_ms))
 
     def timeline(self) -> Timeline:
-        refold, state = self._refold, self._state
-        end_ms = refold.last_append_ms
+        replayer, state = self._replayer, self._state
+        end_ms = replayer.last_append_ms
         for who in sorted(self._lives):
             self._lifelines.append(_lifeline(self._lives[who], None, "", None))
         for key in sorted(self._open_copies):
             self._close_copy(key, end_ms)
-        self._chronicle.finish(end_ms)
+        self._history.finish(end_ms)
         self._tasks.update({task: part.stateful for task, part in state.tasks().items()})
         config = state.config
         return Timeline(
@@ -379,21 +379,21 @@ class _Builder:
             log_id=state.log_id,
             led_by="" if config is None else config.led_by,
             assignor="" if config is None else f"{config.assignor} {config.behaviour_version}",
-            from_ms=refold.first_append_ms or 0,
+            from_ms=replayer.first_append_ms or 0,
             to_ms=end_ms,
-            facts=refold.facts,
+            facts=replayer.facts,
             tasks=dict(sorted(self._tasks.items())),
             lifelines=tuple(sorted(self._lifelines, key=lambda life: (life.member_id, life.joined_ms, life.incarnation))),
-            intervals=tuple(sorted(self._chronicle.intervals, key=lambda interval: (interval.task, interval.from_ms))),
+            intervals=tuple(sorted(self._history.intervals, key=lambda interval: (interval.task, interval.from_ms))),
             copies=tuple(sorted(self._copies, key=lambda copy: (copy.task, copy.from_ms, copy.member_id))),
-            moves=tuple(sorted(self._chronicle.moves, key=lambda move: (move.began_ms, move.task))),
+            moves=tuple(sorted(self._history.moves, key=lambda move: (move.began_ms, move.task))),
             rounds=tuple(self._rounds),
             lags={key: tuple(points) for key, points in sorted(self._lags.items())},
             imbalance=tuple(self._imbalance),
             verdicts=tuple(self._verdicts),
             rejections=self._rejections,
-            windows=marked_windows("" if refold.opened is None else refold.opened.manifest),
-            differs_at=refold.differs_at,
+            windows=marked_windows("" if replayer.opened is None else replayer.opened.manifest),
+            first_divergence=replayer.first_divergence,
         )
 
 

@@ -23,7 +23,7 @@ def timeline_document(timeline: Timeline) -> dict[str, Any]:
         "from_ms": timeline.from_ms,
         "to_ms": timeline.to_ms,
         "facts": timeline.facts,
-        "log_differs_at": timeline.differs_at,
+        "log_differs_at": timeline.first_divergence,
         "totals": timeline.totals().document(),
         "windows": [each.document() for each in timeline.window_totals()] if timeline.windows else [],
         "members": [attrs.asdict(life) for life in timeline.lifelines],

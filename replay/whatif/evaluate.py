@@ -19,12 +19,11 @@ from equipoise.events.errors import EquipoiseError, GroupHalted, InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.records import Entry
 from equipoise.events.settings import GroupSettings
-from equipoise.replay.recorded_inputs import Exogenous
+from equipoise.replay.recorded_inputs import RecordedInputs, sum_windows
 from equipoise.replay.simulation import MemorySink, RestoreModel
 from equipoise.replay.simulation.run import Simulation, SimulationResult, configuration, simulate
 from equipoise.replay.simulation.run_kafka import ASSIGNOR as KAFKA
 from equipoise.replay.simulation.run_kafka import kafka_configuration, simulate_kafka
-from equipoise.replay.totals import in_all
 from equipoise.replay.whatif.recording import METRICS, Metrics, Recording, mean, metrics_of, read_recording
 
 FACTUAL = "as it is"
@@ -169,23 +168,23 @@ def what_if_recorded(
     progress: Progress | None = None,
 ) -> WhatIf:
     """`what_if` of a log that was read already."""
-    check_configurations(recording.exogenous, configurations)
+    check_configurations(recording.inputs, configurations)
     if not seeds:
         raise InputError("seeds: name at least one")
-    exogenous, fit = recording.exogenous, recording.fit
+    inputs, fit = recording.inputs, recording.fit
     if restore_records_per_s is None:
         speeds = _Speeds(fit.records_per_s, tuple(each for each in (fit.low_records_per_s, fit.high_records_per_s) if each is not None))
     else:
         speeds = _Speeds(restore_records_per_s, ())
     span_ms = recording.span_ms
     if span_ms < LEAST_SPAN_MS:
-        raise InputError(f"the log of group {exogenous.start.group!r} spans {span_ms} ms; there is nothing to play in less than {LEAST_SPAN_MS} ms")
+        raise InputError(f"the log of group {inputs.start.group!r} spans {span_ms} ms; there is nothing to play in less than {LEAST_SPAN_MS} ms")
     bar = _Bar(progress, span_ms, (1 + len(speeds.ends) + len(configurations)) * len(seeds))
     seen: list[Metrics] = []
     factual = _outcome(recording, Configuration(name=FACTUAL), seeds, speeds.used, bar, seen)
     outcomes = tuple(_outcome(recording, each, seeds, speeds.used, bar) for each in configurations)
     return WhatIf(
-        group=exogenous.start.group,
+        group=inputs.start.group,
         facts=recording.facts,
         span_ms=span_ms,
         seeds=tuple(seeds),
@@ -207,30 +206,30 @@ class Checked:
     same: bool
 
 
-def check_configurations(exogenous: Exogenous, configurations: Sequence[Configuration]) -> list[Checked]:
+def check_configurations(inputs: RecordedInputs, configurations: Sequence[Configuration]) -> list[Checked]:
     """Raises what `what_if` raises for configurations that are unsound."""
     names = {FACTUAL}
     found = []
-    own = configured_as(exogenous, Configuration(name=FACTUAL))
+    own = configured_as(inputs, Configuration(name=FACTUAL))
     for each in configurations:
         if each.name in names:
             raise InputError(f"configuration {each.name!r}: there are two of that name; give each its own")
         names.add(each.name)
-        found.append(Checked(each, configured_as(exogenous, each) == own and each.announce_closes is None))
+        found.append(Checked(each, configured_as(inputs, each) == own and each.announce_closes is None))
     return found
 
 
-def configured_as(exogenous: Exogenous, each: Configuration) -> GroupConfigured:
+def configured_as(inputs: RecordedInputs, each: Configuration) -> GroupConfigured:
     """The group's configuration with the changes of `each`. Raises InputError for an assignor or a
     knob that there is none of, FieldError.
     """
-    simulation = _simulation(exogenous, each, seed=0, speed=1)
-    return (kafka_configuration if kafka_leads(exogenous, each) else configuration)(exogenous.start.config, simulation)
+    simulation = _simulation(inputs, each, seed=0, speed=1)
+    return (kafka_configuration if kafka_leads(inputs, each) else configuration)(inputs.start.config, simulation)
 
 
-def kafka_leads(exogenous: Exogenous, each: Configuration) -> bool:
+def kafka_leads(inputs: RecordedInputs, each: Configuration) -> bool:
     """Whether Kafka Streams itself leads under this configuration."""
-    return exogenous.imported and each.assignor in (None, KAFKA)
+    return inputs.imported and each.assignor in (None, KAFKA)
 
 
 @attrs.frozen
@@ -259,9 +258,9 @@ class _Bar:
         self(0, self._span_ms)
 
 
-def _simulation(exogenous: Exogenous, each: Configuration, *, seed: int, speed: int) -> Simulation:
+def _simulation(inputs: RecordedInputs, each: Configuration, *, seed: int, speed: int) -> Simulation:
     """Options of the recorded assignor say nothing to another one."""
-    recorded = exogenous.start.config
+    recorded = inputs.start.config
     overrides = dict(each.settings)
     if each.assignor not in (None, recorded.assignor):
         overrides.setdefault("options", {})
@@ -271,19 +270,19 @@ def _simulation(exogenous: Exogenous, each: Configuration, *, seed: int, speed: 
 def _play(recording: Recording, each: Configuration, seed: int, speed: int, bar: _Bar, seen: list[Metrics] | None = None) -> Metrics:
     """One run. With `seen`: what the recording's eyes would have said of it is added there: of a
     group that was measured what it cost, else what its log tells, read as the recorded one was."""
-    exogenous, simulation = recording.exogenous, _simulation(recording.exogenous, each, seed=seed, speed=speed)
+    inputs, simulation = recording.inputs, _simulation(recording.inputs, each, seed=seed, speed=speed)
     memory = None if seen is None or recording.eyes == "measured" else MemorySink()
     try:
         result: SimulationResult
-        if kafka_leads(exogenous, each):
+        if kafka_leads(inputs, each):
             memory = None  # Kafka writes no log
-            result = simulate_kafka(exogenous.with_closes(each.announce_closes), simulation, progress=bar)
+            result = simulate_kafka(inputs.with_closes(each.announce_closes), simulation, progress=bar)
         else:
-            announce = True if each.announce_closes is None and exogenous.imported else each.announce_closes
-            result = simulate(exogenous.with_closes(announce), simulation, sink=memory, progress=bar)
+            announce = True if each.announce_closes is None and inputs.imported else each.announce_closes
+            result = simulate(inputs.with_closes(announce), simulation, sink=memory, progress=bar)
     finally:
         bar.next_run()
-    metrics = metrics_of(in_all([window.totals for window in result.windows]))
+    metrics = metrics_of(sum_windows([window.totals for window in result.windows]))
     if seen is not None:
         seen.append(metrics if memory is None else read_recording(memory.entries, group=result.group).recorded)
     return metrics
@@ -292,7 +291,7 @@ def _play(recording: Recording, each: Configuration, seed: int, speed: int, bar:
 def _outcome(
     recording: Recording, each: Configuration, seeds: Sequence[int], speed: int, bar: _Bar, seen: list[Metrics] | None = None
 ) -> Outcome:
-    configured = configured_as(recording.exogenous, each)
+    configured = configured_as(recording.inputs, each)
     runs: list[Metrics] = []
     error = ""
     for seed in seeds:

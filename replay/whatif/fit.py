@@ -37,9 +37,9 @@ from equipoise.events.facts import (
 )
 from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.replay.answers import ConfigurationAnswers
 from equipoise.replay.history import FAR_BEHIND
 from equipoise.replay.recorded_inputs import read_manifest
+from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.replay.wording import counted
 
 LEAST_ROUND_MS = 2_500

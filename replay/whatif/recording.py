@@ -12,11 +12,10 @@ from typing import Any
 import attrs
 
 from equipoise.events.records import Entry
-from equipoise.replay.recorded_inputs import Exogenous, ExogenousReader, Window
+from equipoise.replay.recorded_inputs import RecordedInputs, RecordedInputsReader, Window, sum_windows
 from equipoise.replay.simulation.measures import Costs, Life, Notes
 from equipoise.replay.simulation.world import Ownership
 from equipoise.replay.timelines.build import Timeline, build_timeline
-from equipoise.replay.totals import in_all
 from equipoise.replay.whatif.fit import Fit, Fitting
 
 
@@ -76,7 +75,7 @@ class Recording:
     ``measured`` or ``log``.
     """
 
-    exogenous: Exogenous
+    inputs: RecordedInputs
     fit: Fit
     recorded: Metrics
     eyes: str
@@ -84,17 +83,17 @@ class Recording:
 
     @property
     def span_ms(self) -> int:
-        return self.exogenous.end_ms - self.exogenous.start.at_ms
+        return self.inputs.end_ms - self.inputs.start.at_ms
 
 
 def read_recording(entries: Iterable[Entry], *, group: str | None = None) -> Recording:
     """One pass over a log; memory grows with what changed, not with the records.
 
-    Raises what `build_timeline` and `read_exogenous` raise: InputError for several groups of which
+    Raises what `build_timeline` and `read_recorded_inputs` raise: InputError for several groups of which
     none is named, for a group that is not there, or without configuration or topology; GroupHalted;
     what the log raises.
     """
-    reader = ExogenousReader(group=group, announce_closes=None)
+    reader = RecordedInputsReader(group=group, announce_closes=None)
     fitting = Fitting(group=group)
 
     def tapped() -> Iterator[Entry]:
@@ -104,14 +103,14 @@ def read_recording(entries: Iterable[Entry], *, group: str | None = None) -> Rec
             yield entry
 
     timeline = build_timeline(tapped(), group=group)
-    exogenous = reader.exogenous()
+    inputs = reader.inputs()
     fit = fitting.fit()
     seen = seen_in(timeline, fit)
-    measured = [window.measured["totals"] for window in exogenous.windows if window.measured is not None]
-    if measured and len(measured) == len(exogenous.windows):
-        told = metrics_of(in_all(measured))
+    measured = [window.measured["totals"] for window in inputs.windows if window.measured is not None]
+    if measured and len(measured) == len(inputs.windows):
+        told = metrics_of(sum_windows(measured))
         seen = attrs.evolve(told, imbalance_task_seconds=seen.imbalance_task_seconds, records_restored=seen.records_restored)
-    return Recording(exogenous=exogenous, fit=fit, recorded=seen, eyes="measured" if measured else "log", facts=timeline.facts)
+    return Recording(inputs=inputs, fit=fit, recorded=seen, eyes="measured" if measured else "log", facts=timeline.facts)
 
 
 def seen_in(timeline: Timeline, fit: Fit) -> Metrics:

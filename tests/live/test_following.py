@@ -15,7 +15,7 @@ from pathlib import Path
 from equipoise.events.facts import MemberJoined
 from equipoise.events.log import open_log
 from equipoise.events.records import Record
-from equipoise.replay.replayer import Verdict, verify
+from equipoise.replay.verification import Verdict, verify
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured

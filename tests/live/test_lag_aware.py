@@ -20,7 +20,7 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.records import Record
 from equipoise.events.settings import GroupSettings
 from equipoise.member import Member, TaskContext
-from equipoise.replay.replayer import Verdict, verify
+from equipoise.replay.verification import Verdict, verify
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.live.test_restorer import make_topic, producing, until

@@ -26,7 +26,7 @@ from equipoise.events.log.kafka.envelope import decision_record, group_key, pack
 from equipoise.events.log.kafka.opening import ensure_topics, writer
 from equipoise.events.records import DecisionRecord
 from equipoise.operations.follower import Follower
-from equipoise.replay.replayer import Verdict, verify
+from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.rejections import refused_fact
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings

@@ -27,7 +27,7 @@ from equipoise.events.log.kafka.log import KafkaLog
 from equipoise.events.log.kafka.opening import writer
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord
-from equipoise.replay.replayer import Verdict, verify
+from equipoise.replay.verification import Verdict, verify
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured, joined

@@ -25,7 +25,7 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client, reader
 from equipoise.events.records import Record
 from equipoise.replay.importers.kafka_streams.broker import StreamsGroup, offsets_partition
-from equipoise.replay.replayer import Verdict, verify
+from equipoise.replay.verification import Verdict, verify
 from tests.live.streams import StreamsApplication, changelog_of
 from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 

@@ -28,7 +28,7 @@ from equipoise.events.log.kafka.envelope import decision_record, group_key, pack
 from equipoise.events.log.kafka.opening import ensure_topics, open_partitions, writer
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.group_view import show as show_log
-from equipoise.replay.replayer import Verdict, verify
+from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.partition import StoredCheckpoint
 from equipoise.worker.app import Worker
 from equipoise.worker.checkpoints import checkpoint_records
@@ -380,4 +380,4 @@ async def test_a_worker_that_does_not_know_that_it_was_replaced_says_the_same_as
         assert third.lead.groups["g"].halted is None
     with open_log(f"kafka://{settings.bootstrap}/{settings.prefix}") as log:
         view = show_log(log.read())
-    assert (view.differs_at, len(view.members)) == (None, 3)
+    assert (view.first_divergence, len(view.members)) == (None, 3)

@@ -15,8 +15,8 @@ import pytest
 
 from equipoise.events.errors import InputError
 from equipoise.events.log import open_log
-from equipoise.replay.replayer import Verdict
 from equipoise.replay.timelines import build_timeline
+from equipoise.replay.verification import Verdict
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.live.brokers import Brokers

@@ -36,7 +36,7 @@ from equipoise.events.facts import (
     Undecodable,
 )
 from equipoise.events.tasks import LagSentinel, TaskId
-from equipoise.reference_model.invariants import check_refold, settling_ms, unsettled
+from equipoise.reference_model.invariants import check_snapshot_replay, settling_ms, unsettled
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.state import GroupPhase
 from tests.groups import HEARTBEAT_MS, Group, Truthful, all_but_time_and_leases, configured, joined, rejections, topology
@@ -346,7 +346,7 @@ class Storm(RuleBasedStateMachine):
     def teardown(self) -> None:
         if self.group.state.config is None:
             return
-        check_refold(self.group.records, most_splits=8)
+        check_snapshot_replay(self.group.records, most_splits=8)
         if self.group.state.phase is GroupPhase.SHADOWING:
             return
         self._becomes_truthful()
@@ -354,7 +354,7 @@ class Storm(RuleBasedStateMachine):
             self.is_led_by_another_assignor(("high_availability", {}))
         self._settles()
         self._stays()
-        check_refold(self.group.records, most_splits=3)
+        check_snapshot_replay(self.group.records, most_splits=3)
 
     def _becomes_truthful(self) -> None:
         """Who lives reads, reports in full and keeps on doing so; who is unknown to the leader is

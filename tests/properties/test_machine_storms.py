@@ -23,7 +23,7 @@ from equipoise.events.codec import encode, size_bytes
 from equipoise.events.decisions import MemberAssignedPart
 from equipoise.events.facts import GroupConfigured, LagReported, MemberJoined
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.reference_model.invariants import check_refold
+from equipoise.reference_model.invariants import check_snapshot_replay
 from equipoise.reference_model.step_checker import StepChecker
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
@@ -66,20 +66,20 @@ def digest(kept: Kept) -> str:
 
 @settings(max_examples=10)
 @given(st.integers(1_000_000, 2**31))
-def test_any_storm_breaks_nothing_settles_and_refolds(seed: int):
-    check_refold(storm(seed).records, most_splits=3)
+def test_machine_any_storm_keeps_invariants_settles_and_replays(seed: int):
+    check_snapshot_replay(storm(seed).records, most_splits=3)
 
 
 @pytest.mark.parametrize("seed", [2, 6, 1_027])
 def test_a_group_under_kafkas_assignor_settles_too(seed: int):
     """It promises no such thing, and asks for probing rounds until everything is in its place."""
-    check_refold(storm(seed, "kafka_streams").records, most_splits=3)
+    check_snapshot_replay(storm(seed, "kafka_streams").records, most_splits=3)
 
 
 @settings(max_examples=5)
 @given(st.integers(1_000_000, 2**31))
 def test_any_storm_of_a_group_balanced_by_load_does_so_too(seed: int):
-    check_refold(storm(seed, "load_balanced").records, most_splits=3)
+    check_snapshot_replay(storm(seed, "load_balanced").records, most_splits=3)
 
 
 @settings(max_examples=10)
@@ -91,7 +91,7 @@ def test_any_storm_in_which_assignors_change_does_so_too(seed: int):
     """
     kept = storm(seed, switching=True)
     assert sum(isinstance(record.event, GroupConfigured) for record in kept.records) > 3
-    check_refold(kept.records, most_splits=3)
+    check_snapshot_replay(kept.records, most_splits=3)
 
 
 @pytest.mark.parametrize("seed", [3, 13, 1_027])
@@ -99,13 +99,13 @@ def test_any_storm_in_which_assignors_change_does_so_too(seed: int):
 def test_a_group_under_an_assignor_of_consumers_or_workers_settles_too(assignor: str, seed: int):
     """`kafka_connect` promises no such thing; what it leaves undone it does when its delay is over.
     """
-    check_refold(storm(seed, assignor).records, most_splits=3)
+    check_snapshot_replay(storm(seed, assignor).records, most_splits=3)
 
 
 @settings(max_examples=4)
 @given(st.integers(1_000_000, 2**31))
 def test_any_storm_breaks_nothing_under_the_cooperative_assignor(seed: int):
-    check_refold(storm(seed, "cooperative").records, most_splits=3)
+    check_snapshot_replay(storm(seed, "cooperative").records, most_splits=3)
 
 
 def backwards(event: Any) -> Any:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from equipoise.events.codec import make_record
 from equipoise.events.facts import Fact, GroupConfigured, LogOpened, MemberLeft, ProbingTick
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.replay.replayer import Verdict, verify
+from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.partition import PartitionLead, real_machine
 from tests.groups import GROUP, configured, joined, topology
 from tests.unit.statemachine.test_refused_configuration import LACKS, LEARNER, TYPO, code_of, lacking, lead, refusals, stored, tell

@@ -28,7 +28,6 @@ from equipoise.events.log.parquet.files import all_parts
 from equipoise.events.log.parquet.store import ArchivePartition
 from equipoise.events.log.parquet.writing import Writer
 from equipoise.events.log.rows import DecisionRow, FactRow, Row
-from equipoise.replay.replayer import verify
 from equipoise.replay.spark.groups import Unit, Work, dealt, over_groups, units_of
 from equipoise.replay.spark.timeline import GROUPS, TABLES, plain_tables, spark_timeline, timeline_group, write_tables
 from equipoise.replay.spark.timeline import schema as timeline_schema
@@ -36,6 +35,7 @@ from equipoise.replay.spark.verify import row_of, spark_verify, verify_group
 from equipoise.replay.spark.verify import schema as verify_schema
 from equipoise.replay.spark.what_if import plain_rows, spark_what_if
 from equipoise.replay.timelines import build_timeline, timeline_document
+from equipoise.replay.verification import verify
 from equipoise.replay.whatif.evaluate import Configuration, what_if
 from tests.spark.executors import Mortal
 from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of

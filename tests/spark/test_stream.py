@@ -18,7 +18,7 @@ from equipoise.cli import main
 from equipoise.cli.spark.stream import _metrics
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import partition_of
-from equipoise.replay.replayer import verify
+from equipoise.replay.verification import verify
 from tests.live.brokers import free_ports
 from tests.spark.leading import GROUPS, PARTITIONS, Leader, alerts_in, facts_of
 from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of

@@ -13,8 +13,8 @@ from click.testing import CliRunner
 from equipoise.assignors.load_balanced.weights import DEFAULT_WEIGHTS, weights
 from equipoise.cli import main
 from equipoise.events.log import open_log
-from equipoise.replay.recorded_inputs import read_exogenous
-from equipoise.replay.refold import Refold
+from equipoise.replay.recorded_inputs import read_recorded_inputs
+from equipoise.replay.replayer import Replayer
 from equipoise.replay.wording import share_text
 from equipoise.statemachine.leader import build_problem
 
@@ -31,12 +31,12 @@ def spreads(log: Path, ends: list[int]) -> list[tuple[int, int]]:
     """What the emptiest and the fullest member carry per thread, in millionths of a fair share, at
     each of these times.
     """
-    refold = Refold()
+    replayer = Replayer()
     found: list[tuple[int, int]] = []
     with open_log(str(log)) as source:
-        for _ in refold.follow(source.read()):
-            if len(found) < len(ends) and refold.last_append_ms >= ends[len(found)] - 2_000:
-                problem = build_problem(refold.machine.state)
+        for _ in replayer.follow(source.read()):
+            if len(found) < len(ends) and replayer.last_append_ms >= ends[len(found)] - 2_000:
+                problem = build_problem(replayer.machine.state)
                 weight = weights(problem.tasks, problem.members, problem.settings)
                 levels = [sum(weight[task] for task in member.active) // member.capacity for member in problem.members]
                 found.append((min(levels), max(levels)))
@@ -51,7 +51,7 @@ def test_the_table_is_what_the_simulation_gives(tmp_path: Path, rewrite: bool) -
     recorded = tmp_path / "scale-out.db"
     run("import", "kafka-streams", "scale-out", "--to", str(recorded))
     with open_log(str(recorded)) as log:
-        windows = read_exogenous(log.read()).windows
+        windows = read_recorded_inputs(log.read()).windows
     columns = []
     for assignor in ("high_availability", "load_balanced"):
         led = tmp_path / f"{assignor}.db"

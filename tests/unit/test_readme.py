@@ -19,7 +19,7 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import COMMANDS, main
-from equipoise.replay.totals import in_all
+from equipoise.replay.recorded_inputs import sum_windows
 from equipoise.replay.wording import span_text
 from tests.made import BLOCK, hold
 
@@ -50,7 +50,7 @@ def windows(document: dict[str, Any], run: str) -> list[dict[str, Any]]:
 def both(windows: Iterable[dict[str, Any]]) -> tuple[dict[str, Any], dict[str, Any]]:
     """What they add up to: recorded, simulated."""
     listed = list(windows)
-    return in_all([window["measured"]["totals"] for window in listed]), in_all([window["totals"] for window in listed])
+    return sum_windows([window["measured"]["totals"] for window in listed]), sum_windows([window["totals"] for window in listed])
 
 
 def table(document: dict[str, Any]) -> str:

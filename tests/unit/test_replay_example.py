@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 
 from equipoise.events.log import open_log
-from equipoise.replay.replayer import Verdict
 from equipoise.replay.simulation.fleet import Fleet, make_fleet
+from equipoise.replay.verification import Verdict
 from examples.replay.__main__ import GROUP, main
 from tests.made import hold
 

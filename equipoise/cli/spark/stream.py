@@ -61,7 +61,7 @@ def _streaming(run: Callable[..., int | None]) -> Callable[..., int | None]:
 @_streaming
 @click.option("--alerts", required=True, metavar="FOLDER", type=click.Path(path_type=Path), help="Where rows of what is wrong go, as Parquet.")
 def stream(screen: Screen, streaming: _Streaming, alerts: Path) -> int:
-    """Refolds every group of KAFKA (kafka://host:port[/prefix]) as its records come, and compares
+    """Replays every group of KAFKA (kafka://host:port[/prefix]) as its records come, and compares
     each decision as `equipoise verify` does. The first thing that is wrong with a group becomes a
     row in --alerts within the trigger that reads it. Killed at any moment, it goes on where it was.
 

@@ -32,8 +32,8 @@ def verify(screen: Screen, locations: tuple[str, ...], master: str | None, setti
       equipoise spark verify archive/ equipoise spark verify archive/ --to verified/ --json | jq
       '.groups[] | select(.verdict != "identical")'
     """
-    from equipoise.replay.replayer import Verdict
     from equipoise.replay.spark.verify import spark_verify
+    from equipoise.replay.verification import Verdict
 
     if folder is not None:
         check_tables("--to", folder)

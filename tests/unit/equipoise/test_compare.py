@@ -19,7 +19,7 @@ from equipoise.compare import RECORDED, all_contenders, recorded_runs
 from equipoise.events.errors import InputError
 from equipoise.events.log import open_log
 from equipoise.replay.importers.kafka_streams import import_history, shipped_runs
-from equipoise.replay.totals import in_all
+from equipoise.replay.recorded_inputs import sum_windows
 
 
 @pytest.fixture(scope="module")
@@ -40,9 +40,9 @@ def test_a_row_is_what_simulate_gives(recorded: Path, tmp_path: Path):
     compared = run("compare", recorded, "--assignor", "learner", "--set", "max_warmups=3", "--seed", "4")
     assert [row["contender"] for row in compared["rows"]] == [RECORDED, "learner"]
     simulated = run("simulate", recorded, "--to", tmp_path / "to.db", "--assignor", "learner", "--set", "max_warmups=3", "--seed", "4")
-    totals = in_all([window["totals"] for window in simulated["windows"]])
+    totals = sum_windows([window["totals"] for window in simulated["windows"]])
     assert compared["rows"][1]["runs"][0]["totals"] == totals
-    assert compared["rows"][0]["runs"][0]["totals"] == in_all([window["measured"]["totals"] for window in simulated["windows"]])
+    assert compared["rows"][0]["runs"][0]["totals"] == sum_windows([window["measured"]["totals"] for window in simulated["windows"]])
     assert totals["active_moves"] > 0
 
 

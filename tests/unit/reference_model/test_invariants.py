@@ -18,7 +18,7 @@ from equipoise.events.errors import InvariantBroken
 from equipoise.events.facts import Fact, LagReported, LeaveIntended, MemberLeft, ProbingTick
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import TaskId
-from equipoise.reference_model.invariants import Validator, check_refold
+from equipoise.reference_model.invariants import Validator, check_snapshot_replay
 from equipoise.reference_model.step_checker import StepChecker, check_sizes
 from equipoise.statemachine.machine import GroupMachine
 from tests.groups import GROUP, LOG_OPENED, SESSION_MS, Group, configured, joined, tasks, topology
@@ -399,14 +399,14 @@ def test_a_machine_that_remembers_what_no_checkpoint_holds_is_found():
         group.join(member_id)
         group.cycle()
     with broken(8, "restored before offset"):
-        check_refold(group.records, load=group.load)
+        check_snapshot_replay(group.records, load=group.load)
 
 
 def test_a_log_that_halts_halts_at_the_same_place_from_every_checkpoint():
     group = Group().starts("m1", stateless=1)
     group.cycle()
     halting = make_record(GROUP, len(group.records), group.append_ms, attrs.evolve(configured(), assignor="unheard_of"))
-    check_refold([*group.records, halting, make_record(GROUP, halting.offset + 1, group.append_ms, ProbingTick())])
+    check_snapshot_replay([*group.records, halting, make_record(GROUP, halting.offset + 1, group.append_ms, ProbingTick())])
 
 
 # 9

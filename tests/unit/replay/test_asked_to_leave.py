@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from equipoise.events.facts import LeaveRequested
 from equipoise.events.settings import GroupSettings
-from equipoise.replay.recorded_inputs import ProcessEnded, read_exogenous
+from equipoise.replay.recorded_inputs import ProcessEnded, read_recorded_inputs
 from equipoise.replay.simulation.cluster import SimulatedCluster
 from equipoise.replay.simulation.process import Exit
 from tests.change_cost import change_cost
@@ -72,6 +72,6 @@ def test_what_the_outside_did_is_a_close_that_was_announced_when_it_was_asked() 
     asked_ms = cluster.append(LeaveRequested(members=("m0",))).append_ms
     run_until_gone(cluster, "m0")
     cluster.run_for(1_000)
-    outside = read_exogenous([*cluster.broker.facts.records, *cluster.broker.decisions.records])
+    outside = read_recorded_inputs([*cluster.broker.facts.records, *cluster.broker.decisions.records])
     (end,) = [each for each in outside.happenings if isinstance(each, ProcessEnded) and each.member_id == "m0"]
     assert (end.how, end.at_ms) == ("announced", asked_ms)

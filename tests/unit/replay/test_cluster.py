@@ -13,7 +13,7 @@ from equipoise.events.facts import LagReported, MemberJoined, ProbingTick
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import TaskId
-from equipoise.replay.recorded_inputs import ProcessStarted, read_exogenous
+from equipoise.replay.recorded_inputs import ProcessStarted, read_recorded_inputs
 from equipoise.replay.simulation import NetworkSettings, SimulatedCluster
 from equipoise.replay.simulation.process import Exit
 from equipoise.replay.simulation.restore import RestoreModel
@@ -105,7 +105,7 @@ def test_a_simulated_application_prepares_as_long_as_it_takes_and_what_if_knows(
     assert_settled(cluster)
     assert len(owned_by(cluster, "m2")) == 2
     assert max(silences_ms(cluster, since_ms).values()) < 500
-    started = [each for each in read_exogenous([*kept.facts, *kept.decisions]).happenings if isinstance(each, ProcessStarted)]
+    started = [each for each in read_recorded_inputs([*kept.facts, *kept.decisions]).happenings if isinstance(each, ProcessStarted)]
     assert [each.member_id for each in started] == ["m1", "m2"]
     assert all(abs((each.prepare_ms or 0) - wanted) <= 3_100 for each, wanted in zip(started, (2_000, 40_000), strict=True))
 
@@ -148,7 +148,7 @@ def test_the_same_seed_gives_the_same_log_and_another_seed_another(network: Netw
     assert first != log_of(6)
 
 
-def test_the_written_log_is_complete_and_refolds_to_the_same_decisions(tmp_path):
+def test_the_written_log_is_complete_and_replays_to_the_same_decisions(tmp_path):
     location = tmp_path / "group.db"
     with open_log(location, "w") as log, log.transaction():
         cluster = running_cluster(small_config(), "m1", "m2", sink=log)

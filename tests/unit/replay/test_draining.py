@@ -7,7 +7,7 @@ import pytest
 from equipoise.assignors import registry
 from equipoise.assignors.scale_down import drain_ms
 from equipoise.events.facts import Load
-from equipoise.replay.draining import Drain, drains
+from equipoise.replay.group_view import Drain, drains
 from equipoise.statemachine.leader import build_problem
 from tests.groups import Group
 

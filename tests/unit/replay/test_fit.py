@@ -19,7 +19,7 @@ from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.importers.kafka_streams import import_history
-from equipoise.replay.recorded_inputs import read_exogenous
+from equipoise.replay.recorded_inputs import read_recorded_inputs
 from equipoise.replay.simulation import RestoreModel
 from equipoise.replay.simulation.cluster import MemorySink
 from equipoise.replay.simulation.run import Simulation, simulate
@@ -249,7 +249,7 @@ def test_a_log_that_was_lived_at_a_known_speed_gives_that_speed(true_speed: int)
     log = MemoryLog()
     import_history(SHIPPED / "scale-out", log)
     memory = MemorySink()
-    simulate(read_exogenous(log.records), Simulation(restore=RestoreModel(records_per_s=true_speed)), sink=memory)
+    simulate(read_recorded_inputs(log.records), Simulation(restore=RestoreModel(records_per_s=true_speed)), sink=memory)
     found = fit(memory.entries)
     assert "measurements" in found.basis
     assert found.records_per_s == pytest.approx(true_speed, rel=0.1)

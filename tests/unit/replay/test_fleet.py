@@ -12,8 +12,8 @@ from equipoise.events.errors import FieldError, InputError
 from equipoise.events.log import open_log
 from equipoise.events.log.parquet.files import all_parts
 from equipoise.events.log.parquet.log import ArchiveLog
-from equipoise.replay.replayer import verify
 from equipoise.replay.simulation.fleet import Fleet, check_location, make_fleet
+from equipoise.replay.verification import verify
 
 
 def test_sizes_fall_and_come_to_what_was_asked() -> None:

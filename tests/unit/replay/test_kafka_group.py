@@ -188,10 +188,10 @@ def test_a_recorded_group_is_predicted_with_the_speed_of_the_other_one(run: str,
 
 def test_the_first_action_comes_out_as_it_was_recorded_to_the_round() -> None:
     """A1, one more cold instance: six minutes without chance."""
-    exogenous = recording("scale-out").exogenous
+    inputs = recording("scale-out").inputs
     for seed in range(3):
-        found = simulate_kafka(exogenous, attrs.evolve(SIMULATION, seed=seed)).windows[0]
-        measured = exogenous.windows[0].measured
+        found = simulate_kafka(inputs, attrs.evolve(SIMULATION, seed=seed)).windows[0]
+        measured = inputs.windows[0].measured
         assert measured is not None
         for metric in ("generations", "probing_rebalances", "active_moves", "stateful_active_moves", "standby_copies_begun"):
             assert found.totals[metric] == measured["totals"][metric], metric

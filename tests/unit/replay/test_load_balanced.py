@@ -14,11 +14,11 @@ from equipoise.events.records import Entry
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.replay.explanation import explain
-from equipoise.replay.replayer import Verdict, verify
 from equipoise.replay.simulation import ClusterConfig, ProcessSettings, SimulatedCluster
 from equipoise.replay.simulation.cluster import MemorySink
 from equipoise.replay.simulation.measures import active_moves, silences
 from equipoise.replay.simulation.world import steady
+from equipoise.replay.verification import Verdict, verify
 from equipoise.statemachine.leader import build_problem
 
 RATES = (900, 100, 700, 100, 100, 100)

@@ -37,7 +37,7 @@ def test_the_view_is_the_machines_state_at_that_offset(part: float) -> None:
     }
     assert {row.task: row.owner for row in view.tasks} == {task: state.owner.get(task) for task in state.tasks()}
     assert all(row.token == state.tokens.get(row.task, 0) for row in view.tasks)
-    assert view.differs_at is None
+    assert view.first_divergence is None
 
 
 def test_a_movement_shows_at_its_task_and_a_warm_up_with_its_progress() -> None:
@@ -77,7 +77,7 @@ def test_a_log_whose_own_decisions_differ_says_from_where() -> None:
     index = next(i for i, entry in enumerate(entries) if isinstance(entry, DecisionRecord) and isinstance(entry.decision, MemberExpired))
     gone = entries.pop(index)
     assert isinstance(gone, DecisionRecord)
-    assert show(entries).differs_at == gone.caused_by
+    assert show(entries).first_divergence == gone.caused_by
 
 
 def test_what_cannot_be_shown_says_what_to_name() -> None:

@@ -19,12 +19,12 @@ from equipoise.events.facts import GroupConfigured, PartitionsObserved
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.importers.kafka_streams import import_history
-from equipoise.replay.recorded_inputs import Exogenous, PartitionsPlaced, ProcessEnded, ProcessStarted, read_exogenous
-from equipoise.replay.replayer import Verdict, verify
+from equipoise.replay.recorded_inputs import PartitionsPlaced, ProcessEnded, ProcessStarted, RecordedInputs, read_recorded_inputs
 from equipoise.replay.simulation import RestoreModel
 from equipoise.replay.simulation.cluster import MemorySink
 from equipoise.replay.simulation.measures import WindowCost
 from equipoise.replay.simulation.run import Simulation, SimulationResult, simulate
+from equipoise.replay.verification import Verdict, verify
 from tests.unit.replay.clusters_under_test import Memory
 
 RECORDED = Path(__file__).parents[3] / "replay" / "data"
@@ -32,20 +32,20 @@ FITTED = Simulation(restore=RestoreModel(records_per_s=120_000))
 
 
 @pytest.fixture(scope="module")
-def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Exogenous]:
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> dict[str, RecordedInputs]:
     found = {}
     for run in ("scale-out", "rolling"):
         location = tmp_path_factory.mktemp(run) / "recorded.jsonl"
         with open_log(location, "w") as log, log.transaction():
             import_history(RECORDED / run, log)
         with open_log(location) as log:
-            found[run] = read_exogenous(log.read())
-            found[f"{run}, at once"] = read_exogenous(log.read(), announce_closes=False)
+            found[run] = read_recorded_inputs(log.read())
+            found[f"{run}, at once"] = read_recorded_inputs(log.read(), announce_closes=False)
     return found
 
 
 @pytest.fixture(scope="module")
-def results(recorded: dict[str, Exogenous]) -> dict[str, SimulationResult]:
+def results(recorded: dict[str, RecordedInputs]) -> dict[str, SimulationResult]:
     return {run: simulate(recorded[run], FITTED) for run in ("scale-out", "rolling")}
 
 
@@ -78,7 +78,7 @@ def test_an_announced_close_moves_its_tasks_alone_and_makes_none_wait(results: d
     assert totals["stateful_moves_between_untouched_instances"] == 0
 
 
-def test_who_closes_at_once_makes_its_tasks_wait_and_the_result_and_the_log_say_which_it_was(recorded: dict[str, Exogenous]):
+def test_who_closes_at_once_makes_its_tasks_wait_and_the_result_and_the_log_say_which_it_was(recorded: dict[str, RecordedInputs]):
     memory = Memory()
     result = simulate(recorded["scale-out, at once"], FITTED, sink=memory)
     closed = next(cost for cost in result.windows if cost.label.startswith("A5_"))
@@ -102,7 +102,7 @@ def test_a_lost_disk_concerns_its_own_tasks_alone_and_no_longer_than_the_session
     assert totals["stateful_moves_between_untouched_instances"] == 0
 
 
-def test_copies_that_are_near_in_time_take_over_without_a_warm_up(recorded: dict[str, Exogenous], results: dict[str, SimulationResult]):
+def test_copies_that_are_near_in_time_take_over_without_a_warm_up(recorded: dict[str, RecordedInputs], results: dict[str, SimulationResult]):
     """B3: i3 is back after 18 s with all its state, thousands of records behind, all in all less
     than half a second.
     """
@@ -135,17 +135,17 @@ def test_every_window_has_what_was_measured_beside_it_and_the_json_carries_both(
     assert set(form["windows"][0]["measured"]["totals"]) <= set(form["windows"][0]["totals"])
 
 
-def short(exogenous: Exogenous, ms: int = 200_000) -> Exogenous:
-    end_ms = exogenous.start.at_ms + ms
-    happenings = tuple(each for each in exogenous.happenings if each.at_ms < end_ms)
-    return attrs.evolve(exogenous, happenings=happenings, windows=(), end_ms=end_ms)
+def short(inputs: RecordedInputs, ms: int = 200_000) -> RecordedInputs:
+    end_ms = inputs.start.at_ms + ms
+    happenings = tuple(each for each in inputs.happenings if each.at_ms < end_ms)
+    return attrs.evolve(inputs, happenings=happenings, windows=(), end_ms=end_ms)
 
 
-def test_the_same_input_writes_the_same_log_and_it_verifies(recorded: dict[str, Exogenous], tmp_path: Path):
-    exogenous = short(recorded["scale-out"])
+def test_the_same_input_writes_the_same_log_and_it_verifies(recorded: dict[str, RecordedInputs], tmp_path: Path):
+    inputs = short(recorded["scale-out"])
     for name in ("one.jsonl", "two.jsonl"):
         with open_log(tmp_path / name, "w") as log, log.transaction():
-            result = simulate(exogenous, FITTED, sink=log)
+            result = simulate(inputs, FITTED, sink=log)
     assert (tmp_path / "one.jsonl").read_bytes() == (tmp_path / "two.jsonl").read_bytes()
     with open_log(tmp_path / "one.jsonl") as log:
         report = verify(log.read())
@@ -157,16 +157,16 @@ WRITE = """
 import sys
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.replay.recorded_inputs import read_exogenous
+from equipoise.replay.recorded_inputs import read_recorded_inputs
 from equipoise.replay.simulation.run import Simulation, simulate
 with open_log(sys.argv[1]) as log:
-    exogenous = read_exogenous(log.read())
+    inputs = read_recorded_inputs(log.read())
 with open_log(sys.argv[2], "w") as log, log.transaction():
-    simulate(exogenous, Simulation(), sink=log)
+    simulate(inputs, Simulation(), sink=log)
 """
 
 
-def test_the_log_does_not_depend_on_the_order_of_hashes(recorded: dict[str, Exogenous], tmp_path: Path):
+def test_the_log_does_not_depend_on_the_order_of_hashes(recorded: dict[str, RecordedInputs], tmp_path: Path):
     source = tmp_path / "source.jsonl"
     with open_log(source, "w") as log, log.transaction():
         simulate(short(recorded["rolling"], 160_000), FITTED, sink=log)
@@ -179,38 +179,38 @@ def test_the_log_does_not_depend_on_the_order_of_hashes(recorded: dict[str, Exog
     assert len(written[0]) > 10_000
 
 
-def test_another_seed_or_setting_writes_another_log_under_another_name(recorded: dict[str, Exogenous]):
-    exogenous = short(recorded["scale-out"], 60_000)
+def test_another_seed_or_setting_writes_another_log_under_another_name(recorded: dict[str, RecordedInputs]):
+    inputs = short(recorded["scale-out"], 60_000)
     logs = []
     for simulation in (FITTED, attrs.evolve(FITTED, seed=1), attrs.evolve(FITTED, overrides={"max_warmups": 5})):
         memory = Memory()
-        result = simulate(exogenous, simulation, sink=memory)
+        result = simulate(inputs, simulation, sink=memory)
         logs.append((result.log_id, tuple(memory.lines)))
     assert len({log_id for log_id, _ in logs}) == 3
     assert len({lines[3:] for _, lines in logs}) == 3
 
 
 @pytest.mark.parametrize(("run", "log_id"), [("scale-out", "simulated-773253a611653677"), ("rolling", "simulated-5009066b51e6718e")])
-def test_simulate_same_run_keeps_its_log_id(recorded: dict[str, Exogenous], run: str, log_id: str):
+def test_simulate_same_run_keeps_its_log_id(recorded: dict[str, RecordedInputs], run: str, log_id: str):
     """The ids of an earlier release: a renamed class must not change them (`_NAMES_IN_LOG_IDS`)."""
     assert simulate(short(recorded[run], 60_000), FITTED).log_id == log_id
 
 
-def test_a_simulated_log_can_be_simulated_again(recorded: dict[str, Exogenous], tmp_path: Path):
-    exogenous = short(recorded["rolling"], 400_000)
+def test_a_simulated_log_can_be_simulated_again(recorded: dict[str, RecordedInputs], tmp_path: Path):
+    inputs = short(recorded["rolling"], 400_000)
     with open_log(tmp_path / "one.db", "w") as log, log.transaction():
-        first = simulate(exogenous, FITTED, sink=log)
+        first = simulate(inputs, FITTED, sink=log)
     with open_log(tmp_path / "one.db") as log:
-        again = read_exogenous(log.read())
+        again = read_recorded_inputs(log.read())
     lives = [(each.member_id, each.capacity) for each in first.lives]
     assert [(each.member_id, each.capacity) for each in simulate(again, FITTED).lives] == lives
     assert not again.imported
 
 
-def test_a_configuration_that_changes_and_progress_are_passed_on(recorded: dict[str, Exogenous]):
-    exogenous = short(recorded["scale-out"], 60_000)
+def test_a_configuration_that_changes_and_progress_are_passed_on(recorded: dict[str, RecordedInputs]):
+    inputs = short(recorded["scale-out"], 60_000)
     seen: list[tuple[int, int]] = []
-    result = simulate(exogenous, attrs.evolve(FITTED, overrides={"num_standbys": 1}), progress=lambda done, total: seen.append((done, total)))
+    result = simulate(inputs, attrs.evolve(FITTED, overrides={"num_standbys": 1}), progress=lambda done, total: seen.append((done, total)))
     assert seen[-1] == (60_000, 60_000)
     assert seen == sorted(seen)
     assert result.configured.knobs.num_standbys == 1
@@ -218,17 +218,17 @@ def test_a_configuration_that_changes_and_progress_are_passed_on(recorded: dict[
     assert result.whole.totals["standby_copies_begun"] >= 20
 
 
-def test_racks_and_weights_are_told_the_simulated_leader_when_they_were(recorded: dict[str, Exogenous], tmp_path: Path):
-    exogenous = short(recorded["scale-out"], 30_000)
-    start_ms = exogenous.start.at_ms
-    source = exogenous.start.topology.subtopologies[0].source_topics[0]
+def test_racks_and_weights_are_told_the_simulated_leader_when_they_were(recorded: dict[str, RecordedInputs], tmp_path: Path):
+    inputs = short(recorded["scale-out"], 30_000)
+    start_ms = inputs.start.at_ms
+    source = inputs.start.topology.subtopologies[0].source_topics[0]
     placed = PartitionsPlaced(at_ms=start_ms, observed=PartitionsObserved(racks={source: {0: ("a",)}}))
     weighed = PartitionsPlaced(at_ms=start_ms + 20_000, observed=PartitionsObserved(weights={source: {0: 7}}))
-    told = attrs.evolve(exogenous, happenings=(placed, weighed, *exogenous.happenings))
+    told = attrs.evolve(inputs, happenings=(placed, weighed, *inputs.happenings))
     with open_log(tmp_path / "one.db", "w") as log, log.transaction():
         simulate(told, FITTED, sink=log)
     with open_log(tmp_path / "one.db") as log:
-        again = read_exogenous(log.read())
+        again = read_recorded_inputs(log.read())
         facts = [each.event for each in log.read() if isinstance(each, Record)]
     observed = [fact for fact in facts if isinstance(fact, PartitionsObserved)]
     assert [(fact.racks, fact.weights) for fact in observed if fact.racks or fact.weights] == [
@@ -240,7 +240,7 @@ def test_racks_and_weights_are_told_the_simulated_leader_when_they_were(recorded
     assert found[1].at_ms - found[0].at_ms == pytest.approx(20_000, abs=50)
 
 
-def test_another_assignor_begins_without_the_options_of_the_one_in_the_log(recorded: dict[str, Exogenous]):
+def test_another_assignor_begins_without_the_options_of_the_one_in_the_log(recorded: dict[str, RecordedInputs]):
     short_one = short(recorded["scale-out"], 30_000)
     config = attrs.evolve(short_one.start.config, assignor="learner", knobs=attrs.evolve(short_one.start.config.knobs, options={"strict": True}))
     learned = attrs.evolve(short_one, start=attrs.evolve(short_one.start, config=config))
@@ -248,16 +248,16 @@ def test_another_assignor_begins_without_the_options_of_the_one_in_the_log(recor
     assert simulate(learned, attrs.evolve(FITTED, assignor="cooperative")).configured.knobs.options == {}
 
 
-def test_a_member_that_drains_is_waited_for_before_it_is_started_again(recorded: dict[str, Exogenous]):
-    exogenous = recorded["rolling"]
-    start = next(each for each in exogenous.happenings if isinstance(each, ProcessStarted) and each.member_id == "i1")
-    at_ms = exogenous.start.at_ms + 60_000
+def test_a_member_that_drains_is_waited_for_before_it_is_started_again(recorded: dict[str, RecordedInputs]):
+    inputs = recorded["rolling"]
+    start = next(each for each in inputs.happenings if isinstance(each, ProcessStarted) and each.member_id == "i1")
+    at_ms = inputs.start.at_ms + 60_000
     happenings = [
-        *[each for each in exogenous.happenings if each.at_ms < at_ms],
+        *[each for each in inputs.happenings if each.at_ms < at_ms],
         ProcessEnded(at_ms=at_ms, member_id="i1", incarnation=1, how="announced", inferred=False, done_ms=None),
         attrs.evolve(start, at_ms=at_ms, state_kept=True, pause_ms=5_000),  # at once, says the log; but it still drains
     ]
-    result = simulate(attrs.evolve(exogenous, happenings=tuple(happenings), windows=(), end_ms=at_ms + 60_000), FITTED)
+    result = simulate(attrs.evolve(inputs, happenings=tuple(happenings), windows=(), end_ms=at_ms + 60_000), FITTED)
     first, second = [life for life in result.lives if life.member_id == "i1"]
     assert first.end_ms is not None
     assert first.end_ms > at_ms
@@ -274,12 +274,12 @@ def test_a_member_that_drains_is_waited_for_before_it_is_started_again(recorded:
         ({"overrides": {"options": {"strict": True}}}, FieldError, "config.options.strict: high_availability has no such option"),
     ],
 )
-def test_what_cannot_be_simulated_says_why(recorded: dict[str, Exogenous], changes: dict[str, Any], error: type[Exception], problem: str):
+def test_what_cannot_be_simulated_says_why(recorded: dict[str, RecordedInputs], changes: dict[str, Any], error: type[Exception], problem: str):
     with pytest.raises(error, match=problem):
         simulate(short(recorded["scale-out"]), attrs.evolve(FITTED, **changes))
 
 
-def test_an_imported_group_is_led_by_us_from_the_first_fact(recorded: dict[str, Exogenous]):
+def test_an_imported_group_is_led_by_us_from_the_first_fact(recorded: dict[str, RecordedInputs]):
     memory = Memory()
     simulate(short(recorded["scale-out"], 20_000), FITTED, sink=memory)
     configured = [line for line in memory.lines if GroupConfigured.__name__ in line]
@@ -287,19 +287,19 @@ def test_an_imported_group_is_led_by_us_from_the_first_fact(recorded: dict[str, 
     assert "led_by='equipoise'" in configured[0]
 
 
-def as_kafka_closes(exogenous: Exogenous) -> Exogenous:
+def as_kafka_closes(inputs: RecordedInputs) -> RecordedInputs:
     """Kafka Streams closes without a word unless it is asked to leave the group, as it was in B5
     alone: its process is just gone.
     """
     return attrs.evolve(
-        exogenous,
+        inputs,
         happenings=tuple(
-            attrs.evolve(each, how="killed") if isinstance(each, ProcessEnded) and each.how == "closed" else each for each in exogenous.happenings
+            attrs.evolve(each, how="killed") if isinstance(each, ProcessEnded) and each.how == "closed" else each for each in inputs.happenings
         ),
     )
 
 
-def test_kafkas_assignor_decides_in_the_simulation_what_it_decided_when_it_was_recorded(recorded: dict[str, Exogenous]):
+def test_kafkas_assignor_decides_in_the_simulation_what_it_decided_when_it_was_recorded(recorded: dict[str, RecordedInputs]):
     """A cold third instance (A1): the same stateful moves, copies and probing rounds. A bounce
     within the session timeout (B1): nothing moves.
     """

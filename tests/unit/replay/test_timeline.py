@@ -23,7 +23,7 @@ from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry, Record
 from equipoise.replay.history import Condition
 from equipoise.replay.importers.kafka_streams.importer import import_history
-from equipoise.replay.refold import Refold
+from equipoise.replay.replayer import Replayer
 from equipoise.replay.timelines import Timeline, build_timeline, changes_owner, render_page, timeline_document
 from equipoise.replay.timelines.build import MOST_POINTS, _add_point, _imbalance
 from equipoise.replay.timelines.page import page_data
@@ -80,9 +80,9 @@ def test_at_every_round_the_intervals_say_who_the_machine_says_owns_it(timeline:
 
 
 def test_the_balance_is_counted_as_the_assignors_count_it() -> None:
-    refold, seen = Refold(), set()
-    for step in refold.follow(lived()):
-        state = refold.machine.state
+    replayer, seen = Replayer(), set()
+    for step in replayer.follow(lived()):
+        state = replayer.machine.state
         if step.decisions and state.members:
             situation = Situation(build_problem(state))
             assert _imbalance(state) == Shares(situation).imbalance(situation.owner)
@@ -92,10 +92,10 @@ def test_the_balance_is_counted_as_the_assignors_count_it() -> None:
 
 @pytest.mark.parametrize("looping", [{"m1"}, {"m1", "m3"}, {"m1", "m2", "m3", "m4"}])
 def test_a_member_that_keeps_crashing_has_no_share_while_another_stays(monkeypatch: pytest.MonkeyPatch, looping: set[str]) -> None:
-    refold = Refold()
-    for _ in refold.follow(lived()):
+    replayer = Replayer()
+    for _ in replayer.follow(lived()):
         pass
-    state = refold.machine.state
+    state = replayer.machine.state
     monkeypatch.setattr(GroupState, "is_crash_looping", lambda self, member_id: member_id in looping)
     situation = Situation(build_problem(state))
     assert _imbalance(state) == Shares(situation).imbalance(situation.owner)
@@ -111,7 +111,7 @@ def test_a_history_is_told_without_another_problem_for_each_round(monkeypatch: p
         return real(*args, **kwargs)
 
     monkeypatch.setattr(leader, "build_problem", counted)
-    asked = sum(step.asked is not None for step in Refold().follow(lived()))
+    asked = sum(step.asked is not None for step in Replayer().follow(lived()))
     assert len(built) == asked > 10
     built.clear()
     build_timeline(lived())
@@ -137,7 +137,7 @@ def test_build_timeline_lists_tasks_once_per_topology_not_per_round_or_copy(
 
     entries = log()
     monkeypatch.setattr(GroupState, "tasks", counted)
-    for _ in Refold().follow(entries):
+    for _ in Replayer().follow(entries):
         pass
     folding = len(listed)
     listed.clear()

@@ -20,10 +20,10 @@ from equipoise.events.decisions import Checkpointed, MemberAssigned
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Entry
-from equipoise.replay.replayer import GroupVerifier, Verdict, verify
 from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster
 from equipoise.replay.simulation.process import ProcessSettings
 from equipoise.replay.simulation.world import steady
+from equipoise.replay.verification import GroupVerifier, Verdict, verify
 from equipoise.statemachine.snapshots import FORM
 from tests.unit.replay.lived import START_MS, configured, write
 

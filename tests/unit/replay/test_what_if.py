@@ -14,7 +14,7 @@ from equipoise.assignors import AssignmentProblem, Plan, WrappedAssignor, regist
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured, LogOpened, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Entry, Record
-from equipoise.replay.recorded_inputs import ProcessEnded, read_exogenous
+from equipoise.replay.recorded_inputs import ProcessEnded, read_recorded_inputs
 from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, Outcome, WhatIf, what_if, what_if_recorded
 from equipoise.replay.whatif.recording import METRICS, Metrics, read_recording
 from tests.unit.replay.lived import END_MS, START_MS, lived
@@ -156,7 +156,7 @@ def test_equal_arguments_give_equal_answers() -> None:
 
 
 def test_a_close_stays_what_it_was_unless_a_configuration_says_otherwise() -> None:
-    as_it_was = read_exogenous(lived(), announce_closes=None)
+    as_it_was = read_recorded_inputs(lived(), announce_closes=None)
     assert [each.how for each in as_it_was.happenings if isinstance(each, ProcessEnded)] == ["killed"]
     assert as_it_was.with_closes(None) is as_it_was
     assert not any(isinstance(entry, DecisionRecord) for entry in as_it_was.happenings)

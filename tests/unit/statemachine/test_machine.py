@@ -28,7 +28,7 @@ from equipoise.events.facts import (
     Undecodable,
 )
 from equipoise.events.tasks import TaskId
-from equipoise.reference_model.invariants import check_refold
+from equipoise.reference_model.invariants import check_snapshot_replay
 from equipoise.statemachine.leader import build_problem
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.rejections import REJECTIONS, rejection_text
@@ -97,7 +97,7 @@ def test_a_members_speed_is_its_last_measurement_and_until_then_the_slowest_of_t
     measured("m3", 9_000)
     group.fact(joined("m1", 2))  # its next life, at once
     assert speeds() == {"m1": 20_000, "m2": 8_000, "m3": 9_000}
-    check_refold(group.records)
+    check_snapshot_replay(group.records)
 
 
 def test_changelogs_grow_as_fast_as_between_their_last_two_observations():
@@ -115,7 +115,7 @@ def test_changelogs_grow_as_fast_as_between_their_last_two_observations():
     assert observed(900_000, 51_201) == [1_000, 1]  # group time moved by max_step_ms: never too slow
     assert observed(1_000, 7) == [0, 1]  # made anew
     assert observed(500, 2**63 - 1) == [2**63 - 1, 1]
-    check_refold(group.records)
+    check_snapshot_replay(group.records)
 
 
 def test_a_hosts_load_is_told_apart_by_what_its_tasks_process_and_averaged():
@@ -144,7 +144,7 @@ def test_a_hosts_load_is_told_apart_by_what_its_tasks_process_and_averaged():
     group.fact(PartitionsObserved(end_offsets={"log": {0: 50_000, 1: 50_000}}))
     group.fact(PartitionsObserved(end_offsets={"log": {0: 50_900, 1: 50_100}}), 1_000)
     assert reports(12_000, cpu=0.5) == [(900_000, 0), (100_000, 0)]  # by what is written to their changelogs
-    check_refold(group.records)
+    check_snapshot_replay(group.records)
 
 
 def test_a_few_records_a_second_are_averaged_too():
@@ -162,7 +162,7 @@ def test_a_few_records_a_second_are_averaged_too():
         group.fact(attrs.evolve(member.report(), load=Load(tasks={TaskId(0, 0): rate})))
         seen.append(group.state.loads[TaskId(0, 0)].records_per_s)
     assert seen == [2, 3, 4, 5, 5, 4, 3, 2, 2]
-    check_refold(group.records)
+    check_snapshot_replay(group.records)
 
 
 def test_processor_time_is_told_apart_by_how_long_records_take_and_memory_by_the_state_that_is_kept():
@@ -181,7 +181,7 @@ def test_processor_time_is_told_apart_by_how_long_records_take_and_memory_by_the
     assert measured == {first: (450_000, 40_000, 20_000, 10), second: (50_000, 160_000, 80_000, 100)}
     group.fact(attrs.evolve(member.report(), load=attrs.evolve(load, busy={}, cpu=0.55)), 10)
     assert [group.state.loads[task].cpu for task in (first, second)] == [50_000, 500_000], "not told: by the records it processes"
-    check_refold(group.records)
+    check_snapshot_replay(group.records)
 
 
 def test_a_member_that_restores_is_not_measured_and_what_is_gone_is_forgotten():
@@ -200,7 +200,7 @@ def test_a_member_that_restores_is_not_measured_and_what_is_gone_is_forgotten():
     assert sorted(group.state.loads) == [TaskId(0, 0), TaskId(0, 1)]
     group.fact(topology(epoch=2, stateful=1))
     assert sorted(group.state.loads) == [TaskId(0, 0)]
-    check_refold(group.records)
+    check_snapshot_replay(group.records)
 
 
 def test_a_group_balanced_by_load_is_looked_at_again_and_again():
@@ -214,7 +214,7 @@ def test_a_group_balanced_by_load_is_looked_at_again_and_again():
     assert group.state.probing_deadline_ms is not None
     assert looked.count(True) >= 5
     assert group.state.memory == {}
-    check_refold(group.records)
+    check_snapshot_replay(group.records)
 
 
 # Group time (L2)
@@ -328,7 +328,7 @@ def test_unsound_facts_are_rejected_and_change_nothing_but_a_lease():
             assert rejections(decided) == [code], fact
             assert len(decided) == 1
             assert all_but_time_and_leases(group.machine) == before, fact
-    check_refold(group.records)
+    check_snapshot_replay(group.records)
 
 
 def test_a_rejection_names_the_fact_and_its_member_and_reads_as_a_sentence():
@@ -475,7 +475,7 @@ def test_a_snapshot_is_canonical_and_restores_to_the_same_bytes():
         group.cycle()
         snapshot = group.machine.snapshot()
         assert GroupMachine.restore(snapshot).snapshot() == snapshot
-    check_refold(group.records)
+    check_snapshot_replay(group.records)
 
 
 def test_any_damaged_byte_of_a_snapshot_is_an_input_error():
@@ -522,7 +522,7 @@ def test_what_another_leader_decided_is_current_and_ours_is_only_proposed():
     assert rejections(group.fact(LeaveIntended(member_id="m1", incarnation=1))) == ["external"]
     assert group.pass_ms(10 * SESSION_MS) == [], "nobody expires in a group that something else leads"
     assert len(group.state.members) == 2
-    check_refold(group.records)
+    check_snapshot_replay(group.records)
 
 
 def test_an_observation_that_contradicts_itself_is_rejected():

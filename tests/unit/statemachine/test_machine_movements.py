@@ -12,7 +12,7 @@ from equipoise.assignors import MovementState
 from equipoise.events.decisions import AssignmentIssued, BalanceEvaluated, Decision, MemberAssigned
 from equipoise.events.facts import LagReported, LeaveIntended, PartitionsObserved, TasksRevoked
 from equipoise.events.tasks import LagSentinel, TaskId
-from equipoise.reference_model.invariants import check_refold
+from equipoise.reference_model.invariants import check_snapshot_replay
 from tests.groups import Group, assigned, configured, joined, rejections, tasks, topology
 
 
@@ -67,7 +67,7 @@ def test_sixty_tasks_six_members_and_a_seventh():
 
     assert group.state.verdict == ("balanced", 0, 0, 0, 0)
     assert group.machine.next_deadline_ms is not None
-    check_refold(group.records, most_splits=20)
+    check_snapshot_replay(group.records, most_splits=20)
 
 
 def test_a_hundred_thousand_ticks_change_nothing():

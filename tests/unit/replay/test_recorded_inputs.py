@@ -32,12 +32,12 @@ from equipoise.replay.importers.kafka_streams import import_history
 from equipoise.replay.recorded_inputs import (
     ConfigurationChanged,
     Curve,
-    Exogenous,
     ProcessEnded,
     ProcessStarted,
+    RecordedInputs,
     TopologyChanged,
     marked_windows,
-    read_exogenous,
+    read_recorded_inputs,
 )
 from tests.groups import Group, joined, rejections
 from tests.import_check import MemoryLog
@@ -55,11 +55,11 @@ def imported(run: str, *, manifest: bool = True) -> list[Record]:
     return log.records
 
 
-def starts(found: Exogenous) -> list[ProcessStarted]:
+def starts(found: RecordedInputs) -> list[ProcessStarted]:
     return [each for each in found.happenings if isinstance(each, ProcessStarted)]
 
 
-def ends(found: Exogenous) -> list[ProcessEnded]:
+def ends(found: RecordedInputs) -> list[ProcessEnded]:
     return [each for each in found.happenings if isinstance(each, ProcessEnded)]
 
 
@@ -68,7 +68,7 @@ def ends(found: Exogenous) -> list[ProcessEnded]:
 
 
 def test_supplied_actions_win() -> None:
-    found = read_exogenous(imported("rolling"), announce_closes=False)
+    found = read_recorded_inputs(imported("rolling"), announce_closes=False)
     zero = found.start.at_ms
     assert found.imported
     assert [(each.at_ms - zero, each.member_id, each.incarnation, each.state_kept, each.pause_ms) for each in starts(found)] == [
@@ -93,7 +93,7 @@ def test_supplied_actions_win() -> None:
 def test_an_orderly_close_is_announced_unless_told_otherwise() -> None:
     for manifest, closes in ((True, 4), (False, 1)):  # written down; or observed, and a bounce cannot be told from a crash
         records = imported("rolling", manifest=manifest)
-        announced, at_once = read_exogenous(records), read_exogenous(records, announce_closes=False)
+        announced, at_once = read_recorded_inputs(records), read_recorded_inputs(records, announce_closes=False)
         assert [each.how for each in ends(announced) if each.how != "killed"] == ["announced"] * closes
         assert ends(at_once) == [attrs.evolve(each, how="closed") if each.how == "announced" else each for each in ends(announced)]
         assert (announced.announce_closes, at_once.announce_closes) == (True, False)
@@ -101,7 +101,7 @@ def test_an_orderly_close_is_announced_unless_told_otherwise() -> None:
 
 @pytest.mark.parametrize("run", ["scale-out", "rolling"])
 def test_without_them_ends_are_inferred_within_a_second(run: str) -> None:
-    told, inferred = read_exogenous(imported(run)), read_exogenous(imported(run, manifest=False))
+    told, inferred = read_recorded_inputs(imported(run)), read_recorded_inputs(imported(run, manifest=False))
     assert [(each.member_id, each.incarnation, each.state_kept) for each in starts(told)] == [
         (each.member_id, each.incarnation, each.state_kept) for each in starts(inferred)
     ]
@@ -117,7 +117,7 @@ def test_without_them_ends_are_inferred_within_a_second(run: str) -> None:
 
 def test_windows_carry_what_was_measured() -> None:
     records = imported("scale-out")
-    found = read_exogenous(records)
+    found = read_recorded_inputs(records)
     assert [window.label for window in found.windows] == [
         "A1_scale_out_one_cold",
         "A2_scale_out_two_cold",
@@ -136,7 +136,7 @@ def test_windows_carry_what_was_measured() -> None:
 
 
 def test_growth_is_that_of_the_samples() -> None:
-    start = read_exogenous(imported("scale-out")).start
+    start = read_recorded_inputs(imported("scale-out")).start
     task = TaskId(0, 0)
     last_ms = start.curves["orders-orders-store-changelog", 0].samples[-1][0]
     assert start.end_offset(task, start.at_ms) == 0
@@ -173,7 +173,7 @@ def report(member_id: str, number: int, *, leaving: bool = False) -> LagReported
     return LagReported(member_id=member_id, incarnation=1, number=number, assignment_epoch=0, leaving=leaving)
 
 
-def native(*facts: tuple[int, Fact], expired: tuple[tuple[int, str], ...] = (), announce_closes: bool = True) -> Exogenous:
+def native(*facts: tuple[int, Fact], expired: tuple[tuple[int, str], ...] = (), announce_closes: bool = True) -> RecordedInputs:
     """A log with its decisions: `expired` = (offset of the fact that caused it, member)."""
     records: list[Record | DecisionRecord] = []
     told: list[tuple[int, Fact]] = [(0, CONFIG), (0, TOPOLOGY), *facts]
@@ -183,7 +183,7 @@ def native(*facts: tuple[int, Fact], expired: tuple[tuple[int, str], ...] = (), 
             if caused_by == offset:
                 gone = MemberExpired(member_id=member_id, incarnation=1, cause="session_timeout", silent_ms=1)
                 records.append(DecisionRecord("log", "g", number, caused_by, 0, 0, gone))
-    return read_exogenous(records, announce_closes=announce_closes)
+    return read_recorded_inputs(records, announce_closes=announce_closes)
 
 
 def test_a_native_log_tells_how_its_members_ended() -> None:
@@ -231,16 +231,16 @@ def test_later_configurations_and_topologies_are_happenings() -> None:
 
 def test_what_is_no_groups_log_is_refused() -> None:
     with pytest.raises(InputError, match="no fact of any group"):
-        read_exogenous([])
+        read_recorded_inputs([])
     with pytest.raises(InputError, match="no TopologyDeclared fact of g"):
-        read_exogenous([Record("g", 0, 0, CONFIG)], group="g")
+        read_recorded_inputs([Record("g", 0, 0, CONFIG)], group="g")
     with pytest.raises(InputError, match="--group: the log holds several groups, 'g' and 'h' among them; name one"):
-        read_exogenous([Record("g", 0, 0, CONFIG), Record("h", 1, 0, CONFIG)])
+        read_recorded_inputs([Record("g", 0, 0, CONFIG), Record("h", 1, 0, CONFIG)])
     for manifest, problem in (("{", "not JSON"), ("[]", "not a JSON object")):
         with pytest.raises(InputError, match=rf"LogOpened\.manifest: {problem}"):
-            read_exogenous([Record("", 0, 0, LogOpened(log_id="l", manifest=manifest))])
+            read_recorded_inputs([Record("", 0, 0, LogOpened(log_id="l", manifest=manifest))])
     both = [Record("g", 0, 0, CONFIG), Record("h", 1, 7, CONFIG), Record("h", 2, 8, TOPOLOGY), Record("g", 3, 9, TOPOLOGY)]
-    assert read_exogenous(both, group="h").start.at_ms == 7
+    assert read_recorded_inputs(both, group="h").start.at_ms == 7
 
 
 def entries_of(group: Group) -> Iterator[Entry]:
@@ -262,7 +262,7 @@ def test_join_that_was_rejected_starts_and_ends_no_process() -> None:
     group.members["m1"].leaves()
     for _ in range(4):
         group.cycle()
-    happened = [each for each in read_exogenous(entries_of(group)).happenings if isinstance(each, ProcessStarted | ProcessEnded)]
+    happened = [each for each in read_recorded_inputs(entries_of(group)).happenings if isinstance(each, ProcessStarted | ProcessEnded)]
     assert [(type(each), each.incarnation) for each in happened] == [(ProcessStarted, 5), (ProcessEnded, 5)]
     (ended,) = (each for each in happened if isinstance(each, ProcessEnded))
     assert ended.how == "announced"

@@ -14,10 +14,9 @@ from equipoise.events.errors import DamagedError
 from equipoise.events.facts import GroupConfigured, ProbingTick
 from equipoise.events.records import DecisionRecord, Entry, Record
 from equipoise.replay import answers as configuration_answers
-from equipoise.replay.answers import ConfigurationAnswers
-from equipoise.replay.recorded_inputs import ConfigurationChanged, read_exogenous
-from equipoise.replay.refold import Refold
-from equipoise.replay.replayer import GroupVerifier, Verdict, verify
+from equipoise.replay.recorded_inputs import ConfigurationChanged, read_recorded_inputs
+from equipoise.replay.replayer import ConfigurationAnswers, Replayer
+from equipoise.replay.verification import GroupVerifier, Verdict, verify
 from equipoise.statemachine.partition import real_machine
 from equipoise.statemachine.rejections import ASSIGNOR_UNAVAILABLE
 from tests.groups import GROUP, configured, joined
@@ -127,20 +126,20 @@ def test_a_build_without_the_assignor_cannot_verify_what_another_has_carried_out
 @pytest.mark.parametrize("late", [False, True])
 def test_a_refused_configuration_is_never_in_force_for_other_readers(late: bool) -> None:
     entries = refused(late=late)
-    refold = Refold()
-    offsets = [step.record.offset for step in refold.follow(entries)]
+    replayer = Replayer()
+    offsets = [step.record.offset for step in replayer.follow(entries)]
     assert offsets == [1, 2, 3, 4, 5, 6]
-    assert refold.differs_at is None
-    config = refold.machine.state.config
+    assert replayer.first_divergence is None
+    config = replayer.machine.state.config
     assert config is not None
     assert config.assignor == "high_availability"
-    recorded = read_exogenous(entries)
+    recorded = read_recorded_inputs(entries)
     changes = [each.config.assignor for each in recorded.happenings if isinstance(each, ConfigurationChanged)]
     assert recorded.start.config == RUNNING
     assert changes == ["high_availability"]
 
 
 def test_a_history_that_is_read_up_to_a_fact_ends_there() -> None:
-    refold = Refold()
-    assert [step.record.offset for step in refold.follow(refused(late=False), until_offset=4)][-1] == 4
-    assert refold.machine.state.last_offset == 4
+    replayer = Replayer()
+    assert [step.record.offset for step in replayer.follow(refused(late=False), until_offset=4)][-1] == 4
+    assert replayer.machine.state.last_offset == 4

@@ -1,0 +1,512 @@
+"""Does a log replay to the byte? Replays the facts of every group, recomputes every decision and
+compares it with the stored one.
+
+One pass, in memory that does not grow with the log (PROTOCOL L4-L7). Three answers:
+
+- *identical*: every stored decision is the recomputed one: number, cause, index, the fact's
+  checksum, and the encoded bytes. Hashes of the state in a form that this build does not write are
+  the exception: they are counted apart, as not compared.
+- *divergence*: the first decision that is not; with its fact, both decisions, and what they would
+  have made different.
+- *cannot verify*: the log is damaged, or this build is not the one that may judge it (assignor,
+  behaviour or solver version). Never a false divergence: under another solver version a plan that
+  was not the only optimum may rightly differ (docs/architecture.md, "Determinism").
+
+Facts at the end whose decisions are not stored yet (the worker had not answered) are counted, and
+are no divergence.
+"""
+
+from __future__ import annotations
+
+import enum
+import hashlib
+from collections import deque
+from collections.abc import Callable, Iterable
+from typing import Any, cast
+
+import attrs
+import msgpack
+
+from equipoise.assignors import Assignor, registry
+from equipoise.events import codec
+from equipoise.events.decisions import AssignmentIssued, AssignmentProposed, Checkpointed, Decision
+from equipoise.events.errors import DamagedError, GroupHalted, InputError, LogError
+from equipoise.events.facts import LogOpened
+from equipoise.events.records import DecisionRecord, Entry, Record
+from equipoise.replay.differences import Difference, differences
+from equipoise.replay.replayer import ConfigurationAnswers
+from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.snapshots import is_of_another_form
+
+MOST_WAITING = 100_000
+"""Recomputed decisions kept until their stored copies come by: how far a log's decisions may lag
+behind its facts.
+"""
+MOST_REMEMBERED = 65_536
+"""Decisions back to which a stored duplicate is compared with its first copy."""
+MOST_COLLECTED = 20_000
+"""Stored decisions of the diverging fact that are read for the report: more than the largest
+planned group has members.
+"""
+
+
+class Verdict(enum.Enum):
+    """The answer; the value is what people and documents read."""
+
+    IDENTICAL = "identical"
+    DIVERGENCE = "divergence"
+    CANNOT_VERIFY = "cannot verify"
+
+    @property
+    def exit_code(self) -> int:
+        return {Verdict.IDENTICAL: 0, Verdict.DIVERGENCE: 1, Verdict.CANNOT_VERIFY: 2}[self]
+
+
+@attrs.frozen(kw_only=True)
+class Divergence:
+    """The first decision of a group that is not the recomputed one. `recomputed` or `stored` None:
+    there is none on that side.
+    """
+
+    offset: int
+    """Of the fact that caused it."""
+    number: int
+    problem: str
+    """One sentence."""
+    fact: Record | None
+    recomputed: DecisionRecord | None
+    stored: DecisionRecord | None
+    differences: tuple[Difference, ...] = ()
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "offset": self.offset,
+            "number": self.number,
+            "problem": self.problem,
+            "fact": None if self.fact is None else {"offset": self.fact.offset, "append_ms": self.fact.append_ms, **codec.to_json(self.fact.event)},
+            "recomputed": _decision_document(self.recomputed),
+            "stored": _decision_document(self.stored),
+            "differences": [difference.document() for difference in self.differences],
+        }
+
+
+def _decision_document(record: DecisionRecord | None) -> dict[str, Any] | None:
+    if record is None:
+        return None
+    return {
+        "number": record.number,
+        "caused_by": record.caused_by,
+        "index": record.index,
+        "fact_checksum": record.fact_checksum,
+        **codec.to_json(record.decision),
+    }
+
+
+@attrs.frozen(kw_only=True)
+class GroupVerification:
+    """The answer for one group."""
+
+    group: str
+    verdict: Verdict
+    facts: int
+    compared: int
+    """Stored decisions that are the recomputed ones."""
+    checkpoints: int
+    """Of them, hashes of the whole state."""
+    not_compared: int
+    """Stored hashes of the whole state in a form that this build does not write (PROTOCOL L7): that
+    one stands there was compared, not what it is.
+    """
+    repeated: int
+    """Stored a second time, identically."""
+    not_yet_written: int
+    """Recomputed decisions at the end that the log does not have yet."""
+    divergence: Divergence | None = None
+    problem: str = ""
+    """Why it cannot be verified, or ""."""
+    offset: int | None = None
+    """Where it cannot be verified any further, or diverges; None: it was verified to the end."""
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "group": self.group,
+            "verdict": self.verdict.value,
+            "facts": self.facts,
+            "decisions_identical": self.compared,
+            "checkpoints_identical": self.checkpoints,
+            "checkpoints_not_compared": self.not_compared,
+            "repeated": self.repeated,
+            "not_yet_written": self.not_yet_written,
+            "offset": self.offset,
+            "problem": self.problem or None,
+            "divergence": None if self.divergence is None else self.divergence.document(),
+        }
+
+
+@attrs.frozen(kw_only=True)
+class Verification:
+    """The answer for a log: a divergence anywhere is one; else what cannot be verified; else
+    identical.
+    """
+
+    log_id: str
+    groups: tuple[GroupVerification, ...]
+    records: int
+    """Records read: facts, decisions, the opening."""
+    problem: str = ""
+    """Why the log cannot be read to its end, or ""; names the offset."""
+    offset: int | None = None
+
+    @property
+    def verdict(self) -> Verdict:
+        verdicts = {group.verdict for group in self.groups}
+        if Verdict.DIVERGENCE in verdicts:
+            return Verdict.DIVERGENCE
+        return Verdict.CANNOT_VERIFY if self.problem or Verdict.CANNOT_VERIFY in verdicts else Verdict.IDENTICAL
+
+    @property
+    def problems(self) -> list[str]:
+        """Why it cannot be verified: the log's own trouble first, then the groups'."""
+        return [problem for problem in (self.problem, *(group.problem for group in self.groups)) if problem]
+
+    def document(self) -> dict[str, Any]:
+        return {
+            "verdict": self.verdict.value,
+            "log_id": self.log_id,
+            "records": self.records,
+            "problem": self.problem or None,
+            "offset": self.offset,
+            "groups": [group.document() for group in self.groups],
+        }
+
+
+def verify(entries: Iterable[Entry], *, load: Load = registry.load, advance: Callable[[int], None] = lambda records: None) -> Verification:
+    """Replays and compares every group of a log.
+
+    `entries`: facts and decisions in stored order, as `equipoise.events.log` reads them. What a
+    newer build wrote ends the verification of its group alone. What their reader raises (damage, a
+    gap) ends the pass and is in the answer; so is a log without any record. `load`: as for
+    GroupMachine. `advance`: told the number of records read since it was last called.
+    """
+    groups: dict[str, GroupVerifier] = {}
+    opened: Record | None = None
+    log_id = ""
+    records = 0
+    problem, offset = "", None
+    try:
+        for entry in entries:
+            records += 1
+            if records % 256 == 0:
+                advance(256)
+            if isinstance(entry, Record) and isinstance(entry.event, LogOpened):
+                opened, log_id = entry, entry.event.log_id
+            else:
+                _group(groups, entry.group, opened, load).take(entry)
+    except LogError as error:
+        problem, offset = str(error), error.offset
+    advance(records % 256)
+    if not records and not problem:
+        problem, offset = "offset 0: the log is empty, so there is nothing to verify; import or simulate one", 0
+    answers = tuple(groups[name].answer() for name in sorted(groups))
+    return Verification(log_id=log_id, groups=answers, records=records, problem=problem, offset=offset)
+
+
+def _group(groups: dict[str, GroupVerifier], name: str, opened: Record | None, load: Load) -> GroupVerifier:
+    group = groups.get(name)
+    if group is None:
+        group = groups[name] = GroupVerifier(name, load)
+        if opened is not None:
+            group.machine.step(opened)
+    return group
+
+
+@attrs.frozen
+class _Waiting:
+    """A recomputed decision whose stored copy has not come by."""
+
+    record: DecisionRecord
+    fact: Record
+
+
+_SAVED = 3
+"""Form of a saved verification."""
+_DIGEST_BYTES = 8
+_OF_A_HASH = b"\1"
+"""First byte of the digest of a `Checkpointed`; zero in all others."""
+_NOT_COMPARED = _OF_A_HASH + bytes(_DIGEST_BYTES - 1)
+"""Digest of a `Checkpointed` that was not compared."""
+
+
+def _save_waiting(each: _Waiting) -> list[Any]:
+    record, fact = each.record, each.fact
+    place = [record.number, record.caused_by, record.index, record.fact_checksum]
+    return [*place, *codec.encode(record.decision), fact.append_ms, *codec.encode(fact.event)]
+
+
+def _restore_waiting(group: str, log_id: str, saved: list[Any]) -> _Waiting:
+    number, caused_by, index, fact_checksum, kind, version, payload, append_ms, *encoded = saved
+    decision = cast(Decision, codec.decode(kind, version, payload))
+    fact = Record(group, caused_by, append_ms, codec.decode_lenient(*encoded), fact_checksum)
+    return _Waiting(DecisionRecord(log_id, group, number, caused_by, index, fact_checksum, decision), fact)
+
+
+class GroupVerifier:
+    """One group on its way through the log: give it facts and stored decisions in order. It can be
+    saved at any moment, and go on elsewhere.
+
+    `remembered`: stored decisions back to which a duplicate is compared with its first copy.
+    """
+
+    def __init__(self, name: str, load: Load = registry.load, *, remembered: int = MOST_REMEMBERED) -> None:
+        self.name = name
+        self._load = load
+        self._assignor: Assignor | None = None
+        self.machine = GroupMachine(load=self._remember, any_solver=True)
+        self._waiting: deque[_Waiting] = deque()
+        self._overflowed = False
+        self._digests: deque[bytes] = deque(maxlen=remembered)
+        self._other_solver = ""
+        """The solver the log is pinned to, when it is not this build's."""
+        self._other_optimum = False
+        self._facts = self._passed = self._checkpoints = self._not_compared = self._repeated = self._recomputed = 0
+        self._problem = ""
+        self._offset: int | None = None
+        self._divergence: Divergence | None = None
+        self._evidence: list[DecisionRecord] = []
+        """Stored decisions of the fact that diverges."""
+        self._answers = ConfigurationAnswers()
+
+    def _remember(self, name: str, version: int) -> Assignor:
+        self._assignor = self._load(name, version)
+        return self._assignor
+
+    @property
+    def is_over(self) -> bool:
+        """It diverges, or cannot be verified any further: what comes now changes nothing but the
+        evidence.
+        """
+        return bool(self._problem) or self._divergence is not None
+
+    def take(self, entry: Entry) -> None:
+        """The next fact or stored decision of the group."""
+        try:
+            known = self._answers.take(entry)
+        except DamagedError as error:
+            self.cannot_go_on(error.offset, str(error))
+            return
+        for each in known:
+            self._take_known(each)
+
+    def _take_known(self, entry: Entry) -> None:
+        if isinstance(entry, Record):
+            self._fact(entry)
+        elif isinstance(entry, DecisionRecord):
+            self._stored(entry)
+        else:
+            self.cannot_go_on(entry.offset, str(entry.error()))
+
+    def _fact(self, record: Record) -> None:
+        if self.is_over:
+            return
+        try:
+            decisions = self.machine.step(record)
+        except GroupHalted as halted:
+            self._problem, self._offset = str(halted), halted.offset
+            return
+        self._facts += 1
+        config = self.machine.state.config
+        if config is not None and self._assignor is not None and config.solver != self._assignor.solver:
+            self._other_solver = config.solver
+        self._recomputed += len(decisions)
+        for decision in decisions:
+            self._note_solver(decision)
+            if len(self._waiting) < MOST_WAITING:
+                self._waiting.append(_Waiting(decision, record))
+            else:
+                self._overflowed = True
+
+    def _note_solver(self, record: DecisionRecord) -> None:
+        """Another solver version may rightly have chosen another of several optima; from there on
+        nothing that differs is ours to judge.
+        """
+        decision = record.decision
+        if self._other_solver and isinstance(decision, AssignmentIssued | AssignmentProposed) and not decision.unique:
+            self._other_optimum = True
+
+    def _stored(self, record: DecisionRecord) -> None:
+        if self._divergence is not None:
+            if record.caused_by == self._divergence.offset and len(self._evidence) < MOST_COLLECTED:
+                self._note_solver(record)
+                self._evidence.append(record)
+            return
+        if self._problem:
+            return
+        if record.number <= self._passed:
+            self._compare_repeated(record)
+        elif not self._waiting:
+            self._missing_here(record)
+        else:
+            self._compare(record, self._waiting[0])
+
+    def _compare_repeated(self, record: DecisionRecord) -> None:
+        oldest = self._passed - len(self._digests) + 1
+        if record.number < oldest:
+            far = f"is stored again over {self._digests.maxlen:,} decisions later"
+            self._problem = f"offset {record.caused_by}: decision {record.number} {far}; the copies cannot be compared"
+            self._offset = record.caused_by
+        elif _is_copy(record, self._digests[record.number - oldest]):
+            self._repeated += 1
+        else:
+            self._diverge(f"decision {record.number} is stored twice, and the copies differ", None, None, record)
+
+    def _missing_here(self, record: DecisionRecord) -> None:
+        if self._overflowed:
+            self._problem = (
+                f"offset {record.caused_by}: decision {record.number} stands over {MOST_WAITING:,} decisions behind its fact; it cannot be compared"
+            )
+            self._offset = record.caused_by
+        else:
+            self._diverge(f"the log has decision {record.number}, and nothing that was recomputed up to here answers to it", None, None, record)
+
+    def _compare(self, record: DecisionRecord, waiting: _Waiting) -> None:
+        recomputed = waiting.record
+        if _header(record) == _header(recomputed) and codec.encode(record.decision) == codec.encode(recomputed.decision):
+            self._pass(_digest(record))
+            self._checkpoints += isinstance(record.decision, Checkpointed)
+        elif _header(record) == _header(recomputed) and _differ_in_form(record.decision, recomputed.decision):
+            self._pass(_NOT_COMPARED)
+            self._not_compared += 1
+        elif record.number != recomputed.number:
+            self._diverge(f"decision {recomputed.number} is missing in the log: it goes on with {record.number}", waiting.fact, recomputed, record)
+        else:
+            self._diverge(_what_differs(record, recomputed), waiting.fact, recomputed, record)
+
+    def _pass(self, digest: bytes) -> None:
+        self._waiting.popleft()
+        self._passed += 1
+        self._digests.append(digest)
+
+    def _diverge(self, problem: str, fact: Record | None, recomputed: DecisionRecord | None, stored: DecisionRecord) -> None:
+        offset = stored.caused_by if recomputed is None else recomputed.caused_by
+        number = stored.number if recomputed is None else recomputed.number
+        self._divergence = Divergence(offset=offset, number=number, problem=problem, fact=fact, recomputed=recomputed, stored=stored)
+        self._offset = offset
+        self._note_solver(stored)
+        self._evidence = [stored] if stored.caused_by == offset else []
+
+    def cannot_go_on(self, offset: int, problem: str) -> None:
+        """What its log holds at `offset` cannot be read."""
+        if not self.is_over:
+            self._problem, self._offset = problem, offset
+
+    def save(self) -> bytes:
+        """Everything that `restore` needs to go on. Of one that is over only the counts are kept,
+        and that it is.
+        """
+        over = self.is_over
+        waiting = [] if over else [_save_waiting(each) for each in self._waiting]
+        answers = (ConfigurationAnswers() if over else self._answers).save()
+        counts = [self._facts, self._passed, self._checkpoints, self._not_compared, self._repeated, self._recomputed]
+        flags = [self._overflowed, self._other_solver, self._other_optimum]
+        problem = self._problem or ("" if self._divergence is None else self._divergence.problem)
+        machine = b"" if over else self.machine.snapshot()
+        digests = b"".join(self._digests)
+        saved: bytes = msgpack.packb([_SAVED, self.name, counts, flags, problem, self._offset, machine, waiting, answers, digests])
+        return saved
+
+    @classmethod
+    def restore(cls, saved: bytes, load: Load = registry.load, *, remembered: int = MOST_REMEMBERED) -> GroupVerifier:
+        """One that goes on where `save` was called. Raises InputError for bytes of another build.
+        """
+        form = msgpack.unpackb(saved)
+        if form[0] != _SAVED:
+            raise InputError(f"the saved state of the verification has form {form[0]}, this build reads {_SAVED}; begin it anew")
+        _, name, counts, flags, problem, offset, machine, waiting, answers, digests = form
+        group = cls(name, load, remembered=remembered)
+        if machine:
+            group.machine = GroupMachine.restore(machine, load=group._remember, any_solver=True)
+        group._facts, group._passed, group._checkpoints, group._not_compared, group._repeated, group._recomputed = counts
+        group._overflowed, group._other_solver, group._other_optimum = flags
+        group._problem, group._offset = problem, offset
+        group._answers = ConfigurationAnswers.restore(answers)
+        group._waiting.extend(_restore_waiting(name, group.machine.state.log_id, each) for each in waiting)
+        group._digests.extend(digests[at : at + _DIGEST_BYTES] for at in range(0, len(digests), _DIGEST_BYTES))
+        return group
+
+    def answer(self) -> GroupVerification:
+        """Of all that was taken: the log ends here."""
+        for held in self._answers.rest():
+            self._take_known(held)
+        divergence = self._divergence
+        if divergence is not None and self._other_optimum:
+            self._problem = (
+                f"offset {divergence.offset}: decision {divergence.number} differs, but not every plan up to it was the only optimum, "
+                f"and the log is pinned to solver {self._other_solver!r}; verify it with the build that has it"
+            )
+            divergence = None
+        if divergence is not None:
+            recomputed = [waiting.record for waiting in self._waiting if waiting.record.caused_by == divergence.offset]
+            if recomputed or divergence.recomputed is None:
+                divergence = attrs.evolve(divergence, differences=tuple(differences(recomputed, self._evidence, self.machine.state)))
+        verdict = Verdict.DIVERGENCE if divergence is not None else Verdict.CANNOT_VERIFY if self._problem else Verdict.IDENTICAL
+        return GroupVerification(
+            group=self.name,
+            verdict=verdict,
+            facts=self._facts,
+            compared=self._passed - self._not_compared,
+            checkpoints=self._checkpoints,
+            not_compared=self._not_compared,
+            repeated=self._repeated,
+            not_yet_written=0 if self.is_over else self._recomputed - self._passed,
+            divergence=divergence,
+            problem=self._problem,
+            offset=self._offset,
+        )
+
+
+def _differ_in_form(stored: Decision, recomputed: Decision) -> bool:
+    """Two hashes of the state after the same fact, each in a form of its own: nothing can be said
+    of them.
+    """
+    if not isinstance(stored, Checkpointed) or not isinstance(recomputed, Checkpointed):
+        return False
+    return stored.form != recomputed.form and stored.seq == recomputed.seq
+
+
+def _header(record: DecisionRecord) -> tuple[str, str, int, int, int, int]:
+    return (record.log_id, record.group, record.number, record.caused_by, record.index, record.fact_checksum)
+
+
+_HEADER_FIELDS = ("log_id", "group", "number", "caused_by", "index", "fact_checksum")
+
+
+def _digest(record: DecisionRecord) -> bytes:
+    encoded = codec.encode(record.decision)
+    told = repr((_header(record), encoded.kind, encoded.version)).encode() + encoded.payload
+    first = _OF_A_HASH if isinstance(record.decision, Checkpointed) else b"\0"
+    return first + hashlib.blake2b(told, digest_size=_DIGEST_BYTES - 1).digest()
+
+
+def _is_copy(record: DecisionRecord, known: bytes) -> bool:
+    """Whether a decision that comes again is the one whose digest is known. Of two hashes in two
+    forms only that both are hashes can be said.
+    """
+    if isinstance(record.decision, Checkpointed) and known.startswith(_OF_A_HASH) and (known == _NOT_COMPARED or is_of_another_form(record.decision)):
+        return True
+    return known == _digest(record)
+
+
+def _what_differs(stored: DecisionRecord, recomputed: DecisionRecord) -> str:
+    where = f"decision {recomputed.number}"
+    for name, theirs, ours in zip(_HEADER_FIELDS, _header(stored), _header(recomputed), strict=True):
+        if theirs != ours:
+            return f"{where}: {name} is {theirs} in the log and {ours} when recomputed"
+    theirs_kind, ours_kind = type(stored.decision).__name__, type(recomputed.decision).__name__
+    if theirs_kind != ours_kind:
+        return f"{where} is {theirs_kind} in the log and {ours_kind} when recomputed"
+    if isinstance(stored.decision, Checkpointed):
+        return f"{where}: the state has another hash than the log says, though every decision up to here is the same"
+    theirs_by_name, ours_by_name = (attrs.asdict(each.decision, recurse=False) for each in (stored, recomputed))
+    names = ", ".join(name for name in ours_by_name if theirs_by_name[name] != ours_by_name[name])
+    who = getattr(stored.decision, "member_id", None)
+    return f"{where} ({theirs_kind}{f' of {who}' if who else ''}) differs in {names or 'its bytes'}"
