@@ -13,7 +13,7 @@ from equipoise.events.decisions import Decision, EventRejected, MemberExpired
 from equipoise.events.errors import DamagedError
 from equipoise.events.facts import GroupConfigured, ProbingTick
 from equipoise.events.records import DecisionRecord, Entry, Record
-from equipoise.replay import answers as configuration_answers
+from equipoise.replay import replayer as replayer_module
 from equipoise.replay.recorded_inputs import ConfigurationChanged, read_recorded_inputs
 from equipoise.replay.replayer import ConfigurationAnswers, Replayer
 from equipoise.replay.verification import GroupVerifier, Verdict, verify
@@ -71,13 +71,13 @@ def test_each_of_two_configurations_has_its_own_answer() -> None:
 
 
 def test_a_refusal_that_comes_too_late_is_an_error_and_not_an_answer(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(configuration_answers, "MOST_HELD", 3)
+    monkeypatch.setattr(replayer_module, "MOST_HELD", 3)
     answers = ConfigurationAnswers()
     for offset, event in ((2, LEARNER), (3, ProbingTick()), (4, ProbingTick())):
         assert answers.take(fact(offset, event)) == []
     assert refused_of(answers.take(fact(5, ProbingTick()))) == {2: False, 3: False, 4: False, 5: False}
     for each in (answers, ConfigurationAnswers.restore(answers.save())):
-        with pytest.raises(DamagedError, match="decision 1, stands over 3 records behind"):
+        with pytest.raises(DamagedError, match="decision 1, is stored over 3 records behind"):
             each.take(decision(1, 2, REFUSAL))
 
 
