@@ -31,7 +31,7 @@ MOST_TAG_VALUE_CHARS = 30
 
 LEAST_PROBING_INTERVAL_MS = 60_000
 """KIP-441: "Must be at least 1 minute"; Kafka refuses less. Logs that were written with less must
-replay, so here it is a doubt.
+replay, so equipoise only warns.
 """
 
 
@@ -64,7 +64,7 @@ class GroupSettings:
     max_warmups_per_member: int = attrs.field(default=2, validator=fields.integer(1))
     """The same for one member, so that one joiner's disk is not asked for everything at once."""
     probing_interval_ms: int = attrs.field(default=600_000, validator=fields.integer(1))
-    """Group time between two balance evaluations without a natural change; see `doubts`. Kafka:
+    """Group time between two balance evaluations without a natural change; see `warnings`. Kafka:
     probing.rebalance.interval.ms.
     """
 
@@ -124,9 +124,9 @@ class GroupSettings:
     options: dict[str, Scalar] = attrs.field(factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.text(), fields.scalar))
     """What the group's assignor wants to be told; it documents and checks them itself."""
 
-    def doubts(self) -> list[str]:
-        """What is allowed and hardly meant, a sentence each; for whoever sets them, nothing depends
-        on it.
+    def warnings(self) -> list[str]:
+        """Returns a sentence for each value that is allowed and rarely meant. No decision depends on
+        them.
         """
         if self.probing_interval_ms >= LEAST_PROBING_INTERVAL_MS:
             return []

@@ -36,8 +36,8 @@ from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.context import Context
 from equipoise.statemachine.deadlines import NO_TASK, Timer
-from equipoise.statemachine.doubts import warn_of_racks
 from equipoise.statemachine.loads import note_behind, note_load
+from equipoise.statemachine.rack_warnings import warn_of_racks
 from equipoise.statemachine.rejections import Rejected
 from equipoise.statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, Preparation, ghost_key, known_lag
 

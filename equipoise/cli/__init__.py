@@ -12,7 +12,7 @@ names the place and the fix), 70 (a defect of ours), 74 (the storage takes no mo
 
 from __future__ import annotations
 
-from equipoise.cli.front import Front
+from equipoise.cli.command_group import CommandGroup
 
 COMMANDS = {
     "demo": "equipoise.cli.demo:demo",
@@ -41,7 +41,7 @@ COMMANDS = {
 }
 """Command -> ``module:attribute``, in the order `equipoise --help` lists them."""
 
-main = Front(
+main = CommandGroup(
     name="equipoise",
     commands_by_place=COMMANDS,
     help="""The leader of a stream-processing group: who runs which task, when a task may move, and why.

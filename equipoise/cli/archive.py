@@ -13,7 +13,7 @@ import attrs
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.endings import resumable
+from equipoise.cli.exit_codes import resumable
 from equipoise.cli.params import LOG
 from equipoise.cli.screen import Screen
 from equipoise.events.errors import InputError

@@ -7,7 +7,7 @@ from typing import Any
 
 import click
 
-from equipoise.cli.endings import DEBUG, Endings
+from equipoise.cli.exit_codes import DEBUG, ExitCodeCommand
 from equipoise.cli.screen import Screen
 
 _QUIET = "equipoise.cli.quiet"
@@ -22,7 +22,7 @@ def command(name: str, *, json: bool = True, **settings: Any) -> Callable[[Calla
 
     The docstring is the help text; end it with examples, as one block that begins with a line
     ``\\b``. `json`: the command has an answer in JSON and takes ``--json``. `settings` go to
-    click.Command. Errors are raised, never printed: see `equipoise.cli.endings`.
+    click.Command. Errors are raised, never printed: see `equipoise.cli.exit_codes`.
     """
 
     def make(run: Callable[..., int | None]) -> click.Command:
@@ -32,7 +32,7 @@ def command(name: str, *, json: bool = True, **settings: Any) -> Callable[[Calla
 
         with_screen.__doc__ = run.__doc__
         with_screen.__click_params__ = getattr(run, "__click_params__", [])  # type: ignore[attr-defined]
-        made = click.command(name, cls=Endings, context_settings=CONTEXT_SETTINGS, **settings)(with_screen)
+        made = click.command(name, cls=ExitCodeCommand, context_settings=CONTEXT_SETTINGS, **settings)(with_screen)
         if json:
             made.params.append(_flag(_JSON, "--json", help="Answer with one JSON document on stdout, and nothing else there."))
         made.params.extend(common_options())

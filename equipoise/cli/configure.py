@@ -73,8 +73,8 @@ def configure(
         settings = with_settings(with_defaults(config.knobs, defaults), changes)
         config = attrs.evolve(config, knobs=settings, led_by=led_by or config.led_by)
         check_configuration(config)
-        for doubt in settings.doubts() if settings != before.knobs else ():
-            screen.remark(f"--set {doubt}")
+        for warning in settings.warnings() if settings != before.knobs else ():
+            screen.remark(f"--set {warning}")
         return config
 
     if dry_run:

@@ -7,7 +7,7 @@ import os
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.endings import resumable
+from equipoise.cli.exit_codes import resumable
 from equipoise.cli.screen import Screen
 from equipoise.replay.wording import counted
 

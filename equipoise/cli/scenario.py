@@ -30,7 +30,7 @@ def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
       equipoise scenario tests/scenarios && echo all of them hold
       equipoise scenario --rewrite new.txt
     """
-    from equipoise.scenarios import play_file  # the solver; a second that --help need not wait for
+    from equipoise.scenarios import run_file  # the solver; a second that --help need not wait for
 
     if rewrite and os.environ.get("CI"):
         raise InputError("--rewrite: refused when CI is set; golden text is rewritten by people, who read the diff")
@@ -40,7 +40,7 @@ def scenario(screen: Screen, files: tuple[Path, ...], rewrite: bool) -> int:
     documents: list[dict[str, object]] = []
     parts: list[str] = []
     for path in screen.track(paths, "playing", len(paths)):
-        outcome = play_file(path)
+        outcome = run_file(path)
         if rewrite and not outcome.disagreements and not outcome.matches:
             rewrite_file("--rewrite", path, outcome.text)
         holds = outcome.holds or (rewrite and not outcome.disagreements)

@@ -92,8 +92,8 @@ def overridden(screen: Screen, settings: GroupSettings, changes: Iterable[str]) 
     """
     changes = tuple(changes)
     changed = with_settings(settings, changes)
-    for doubt in changed.doubts() if changes else ():
-        screen.remark(f"--set {doubt}")
+    for warning in changed.warnings() if changes else ():
+        screen.remark(f"--set {warning}")
     names = {setting.partition("=")[0].partition(".")[0] for setting in changes}
     return {name: getattr(changed, name) for name in sorted(names)}
 

@@ -5,7 +5,7 @@
 from __future__ import annotations
 
 from equipoise.scenarios.registry import reference
-from equipoise.scenarios.runner import Outcome, play_file, play_text
+from equipoise.scenarios.runner import ScenarioResult, run_file, run_text
 from equipoise.scenarios.text import ScenarioError
 
-__all__ = ["Outcome", "ScenarioError", "play_file", "play_text", "reference"]
+__all__ = ["ScenarioError", "ScenarioResult", "reference", "run_file", "run_text"]

@@ -33,9 +33,9 @@ class Actor:
     first applied the grant.
     """
 
-    def report(self, **said: object) -> LagReported:
-        """The next report: all that it says of itself, but for what `said` replaces."""
-        self.report_number = number = int(said.pop("number", self.report_number + 1))  # type: ignore[call-overload]
+    def report(self, **replaced: object) -> LagReported:
+        """The next report: all that it says of itself, except for the fields in `replaced`."""
+        self.report_number = number = int(replaced.pop("number", self.report_number + 1))  # type: ignore[call-overload]
         fields = {
             "assignment_epoch": self.applied_epoch,
             "held": self.held,
@@ -43,7 +43,7 @@ class Actor:
             "lags": dict(sorted(self.lags.items())),
             "leaving": self.leaving,
             "load": self.load,
-            **said,
+            **replaced,
         }
         return LagReported(member_id=self.member_id, incarnation=self.incarnation, number=number, **fields)  # type: ignore[arg-type]
 

@@ -8,11 +8,11 @@ from collections.abc import Callable, Mapping
 
 import attrs
 
-from equipoise.scenarios.play import Play
-from equipoise.scenarios.said import Argument, Said
-from equipoise.scenarios.words import WHOLE
+from equipoise.scenarios.context import Context
+from equipoise.scenarios.parsed_directive import Argument, ParsedDirective
+from equipoise.scenarios.values import WHOLE
 
-Run = Callable[[Play, Said], None]
+Run = Callable[[Context, ParsedDirective], None]
 
 
 @attrs.frozen(kw_only=True)

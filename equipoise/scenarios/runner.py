@@ -9,18 +9,18 @@ from pathlib import Path
 
 import attrs
 
-from equipoise.scenarios import ask, clusters, say_facts, say_truth, sessions
-from equipoise.scenarios.play import Play
+from equipoise.scenarios import cluster_directives, fact_directives, member_directives, query_directives, session_directives
+from equipoise.scenarios.context import Context
+from equipoise.scenarios.parsed_directive import ParsedDirective
 from equipoise.scenarios.registry import DIRECTIVES
-from equipoise.scenarios.said import Said
 from equipoise.scenarios.text import Directive, Scenario, ScenarioError, parse
 
-TABLES = (ask, clusters, say_facts, say_truth, sessions)
+TABLES = (cluster_directives, fact_directives, member_directives, query_directives, session_directives)
 """Modules whose import fills the table of directives."""
 
 
 @attrs.frozen(kw_only=True)
-class Outcome:
+class ScenarioResult:
     """What a file gave. `given`: one golden text for each case; `disagreements`: what the doubles
     found, which no golden text can excuse.
     """
@@ -52,37 +52,37 @@ class Outcome:
         return "" if self.matches else "\n".join(lines)
 
 
-def play_text(text: str, path: str) -> Outcome:
+def run_text(text: str, path: str) -> ScenarioResult:
     """Plays a scenario. Raises ScenarioError, with file and line, for what cannot be played."""
     scenario = parse(text, path)
     checked = [[_checked(one, path) for one in case.directives] for case in scenario.cases]
-    play = Play()
+    context = Context()
     given: list[tuple[str, ...]] = []
     for directives in checked:
-        play.out = []
-        play.expected_halt = False
-        halted_before = play.halted
-        for said in directives:
-            DIRECTIVES[said.directive.name].run(play, said)
-        halted = play.halted
-        if halted is not None and halted is not halted_before and not play.expected_halt:
+        context.out = []
+        context.expected_halt = False
+        halted_before = context.halted
+        for parsed in directives:
+            DIRECTIVES[parsed.directive.name].run(context, parsed)
+        halted = context.halted
+        if halted is not None and halted is not halted_before and not context.expected_halt:
             raise directives[-1].error(f"the group halted ({halted.code}: {halted.problem}); if it should, add `expect-halt {halted.code}`")
-        given.append(tuple(line.rstrip() for line in play.out) or ("ok",))
-    return Outcome(scenario=scenario, given=tuple(given), disagreements=play.close())
+        given.append(tuple(line.rstrip() for line in context.out) or ("ok",))
+    return ScenarioResult(scenario=scenario, given=tuple(given), disagreements=context.close())
 
 
-def _checked(directive: Directive, path: str) -> Said:
+def _checked(directive: Directive, path: str) -> ParsedDirective:
     spec = DIRECTIVES.get(directive.name)
     if spec is None:
         raise ScenarioError(path, directive.line, f"unknown directive {directive.name!r}; there are {', '.join(sorted(DIRECTIVES))}")
-    return Said(directive, spec.words, spec.arguments, path)
+    return ParsedDirective(directive, spec.words, spec.arguments, path)
 
 
-def play_file(path: Path) -> Outcome:
-    """Plays the scenario in a file. Raises OSError when it cannot be read, else as `play_text`."""
+def run_file(path: Path) -> ScenarioResult:
+    """Plays the scenario in a file. Raises OSError when it cannot be read, else as `run_text`."""
     try:
         text = path.read_text(encoding="utf-8")
     except UnicodeDecodeError as error:
         line = error.object[: error.start].count(b"\n") + 1
         raise ScenarioError(str(path), line, "is not UTF-8, so it is no scenario; name a text file") from None
-    return play_text(text, str(path))
+    return run_text(text, str(path))

@@ -323,8 +323,8 @@ class PartitionHost:
             await self._publish(decision)
         group = lead.groups.get(record.group)
         if isinstance(record.event, GroupConfigured) and not any(isinstance(each.decision, EventRejected) for each in decisions):
-            for doubt in record.event.knobs.doubts():
-                _LOG.warning("partition %d: group %s: %s", self.partition, record.group, doubt)
+            for warning in record.event.knobs.warnings():
+                _LOG.warning("partition %d: group %s: %s", self.partition, record.group, warning)
         if group is not None:
             if group.halted is not None:
                 self._say_halted()

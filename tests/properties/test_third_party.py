@@ -17,7 +17,7 @@ from hypothesis import Phase, settings
 
 from equipoise.assignors import AssignmentProblem, Plan, WrappedAssignor, registry
 from equipoise.assignors.high_availability import HighAvailability
-from equipoise.scenarios import play_text
+from equipoise.scenarios import run_text
 from equipoise.testing import CONTRACT, Check, Subject, contract
 
 PAGE = Path(__file__).parents[2] / "docs" / "assignors.md"
@@ -65,7 +65,7 @@ ack m1
 
 
 def test_it_leads_a_group_by_its_name(stay_put: ModuleType):
-    outcome = play_text(LIFE, "x.txt")
+    outcome = run_text(LIFE, "x.txt")
     assert not outcome.disagreements
     last = outcome.text.strip().splitlines()[-2:]
     assert last == ["m1 gen=3 STABLE active=() released", "m2 gen=3 STABLE active=(0_0..3)"]

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from equipoise.scenarios import ScenarioError, play_file, play_text
+from equipoise.scenarios import ScenarioError, run_file, run_text
 from equipoise.scenarios.__main__ import with_reference
 from equipoise.scenarios.registry import DIRECTIVES
 from equipoise.statemachine import leader
@@ -27,7 +27,7 @@ FILES = sorted(HERE.rglob("*.txt"))
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(HERE)))
 def test_scenario(path: Path, rewrite: bool) -> None:
-    outcome = play_file(path)
+    outcome = run_file(path)
     assert outcome.disagreements == ()
     if rewrite and not outcome.matches:
         path.write_text(outcome.text, encoding="utf-8")
@@ -60,13 +60,13 @@ EXAMPLE = (HERE / "high_availability" / "cold_joiner.txt").read_text(encoding="u
 )
 def test_what_cannot_be_played_names_its_line(text: str, problem: str) -> None:
     with pytest.raises(ScenarioError) as caught:
-        play_text(text, "x.txt")
+        run_text(text, "x.txt")
     assert str(caught.value).startswith(problem)
 
 
 def test_other_golden_text_is_a_diff_and_a_rewrite_changes_golden_lines_alone() -> None:
     changed = EXAMPLE.replace("m2 gen=2 STABLE active=() warmup=(0_1)", "m2 gen=2 STABLE active=(0_1)")
-    outcome = play_text(changed, "x.txt")
+    outcome = run_text(changed, "x.txt")
     assert not outcome.holds
     assert "-m2 gen=2 STABLE active=(0_1)\n+m2 gen=2 STABLE active=() warmup=(0_1)" in outcome.diff()
     assert outcome.text == EXAMPLE
@@ -80,7 +80,7 @@ def test_a_machine_that_minds_the_order_of_members_is_found(monkeypatch: pytest.
         issue(context)
 
     monkeypatch.setattr(leader, "issue", in_order_of_joining)
-    found = play_text(EXAMPLE + "\njoin m3 m4 m5\n----\n", "x.txt").disagreements
+    found = run_text(EXAMPLE + "\njoin m3 m4 m5\n----\n", "x.txt").disagreements
     assert any("shuffled: " in text for text in found), found
 
 
@@ -93,7 +93,7 @@ def test_a_state_that_is_not_all_in_the_snapshot_is_found(monkeypatch: pytest.Mo
         issue(context)
 
     monkeypatch.setattr(leader, "issue", from_memory)
-    found = play_text(EXAMPLE, "x.txt").disagreements
+    found = run_text(EXAMPLE, "x.txt").disagreements
     assert any("restored: " in text for text in found), found
 
 
@@ -107,7 +107,7 @@ def test_a_broken_invariant_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
         issue(context)
 
     monkeypatch.setattr(leader, "issue", without_the_last_task)
-    assert any("invariant" in text for text in play_text(EXAMPLE, "x.txt").disagreements)
+    assert any("invariant" in text for text in run_text(EXAMPLE, "x.txt").disagreements)
 
 
 def test_the_reference_lists_every_directive() -> None:

@@ -4,7 +4,7 @@ command is one module.
 
 from __future__ import annotations
 
-from equipoise.cli.front import Front
+from equipoise.cli.command_group import CommandGroup
 
 SPARK_COMMANDS = {
     "verify": "equipoise.cli.spark.verify:verify",
@@ -15,7 +15,7 @@ SPARK_COMMANDS = {
     "script": "equipoise.cli.spark.script:script",
 }
 
-spark = Front(
+spark = CommandGroup(
     name="spark",
     commands_by_place=SPARK_COMMANDS,
     short_help="verify, timeline and what-if over many groups, on Spark.",

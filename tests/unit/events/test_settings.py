@@ -18,7 +18,7 @@ from equipoise.events.settings import GroupSettings
         ("balance_factor", 1, 1),  # KIP-441, "Parameters", as the next two
         ("acceptable_recovery_lag", 10_000, 0),
         ("num_standbys", 0, 0),
-        ("probing_interval_ms", 600_000, 1),  # Apache Kafka's; KIP-441 asks for a minute at least, and less is a doubt
+        ("probing_interval_ms", 600_000, 1),  # Apache Kafka's; KIP-441 asks for a minute at least, and less is a warning
         ("max_warmups", 2, 1),  # Apache Kafka's
         ("rack_traffic_cost", 10, 0),  # KIP-925, 4.B.III, as the next one
         ("rack_non_overlap_cost", 1, 0),

@@ -11,10 +11,10 @@ from typing import Any
 import click
 
 from equipoise.cli.command import CONTEXT_SETTINGS, common_options
-from equipoise.cli.endings import Endings
+from equipoise.cli.exit_codes import ExitCodeCommand
 
 
-class Front(Endings, click.Group):
+class CommandGroup(ExitCodeCommand, click.Group):
     """`commands_by_place`: command name -> ``module:attribute``, in the order the help lists them.
     """
 

@@ -32,10 +32,26 @@ from equipoise.events.facts import (
 )
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
-from equipoise.scenarios.play import Play
+from equipoise.scenarios.context import Context
+from equipoise.scenarios.parsed_directive import Argument, ParsedDirective
 from equipoise.scenarios.registry import TIME, directive
-from equipoise.scenarios.said import Argument, Said
-from equipoise.scenarios.words import BY_MEMBER, ENDS, LAGS, NAMES, OPTIONS, PAIRS, PARTITIONS, RACKS, SIZES, TASKS, TEXT, WHOLE, YES_NO, Kind, one_of
+from equipoise.scenarios.values import (
+    BY_MEMBER,
+    ENDS,
+    LAGS,
+    NAMES,
+    OPTIONS,
+    PAIRS,
+    PARTITIONS,
+    RACKS,
+    SIZES,
+    TASKS,
+    TEXT,
+    WHOLE,
+    YES_NO,
+    Kind,
+    one_of,
+)
 
 _ALIASES = {"standbys": "num_standbys"}
 
@@ -61,8 +77,8 @@ CONFIG = {
 }
 
 
-def _settings(said: Said, base: GroupSettings) -> GroupSettings:
-    changes = said.given(*KNOBS)
+def _settings(parsed: ParsedDirective, base: GroupSettings) -> GroupSettings:
+    changes = parsed.given(*KNOBS)
     for alias, name in _ALIASES.items():
         if alias in changes:
             changes[name] = changes.pop(alias)
@@ -71,13 +87,13 @@ def _settings(said: Said, base: GroupSettings) -> GroupSettings:
     try:
         return attrs.evolve(base, **changes)
     except FieldError as error:
-        raise said.error(str(error)) from None
+        raise parsed.error(str(error)) from None
 
 
-def _config(said: Said, before: GroupConfigured) -> GroupConfigured:
-    changes = said.given(*CONFIG)
+def _config(parsed: ParsedDirective, before: GroupConfigured) -> GroupConfigured:
+    changes = parsed.given(*CONFIG)
     base = before.knobs if changes.get("assignor", before.assignor) == before.assignor else attrs.evolve(before.knobs, options={})
-    config = attrs.evolve(before, knobs=_settings(said, base), **changes)
+    config = attrs.evolve(before, knobs=_settings(parsed, base), **changes)
     another = "assignor" in changes or not before.solver
     if "behaviour_version" not in changes and another:
         newest = [version for name, version in registry.available() if name == config.assignor]
@@ -104,33 +120,33 @@ DEFAULT_KNOBS = GroupSettings(initial_delay_ms=0, checkpoint_every_records=0)
     **KNOBS,
     **TIME,
 )
-def group(play: Play, said: Said) -> None:
-    for name, value in said.given("session_timeout_ms", "lease_margin_ms").items():
-        setattr(play.defaults, name, value)
-    play.move_clock(said)
-    play.append(_config(said, GroupConfigured(knobs=DEFAULT_KNOBS)), quiet=True)
+def group(context: Context, parsed: ParsedDirective) -> None:
+    for name, value in parsed.given("session_timeout_ms", "lease_margin_ms").items():
+        setattr(context.defaults, name, value)
+    context.move_clock(parsed)
+    context.append(_config(parsed, GroupConfigured(knobs=DEFAULT_KNOBS)), quiet=True)
 
 
 @directive("configure", "", "GroupConfigured: the configuration as it is, with these changes (PROTOCOL D8).", **CONFIG, **KNOBS, **TIME)
-def configure(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    play.append(_config(said, play.config(said)))
+def configure(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    context.append(_config(parsed, context.config(parsed)))
 
 
-def _sizes(said: Said, tasks: tuple[TaskId, ...], name: str) -> dict[int, int]:
+def _sizes(parsed: ParsedDirective, tasks: tuple[TaskId, ...], name: str) -> dict[int, int]:
     sizes: dict[int, int] = {}
     for task in tasks:
         if task.partition != sizes.get(task.subtopology, 0):
-            raise said.error(f"{name}: sub-topology {task.subtopology} has no task {task.subtopology}_{sizes.get(task.subtopology, 0)} but {task}")
+            raise parsed.error(f"{name}: sub-topology {task.subtopology} has no task {task.subtopology}_{sizes.get(task.subtopology, 0)} but {task}")
         sizes[task.subtopology] = task.partition + 1
     return sizes
 
 
-def _declare(play: Play, said: Said, stateful: dict[int, int], stateless: dict[int, int], *, quiet: bool) -> None:
-    before = play.state.topology
+def _declare(context: Context, parsed: ParsedDirective, stateful: dict[int, int], stateless: dict[int, int], *, quiet: bool) -> None:
+    before = context.state.topology
     parts = [
-        play.make(
-            said,
+        context.make(
+            parsed,
             Subtopology,
             subtopology=number,
             partitions=(stateful | stateless)[number],
@@ -141,9 +157,9 @@ def _declare(play: Play, said: Said, stateful: dict[int, int], stateless: dict[i
         for number in sorted(stateful | stateless)
     ]
     for number in sorted(stateful.keys() & stateless.keys()):
-        raise said.error(f"sub-topology {number} is either stateful or stateless")
-    epoch = said.get("epoch", 0 if before is None else before.epoch + 1)
-    play.append(TopologyDeclared(epoch=epoch, subtopologies=tuple(parts)), quiet=quiet)
+        raise parsed.error(f"sub-topology {number} is either stateful or stateless")
+    epoch = parsed.get("epoch", 0 if before is None else before.epoch + 1)
+    context.append(TopologyDeclared(epoch=epoch, subtopologies=tuple(parts)), quiet=quiet)
 
 
 def changelog(subtopology: int) -> str:
@@ -161,19 +177,19 @@ def changelog(subtopology: int) -> str:
     epoch=Argument(WHOLE, "topology epoch; default: 0, then one more each time"),
     **TIME,
 )
-def tasks(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    stateful, stateless = _sizes(said, said.get("stateful", ()), "stateful"), _sizes(said, said.get("stateless", ()), "stateless")
-    _declare(play, said, stateful, stateless, quiet=True)
-    if said.has("ends"):
-        _observe_ends(play, said.get("ends", {}), quiet=True)
+def tasks(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    stateful, stateless = _sizes(parsed, parsed.get("stateful", ()), "stateful"), _sizes(parsed, parsed.get("stateless", ()), "stateless")
+    _declare(context, parsed, stateful, stateless, quiet=True)
+    if parsed.has("ends"):
+        _observe_ends(context, parsed.get("ends", {}), quiet=True)
 
 
-def _observe_ends(play: Play, ends: dict[TaskId, int], *, quiet: bool) -> None:
+def _observe_ends(context: Context, ends: dict[TaskId, int], *, quiet: bool) -> None:
     by_topic: dict[str, dict[int, int]] = {}
     for task, end in ends.items():
         by_topic.setdefault(changelog(task.subtopology), {})[task.partition] = end
-    play.append(PartitionsObserved(end_offsets=by_topic), quiet=quiet)
+    context.append(PartitionsObserved(end_offsets=by_topic), quiet=quiet)
 
 
 @directive(
@@ -185,9 +201,9 @@ def _observe_ends(play: Play, ends: dict[TaskId, int], *, quiet: bool) -> None:
     stateless=Argument(SIZES, "sub-topologies without"),
     **TIME,
 )
-def topology(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    _declare(play, said, said.get("stateful", {}), said.get("stateless", {}), quiet=False)
+def topology(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    _declare(context, parsed, parsed.get("stateful", {}), parsed.get("stateless", {}), quiet=False)
 
 
 @directive(
@@ -202,16 +218,16 @@ def topology(play: Play, said: Said) -> None:
     source_lags=Argument(PARTITIONS, "partition: records that the group has still to read"),
     **TIME,
 )
-def partitions(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    if said.has("ends"):
-        _observe_ends(play, said.get("ends", {}), quiet=False)
+def partitions(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    if parsed.has("ends"):
+        _observe_ends(context, parsed.get("ends", {}), quiet=False)
         return
-    if not said.has("topic"):
-        raise said.error("name a topic=, or ends= by task")
-    topic = said.get("topic", "")
-    told: dict[str, object] = {name: {topic: said.get(name, {})} for name in ("end_offsets", "racks", "weights", "source_lags") if said.has(name)}
-    play.append(play.make(said, PartitionsObserved, **told))
+    if not parsed.has("topic"):
+        raise parsed.error("name a topic=, or ends= by task")
+    topic = parsed.get("topic", "")
+    told: dict[str, object] = {name: {topic: parsed.get(name, {})} for name in ("end_offsets", "racks", "weights", "source_lags") if parsed.has(name)}
+    context.append(context.make(parsed, PartitionsObserved, **told))
 
 
 @directive(
@@ -233,25 +249,25 @@ def partitions(play: Play, said: Said) -> None:
     ready_lag_records=Argument(WHOLE, "a limit of its own for that"),
     **TIME,
 )
-def join(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    newest = play.state.topology
-    for member_id in said.members():
-        before = play.actors.get(member_id)
-        fact = play.make(
-            said,
+def join(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    newest = context.state.topology
+    for member_id in parsed.members():
+        before = context.actors.get(member_id)
+        fact = context.make(
+            parsed,
             MemberJoined,
             member_id=member_id,
-            incarnation=said.get("incarnation", 1 if before is None else before.incarnation + 1),
-            session_timeout_ms=said.get("session_timeout_ms", play.defaults.session_timeout_ms),
-            lease_margin_ms=said.get("lease_margin_ms", play.defaults.lease_margin_ms),
-            topology_epoch=said.get("epoch", 0 if newest is None else newest.epoch),
-            join_nonce=said.get("nonce", "") or play.next_nonce(),
-            ended_incarnation=said.find("ended"),
-            lags=said.get("lags", {}),
-            **said.given("capacity", "rack", "tags", "eager", "readiness", "ready_lag_records"),
+            incarnation=parsed.get("incarnation", 1 if before is None else before.incarnation + 1),
+            session_timeout_ms=parsed.get("session_timeout_ms", context.defaults.session_timeout_ms),
+            lease_margin_ms=parsed.get("lease_margin_ms", context.defaults.lease_margin_ms),
+            topology_epoch=parsed.get("epoch", 0 if newest is None else newest.epoch),
+            join_nonce=parsed.get("nonce", "") or context.next_nonce(),
+            ended_incarnation=parsed.find("ended"),
+            lags=parsed.get("lags", {}),
+            **parsed.given("capacity", "rack", "tags", "eager", "readiness", "ready_lag_records"),
         )
-        play.append(fact)
+        context.append(fact)
 
 
 INCARNATION = Argument(WHOLE, "which one speaks; default: its latest")
@@ -279,104 +295,104 @@ EPOCH = Argument(WHOLE, "the assignment epoch it has applied; default: the one i
     behind=Argument(ENDS, "records of sources that are still to be processed, by task"),
     **TIME,
 )
-def report(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    for member_id in play.live_members(said):
-        actor = play.actor(said, member_id)
+def report(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    for member_id in context.live_members(parsed):
+        actor = context.actor(parsed, member_id)
         before = attrs.evolve(actor)
-        actor.applied_epoch = said.get("epoch", actor.applied_epoch)
-        actor.held = said.get("held", actor.held)
-        actor.ready = said.get("ready", actor.ready)
-        actor.leaving = said.get("leaving", actor.leaving)
-        if said.has("restores_per_s"):
-            actor.load = Load(restored_records_per_s=said.get("restores_per_s", 0))
-        if said.has("cpu_percent") or said.has("processes"):
+        actor.applied_epoch = parsed.get("epoch", actor.applied_epoch)
+        actor.held = parsed.get("held", actor.held)
+        actor.ready = parsed.get("ready", actor.ready)
+        actor.leaving = parsed.get("leaving", actor.leaving)
+        if parsed.has("restores_per_s"):
+            actor.load = Load(restored_records_per_s=parsed.get("restores_per_s", 0))
+        if parsed.has("cpu_percent") or parsed.has("processes"):
             speed = 0.0 if actor.load is None else actor.load.restored_records_per_s
-            busy = said.get("cpu_percent", 0) / 100
-            actor.load = play.make(said, Load, cpu=busy, restored_records_per_s=speed, tasks=dict(said.get("processes", {})))
-        if said.has("behind"):
-            actor.load = play.make(said, functools.partial(attrs.evolve, actor.load or Load()), behind=dict(said.get("behind", {})))
-        lags = said.get("lags", actor.lags)
-        rest: dict[str, object] = said.given("number", "preparing", "failed")
-        if said.has("base"):
-            rest |= {"base": said.get("base", 0), "lags": said.get("lags", {}), "forgotten": said.get("forgotten", ())}
-            lags = {task: lag for task, lag in {**actor.lags, **said.get("lags", {})}.items() if task not in said.get("forgotten", ())}
+            busy = parsed.get("cpu_percent", 0) / 100
+            actor.load = context.make(parsed, Load, cpu=busy, restored_records_per_s=speed, tasks=dict(parsed.get("processes", {})))
+        if parsed.has("behind"):
+            actor.load = context.make(parsed, functools.partial(attrs.evolve, actor.load or Load()), behind=dict(parsed.get("behind", {})))
+        lags = parsed.get("lags", actor.lags)
+        rest: dict[str, object] = parsed.given("number", "preparing", "failed")
+        if parsed.has("base"):
+            rest |= {"base": parsed.get("base", 0), "lags": parsed.get("lags", {}), "forgotten": parsed.get("forgotten", ())}
+            lags = {task: lag for task, lag in {**actor.lags, **parsed.get("lags", {})}.items() if task not in parsed.get("forgotten", ())}
         actor.lags = dict(lags)
         try:
             fact = actor.report(**rest)
         except FieldError as error:
-            raise said.error(str(error)) from None
-        if any(isinstance(record.decision, EventRejected) for record in play.append(fact)):
+            raise parsed.error(str(error)) from None
+        if any(isinstance(record.decision, EventRejected) for record in context.append(fact)):
             actor.take_back(before)
 
 
 @directive(
     "ready", "MEMBER TASKS", "TaskReady: copies are restored; says it sooner than the next report.", incarnation=INCARNATION, epoch=EPOCH, **TIME
 )
-def ready(play: Play, said: Said) -> None:
-    _say_of_tasks(play, said, TaskReady)
+def ready(context: Context, parsed: ParsedDirective) -> None:
+    _say_of_tasks(context, parsed, TaskReady)
 
 
 @directive(
     "revoked", "MEMBER TASKS", "TasksRevoked: tasks are given up; says it sooner than the next report.", incarnation=INCARNATION, epoch=EPOCH, **TIME
 )
-def revoked(play: Play, said: Said) -> None:
-    _say_of_tasks(play, said, TasksRevoked)
+def revoked(context: Context, parsed: ParsedDirective) -> None:
+    _say_of_tasks(context, parsed, TasksRevoked)
 
 
-def _say_of_tasks(play: Play, said: Said, kind: type[TaskReady] | type[TasksRevoked]) -> None:
-    play.move_clock(said)
-    actor = play.actor(said, said.member)
+def _say_of_tasks(context: Context, parsed: ParsedDirective, kind: type[TaskReady] | type[TasksRevoked]) -> None:
+    context.move_clock(parsed)
+    actor = context.actor(parsed, parsed.member)
     try:
-        of = TASKS.read(said.directive.words[1])
+        of = TASKS.read(parsed.directive.words[1])
     except InputError as error:
-        raise said.error(str(error)) from None
+        raise parsed.error(str(error)) from None
     if kind is TasksRevoked:
         actor.held = tuple(task for task in actor.held if task not in of)
     else:
         actor.ready = tuple(sorted({*actor.ready, *of}))
-    epoch = said.get("epoch", actor.granted.assignment_epoch if actor.granted else 0)
-    play.append(kind(member_id=actor.member_id, incarnation=actor.incarnation, assignment_epoch=epoch, tasks=of))
+    epoch = parsed.get("epoch", actor.granted.assignment_epoch if actor.granted else 0)
+    context.append(kind(member_id=actor.member_id, incarnation=actor.incarnation, assignment_epoch=epoch, tasks=of))
 
 
 @directive("leave-intent", "MEMBER...", "LeaveIntended: it wants to leave once its tasks run elsewhere.", incarnation=INCARNATION, **TIME)
-def leave_intent(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    for member_id in said.members():
-        actor = play.actor(said, member_id)
+def leave_intent(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    for member_id in parsed.members():
+        actor = context.actor(parsed, member_id)
         actor.leaving = True
-        play.append(LeaveIntended(member_id=member_id, incarnation=actor.incarnation))
+        context.append(LeaveIntended(member_id=member_id, incarnation=actor.incarnation))
 
 
 @directive("leave-cancel", "MEMBER...", "LeaveCancelled: it stays after all.", incarnation=INCARNATION, **TIME)
-def leave_cancel(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    for member_id in said.members():
-        actor = play.actor(said, member_id)
+def leave_cancel(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    for member_id in parsed.members():
+        actor = context.actor(parsed, member_id)
         actor.leaving = False
-        play.append(LeaveCancelled(member_id=member_id, incarnation=actor.incarnation))
+        context.append(LeaveCancelled(member_id=member_id, incarnation=actor.incarnation))
 
 
 @directive(
     "leave-request", "MEMBER...", "LeaveRequested: an operator asks them all to leave (PROTOCOL M8).",
     withdrawn=Argument(YES_NO, "yes: they are to stay after all"), **TIME,
 )  # fmt: skip
-def leave_request(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    play.append(LeaveRequested(members=tuple(sorted(said.members())), withdrawn=said.get("withdrawn", False)))
+def leave_request(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    context.append(LeaveRequested(members=tuple(sorted(parsed.members())), withdrawn=parsed.get("withdrawn", False)))
 
 
 @directive("deal", "", "DealRequested: an operator asks for a new deal (PROTOCOL D11).", **TIME)
-def deal(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    play.append(DealRequested())
+def deal(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    context.append(DealRequested())
 
 
 @directive("left", "MEMBER...", "MemberLeft: its own word that it has stopped everything.", incarnation=INCARNATION, **TIME)
-def left(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    for member_id in said.members():
-        play.append(MemberLeft(member_id=member_id, incarnation=play.actor(said, member_id).incarnation))
+def left(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    for member_id in parsed.members():
+        context.append(MemberLeft(member_id=member_id, incarnation=context.actor(parsed, member_id).incarnation))
 
 
 @directive(
@@ -387,18 +403,18 @@ def left(play: Play, said: Said) -> None:
     every_ms=Argument(WHOLE, "time before each; 0 for one, 1000 for several"),
     **TIME,
 )
-def tick(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    count = said.get("n", 1)
-    if not said.has("n"):
-        play.stage.append_ms += said.get("every_ms", 0)
-        play.append(ProbingTick())
+def tick(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    count = parsed.get("n", 1)
+    if not parsed.has("n"):
+        context.group_harness.append_ms += parsed.get("every_ms", 0)
+        context.append(ProbingTick())
         return
     silent = 0
     for _ in range(count):
-        play.stage.append_ms += said.get("every_ms", 1_000)
-        silent += not play.append(ProbingTick(), quiet=True)
-    play.say(f"({silent} of {count} ticks decided nothing)")
+        context.group_harness.append_ms += parsed.get("every_ms", 1_000)
+        silent += not context.append(ProbingTick(), quiet=True)
+    context.say(f"({silent} of {count} ticks decided nothing)")
 
 
 @directive(
@@ -411,15 +427,20 @@ def tick(play: Play, said: Said) -> None:
     incarnation=Argument(WHOLE, "of every member named; default: its latest"),
     **TIME,
 )
-def observe(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    active: dict[str, tuple[TaskId, ...]] = said.get("active", {})
-    standby: dict[str, tuple[TaskId, ...]] = said.get("standby", {})
+def observe(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    active: dict[str, tuple[TaskId, ...]] = parsed.get("active", {})
+    standby: dict[str, tuple[TaskId, ...]] = parsed.get("standby", {})
     members = tuple(
-        ObservedMember(member_id=name, incarnation=play.actor(said, name).incarnation, active=active.get(name, ()), standby=standby.get(name, ()))
+        ObservedMember(
+            member_id=name,
+            incarnation=context.actor(parsed, name).incarnation,
+            active=active.get(name, ()),
+            standby=standby.get(name, ()),
+        )
         for name in sorted(active.keys() | standby.keys())
     )
-    play.append(AssignmentObserved(generation=said.get("generation", play.state.generation + 1), members=members))
+    context.append(AssignmentObserved(generation=parsed.get("generation", context.state.generation + 1), members=members))
 
 
 @directive(
@@ -431,19 +452,19 @@ def observe(play: Play, said: Said) -> None:
     times=Argument(WHOLE, "they stand there so many times; 1"),
     **TIME,
 )
-def raw_bytes(play: Play, said: Said) -> None:
-    play.move_clock(said)
+def raw_bytes(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
     try:
-        payload = bytes.fromhex(said.directive.words[0]) * said.get("times", 1)
+        payload = bytes.fromhex(parsed.directive.words[0]) * parsed.get("times", 1)
     except ValueError:
-        raise said.error(f"{said.directive.words[0]!r} is not hexadecimal") from None
-    kind, version = said.get("kind", 6), said.get("version", 1)
+        raise parsed.error(f"{parsed.directive.words[0]!r} is not hexadecimal") from None
+    kind, version = parsed.get("kind", 6), parsed.get("version", 1)
     try:
         fact = codec.decode_lenient(kind, version, payload)
     except UnknownEventError as error:
-        play.say(f"!! halted unknown_event: {error}")
+        context.say(f"!! halted unknown_event: {error}")
         return
-    play.append(fact)
+    context.append(fact)
 
 
 @directive(
@@ -452,8 +473,8 @@ def raw_bytes(play: Play, said: Said) -> None:
     "The fact of a member (default m1) with one byte damaged on its way, as the codec reads it: Undecodable.",
     **TIME,
 )
-def undecodable(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    member_id = said.directive.words[0] if said.directive.words else "m1"
+def undecodable(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    member_id = parsed.directive.words[0] if parsed.directive.words else "m1"
     kind, version, payload = codec.encode(LeaveIntended(member_id=member_id, incarnation=1))
-    play.append(codec.decode_lenient(kind, version, payload[:-1] + b"\xc1"))
+    context.append(codec.decode_lenient(kind, version, payload[:-1] + b"\xc1"))

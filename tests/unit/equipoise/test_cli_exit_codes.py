@@ -336,7 +336,7 @@ def test_errors_of_a_process_are_raised_as_they_are() -> None:
 def test_processes_tidy_up_when_their_parent_is_told_to_end_or_dies(tmp_path: Path) -> None:
     for how, code in (("SIGTERM", 143), ("SIGKILL", -9)):
         script = (
-            "import signal, sys\nfrom tests.unit.equipoise.test_cli_ended import _waits\nfrom equipoise.replay.parallel import in_processes\n"
+            "import signal, sys\nfrom tests.unit.equipoise.test_cli_exit_codes import _waits\nfrom equipoise.replay.parallel import in_processes\n"
             "def end(*_): sys.exit(143)\nsignal.signal(signal.SIGTERM, end)\n"
             f"list(in_processes(_waits, [{str(tmp_path / 'a')!r}, {str(tmp_path / 'b')!r}], 2))\n"
         )

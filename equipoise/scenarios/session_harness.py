@@ -4,8 +4,6 @@ are moved.
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING
-
 import attrs
 
 from equipoise.events import codec
@@ -15,10 +13,8 @@ from equipoise.events.log.rows import DecisionRow
 from equipoise.events.records import DecisionRecord, UnreadDecision
 from equipoise.events.tasks import TaskId
 from equipoise.scenarios.render import member_text
+from equipoise.scenarios.transcript import Transcript
 from equipoise.statemachine.member import MemberSession, Reception
-
-if TYPE_CHECKING:
-    from equipoise.scenarios.play import Play
 
 
 class _DatedFromArrival(MemberSession):
@@ -136,13 +132,13 @@ class Host:
         return member_text(self.session.member_id, self.session.incarnation)
 
 
-class Theatre:
+class SessionHarness:
     """All sessions of a scenario and their common clock. Clocks tick alike; the broker's jumps by
     itself (`failover`).
     """
 
-    def __init__(self, play: Play) -> None:
-        self.play = play
+    def __init__(self, transcript: Transcript) -> None:
+        self._transcript = transcript
         self.now_ms = 0
         self.hosts: dict[str, Host] = {}
         """Name, with the incarnation from the second on -> host."""
@@ -158,7 +154,7 @@ class Theatre:
         while self.now_ms < end_ms:
             moments = [moment for host in self.hosts.values() for moment in _moments(host.session) if self.now_ms < moment < end_ms]
             next_ms = min([*moments, end_ms])
-            self.play.stage.append_ms += next_ms - self.now_ms
+            self._transcript.group_harness.append_ms += next_ms - self.now_ms
             self.now_ms = next_ms
             for _, host in sorted(self.hosts.items()):
                 if not host.session.joined and 0 < host.session.join_from_ms <= self.now_ms:
@@ -169,15 +165,15 @@ class Theatre:
         """It places its reader and joins, if it need not wait for members of a former log. Raises
         InputError.
         """
-        session, stage = host.session, self.play.stage
+        session, group = host.session, self._transcript.group_harness
         if host.places:
-            host.position, host.log_id = len(stage.decisions), stage.log_id
+            host.position, host.log_id = len(group.decisions), group.log_id
             session.reader_placed(log_id=host.log_id, last_number=host.position, sent_ms=self.now_ms, answered_ms=self.now_ms)
         if session.join_from_ms > self.now_ms:
-            self.play.say(f"{host.name} waits for {session.join_from_ms - self.now_ms} ms: members of the former log may still run")
+            self._transcript.say(f"{host.name} waits for {session.join_from_ms - self.now_ms} ms: members of the former log may still run")
             return
         host.messages.append(Message(session.join(self.now_ms), self.now_ms))
-        self.log_ids[session.member_id] = stage.log_id
+        self.log_ids[session.member_id] = group.log_id
         self.append(host)
         self.acknowledge(host)
 
@@ -194,9 +190,9 @@ class Theatre:
         for task in sorted(two.keys() - self.found):
             text = f"TWO OWNERS of {task} at {self.now_ms} ms: {', '.join(host.name for host in two[task])}"
             dropped = sorted({host.rule_dropped for host in self.hosts.values() if host.rule_dropped})
-            self.play.say(f"!! {text}{' (rule dropped: ' + ', '.join(dropped) + ')' if dropped else ''}")
+            self._transcript.say(f"!! {text}{' (rule dropped: ' + ', '.join(dropped) + ')' if dropped else ''}")
             if not dropped:
-                self.play.stage.disagreements.append(text)
+                self._transcript.group_harness.disagreements.append(text)
         self.found = set(two)
 
     # The six movements of messages
@@ -212,7 +208,7 @@ class Theatre:
         if message is None:
             return False
         message.appended = True
-        self.play.append(message.fact, quiet=isinstance(message.fact, LagReported))
+        self._transcript.append(message.fact, quiet=isinstance(message.fact, LagReported))
         return True
 
     def acknowledge(self, host: Host) -> bool:
@@ -229,12 +225,13 @@ class Theatre:
         """
         fetch = host.fetch
         assert fetch is not None, "a fetch is served after it was sent"
-        decisions = self.play.stage.decisions[: len(self.play.stage.decisions) - short]
+        group = self._transcript.group_harness
+        decisions = group.decisions[: len(group.decisions) - short]
         end = len(decisions) if most is None else min(len(decisions), host.position + most)
         fetch.answer = decisions[host.position : end]
         fetch.went_back = host.position > len(decisions)
         fetch.reached_end = end == len(decisions)
-        fetch.log_id = self.play.stage.log_id
+        fetch.log_id = group.log_id
         if not fetch.went_back:
             host.position = end
 

@@ -1,6 +1,4 @@
-"""What members say that does not fit together, and is decided on all the same: warnings, which
-change nothing.
-"""
+"""Warnings about a member's rack and tags that contradict each other. A warning changes no decision."""
 
 from __future__ import annotations
 

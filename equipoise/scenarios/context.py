@@ -5,7 +5,7 @@ so far.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from typing import TYPE_CHECKING, TypeVar
+from typing import TypeVar
 
 import attrs
 
@@ -16,14 +16,12 @@ from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
 from equipoise.scenarios.actors import DEFAULT_END_OFFSET, Actor, joined
+from equipoise.scenarios.cluster_harness import ClusterHarness
+from equipoise.scenarios.group_harness import LOG_ID, GroupHarness
+from equipoise.scenarios.parsed_directive import ParsedDirective
 from equipoise.scenarios.render import Shown, concerned, decision_lines, fact_text, member_line
-from equipoise.scenarios.said import Said
-from equipoise.scenarios.stage import LOG_ID, Stage
+from equipoise.scenarios.session_harness import SessionHarness
 from equipoise.statemachine.state import GroupState
-
-if TYPE_CHECKING:
-    from equipoise.scenarios.clusters import Arena
-    from equipoise.scenarios.theatre import Theatre
 
 T = TypeVar("T")
 
@@ -36,7 +34,7 @@ class Defaults:
     lease_margin_ms: int = 3_000
 
 
-class Play:
+class Context:
     """`out`: the lines of the case that is being played."""
 
     def __init__(self) -> None:
@@ -49,7 +47,7 @@ class Play:
 
     def begin_anew(self) -> None:
         """An empty log, and nobody in it."""
-        self.stage = Stage()
+        self.group_harness = GroupHarness()
         self.shown = Shown()
         self.defaults = Defaults()
         self.actors: dict[str, Actor] = {}
@@ -57,9 +55,9 @@ class Play:
         self.past_actors: dict[tuple[str, int], Actor] = {}
         self.marked: dict[TaskId, str] = {}
         """Owners at the last `mark`."""
-        self.theatre: Theatre | None = None
+        self.session_harness: SessionHarness | None = None
         """Sessions, once there are any."""
-        self.arena: Arena | None = None
+        self.cluster_harness: ClusterHarness | None = None
         """The simulated cluster, once there is one."""
         self.refused: dict[tuple[str, str], int] | None = None
         """While time passes: (member, code) -> how often a report of its was refused; the first is
@@ -72,67 +70,67 @@ class Play:
         """An empty log with another id. The sessions, their clock and the broker's go on."""
         self.close()
         self._logs += 1
-        append_ms = self.stage.append_ms
-        self.stage = Stage(f"{LOG_ID}-{self._logs}")
-        self.stage.append_ms = append_ms
+        append_ms = self.group_harness.append_ms
+        self.group_harness = GroupHarness(f"{LOG_ID}-{self._logs}")
+        self.group_harness.append_ms = append_ms
         self.actors, self.past_actors, self.marked = {}, {}, {}
 
     def close(self) -> tuple[str, ...]:
         """Folds the log once more at every split. Returns all that disagreed, in anything played so
         far.
         """
-        self.stage.check_every_split()
-        self.past_disagreements += self.stage.disagreements
+        self.group_harness.check_every_split()
+        self.past_disagreements += self.group_harness.disagreements
         return tuple(self.past_disagreements)
 
     @property
     def state(self) -> GroupState:
-        return self.stage.machine.state
+        return self.group_harness.machine.state
 
     @property
     def halted(self) -> GroupHalted | None:
         """Why the group stands still."""
-        return self.stage.halted if self.arena is None else self.arena.halted
+        return self.group_harness.halted if self.cluster_harness is None else self.cluster_harness.halted
 
     def say(self, *lines: str) -> None:
         """Adds lines; a blank one would end the golden text, so there is none."""
         self.out.extend(line for line in lines if line.strip())
 
-    def move_clock(self, said: Said) -> None:
+    def move_clock(self, parsed: ParsedDirective) -> None:
         """``at_ms`` and ``after_ms``, before the first fact of a directive."""
-        if said.has("at_ms"):
-            self.stage.append_ms = said.get("at_ms", 0)
-        self.stage.append_ms += said.get("after_ms", 0)
+        if parsed.has("at_ms"):
+            self.group_harness.append_ms = parsed.get("at_ms", 0)
+        self.group_harness.append_ms += parsed.get("after_ms", 0)
 
     def append(self, fact: Fact, *, quiet: bool = False) -> list[DecisionRecord]:
         """Appends a fact and tells what it led to. `quiet`: nothing, when nothing was decided."""
-        stage = self.stage
-        if self.arena is not None:
-            self.arena.cluster.append(fact)
+        group_harness = self.group_harness
+        if self.cluster_harness is not None:
+            self.cluster_harness.cluster.append(fact)
             return []
-        halted_before = stage.halted
+        halted_before = group_harness.halted
         if halted_before is not None:
             self.say(f"!! the group is halted ({halted_before.code}); restart it first")
             return []
-        told = len(stage.disagreements)
-        decisions = stage.append(fact)
+        told = len(group_harness.disagreements)
+        decisions = group_harness.append(fact)
         self.tell(fact, decisions, told, quiet=quiet)
         return decisions
 
     def tell(self, fact: Fact, decisions: list[DecisionRecord], told: int, *, quiet: bool) -> None:
         """A fact and what it led to. `told`: disagreements that were told before."""
-        stage = self.stage
+        group_harness = self.group_harness
         self._remember(fact, decisions)
         if self._refused_again(decisions):
             return
         lines = [line for record in decisions for line in decision_lines(record.decision, self.shown, fact)]
-        halted = stage.halted
+        halted = group_harness.halted
         if halted is not None:
             lines.append(f"!! halted {halted.code}: {halted.problem}")
         if lines or not quiet:
             when = f" now_ms={self.state.now_ms}" if self.shown.time else ""
             self.say(f"#{self.state.seq} {fact_text(fact)}{when}", *lines, *self.member_lines(concerned(record.decision for record in decisions)))
-        self.say(*(f"!! {found}" for found in stage.disagreements[told:]))
+        self.say(*(f"!! {found}" for found in group_harness.disagreements[told:]))
 
     def _refused_again(self, decisions: list[DecisionRecord]) -> bool:
         if self.refused is None or len(decisions) != 1 or not isinstance(decisions[0].decision, EventRejected):
@@ -168,20 +166,20 @@ class Play:
         self._joins += 1
         return f"join-{self._joins}"
 
-    def actor(self, said: Said, member_id: str) -> Actor:
+    def actor(self, parsed: ParsedDirective, member_id: str) -> Actor:
         """The member's latest incarnation, or the one that ``incarnation=`` names; a stranger for a
         member that never joined.
         """
         latest = self.actors.get(member_id)
-        incarnation = said.get("incarnation", 1 if latest is None else latest.incarnation)
+        incarnation = parsed.get("incarnation", 1 if latest is None else latest.incarnation)
         if latest is not None and latest.incarnation == incarnation:
             return latest
         past = self.past_actors.get((member_id, incarnation))
         return past or Actor(member_id=member_id, incarnation=incarnation, session_timeout_ms=self.defaults.session_timeout_ms, lags={})
 
-    def live_members(self, said: Said) -> list[str]:
+    def live_members(self, parsed: ParsedDirective) -> list[str]:
         """The members a line names; ``all`` are those the group has."""
-        return sorted(self.state.members) if said.directive.words == ("all",) else said.members()
+        return sorted(self.state.members) if parsed.directive.words == ("all",) else parsed.members()
 
     def apply(self, actor: Actor) -> None:
         """The member does what it was last told."""
@@ -190,15 +188,15 @@ class Play:
         whole = {task: self.state.end_offset(task, part) or DEFAULT_END_OFFSET for task, part in self.state.tasks().items()}
         actor.apply(self.state.now_ms, stateful, whole)
 
-    def config(self, said: Said) -> GroupConfigured:
+    def config(self, parsed: ParsedDirective) -> GroupConfigured:
         config = self.state.config
         if config is None:
-            raise said.error("no group yet; begin with the directive `group`")
+            raise parsed.error("no group yet; begin with the directive `group`")
         return config
 
-    def make(self, said: Said, kind: Callable[..., T], **fields: object) -> T:
+    def make(self, parsed: ParsedDirective, kind: Callable[..., T], **fields: object) -> T:
         """A fact or a part of one, or a ScenarioError that names its unsound field."""
         try:
             return kind(**fields)
         except FieldError as error:
-            raise said.error(str(error)) from None
+            raise parsed.error(str(error)) from None

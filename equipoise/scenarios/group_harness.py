@@ -11,7 +11,7 @@ from equipoise.events.records import DecisionRecord, Record
 from equipoise.reference_model.invariants import check_snapshot_replay
 from equipoise.reference_model.step_checker import StepChecker
 from equipoise.scenarios.builds import Build
-from equipoise.scenarios.mirrors import disagreement, mirrors
+from equipoise.scenarios.shadow_replicas import disagreement, shadow_replicas
 from equipoise.statemachine.machine import GroupMachine
 
 GROUP = "group"
@@ -22,14 +22,14 @@ after each fact anyway.
 """
 
 
-class Stage:
+class GroupHarness:
     """One group's log from its first record on. `append` is the only way to change anything."""
 
     def __init__(self, log_id: str = LOG_ID) -> None:
         self.log_id = log_id
         self.build = Build()
         self.machine = GroupMachine(load=self.build.load)
-        self._mirrors = mirrors(self.build.load)
+        self._mirrors = shadow_replicas(self.build.load)
         self._checker: StepChecker | None = StepChecker(load=self.build.load, restore_every=0)  # the restored double does that
         self.records: list[Record] = []
         self.decisions: list[DecisionRecord] = []
@@ -60,8 +60,8 @@ class Stage:
         self.decisions += decisions
         if self.halted is None:
             self._judge(record, decisions)
-        for mirror in self._mirrors:
-            found = disagreement(self.machine, decisions, self.halted, mirror, record)
+        for replica in self._mirrors:
+            found = disagreement(self.machine, decisions, self.halted, replica, record)
             if found:
                 self.disagreements.append(f"#{self.machine.state.seq} {found}")
         return decisions
@@ -96,8 +96,8 @@ class Stage:
         same = self.machine.snapshot() == self._last_good
         if self.halted is not None:
             self.halted = None
-            for mirror in self._mirrors:
-                mirror.forget_halt(self._last_good)
+            for replica in self._mirrors:
+                replica.forget_halt(self._last_good)
         again = [(record.event, self._fold(record)) for record in self.records[self.machine.state.last_offset + 1 :]]
         return same, again
 

@@ -11,7 +11,7 @@ import attrs
 
 from equipoise.events.errors import InputError
 from equipoise.scenarios.text import Directive, ScenarioError
-from equipoise.scenarios.words import Kind, member_range, read_value
+from equipoise.scenarios.values import Kind, member_range, read_value
 
 T = TypeVar("T")
 
@@ -24,7 +24,7 @@ class Argument:
     about: str
 
 
-class Said:
+class ParsedDirective:
     """One directive line, read and checked: an unknown argument or a value of the wrong kind is a
     ScenarioError with its line.
     """

@@ -23,16 +23,16 @@ import equipoise
 from equipoise.cli import COMMANDS, main
 from equipoise.cli.screen import Screen, Table, plain
 from equipoise.events.log import open_log
-from tests.unit.equipoise.front_under_test import front
+from tests.unit.equipoise.command_group_under_test import group
 from tests.unit.replay.lived import lived, write
 
 ROOT = Path(__file__).parents[3]
-SCRIPT = [sys.executable, str(Path(__file__).with_name("front_under_test.py"))]
+SCRIPT = [sys.executable, str(Path(__file__).with_name("command_group_under_test.py"))]
 ENVIRONMENT = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "error", "TERM": "xterm", "COLUMNS": "100"}
 
 
 def run(*args: str) -> Result:
-    return CliRunner().invoke(front, args)
+    return CliRunner().invoke(group, args)
 
 
 def script(*args: str) -> subprocess.CompletedProcess[str]:
@@ -110,8 +110,8 @@ def test_misuse_is_one_line_that_names_the_help_and_exit_2(line: str) -> None:
 
 
 def test_a_command_that_does_not_exist_is_answered_with_those_that_do() -> None:
-    assert run("answer").stderr == "equipoise: no command 'answer'; did you mean answers?; see front --help\n"
-    assert run("zzz").stderr == "equipoise: no command 'zzz'; there are: fails, answers, explains, counts, floods, waits; see front --help\n"
+    assert run("answer").stderr == "equipoise: no command 'answer'; did you mean answers?; see group --help\n"
+    assert run("zzz").stderr == "equipoise: no command 'zzz'; there are: fails, answers, explains, counts, floods, waits; see group --help\n"
 
 
 def test_a_no_is_exit_1_with_the_answer_on_stdout() -> None:

@@ -56,7 +56,7 @@ def resumable(place: str, what_is_there: Callable[[], str]) -> Iterator[None]:
         raise StorageError(place, error.reason, f"make room there; {what_is_there()}") from None
 
 
-class Endings(click.Command):
+class ExitCodeCommand(click.Command):
     """A command, or group of commands, whose callback returns its exit code (None: 0) and raises
     its errors.
     """

@@ -1,5 +1,5 @@
 """A command line of its own, made of the same frame, whose commands end in every way a command can
-end. Run as a script by test_cli_front.py.
+end. Run as a script by test_cli_command_group.py.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import sys
 import click
 
 from equipoise.cli.command import command
-from equipoise.cli.front import Front
+from equipoise.cli.command_group import CommandGroup
 from equipoise.cli.screen import Screen, Table
 from equipoise.events.errors import EquipoiseError, FieldError, GapError, InputError, InvariantBroken
 
@@ -77,7 +77,7 @@ def waits(screen: Screen) -> None:
 
 
 NAMES = ("fails", "answers", "explains", "counts", "floods", "waits")
-front = Front(name="front", help="A front.", commands_by_place={name: f"{__name__}:{name}" for name in NAMES})
+group = CommandGroup(name="group", help="A group.", commands_by_place={name: f"{__name__}:{name}" for name in NAMES})
 
 if __name__ == "__main__":
-    sys.exit(front())
+    sys.exit(group())

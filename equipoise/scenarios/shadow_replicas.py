@@ -23,7 +23,7 @@ from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine.machine import GroupMachine, Load
 
 
-class Mirror:
+class ShadowReplica:
     """A machine beside the machine. `name` stands in front of what it finds."""
 
     name = "decoded"
@@ -43,7 +43,7 @@ class Mirror:
         self.machine = GroupMachine.restore(checkpoint, load=self._load)
 
 
-class RestoredMirror(Mirror):
+class RestoredReplica(ShadowReplica):
     name = "restored"
 
     def step(self, record: Record) -> list[DecisionRecord]:
@@ -52,7 +52,7 @@ class RestoredMirror(Mirror):
         return decisions
 
 
-class ShuffledMirror(Mirror):
+class ShuffledReplica(ShadowReplica):
     name = "shuffled"
 
     def __init__(self, load: Load) -> None:
@@ -126,24 +126,26 @@ def shuffled_problem(problem: AssignmentProblem, rng: random.Random) -> Assignme
     return attrs.evolve(problem, tasks=shuffled(problem.tasks), members=members, in_flight=shuffled(problem.in_flight))
 
 
-def mirrors(load: Load) -> list[Mirror]:
+def shadow_replicas(load: Load) -> list[ShadowReplica]:
     """One of each."""
-    return [Mirror(load), RestoredMirror(load), ShuffledMirror(load)]
+    return [ShadowReplica(load), RestoredReplica(load), ShuffledReplica(load)]
 
 
-def disagreement(machine: GroupMachine, decisions: list[DecisionRecord], halted: GroupHalted | None, mirror: Mirror, record: Record) -> str | None:
+def disagreement(
+    machine: GroupMachine, decisions: list[DecisionRecord], halted: GroupHalted | None, replica: ShadowReplica, record: Record
+) -> str | None:
     """Steps the mirror through `record`, which `machine` has taken already, and says where it
     differs; None: nowhere.
     """
     try:
-        theirs = mirror.step(record)
+        theirs = replica.step(record)
         their_halt = None
     except GroupHalted as error:
         theirs, their_halt = [], error
     if (halted and halted.code) != (their_halt and their_halt.code):
-        return f"{mirror.name}: halted {halted and halted.code} here, {their_halt and their_halt.code} there"
+        return f"{replica.name}: halted {halted and halted.code} here, {their_halt and their_halt.code} there"
     if theirs != decisions:
-        return f"{mirror.name}: other decisions: {[d.decision for d in decisions]} here, {[d.decision for d in theirs]} there"
-    if halted is None and machine.snapshot() != mirror.machine.snapshot():
-        return f"{mirror.name}: the same decisions, another state"
+        return f"{replica.name}: other decisions: {[d.decision for d in decisions]} here, {[d.decision for d in theirs]} there"
+    if halted is None and machine.snapshot() != replica.machine.snapshot():
+        return f"{replica.name}: the same decisions, another state"
     return None

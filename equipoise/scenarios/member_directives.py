@@ -7,10 +7,10 @@ from __future__ import annotations
 from equipoise.events.errors import InputError
 from equipoise.events.facts import ProbingTick
 from equipoise.events.tasks import TaskId
-from equipoise.scenarios.play import Play
+from equipoise.scenarios.context import Context
+from equipoise.scenarios.parsed_directive import Argument, ParsedDirective
 from equipoise.scenarios.registry import TIME, directive
-from equipoise.scenarios.said import Argument, Said
-from equipoise.scenarios.words import LAGS, TASKS, WHOLE, YES_NO, one_of
+from equipoise.scenarios.values import LAGS, TASKS, WHOLE, YES_NO, one_of
 
 
 @directive(
@@ -22,14 +22,14 @@ from equipoise.scenarios.words import LAGS, TASKS, WHOLE, YES_NO, one_of
     restore=Argument(WHOLE, "each copy has come nearer by so many records"),
     **TIME,
 )
-def ack(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    for member_id in play.live_members(said):
-        actor = play.actor(said, member_id)
-        play.apply(actor)
-        actor.lags.update(said.get("lags", {}))
-        actor.restore(said.get("restore", 0))
-        play.append(actor.report())
+def ack(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    for member_id in context.live_members(parsed):
+        actor = context.actor(parsed, member_id)
+        context.apply(actor)
+        actor.lags.update(parsed.get("lags", {}))
+        actor.restore(parsed.get("restore", 0))
+        context.append(actor.report())
 
 
 @directive(
@@ -39,34 +39,34 @@ def ack(play: Play, said: Said) -> None:
     lag=Argument(WHOLE, "records they are still behind; 0"),
     **TIME,
 )
-def catch_up(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    actor = play.actor(said, said.member)
-    play.apply(actor)
-    if len(said.directive.words) > 1:
-        wanted = _tasks(said, said.directive.words[1])
+def catch_up(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    actor = context.actor(parsed, parsed.member)
+    context.apply(actor)
+    if len(parsed.directive.words) > 1:
+        wanted = _tasks(parsed, parsed.directive.words[1])
     else:
         wanted = () if actor.granted is None else (*actor.granted.standby, *actor.granted.warmup)
-    actor.lags.update(dict.fromkeys(wanted, said.get("lag", 0)))
+    actor.lags.update(dict.fromkeys(wanted, parsed.get("lag", 0)))
     actor.declare()
-    play.append(actor.report())
+    context.append(actor.report())
 
 
 @directive("wipe", "MEMBER [TASKS]", "The member lost these copies (default: all) and reports so.", **TIME)
-def wipe(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    actor = play.actor(said, said.member)
-    gone = _tasks(said, said.directive.words[1]) if len(said.directive.words) > 1 else tuple(actor.lags)
+def wipe(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    actor = context.actor(parsed, parsed.member)
+    gone = _tasks(parsed, parsed.directive.words[1]) if len(parsed.directive.words) > 1 else tuple(actor.lags)
     for task in gone:
         actor.lags.pop(task, None)
-    play.append(actor.report())
+    context.append(actor.report())
 
 
-def _tasks(said: Said, text: str) -> tuple[TaskId, ...]:
+def _tasks(parsed: ParsedDirective, text: str) -> tuple[TaskId, ...]:
     try:
         found: tuple[TaskId, ...] = TASKS.read(text)
     except InputError as error:
-        raise said.error(str(error)) from None
+        raise parsed.error(str(error)) from None
     return found
 
 
@@ -81,38 +81,38 @@ def _tasks(said: Said, text: str) -> tuple[TaskId, ...]:
     tell=Argument(YES_NO, "no: only the summary"),
     **TIME,
 )
-def live(play: Play, said: Said) -> None:
-    play.move_clock(said)
-    state, out = play.state, len(play.out)
+def live(context: Context, parsed: ParsedDirective) -> None:
+    context.move_clock(parsed)
+    state, out = context.state, len(context.out)
     generation, owners, number = state.generation, dict(state.owner), state.number
-    step_ms = said.get("every_ms", 1_000)
+    step_ms = parsed.get("every_ms", 1_000)
     steps = 0
-    for _ in range(0, said.get("for_ms", 10_000), step_ms):
+    for _ in range(0, parsed.get("for_ms", 10_000), step_ms):
         steps += 1
-        play.stage.append_ms += step_ms
-        for member_id in said.members() or sorted(play.state.members):
-            if member_id not in play.state.members:
+        context.group_harness.append_ms += step_ms
+        for member_id in parsed.members() or sorted(context.state.members):
+            if member_id not in context.state.members:
                 continue
-            actor = play.actors[member_id]
-            play.apply(actor)
-            actor.restore(said.get("restore", 10_000))
-            play.append(actor.report(), quiet=True)
-        play.append(ProbingTick(), quiet=True)
-        if said.get("until", "time") == "settled" and settled(play):
+            actor = context.actors[member_id]
+            context.apply(actor)
+            actor.restore(parsed.get("restore", 10_000))
+            context.append(actor.report(), quiet=True)
+        context.append(ProbingTick(), quiet=True)
+        if parsed.get("until", "time") == "settled" and settled(context):
             break
-    state = play.state
-    if not said.get("tell", True):
-        del play.out[out:]
+    state = context.state
+    if not parsed.get("tell", True):
+        del context.out[out:]
     changed = sum(1 for task in owners.keys() | state.owner.keys() if owners.get(task) != state.owner.get(task))
-    how = "settled" if settled(play) else "still moving"
-    play.say(
+    how = "settled" if settled(context) else "still moving"
+    context.say(
         f"({steps * step_ms} ms: {state.generation - generation} rounds, {state.number - number} decisions, {changed} tasks changed owner, {how})"
     )
 
 
-def settled(play: Play) -> bool:
+def settled(context: Context) -> bool:
     """Nothing under way, nothing wanted, and every member has applied its last set."""
-    state = play.state
+    state = context.state
     applied = all(member.applied_epoch == member.issued_epoch for member in state.members.values())
     balanced = state.verdict is not None and state.verdict[0] == "balanced" and not any(member.warmup for member in state.members.values())
     waits = state.in_flight or state.waiting or state.holds or any(map(state.is_crash_looping, state.members))

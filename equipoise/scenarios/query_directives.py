@@ -20,11 +20,11 @@ from equipoise.events.tasks import TaskId, parse_task
 from equipoise.replay.verification import verify
 from equipoise.replay.wording import counted, share_text
 from equipoise.scenarios.builds import DEFECTS
-from equipoise.scenarios.play import Play
+from equipoise.scenarios.context import Context
+from equipoise.scenarios.parsed_directive import Argument, ParsedDirective
 from equipoise.scenarios.registry import directive
 from equipoise.scenarios.render import by_task_text, lag_text, member_text
-from equipoise.scenarios.said import Argument, Said
-from equipoise.scenarios.words import NAMES, WHOLE, YES_NO, one_of, tasks_text
+from equipoise.scenarios.values import NAMES, WHOLE, YES_NO, one_of, tasks_text
 from equipoise.statemachine.leader import build_problem
 from equipoise.statemachine.state import MemberState
 
@@ -40,75 +40,75 @@ from equipoise.statemachine.state import MemberState
     checkpoints=Argument(YES_NO, "Checkpointed"),
     time=Argument(YES_NO, "group time behind each fact"),
 )
-def show(play: Play, said: Said) -> None:
-    for name in said.directive.arguments:
-        setattr(play.shown, name, said.get(name, False))
+def show(context: Context, parsed: ParsedDirective) -> None:
+    for name in parsed.directive.arguments:
+        setattr(context.shown, name, parsed.get(name, False))
 
 
 @directive("state", "", "The state as tables: group, members, movements in flight, holds, homes, lost tasks, back-offs, crashes.")
-def state_table(play: Play, said: Said) -> None:
-    state = play.state
-    play.say(
-        f"#{state.seq} {state.phase.name} now_ms={state.now_ms} generation={state.generation} next_deadline_ms={play.stage.machine.next_deadline_ms}",
-        *_table(
-            ("member", "phase", "epoch", "heard_ms", "active", "standby", "warmup", "revoke", "lags", "mark"), [_row(play, m) for m in _members(play)]
-        ),
+def state_table(context: Context, parsed: ParsedDirective) -> None:
+    state = context.state
+    deadline_ms = context.group_harness.machine.next_deadline_ms
+    columns = ("member", "phase", "epoch", "heard_ms", "active", "standby", "warmup", "revoke", "lags", "mark")
+    context.say(
+        f"#{state.seq} {state.phase.name} now_ms={state.now_ms} generation={state.generation} next_deadline_ms={deadline_ms}",
+        *_table(columns, [_row(context, member) for member in _members(context)]),
     )
     for task, movement in sorted(state.in_flight.items()):
-        play.say(f"in flight: {task} {movement.source} -> {movement.destination} {movement.state.value}")
+        context.say(f"in flight: {task} {movement.source} -> {movement.destination} {movement.state.value}")
     if state.waiting:
-        play.say(f"waiting for a slot: {state.waiting}")
+        context.say(f"waiting for a slot: {state.waiting}")
     if state.holds:
-        play.say(f"hold_ms: {by_task_text({task: str(ms) for task, ms in state.holds.items()})}")
+        context.say(f"hold_ms: {by_task_text({task: str(ms) for task, ms in state.holds.items()})}")
     if state.homes:
-        play.say(f"homes: {by_task_text(dict(state.homes))}")
+        context.say(f"homes: {by_task_text(dict(state.homes))}")
     if state.lost:
-        play.say(f"lost: {by_task_text({task: f'{lost.since_ms}..{lost.until_ms}' for task, lost in state.lost.items()})}")
+        context.say(f"lost: {by_task_text({task: f'{lost.since_ms}..{lost.until_ms}' for task, lost in state.lost.items()})}")
     if state.revocations.since_ms is not None:
-        play.say(f"revocations: times={state.revocations.times} since_ms={state.revocations.since_ms} until_ms={state.revocations.until_ms}")
+        context.say(f"revocations: times={state.revocations.times} since_ms={state.revocations.since_ms} until_ms={state.revocations.until_ms}")
     if state.memory:
-        play.say(f"memory: {' '.join(f'{key}={_remembered(value)}' for key, value in state.memory.items())}")
+        context.say(f"memory: {' '.join(f'{key}={_remembered(value)}' for key, value in state.memory.items())}")
     for (task, member_id), backoff in sorted(state.backoffs.items()):
-        play.say(f"back-off: {task} on {member_id} until_ms={backoff.until_ms} times={backoff.times} {'over' if backoff.over else 'running'}")
+        context.say(f"back-off: {task} on {member_id} until_ms={backoff.until_ms} times={backoff.times} {'over' if backoff.over else 'running'}")
     for member_id, crashes in sorted(state.crashes.items()):
         if crashes.times > 1:
-            play.say(f"crashes: {member_id} times={crashes.times} changed_ms={crashes.changed_ms} until_ms={crashes.until_ms}")
+            context.say(f"crashes: {member_id} times={crashes.times} changed_ms={crashes.changed_ms} until_ms={crashes.until_ms}")
     for member_id, member in sorted(state.members.items()):
         if member.slot_backoff is not None:
             until_ms, times, over = member.slot_backoff.until_ms, member.slot_backoff.times, member.slot_backoff.over
-            play.say(f"slot back-off: {member_id} until_ms={until_ms} times={times} {'over' if over else 'running'}")
+            context.say(f"slot back-off: {member_id} until_ms={until_ms} times={times} {'over' if over else 'running'}")
 
 
 @directive("marks", "", "Who learns what: each task that is being learned, with its owner, its learners, and those of them that said they are ready.")
-def marks(play: Play, said: Said) -> None:
-    state = play.state
+def marks(context: Context, parsed: ParsedDirective) -> None:
+    state = context.state
     for task in state.tasks():
         learners = [f"{name} isLearner{' isReady' if task in state.members[name].ready else ''}" for name in state.learners(task)]
         if learners:
-            play.say(f"{task} {state.owner.get(task, 'nobody')} isLearned, {', '.join(learners)}")
+            context.say(f"{task} {state.owner.get(task, 'nobody')} isLearned, {', '.join(learners)}")
     if not any(map(state.learners, state.tasks())):
-        play.say("nothing is being learned")
+        context.say("nothing is being learned")
 
 
 def _remembered(value: int | tuple[str, ...] | tuple[TaskId, ...]) -> str:
     return str(value) if isinstance(value, int) else f"({','.join(map(str, value))})"
 
 
-def _members(play: Play) -> list[MemberState]:
-    return [play.state.members[name] for name in sorted(play.state.members)]
+def _members(context: Context) -> list[MemberState]:
+    return [context.state.members[name] for name in sorted(context.state.members)]
 
 
-def _row(play: Play, member: MemberState) -> tuple[str, ...]:
-    said = (
+def _row(context: Context, member: MemberState) -> tuple[str, ...]:
+    conditions = (
         ("leaving", member.leaving),
-        ("asked", play.state.is_asked(member.member_id)),
+        ("asked", context.state.is_asked(member.member_id)),
         ("drained", member.drained),
         ("released", member.released),
     )
-    marks = [word for word, holds in said if holds]
+    marks = [word for word, holds in conditions if holds]
     return (
         member_text(member.member_id, member.incarnation),
-        play.state.member_phase(member).value,
+        context.state.member_phase(member).value,
         f"{member.issued_epoch}/{member.applied_epoch}",
         str(member.last_heard_ms),
         tasks_text(member.active),
@@ -133,17 +133,17 @@ def _table(columns: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> list[st
 
 
 @directive("rank", "[TASK...]", "KIP-441's ranking now: for each stateful task (default: all) its members by rank; 0 = caught up.")
-def rank(play: Play, said: Said) -> None:
-    problem = build_problem(play.state)
+def rank(context: Context, parsed: ParsedDirective) -> None:
+    problem = build_problem(context.state)
     ranks = rank_of(problem.tasks, problem.members, problem.settings)
     try:
-        wanted = [parse_task(word) for word in said.directive.words] or sorted(ranks)
+        wanted = [parse_task(word) for word in parsed.directive.words] or sorted(ranks)
     except InputError as error:
-        raise said.error(str(error)) from None
+        raise parsed.error(str(error)) from None
     for task in wanted:
         if task not in ranks:
-            raise said.error(f"{task} is no stateful task")
-        play.say(" ".join([str(task), *(f"{of}:({','.join(members)})" for of, members in ranks[task].items())]))
+            raise parsed.error(f"{task} is no stateful task")
+        context.say(" ".join([str(task), *(f"{of}:({','.join(members)})" for of, members in ranks[task].items())]))
 
 
 @directive(
@@ -152,51 +152,51 @@ def rank(play: Play, said: Said) -> None:
     "What the assignor answers now: target, movements with their reasons, cost. Nothing is applied.",
     target=Argument(YES_NO, "no: without the target"),
 )
-def plan(play: Play, said: Said) -> None:
-    config = play.config(said)
-    answer = registry.load(config.assignor, config.behaviour_version).assign(build_problem(play.state))
-    if said.get("target", True):
-        play.say(*(f"{member_id} target={tasks_text(tasks)}" for member_id, tasks in answer.target.items()))
+def plan(context: Context, parsed: ParsedDirective) -> None:
+    config = context.config(parsed)
+    answer = registry.load(config.assignor, config.behaviour_version).assign(build_problem(context.state))
+    if parsed.get("target", True):
+        context.say(*(f"{member_id} target={tasks_text(tasks)}" for member_id, tasks in answer.target.items()))
     for movement in answer.movements:
         reason = answer.reasons[movement.task]
         lag = "" if reason.lag_records is None else f" lag={reason.lag_records}"
-        play.say(f"   {movement.task} {movement.source or 'nobody'} -> {movement.destination} {movement.state.value} {reason.code}{lag}")
+        context.say(f"   {movement.task} {movement.source or 'nobody'} -> {movement.destination} {movement.state.value} {reason.code}{lag}")
     for task, until_ms in answer.lost_until_ms.items():
-        play.say(f"   {task} nobody until_ms={until_ms} {answer.reasons[task].code}")
+        context.say(f"   {task} nobody until_ms={until_ms} {answer.reasons[task].code}")
     cost = answer.cost
-    play.say(
+    context.say(
         f"cost moves={cost.moves} moves_lower_bound={cost.moves_lower_bound} restore_records={cost.restore_records} "
         f"imbalance={answer.imbalance_now}->{cost.imbalance} optimal={'yes' if cost.optimal else 'no'} unique={'yes' if answer.unique else 'no'}"
     )
     load = answer.load
     if load is not None:
         now, then = (f"{share_text(low)}..{share_text(high)}" for low, high in ((load.lowest_now, load.highest_now), (load.lowest, load.highest)))
-        play.say(f"load={now} -> {then} of a fair share, at rest at most {share_text(load.bound)} apart")
+        context.say(f"load={now} -> {then} of a fair share, at rest at most {share_text(load.bound)} apart")
 
 
 @directive("members", "[MEMBER...]", "The member lines as they are now (default: all).")
-def members(play: Play, said: Said) -> None:
-    play.say(*(play.member_lines(said.members() or play.state.members) or ["nobody"]))
+def members(context: Context, parsed: ParsedDirective) -> None:
+    context.say(*(context.member_lines(parsed.members() or context.state.members) or ["nobody"]))
 
 
 @directive("mark", "", "Remembers who owns what, for `moved`.")
-def mark(play: Play, said: Said) -> None:
-    play.marked = dict(play.state.owner)
+def mark(context: Context, parsed: ParsedDirective) -> None:
+    context.marked = dict(context.state.owner)
 
 
 @directive("moved", "", "Tasks whose owner is another than at the last `mark`.", tasks=Argument(YES_NO, "no: only how many"))
-def moved(play: Play, said: Said) -> None:
-    owner = play.state.owner
-    changed = sorted(task for task in play.marked.keys() | owner.keys() if play.marked.get(task) != owner.get(task))
-    play.say(f"{len(changed)} tasks changed owner")
-    if said.get("tasks", True):
-        play.say(*(f"   {task} {play.marked.get(task, 'nobody')} -> {owner.get(task, 'nobody')}" for task in changed))
+def moved(context: Context, parsed: ParsedDirective) -> None:
+    owner = context.state.owner
+    changed = sorted(task for task in context.marked.keys() | owner.keys() if context.marked.get(task) != owner.get(task))
+    context.say(f"{len(changed)} tasks changed owner")
+    if parsed.get("tasks", True):
+        context.say(*(f"   {task} {context.marked.get(task, 'nobody')} -> {owner.get(task, 'nobody')}" for task in changed))
 
 
 @directive("anew", "", "Everything begins anew, with an empty log: to play the same once more under another rule.")
-def anew(play: Play, said: Said) -> None:
-    play.close()
-    play.begin_anew()
+def anew(context: Context, parsed: ParsedDirective) -> None:
+    context.close()
+    context.begin_anew()
 
 
 @directive(
@@ -204,28 +204,28 @@ def anew(play: Play, said: Said) -> None:
     "",
     "The log's topics are deleted and made again: an empty log with another id, in which the group is configured and declared again. Sessions go on.",
 )
-def replace_log(play: Play, said: Said) -> None:
-    play.replace_log()
+def replace_log(context: Context, parsed: ParsedDirective) -> None:
+    context.replace_log()
 
 
 @directive("restart", "", "Another process takes the group over from its last good snapshot and reads on from there.")
-def restart(play: Play, said: Said) -> None:
-    told = len(play.stage.disagreements)
-    same, again = play.stage.restart()
-    play.say(f"restored at #{play.state.seq - len(again)}, {'the same bytes' if same else 'OTHER BYTES'}")
+def restart(context: Context, parsed: ParsedDirective) -> None:
+    told = len(context.group_harness.disagreements)
+    same, again = context.group_harness.restart()
+    context.say(f"restored at #{context.state.seq - len(again)}, {'the same bytes' if same else 'OTHER BYTES'}")
     for fact, decisions in again:
-        play.tell(fact, decisions, told, quiet=False)
+        context.tell(fact, decisions, told, quiet=False)
 
 
 @directive(
     "expect-halt", "CODE", "The group is halted, with this code. Without this line under it in the same case, a halt is an error of the scenario."
 )
-def expect_halt(play: Play, said: Said) -> None:
-    halted = play.halted
-    code = said.directive.words[0]
+def expect_halt(context: Context, parsed: ParsedDirective) -> None:
+    halted = context.halted
+    code = parsed.directive.words[0]
     if halted is None or halted.code != code:
-        raise said.error(f"expected the group to be halted with {code}; it is {'not halted' if halted is None else f'halted with {halted.code}'}")
-    play.expected_halt = True
+        raise parsed.error(f"expected the group to be halted with {code}; it is {'not halted' if halted is None else f'halted with {halted.code}'}")
+    context.expected_halt = True
 
 
 @directive(
@@ -238,9 +238,9 @@ def expect_halt(play: Play, said: Said) -> None:
         "a defect of its assignor: owner_twice = plans that give one task to all; gives_up = it raises; other_ties = equally good plans, but others",
     ),
 )
-def build(play: Play, said: Said) -> None:
-    play.stage.build.lacks = frozenset(said.get("lacks", tuple(play.stage.build.lacks)))
-    play.stage.build.defect = said.get("defect", play.stage.build.defect)
+def build(context: Context, parsed: ParsedDirective) -> None:
+    context.group_harness.build.lacks = frozenset(parsed.get("lacks", tuple(context.group_harness.build.lacks)))
+    context.group_harness.build.defect = parsed.get("defect", context.group_harness.build.defect)
 
 
 @directive(
@@ -251,18 +251,18 @@ def build(play: Play, said: Said) -> None:
     twice=Argument(WHOLE, "it stands there twice"),
     flip=Argument(WHOLE, "one bit of it is another"),
 )
-def reread(play: Play, said: Said) -> None:
+def reread(context: Context, parsed: ParsedDirective) -> None:
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "group.jsonl"
         with open_log(path, "w") as log:
-            for record in play.stage.records:
+            for record in context.group_harness.records:
                 log.append_fact(record.group, record.append_ms, record.event)
         lines = path.read_bytes().splitlines(keepends=True)
-        lines[said.get("drop", len(lines)) :] = lines[said.get("drop", len(lines)) + 1 :]
-        if said.has("twice"):
-            lines.insert(said.get("twice", 0), lines[said.get("twice", 0)])
-        if said.has("flip"):
-            at = said.get("flip", 0)
+        lines[parsed.get("drop", len(lines)) :] = lines[parsed.get("drop", len(lines)) + 1 :]
+        if parsed.has("twice"):
+            lines.insert(parsed.get("twice", 0), lines[parsed.get("twice", 0)])
+        if parsed.has("flip"):
+            at = parsed.get("flip", 0)
             middle = len(lines[at]) // 2
             lines[at] = lines[at][:middle] + bytes([lines[at][middle] ^ 1]) + lines[at][middle + 1 :]
         path.write_bytes(b"".join(lines))
@@ -270,9 +270,9 @@ def reread(play: Play, said: Said) -> None:
             with open_log(path) as log:
                 count = sum(1 for _ in log.read())
         except (LogError, InputError) as error:
-            play.say(f"!! {str(error).replace(str(path), path.name)}")
+            context.say(f"!! {str(error).replace(str(path), path.name)}")
         else:
-            play.say(f"{count} facts, no gap, each as it was written")
+            context.say(f"{count} facts, no gap, each as it was written")
 
 
 @directive(
@@ -282,22 +282,22 @@ def reread(play: Play, said: Said) -> None:
     form=Argument(WHOLE, "its state hashes say that they are of this form of the state, 0 = of one that nobody named"),
     hashes=Argument(one_of("kept", "others"), "others = they are hashes of something else"),
 )
-def verify_log(play: Play, said: Said) -> None:
+def verify_log(context: Context, parsed: ParsedDirective) -> None:
     def stored(record: DecisionRecord) -> DecisionRecord:
         decision = record.decision
         if not isinstance(decision, Checkpointed):
             return record
-        sha256 = "0" * 64 if said.get("hashes", "kept") == "others" else decision.state_sha256
-        return attrs.evolve(record, decision=attrs.evolve(decision, state_sha256=sha256, form=said.get("form", decision.form)))
+        sha256 = "0" * 64 if parsed.get("hashes", "kept") == "others" else decision.state_sha256
+        return attrs.evolve(record, decision=attrs.evolve(decision, state_sha256=sha256, form=parsed.get("form", decision.form)))
 
     caused: dict[int, list[DecisionRecord]] = {}
-    for decision in play.stage.decisions:
+    for decision in context.group_harness.decisions:
         caused.setdefault(decision.caused_by, []).append(stored(decision))
     entries: list[Entry] = []
-    for record in play.stage.records:
+    for record in context.group_harness.records:
         entries += [attrs.evolve(record, refused=False), *caused.get(record.offset, [])]
-    for group in verify(entries, load=play.stage.build.load).groups:
+    for group in verify(entries, load=context.group_harness.build.load).groups:
         found = f"{counted(group.compared, 'decision')} the same, {counted(group.checkpoints, 'state hash', 'state hashes')} of them"
-        play.say(f"{group.verdict.value}: {found}; {group.not_compared} not compared")
+        context.say(f"{group.verdict.value}: {found}; {group.not_compared} not compared")
         if group.divergence is not None:
-            play.say(f"  {group.divergence.problem}")
+            context.say(f"  {group.divergence.problem}")

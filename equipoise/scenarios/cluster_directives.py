@@ -1,0 +1,199 @@
+"""Directives for a whole cluster (`ClusterHarness`).
+
+The cluster has the group and the tasks of the lines above it. A message takes exactly 2 ms, and only
+a fault loses one. Directives that append facts by hand append them to the cluster's log.
+"""
+
+from __future__ import annotations
+
+from equipoise.events.errors import FieldError, InputError
+from equipoise.events.tasks import TaskId
+from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, WorkerSettings, steady
+from equipoise.replay.simulation.worker import Worker
+from equipoise.scenarios.cluster_harness import ClusterHarness
+from equipoise.scenarios.context import Context
+from equipoise.scenarios.group_harness import GROUP, LOG_ID, GroupHarness
+from equipoise.scenarios.parsed_directive import Argument, ParsedDirective
+from equipoise.scenarios.registry import directive
+from equipoise.scenarios.values import TASKS, WHOLE, YES_NO, member_range, tasks_text
+
+DELAY_MS = 2
+
+
+def _harness(context: Context, parsed: ParsedDirective) -> ClusterHarness:
+    if context.cluster_harness is None:
+        raise parsed.error("no cluster yet; begin with `cluster`, below `group` and `tasks`")
+    return context.cluster_harness
+
+
+@directive(
+    "cluster",
+    "",
+    "The simulated cluster begins, with the group and tasks declared above. Nobody runs in it yet.",
+    seed=Argument(WHOLE, "of its chances; 1"),
+    records=Argument(WHOLE, "records in each changelog at the start; 20000"),
+    writes_per_s=Argument(WHOLE, "records written to each changelog in a second; 0"),
+    takeover_ms=Argument(WHOLE, "from a worker's start to its having read the logs; 500"),
+)
+def cluster(context: Context, parsed: ParsedDirective) -> None:
+    config, topology = context.config(parsed), context.state.topology
+    if topology is None:
+        raise parsed.error("no tasks yet; declare them above with `tasks`")
+    growth = {
+        (topic, partition): steady(records=parsed.get("records", 20_000), records_per_s=parsed.get("writes_per_s", 0))
+        for part in topology.subtopologies
+        for topic in part.changelog_topics
+        for partition in range(part.partitions)
+    }
+    context.group_harness = GroupHarness()
+    context.actors.clear()
+    context.cluster_harness = ClusterHarness(
+        context,
+        ClusterConfig(
+            group=GROUP,
+            log_id=LOG_ID,
+            configured=config,
+            topology=topology,
+            growth=growth,
+            network=NetworkSettings(least_delay_ms=DELAY_MS, most_delay_ms=DELAY_MS),
+            worker=WorkerSettings(takeover_ms=parsed.get("takeover_ms", 500)),
+        ),
+        parsed.get("seed", 1),
+    )
+
+
+def _workers(harness: ClusterHarness, parsed: ParsedDirective) -> list[Worker]:
+    names = parsed.directive.words[1:]
+    found = [worker for worker in harness.cluster.workers if worker.name in names] if names else harness.cluster.live_workers()
+    if len(found) < max(1, len(names)):
+        raise parsed.error(f"no such worker; there are {', '.join(worker.name for worker in harness.cluster.workers) or 'none'}")
+    return found
+
+
+@directive(
+    "worker",
+    "VERB [WORKER...]",
+    "`start` a worker: it takes the group over, whoever else may think that it has it. `crash`, `pause`, `resume` some (default: all live).",
+)
+def worker(context: Context, parsed: ParsedDirective) -> None:
+    harness = _harness(context, parsed)
+    verb = parsed.directive.words[0]
+    if verb == "start":
+        context.say(f"{harness.cluster.start_worker().name} starts")
+        return
+    verbs = {"crash": Worker.kill, "pause": Worker.pause, "resume": Worker.resume}
+    if verb not in verbs:
+        raise parsed.error(f"worker {verb!r}; write start, {', '.join(verbs)}")
+    for each in _workers(harness, parsed):
+        verbs[verb](each)
+
+
+@directive(
+    "process",
+    "VERB MEMBER...",
+    "`start`: a process of that member begins. `kill`, `pause`, `resume`, `leave` (announced), `stay`, `close`, `restart`, `wipe` (its disk), "
+    "`duplicate` (a second one with its id), `skip` (its reader loses decisions).",
+    capacity=Argument(WHOLE, "start: threads; 1"),
+    restores_per_s=Argument(WHOLE, "start: records it restores in a second; 50000"),
+    session_timeout_ms=Argument(WHOLE, "start; 10000"),
+    lease_margin_ms=Argument(WHOLE, "start; 2000"),
+    eager=Argument(YES_NO, "start: see `join`"),
+    proven=Argument(YES_NO, "restart: it proves its predecessor dead (PROTOCOL M5); yes"),
+    records=Argument(WHOLE, "skip: how many; 1"),
+)
+def process(context: Context, parsed: ParsedDirective) -> None:
+    harness = _harness(context, parsed)
+    verb, *words = parsed.directive.words
+    for member_id in [name for word in words for name in member_range(word)]:
+        try:
+            _do(harness.cluster, verb, member_id, parsed)
+        except (FieldError, InputError) as error:
+            raise parsed.error(str(error)) from None
+
+
+def _do(cluster: SimulatedCluster, verb: str, member_id: str, parsed: ParsedDirective) -> None:
+    if verb == "start":
+        restore = RestoreModel(records_per_s=parsed.get("restores_per_s", 50_000))
+        settings = parsed.given("capacity", "session_timeout_ms", "lease_margin_ms", "eager")
+        cluster.start_process(ProcessSettings(member_id=member_id, restore=restore, **settings))
+    elif verb == "restart":
+        cluster.restart(member_id, proven=parsed.get("proven", True))
+    elif verb == "duplicate":
+        cluster.duplicate(member_id)
+    elif verb == "wipe":
+        cluster.wipe(member_id)
+    elif verb == "skip":
+        cluster.last_process(member_id).skip_records(parsed.get("records", 1))
+    else:
+        last = cluster.last_process(member_id)
+        verbs = {"kill": last.kill, "pause": last.pause, "resume": last.resume, "leave": last.leave, "stay": last.cancel_leave, "close": last.close}
+        if verb not in verbs:
+            raise InputError(f"process {verb!r}; write start, restart, duplicate, wipe, skip, {', '.join(verbs)}")
+        verbs[verb]()
+
+
+@directive(
+    "run",
+    "",
+    "The cluster goes on. Facts that decide something are told, the others counted.",
+    for_ms=Argument(WHOLE, "how long; 1000"),
+    until=Argument(WHOLE, "until the fact of this number was folded"),
+)
+def run(context: Context, parsed: ParsedDirective) -> None:
+    harness = _harness(context, parsed)
+    if harness.halted is not None:
+        raise parsed.error(f"the cluster's group is halted ({harness.halted.code})")
+    harness.run(parsed.get("for_ms", 3_600_000 if parsed.has("until") else 1_000), parsed.find("until"))
+
+
+@directive(
+    "cut", "NAME...", "Nothing comes through to or from these workers (worker-1) or members' processes.", for_ms=Argument(WHOLE, "how long; 1000")
+)
+def cut(context: Context, parsed: ParsedDirective) -> None:
+    harness = _harness(context, parsed)
+    for name in parsed.directive.words:
+        known = {each.name for each in harness.cluster.workers}
+        harness.cluster.network.cut(name if name in known else harness.cluster.last_process(name).name, parsed.get("for_ms", 1_000))
+
+
+@directive(
+    "broker-failover",
+    "",
+    "Another broker takes over; its clock may be wrong.",
+    down_ms=Argument(WHOLE, "nothing is answered for so long; 0"),
+    jump_ms=Argument(WHOLE, "its clock is so far ahead of the last one's (below 0: behind); 0"),
+)
+def broker_failover(context: Context, parsed: ParsedDirective) -> None:
+    _harness(context, parsed).cluster.broker.fail_over(down_ms=parsed.get("down_ms", 0), clock_jump_ms=parsed.get("jump_ms", 0))
+
+
+@directive(
+    "published",
+    "",
+    "What the cluster's topics hold: facts, decisions, those appended twice, the last checkpoint; and what each worker has found published.",
+)
+def published(context: Context, parsed: ParsedDirective) -> None:
+    cluster = _harness(context, parsed).cluster
+    broker = cluster.broker
+    checkpoint = broker.checkpoints[-1] if broker.checkpoints else None
+    last = "no checkpoint" if checkpoint is None else f"checkpoint at decision {checkpoint.number}"
+    context.say(f"{len(broker.published)} decisions, {broker.duplicates} appended twice, {last}")
+    for each in cluster.workers:
+        number = "not taken over" if each.machine is None else f"at decision {each.machine.state.number}"
+        context.say(f"{each.name} {'live' if each.alive else 'dead'}, {number}, found {each.taken_over} published and the same")
+
+
+@directive("ran", "[TASKS]", "Who really processed each task (default: all) and when, in milliseconds of the cluster's time.")
+def ran(context: Context, parsed: ParsedDirective) -> None:
+    cluster = _harness(context, parsed).cluster
+    try:
+        wanted: set[TaskId] = {task for word in parsed.directive.words for task in TASKS.read(word)}
+    except InputError as error:
+        raise parsed.error(str(error)) from None
+    by_owner: dict[tuple[str, int, int, int], list[TaskId]] = {}
+    for owned in cluster.world.history(cluster.now_ms):
+        if not wanted or owned.task in wanted:
+            by_owner.setdefault((owned.process, owned.start_ms, owned.end_ms, owned.token), []).append(owned.task)
+    for (name, start_ms, end_ms, token), tasks in sorted(by_owner.items(), key=lambda item: (item[0][1], item[0][0], item[1])):
+        until = "now" if end_ms == cluster.now_ms else f"{end_ms}"
+        context.say(f"{name} {tasks_text(tasks)} from {start_ms} to {until} token={token}")
