@@ -377,7 +377,7 @@ def _member(path: str, value: object, known: _Known) -> Member:
         rack=fields.get("rack", _rack, None),
         tags=fields.get("tags", tags, {}),
         leaving=fields.get("leaving", read.flag, False),
-        drained=fields.get("drained", read.flag, False),
+        drain_expired=fields.get("drained", read.flag, False),
         drain_deadline_ms=fields.get("drain_deadline_ms", lambda at, content: None if content is None else read.whole(at, content), None),
         eager=fields.get("eager", read.flag, False),
         crash_looping=fields.get("crash_looping", read.flag, False),

@@ -286,7 +286,7 @@ class _Explaining:
         if lost is not None and lost.until_ms is not None:
             gone, left_ms = span_text(state.now_ms - lost.since_ms), max(0, lost.until_ms - state.now_ms)
             return f"{state.homes.get(self.task, 'its member')} had it and is gone since {gone}; for another {span_text(left_ms)} it is kept for it"
-        gathering = next((member.member_id for member in state.members.values() if self.task in member.regains), None)
+        gathering = next((member.member_id for member in state.members.values() if self.task in member.eager_regrants), None)
         if gathering is not None:
             return f"{gathering} is eager: it is to have it with all the rest, once it has given up everything and all of that is free"
         if all(candidate.obstacle for candidate in self.candidates_now):

@@ -17,12 +17,12 @@ from equipoise.statemachine.state import (
     ASKED_MEMORY_MS,
     MOST_INITIAL_DELAYS,
     Crashes,
-    Ghost,
+    FencedIncarnation,
     GroupState,
     Lost,
     MemberState,
     crash_backoff_ms,
-    ghost_key,
+    fenced_key,
     known_lag,
 )
 
@@ -61,7 +61,7 @@ only follows up on what was decided.
 """
 
 _PLACE = {"cancelled": 0, "granted": 1, "waiting": 2, "warming": 2, "revoking": 2}
-_REGAINED, _REGAINS_NO_MORE = 3, -1
+_EAGER_REGRANT, _REGRANT_DROPPED = 3, -1
 """In one step and for one task: what ends comes first, then who has it now, then where it goes
 next, then that an eager member gets it anew. Two things may end together: that an eager member gets
 the task again, and its movement to another one."""
@@ -117,9 +117,9 @@ class Context:
         """Of several moves of one state the last one counts."""
         self.moves[move.task, _PLACE[move.state]] = move
 
-    def note_regained(self, move: Move) -> None:
+    def note_eager_regrant(self, move: Move) -> None:
         """An eager member gives the task up to get it anew, wherever it may go after that."""
-        self.moves[move.task, _REGAINED] = move
+        self.moves[move.task, _EAGER_REGRANT] = move
 
     def noted(self, task: TaskId, state: str) -> Move | None:
         """What was noted for the task in this state, or in one that excludes it."""
@@ -144,8 +144,8 @@ class Context:
         del member.revoking[task]
         del self.state.owner[task]
         self.changed.add(member.member_id)
-        if task in member.regains:
-            pass  # nobody else's: it is its own again when it has given up everything, see `take_up`
+        if task in member.eager_regrants:
+            pass  # nobody else's: it is its own again when it has given up everything, see `grant_all_eager`
         elif task in self.state.in_flight:
             if member.leaving or self.state.is_crash_looping(member.member_id):
                 self.state.homes[task] = member.member_id
@@ -156,7 +156,7 @@ class Context:
                 self.cancel(task, "source_gone")
                 self.causes.add("handover")
             else:
-                self.arrive(task)
+                self.complete_handover(task)
             if self.state.waiting or not self.state.in_flight or movement.source == movement.destination:
                 # A slot came free and somebody waits for one, or all is done and the verdict is
                 # due, or who learns the task is to be said again.
@@ -164,36 +164,36 @@ class Context:
         elif self.state.has_task(task):
             self.causes.add("handover")
         if member.eager:
-            self.take_up(member)
+            self.grant_all_eager(member)
 
-    def arrive(self, task: TaskId) -> None:
+    def complete_handover(self, task: TaskId) -> None:
         """Nobody owns the task any more, and the destination of its movement is to have it: at
-        once, unless it is eager; see `take_up`.
+        once, unless it is eager; see `grant_all_eager`.
         """
         destination = self.state.members[self.state.in_flight[task].destination]
         if destination.eager:
-            self.take_up(destination)
+            self.grant_all_eager(destination)
         else:
             self._take(destination, task)
 
-    def take_up(self, member: MemberState) -> None:
+    def grant_all_eager(self, member: MemberState) -> None:
         """An eager member gets all that it is to have together: when it has given up everything,
         and all that is on its way is free.
         """
         owner = self.state.owner
         arriving = [task for task in sorted(member.incoming) if self.state.in_flight[task].state is MovementState.REVOKING]
-        if member.revoking or any(task in owner for task in arriving) or any(task in owner for task in member.regains):
+        if member.revoking or any(task in owner for task in arriving) or any(task in owner for task in member.eager_regrants):
             return
         for task in arriving:
             self._take(member, task)
-        for task, was_its_own in sorted(member.regains.items()):
+        for task, was_its_own in sorted(member.eager_regrants.items()):
             self.grant(member, task)
-            self.moves.pop((task, _REGAINED), None)
+            self.moves.pop((task, _EAGER_REGRANT), None)
             source = member.member_id if was_its_own else None
             lag = known_lag(member.lags.get(task))
             self.note(Move(task=task, source=source, destination=member.member_id, state="granted", reason="carried", lag_records=lag))
-        taken = bool(arriving or member.regains)
-        member.regains.clear()
+        taken = bool(arriving or member.eager_regrants)
+        member.eager_regrants.clear()
         if taken and (self.state.waiting or not self.state.in_flight):
             self.causes.add("handover")
 
@@ -204,7 +204,7 @@ class Context:
         lag = known_lag(destination.lags.get(task))
         self.note(Move(task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried", lag_records=lag))
 
-    def pass_on(self, task: TaskId) -> None:
+    def regrant_untold(self, task: TaskId) -> None:
         """The task was granted and taken back in one step: nobody was told, so its next owner, if
         the round names one, has it at once.
 
@@ -221,8 +221,8 @@ class Context:
         del self.moves[task, _PLACE["revoking"]]
         if destination.eager:
             self._never_told(task, "not_wanted")
-            destination.regains[task] = False
-            self.note_regained(attrs.evolve(granted, source=None, destination=movement.destination, state="revoking", reason="eager"))
+            destination.eager_regrants[task] = False
+            self.note_eager_regrant(attrs.evolve(granted, source=None, destination=movement.destination, state="revoking", reason="eager"))
             return
         self.grant(destination, task)
         self.note(attrs.evolve(granted, destination=movement.destination, lag_records=known_lag(destination.lags.get(task))))
@@ -347,7 +347,7 @@ class Context:
         """
         state = self.state
         if hold_ms:
-            self._haunt(member, hold_ms)
+            self._fence(member, hold_ms)
         for task in sorted((*member.active, *member.revoking)):
             del state.owner[task]
             if member.is_untold(task):
@@ -356,7 +356,7 @@ class Context:
             movement = state.in_flight.get(task)
             if movement is None or movement.state is MovementState.WARMING:
                 self._lose(member, task)
-        for task, was_its_own in sorted(member.regains.items()):
+        for task, was_its_own in sorted(member.eager_regrants.items()):
             if was_its_own:
                 self._lose(member, task)
         for task in sorted(member.incoming):
@@ -373,12 +373,12 @@ class Context:
             state.asked[member.member_id] = state.now_ms + ASKED_MEMORY_MS
         self.changed.discard(member.member_id)
 
-    def regains_no_more(self, member: MemberState, task: TaskId, reason: str) -> None:
+    def drop_eager_regrant(self, member: MemberState, task: TaskId, reason: str) -> None:
         """What an eager member was to get, or to get again, goes elsewhere, or comes to it
         otherwise.
         """
-        source = member.member_id if member.regains.pop(task) else None
-        self.moves[task, _REGAINS_NO_MORE] = Move(
+        source = member.member_id if member.eager_regrants.pop(task) else None
+        self.moves[task, _REGRANT_DROPPED] = Move(
             task=task, source=source, destination=member.member_id, state="cancelled", reason=reason
         )  # fmt: skip
 
@@ -388,14 +388,14 @@ class Context:
         self.state.homes[task] = member.member_id
         self.state.lost[task] = Lost(since_ms=self.state.now_ms)
 
-    def _haunt(self, member: MemberState, hold_ms: int) -> None:
+    def _fence(self, member: MemberState, hold_ms: int) -> None:
         state = self.state
         tasks = {task for task in (*member.active, *member.revoking) if not member.is_untold(task)}
         for task in tasks:
             state.holds[task] = max(hold_ms, state.holds.get(task, 0))
-        key = ghost_key(member.member_id, member.incarnation)
+        key = fenced_key(member.member_id, member.incarnation)
         if tasks:
-            state.ghosts[key] = Ghost(
+            state.fenced[key] = FencedIncarnation(
                 member_id=member.member_id,
                 incarnation=member.incarnation,
                 session_timeout_ms=member.session_timeout_ms,
@@ -403,15 +403,15 @@ class Context:
                 last_heard_ms=member.last_heard_ms,
                 tasks=tasks,
             )
-            self.deadlines.watch(Timer.GHOST, (key, NO_TASK))
+            self.deadlines.watch(Timer.FENCED, (key, NO_TASK))
 
-    def lay(self, key: str) -> None:
-        """The ghost has been silent for its session timeout: who has its tasks need not wait any
+    def unfence(self, key: str) -> None:
+        """The fenced has been silent for its session timeout: who has its tasks need not wait any
         longer (PROTOCOL M5).
         """
         state = self.state
-        for task in sorted(state.ghosts.pop(key).tasks):
-            if any(task in ghost.tasks for ghost in state.ghosts.values()):
+        for task in sorted(state.fenced.pop(key).tasks):
+            if any(task in fenced.tasks for fenced in state.fenced.values()):
                 continue
             del state.holds[task]
             owner = state.owner.get(task)
@@ -419,14 +419,14 @@ class Context:
                 self.changed.add(owner)
                 self.lifted = True
 
-    def has_waited(self, task: TaskId) -> None:
+    def clear_hold(self, task: TaskId) -> None:
         """Its owner is known to run it, so whoever had it before is over."""
         state = self.state
         del state.holds[task]
-        for key in [key for key, ghost in state.ghosts.items() if task in ghost.tasks]:
-            state.ghosts[key].tasks.discard(task)
-            if not state.ghosts[key].tasks:
-                del state.ghosts[key]
+        for key in [key for key, fenced in state.fenced.items() if task in fenced.tasks]:
+            state.fenced[key].tasks.discard(task)
+            if not state.fenced[key].tasks:
+                del state.fenced[key]
 
     def _source_gone(self, task: TaskId) -> None:
         """The task is free now. A movement that was being handed over is finished; one that was
@@ -436,7 +436,7 @@ class Context:
         if movement.state is not MovementState.REVOKING:
             self.cancel(task, "source_gone")
             return
-        self.arrive(task)
+        self.complete_handover(task)
         if task in self.state.in_flight:
             self.state.in_flight[task] = attrs.evolve(movement, source=None)
 
@@ -456,8 +456,8 @@ class Context:
         self.deadlines.watch(Timer.DRAIN, (member.member_id, NO_TASK))
         for task in sorted(member.incoming):
             self.cancel(task, "destination_leaving")
-        for task in sorted(member.regains):
-            self.regains_no_more(member, task, "destination_leaving")
+        for task in sorted(member.eager_regrants):
+            self.drop_eager_regrant(member, task, "destination_leaving")
         for task in sorted(task for task, epoch in member.active.items() if epoch > member.issued_epoch):
             # Granted by a deadline of this very step, before its word was heard: nobody was told,
             # so it is free for somebody who stays.

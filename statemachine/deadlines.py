@@ -26,7 +26,7 @@ class Timer(enum.IntEnum):
 
     SESSION = 1
     REVOCATION = 2
-    GHOST = 3
+    FENCED = 3
     DRAIN = 4
     STALL = 5
     UNBLOCK = 6
@@ -38,7 +38,7 @@ class Timer(enum.IntEnum):
 
 
 Key = tuple[str, TaskId]
-"""(member_id, key of a ghost, or ""; task or NO_TASK)."""
+"""(member_id, key of a fenced incarnation, or ""; task or NO_TASK)."""
 NO_TASK = TaskId(0, 0)
 GROUP_KEY: Key = ("", NO_TASK)
 
@@ -55,9 +55,9 @@ def due_at_ms(state: GroupState, timer: Timer, key: Key) -> int | None:
     if timer is Timer.UNBLOCK:
         backoff = state.backoffs.get((key[1], key[0]))
         return None if backoff is None or backoff.over else backoff.until_ms
-    if timer is Timer.GHOST:
-        ghost = state.ghosts.get(key[0])
-        return None if ghost is None else ghost.last_heard_ms + ghost.session_timeout_ms
+    if timer is Timer.FENCED:
+        fenced = state.fenced.get(key[0])
+        return None if fenced is None else fenced.last_heard_ms + fenced.session_timeout_ms
     member = state.members.get(key[0])
     if member is None:
         return None
@@ -104,8 +104,8 @@ class Deadlines:
                 self.watch(Timer.STALL, (member_id, task))
         for task, member_id in sorted(state.backoffs):
             self.watch(Timer.UNBLOCK, (member_id, task))
-        for ghost in sorted(state.ghosts):
-            self.watch(Timer.GHOST, (ghost, NO_TASK))
+        for key in sorted(state.fenced):
+            self.watch(Timer.FENCED, (key, NO_TASK))
         self.watch(Timer.GATHERING)
         self.watch(Timer.SCHEDULED)
         self.watch(Timer.PROBING)

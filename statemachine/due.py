@@ -26,8 +26,8 @@ def deadline_passed(context: Context, timer: Timer, key: Key) -> None:
         state.probing_deadline_ms = None
         context.causes.add("probing")
         return
-    if timer is Timer.GHOST:
-        context.lay(member_id)
+    if timer is Timer.FENCED:
+        context.unfence(member_id)
         return
     if timer is Timer.UNBLOCK:
         backoff = state.backoffs.get((task, member_id))
@@ -48,7 +48,7 @@ def deadline_passed(context: Context, timer: Timer, key: Key) -> None:
         context.causes.add("expelled")
     elif timer is Timer.DRAIN:
         member.drain_deadline_ms = None
-        member.drained = True
+        member.drain_expired = True
         context.causes.add("overdue")
     elif timer is Timer.CRASH_BACKOFF and member_id in state.crashes:
         state.crashes[member_id].until_ms = None

@@ -98,7 +98,7 @@ def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopol
         rack=member.rack,
         tags=member.tags,
         leaving=member.leaving,
-        drained=member.drained,
+        drain_expired=member.drain_expired,
         drain_deadline_ms=member.drain_deadline_ms,
         subtopologies=state.runnable(member),
         active=tuple(sorted(task for task in (*member.active, *member.revoking) if task in tasks)),
@@ -210,9 +210,9 @@ def _apply(context: Context, plan: Plan) -> bool:
         elif member.released and not member.leaving:
             member.released = False
     for task in untold:
-        context.pass_on(task)
+        context.regrant_untold(task)
     for member_id in sorted(gathering):
-        context.take_up(state.members[member_id])
+        context.grant_all_eager(state.members[member_id])
     return bool(untold)
 
 
@@ -260,19 +260,19 @@ def _gather(context: Context, plan: Plan) -> set[str]:
         has = bool(member.revoking) or any(not member.is_untold(task) for task in member.active)
         gathers = member_id in coming or (has and set(active) != set(member.active))
         wanted = active if gathers and not member.leaving else ()
-        for task in sorted(set(member.regains).difference(active if not gathers else wanted)):
-            context.regains_no_more(member, task, "not_wanted")
+        for task in sorted(set(member.eager_regrants).difference(active if not gathers else wanted)):
+            context.drop_eager_regrant(member, task, "not_wanted")
         if not gathers:
-            member.regains.clear()
+            member.eager_regrants.clear()
             continue
         gathering.add(member_id)
         for task in wanted:
             taken_back = task in member.active and member.is_untold(task)
-            if taken_back or task not in member.regains:
+            if taken_back or task not in member.eager_regrants:
                 had_it = context.take_back(member, task) if taken_back else task in state.owner
-                member.regains[task] = had_it
+                member.eager_regrants[task] = had_it
                 source = member_id if had_it else None
-                context.note_regained(Move(task=task, source=source, destination=member_id, state="revoking", reason="eager"))
+                context.note_eager_regrant(Move(task=task, source=source, destination=member_id, state="revoking", reason="eager"))
     return gathering
 
 
@@ -300,7 +300,7 @@ def _apply_movements(context: Context, plan: Plan) -> None:
             context.deadlines.watch(Timer.STALL, (movement.destination, movement.task))
     for task in sorted(task for task in before if task not in state.in_flight):
         gone = before[task]
-        if task in state.members[gone.destination].regains:
+        if task in state.members[gone.destination].eager_regrants:
             continue  # it goes where it was to go, with all the rest that this eager member gets
         context.note(Move(task=task, source=gone.source, destination=gone.destination, state="cancelled", reason="not_wanted"))
 

@@ -22,7 +22,7 @@ from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
 from equipoise.statemachine.state import (
     Backoff,
     Crashes,
-    Ghost,
+    FencedIncarnation,
     GroupState,
     Growth,
     Lost,
@@ -31,7 +31,7 @@ from equipoise.statemachine.state import (
     Preparation,
     SlotBackoff,
     Warmup,
-    ghost_key,
+    fenced_key,
 )
 
 T = TypeVar("T")
@@ -124,8 +124,8 @@ def _state_to_wire(state: GroupState) -> list[Any]:
         _task_map(state.tokens),
         _task_map(state.holds),
         [
-            [ghost.member_id, ghost.incarnation, ghost.session_timeout_ms, ghost.lease_margin_ms, ghost.last_heard_ms, _tasks(ghost.tasks)]
-            for _, ghost in sorted(state.ghosts.items())
+            [fenced.member_id, fenced.incarnation, fenced.session_timeout_ms, fenced.lease_margin_ms, fenced.last_heard_ms, _tasks(fenced.tasks)]
+            for _, fenced in sorted(state.fenced.items())
         ],
         _task_map(state.homes),
         {str(task): [state.lost[task].since_ms, state.lost[task].until_ms] for task in sorted(state.lost)},
@@ -144,7 +144,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
 
 def _state_from_wire(wire: list[Any]) -> GroupState:
     group, log_id, config, topologies, ends, racks, weights, growth, loads, behind, numbers, members, owner, *rest = wire
-    tokens, holds, ghosts, homes, lost, in_flight, waiting, backoffs, nonces, crashes, asked, timers, revocations, memory, verdict = rest
+    tokens, holds, fenced, homes, lost, in_flight, waiting, backoffs, nonces, crashes, asked, timers, revocations, memory, verdict = rest
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
         group=group,
@@ -181,9 +181,9 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         memory={key: _memory_from_wire(key, value) for key, value in memory.items()},
         verdict=None if verdict is None else tuple(verdict),
     )
-    for member_id, incarnation, session_timeout_ms, lease_margin_ms, last_heard_ms, tasks in ghosts:
+    for member_id, incarnation, session_timeout_ms, lease_margin_ms, last_heard_ms, tasks in fenced:
         had = set(map(parse_task, tasks))
-        state.ghosts[ghost_key(member_id, incarnation)] = Ghost(
+        state.fenced[fenced_key(member_id, incarnation)] = FencedIncarnation(
             member_id, incarnation, session_timeout_ms, lease_margin_ms, last_heard_ms, had
         )
     for encoded in topologies:
@@ -219,17 +219,17 @@ def _member_to_wire(member: MemberState) -> list[Any]:
         _tasks(member.ready),
         [{str(task): list(attrs.astuple(member.preparing[task])) for task in sorted(member.preparing)}, _tasks(member.failed)],
         [member.restore_records_per_s, member.measured_records_per_s, _slot_backoff_to_wire(member.slot_backoff)],
-        [member.leaving, member.drain_deadline_ms, member.drained, member.released, member.intends],
+        [member.leaving, member.drain_deadline_ms, member.drain_expired, member.released, member.intends],
         _task_map(member.active),
         {str(task): list(member.revoking[task]) for task in sorted(member.revoking)},
-        _task_map(member.regains),
+        _task_map(member.eager_regrants),
         _tasks(member.standby),
         {str(task): list(attrs.astuple(member.warmup[task])) for task in sorted(member.warmup)},
     ]
 
 
 def _member_from_wire(wire: list[Any]) -> MemberState:
-    who, readiness, session, lags, epochs, held, ready, preparing, speed, leave, active, revoking, regains, standby, warmup = wire
+    who, readiness, session, lags, epochs, held, ready, preparing, speed, leave, active, revoking, eager_regrants, standby, warmup = wire
     return MemberState(
         member_id=who[0],
         incarnation=who[1],
@@ -256,12 +256,12 @@ def _member_from_wire(wire: list[Any]) -> MemberState:
         slot_backoff=_slot_backoff_from_wire(speed[2]),
         leaving=leave[0],
         drain_deadline_ms=leave[1],
-        drained=leave[2],
+        drain_expired=leave[2],
         released=leave[3],
         intends=leave[4],
         active=_from_task_map(active),
         revoking={parse_task(text): (epoch, since_ms) for text, (epoch, since_ms) in revoking.items()},
-        regains=_from_task_map(regains),
+        eager_regrants=_from_task_map(eager_regrants),
         standby=set(map(parse_task, standby)),
         warmup={parse_task(text): Warmup(*values) for text, values in warmup.items()},
     )

@@ -138,7 +138,7 @@ class MemberState:
     """Group time of its last valid envelope (PROTOCOL M4)."""
     lags: dict[TaskId, Lag]
     eager: bool = False
-    """It gives up everything before any change of what it runs; see `Context.arrive`."""
+    """It gives up everything before any change of what it runs; see `Context.complete_handover`."""
     readiness: str = "word_or_lag"
     """What makes a copy of it ready (`equipoise.events.facts.READINESS`)."""
     ready_lag_records: int | None = None
@@ -168,7 +168,7 @@ class MemberState:
     leaving: bool = False
     """It is drained: it intends to leave, or is asked to (`GroupState.asked`)."""
     drain_deadline_ms: int | None = None
-    drained: bool = False
+    drain_expired: bool = False
     """Its drain timeout has passed: what it still runs goes now (PROTOCOL M7)."""
     released: bool = False
 
@@ -180,7 +180,7 @@ class MemberState:
     warmup: dict[TaskId, Warmup] = attrs.field(factory=dict)
     incoming: set[TaskId] = attrs.field(factory=set)
     """Tasks of movements in flight whose destination it is. Derived from `GroupState.in_flight`."""
-    regains: dict[TaskId, bool] = attrs.field(factory=dict)
+    eager_regrants: dict[TaskId, bool] = attrs.field(factory=dict)
     """Of an eager member: tasks that it gets together with all that is on its way to it -> whether
     it had the task and gives it up for that alone.
     """
@@ -273,7 +273,7 @@ class Lost:
 
 
 @attrs.define
-class Ghost:
+class FencedIncarnation:
     """An incarnation that was put out by force and may run on: the tasks it had that nobody is
     known to run since (PROTOCOL M5).
 
@@ -290,8 +290,8 @@ class Ghost:
     tasks: set[TaskId]
 
 
-def ghost_key(member_id: str, incarnation: int) -> str:
-    """Its key in `GroupState.ghosts`."""
+def fenced_key(member_id: str, incarnation: int) -> str:
+    """Its key in `GroupState.fenced`."""
     return f"{member_id}#{incarnation}"
 
 
@@ -336,8 +336,8 @@ class GroupState:
     """Tasks that were taken by force: how long a new owner waits, until one is known to run it
     (PROTOCOL M5).
     """
-    ghosts: dict[str, Ghost] = attrs.field(factory=dict)
-    """Who those tasks may still run at, by `ghost_key`."""
+    fenced: dict[str, FencedIncarnation] = attrs.field(factory=dict)
+    """Who those tasks may still run at, by `fenced_key`."""
     homes: dict[TaskId, str] = attrs.field(factory=dict)
     """Tasks that left a member because it left or died, not for balance: whom they come back to
     first.
@@ -401,7 +401,7 @@ class GroupState:
         """The highest incarnation of this name that is a member, or is fenced and may still run;
         None: there is none (PROTOCOL M1).
         """
-        known = [ghost.incarnation for ghost in self.ghosts.values() if ghost.member_id == member_id]
+        known = [fenced.incarnation for fenced in self.fenced.values() if fenced.member_id == member_id]
         if member_id in self.members:
             known.append(self.members[member_id].incarnation)
         return max(known, default=None)
@@ -547,7 +547,7 @@ class GroupState:
         (PROTOCOL D3, D9).
         """
         movement = self.in_flight.get(task)
-        if task in member.regains:
+        if task in member.eager_regrants:
             return True
         return movement is not None and movement.destination == member.member_id and movement.state is MovementState.REVOKING
 

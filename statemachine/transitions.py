@@ -39,7 +39,7 @@ from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.loads import note_behind, note_load
 from equipoise.statemachine.rack_warnings import warn_of_racks
 from equipoise.statemachine.rejections import Rejected
-from equipoise.statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, Preparation, ghost_key, known_lag
+from equipoise.statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, Preparation, fenced_key, known_lag
 
 V = TypeVar("V")
 
@@ -60,7 +60,7 @@ def group_configured(context: Context, fact: GroupConfigured) -> None:
     before = state.config
     if before is not None and before.led_by != fact.led_by and state.members:
         raise Rejected("leader_change", len(state.members))
-    margins = [member.lease_margin_ms for member in state.members.values()] + [ghost.lease_margin_ms for ghost in state.ghosts.values()]
+    margins = [member.lease_margin_ms for member in state.members.values()] + [fenced.lease_margin_ms for fenced in state.fenced.values()]
     if margins and fact.knobs.max_step_ms > min(margins):
         raise Rejected("step_exceeds_margin", fact.knobs.max_step_ms, min(margins))
     refusal = context.refusal_of(fact)
@@ -447,9 +447,9 @@ def _hear(context: Context, member_id: str, incarnation: int) -> MemberState | N
     if member is not None and member.incarnation == incarnation:
         member.last_heard_ms = state.now_ms
         return member
-    ghost = state.ghosts.get(ghost_key(member_id, incarnation))
-    if ghost is not None:
-        ghost.last_heard_ms = state.now_ms
+    fenced = state.fenced.get(fenced_key(member_id, incarnation))
+    if fenced is not None:
+        fenced.last_heard_ms = state.now_ms
     return None
 
 
@@ -486,7 +486,7 @@ def _applied(context: Context, member: MemberState, epoch: int, held: tuple[Task
     if context.state.holds:
         for task in held:
             if task in context.state.holds and member.active.get(task, epoch + 1) <= epoch:
-                context.has_waited(task)
+                context.clear_hold(task)
 
 
 def _note_progress(context: Context, member: MemberState, *, declared: frozenset[TaskId], had: frozenset[TaskId] = frozenset()) -> None:
@@ -552,7 +552,7 @@ def _cancel_drain(context: Context, member: MemberState, cause: str) -> None:
         if movement.source == member.member_id and movement.state is MovementState.WARMING:
             context.cancel(task, "source_stays")
     member.drain_deadline_ms = None
-    member.drained = False
+    member.drain_expired = False
     context.causes.add(cause)
 
 

@@ -275,8 +275,8 @@ def all_but_time_and_leases(machine: GroupMachine) -> dict[str, Any]:
     state = copy.deepcopy(machine.state)
     for member in state.members.values():
         member.last_heard_ms = 0
-    for ghost in state.ghosts.values():
-        ghost.last_heard_ms = 0
+    for fenced in state.fenced.values():
+        fenced.last_heard_ms = 0
     state.now_ms = state.last_append_ms = state.last_offset = state.seq = state.number = 0
     return attrs.asdict(state, recurse=False)
 

@@ -94,7 +94,10 @@ def _overdue(situation: Situation) -> dict[TaskId, Candidates]:
     tasks = [
         task
         for task in situation.stateful
-        if task in situation.owner and situation.members[situation.owner[task]].drained and situation.must_move(task) and not _stands(situation, task)
+        if task in situation.owner
+        and situation.members[situation.owner[task]].drain_expired
+        and situation.must_move(task)
+        and not _stands(situation, task)
     ]
     overdue = min_rank(situation, tasks)
     for task, candidates in overdue.items():

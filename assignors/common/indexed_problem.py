@@ -226,7 +226,7 @@ class Situation:
         if any(each.id == member for each in self._crash_looping):
             return "crash_loop"
         leaving = self.members[member]
-        return ("overdue" if leaving.drained else "leaving") if leaving.leaving else ""
+        return ("overdue" if leaving.drain_expired else "leaving") if leaving.leaving else ""
 
     def is_apart(self, task: TaskId) -> bool:
         """A copy that takes it over is outside the caps: its owner is leaving (PROTOCOL M7)."""

@@ -250,7 +250,7 @@ class _Planner:
         if self.situation.is_ready(self.target[task], task):
             return True
         source = self.situation.members[self.now[task]]
-        return source.leaving and source.drained
+        return source.leaving and source.drain_expired
 
     def _readiness(self, task: TaskId) -> str:
         return "ready" if self.situation.within_records(self.target[task], task) else "ready_in_time"

@@ -86,7 +86,7 @@ class Member:
     rack: str | None = None
     tags: Mapping[str, str] = attrs.field(factory=dict)
     leaving: bool = False
-    drained: bool = False
+    drain_expired: bool = False
     """It is leaving and its drain timeout has passed: what it still runs goes now, caught-up
     destination or not (PROTOCOL M7).
     """

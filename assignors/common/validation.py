@@ -264,7 +264,8 @@ class _Judge:
             yield from self._colder(movement.task, movement.destination, "revoked for")
             source = self.members[movement.source or movement.destination]
             decided = self.handing_over.get(movement.task) == movement.destination
-            if not decided and not (source.leaving and source.drained) and not self.is_caught_up(self.members[movement.destination], movement.task):
+            overdue = source.leaving and source.drain_expired
+            if not decided and not overdue and not self.is_caught_up(self.members[movement.destination], movement.task):
                 yield f"{movement.task} is revoked from {source.id} before {movement.destination} is caught up"
 
     def _colder(self, task: TaskId, name: str, what: str) -> Iterator[str]:

@@ -334,7 +334,7 @@ def _canonical_order(situation: Situation) -> dict[str, int]:
         member = situation.members[name]
         return (
             member.leaving,
-            member.drained,
+            member.drain_expired,
             member.capacity,
             sorted(member.active),
             sorted(member.standby),

@@ -1,11 +1,12 @@
 """Eight of the nine invariants (docs/architecture.md), judged by somebody who does not trust the
 machine; `equipoise.reference_model.step_checker` has the ninth.
 
-`Validator` keeps its own books (`equipoise.reference_model.model`) of every fact and decision and
+`Validator` keeps its own model (`equipoise.reference_model.model`) of every fact and decision and
 judges 1-6 after every step, in time that grows with the step, not with the group; what the machine
-believes is then compared with the books. 7 and 8 are judged per run: with `settling_ms` and
-`unsettled`, and with `check_snapshot_replay`. A broken one raises `equipoise.events.errors.InvariantBroken`;
-number 0: facts, decisions and state contradict each other.
+believes is then compared with the model. 7 and 8 are judged per run: with `settling_ms` and
+`unsettled`, and with `check_snapshot_replay`. A broken one raises
+`equipoise.events.errors.InvariantBroken`; number 0: facts, decisions and state contradict each
+other.
 """
 
 from __future__ import annotations
@@ -20,23 +21,26 @@ from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, tasks_text
-from equipoise.reference_model.model import Account, Books
+from equipoise.reference_model.model import MemberRecord, ReferenceModel
 from equipoise.statemachine.machine import GroupMachine, Load
 from equipoise.statemachine.state import MOST_INITIAL_DELAYS, GroupState, MemberState, stall_ms
+
+Compared = tuple[str, object, object]
+"""(name, value in the machine's state, value that the log implies)."""
 
 
 class Validator:
     """Feed it every step of one group, from its first fact on.
 
     `load` finds the assignor, whose guarantees say whether 2, 4 and 5 are judged. Every
-    `whole_every` steps (0: never) the whole state is compared with the books, not only the members
+    `whole_every` steps (0: never) the whole state is compared with the model, not only the members
     the step may have touched.
     """
 
     def __init__(self, *, load: Load = registry.load, whole_every: int = 100) -> None:
-        self.books = Books()
-        self.books.judged = self._judge
-        self.books.deals_by_lag = lambda config: deals_by_lag(load(config.assignor, config.behaviour_version))
+        self.model = ReferenceModel()
+        self.model.judged = self._judge
+        self.model.deals_by_lag = lambda config: deals_by_lag(load(config.assignor, config.behaviour_version))
         self.steps = 0
         self._load = load
         self._whole_every = whole_every
@@ -50,13 +54,13 @@ class Validator:
         """Judges one step: the fact, the decisions it caused, and the state after it. Raises
         InvariantBroken.
         """
-        books = self.books
+        model = self.model
         self.steps += 1
-        self._warmups_before = books.warmups
+        self._warmups_before = model.warmups
         answers = [each.decision for each in decisions]
         self._before = {answer.member_id: self._copies_of(answer.member_id) for answer in whole(answers) if isinstance(answer, MemberAssigned)}
-        books.step(record, decisions)
-        if not books.shadowing:
+        model.step(record, decisions)
+        if not model.shadowing:
             self._check_owned()
             self._check_released()
             for member_id in self._before:
@@ -71,7 +75,7 @@ class Validator:
         """By the assignor that decides in this step: one that the step's own fact brings in has
         decided already (PROTOCOL D8).
         """
-        config = self.books.config
+        config = self.model.config
         if config is not self._config and config is not None:
             self._config = config
             self._guarantees = self._load(config.assignor, config.behaviour_version).guarantees
@@ -80,45 +84,45 @@ class Validator:
     # 2
 
     def _check_owned(self) -> None:
-        books = self.books
-        if not books.idle or not books.leading or not self._is_promised(Guarantee.ALWAYS_OWNED):
+        model = self.model
+        if not model.idle or not model.leading or not self._is_promised(Guarantee.ALWAYS_OWNED):
             return
-        for task in sorted(books.idle):
-            heading = books.heading.get(task, books.regaining.get(task))
-            owner = books.owner.get(task)
-            if task in books.lost and books.now_ms < books.waiting_until_ms:
+        for task in sorted(model.idle):
+            heading = model.handing_over.get(task, model.eager_regrants.get(task))
+            owner = model.owner.get(task)
+            if task in model.lost and model.now_ms < model.waiting_until_ms:
                 continue
-            if owner is not None and books.accounts[owner].eager and books.accounts[owner].leaving:
+            if owner is not None and model.members[owner].eager and model.members[owner].leaving:
                 continue  # it gives up everything for one movement; the rest is dealt when it has
-            if heading is not None and (owner is not None or books.gathers(heading)) and books.is_eligible(books.accounts[heading], task):
+            if heading is not None and (owner is not None or model.gathers(heading)) and model.is_eligible(model.members[heading], task):
                 continue
-            eligible = sorted(account.member_id for account in books.accounts.values() if books.is_eligible(account, task))
+            eligible = sorted(member.member_id for member in model.members.values() if model.is_eligible(member, task))
             if eligible:
                 raise InvariantBroken(2, f"{task} has no target owner (last: {owner}, going to: {heading}); eligible: {', '.join(eligible)}")
 
     # 3
 
     def _check_copies(self, member_id: str) -> None:
-        account = self.books.accounts[member_id]
-        owned = {*account.active, *account.revoking}
-        for kind, copies in (("standby", account.standby), ("warm-up", account.warmup)):
+        member = self.model.members[member_id]
+        owned = {*member.active, *member.revoking}
+        for kind, copies in (("standby", member.standby), ("warm-up", member.warmup)):
             both = sorted(copies & owned)
             if both:
                 raise InvariantBroken(3, f"{member_id} owns {tasks_text(both)} and is told to keep a {kind} of it")
-            stateless = sorted(task for task in copies if not self.books.is_stateful(task))
+            stateless = sorted(task for task in copies if not self.model.is_stateful(task))
             if stateless:
                 raise InvariantBroken(3, f"{member_id} is told to keep a {kind} of {tasks_text(stateless)}, which has no state or is no task")
-            unknown = sorted(task for task in copies.difference(*self._before[member_id]) if not self.books.knows(account, task))
+            unknown = sorted(task for task in copies.difference(*self._before[member_id]) if not self.model.knows(member, task))
             if unknown:
-                epoch = account.topology_epoch
+                epoch = member.topology_epoch
                 raise InvariantBroken(0, f"{member_id} is told to keep a {kind} of {tasks_text(unknown)}; its topology epoch {epoch} has no such")
-        twice = sorted(account.standby & account.warmup)
+        twice = sorted(member.standby & member.warmup)
         if twice:
             raise InvariantBroken(0, f"{member_id} is told to keep {tasks_text(twice)} as standby and as warm-up")
 
     def _copies_of(self, member_id: str) -> tuple[frozenset[TaskId], frozenset[TaskId]]:
-        account = self.books.accounts.get(member_id)
-        return (frozenset(), frozenset()) if account is None else (account.standby, account.warmup)
+        member = self.model.members.get(member_id)
+        return (frozenset(), frozenset()) if member is None else (member.standby, member.warmup)
 
     # 4
 
@@ -126,25 +130,25 @@ class Validator:
         """Whoever gets a stateful task is caught up, if anybody is: judged when that is decided,
         not when it is carried out (PROTOCOL D3).
         """
-        books = self.books
-        if move.state not in ("revoking", "granted") or not books.is_stateful(move.task) or not self._is_promised(Guarantee.CAUGHT_UP_FIRST):
+        model = self.model
+        if move.state not in ("revoking", "granted") or not model.is_stateful(move.task) or not self._is_promised(Guarantee.CAUGHT_UP_FIRST):
             return
         if move.destination is None:
             raise InvariantBroken(0, f"{move.task} is {move.state} and goes to nobody")
-        if move.destination in (books.heading.get(move.task), books.regaining.get(move.task), books.owner.get(move.task)):
+        if move.destination in (model.handing_over.get(move.task), model.eager_regrants.get(move.task), model.owner.get(move.task)):
             return
-        destination = books.accounts.get(move.destination)
+        destination = model.members.get(move.destination)
         if destination is None:
             raise InvariantBroken(0, f"{move.task} is {move.state} to {move.destination}, which is no member")
-        caught_up, crash_looping = books.is_caught_up(destination, move.task, surely=False), books.is_crash_looping(destination)
+        caught_up, crash_looping = model.is_caught_up(destination, move.task, surely=False), model.is_crash_looping(destination)
         if caught_up and not crash_looping:
             return
-        eligible = [account for account in books.accounts.values() if books.is_eligible(account, move.task)]
-        better = [account for account in eligible if books.is_caught_up(account, move.task, surely=True)]
+        eligible = [member for member in model.members.values() if model.is_eligible(member, move.task)]
+        better = [member for member in eligible if model.is_caught_up(member, move.task, surely=True)]
         if caught_up:
-            better = [account for account in better if not books.is_crash_looping(account)]
+            better = [member for member in better if not model.is_crash_looping(member)]
         if better:
-            names = ", ".join(sorted(account.member_id for account in better))
+            names = ", ".join(sorted(member.member_id for member in better))
             worse = f"which keeps crashing; {names} is caught up too" if caught_up else f"which is not caught up; {names} is"
             raise InvariantBroken(4, f"{move.task} goes to {move.destination} (lag {destination.lags.get(move.task)}, {move.reason}), {worse}")
 
@@ -154,109 +158,111 @@ class Validator:
         """Lower caps end no movement that is being handed over (PROTOCOL D8, D9): above its cap a
         number of copies may only fall.
         """
-        books = self.books
-        settings: GroupSettings = books.config.knobs  # type: ignore[union-attr]  # somebody was assigned to
-        warmups = books.warmups
+        model = self.model
+        settings: GroupSettings = model.config.knobs  # type: ignore[union-attr]  # somebody was assigned to
+        warmups = model.warmups
         if warmups > max(settings.max_warmups, self._warmups_before):
-            warmups = sum(self._counted(account.warmup) for account in books.accounts.values())
+            warmups = sum(self._counted(member.warmup) for member in model.members.values())
         if warmups > max(settings.max_warmups, self._warmups_before):
             raise InvariantBroken(5, f"{warmups} warm-ups, {self._warmups_before} before; the cap is {settings.max_warmups}")
         for member_id, (_, warmup_before) in self._before.items():
-            account = books.accounts[member_id]
-            copies = self._counted(account.warmup)
+            member = model.members[member_id]
+            copies = self._counted(member.warmup)
             if copies > max(settings.max_warmups_per_member, len(warmup_before)):
                 raise InvariantBroken(5, f"{member_id} has {copies} warm-ups; the cap for one member is {settings.max_warmups_per_member}")
-            for task in sorted(account.standby):
-                if books.standbys[task] > settings.num_standbys:
-                    raise InvariantBroken(5, f"{task} has {books.standbys[task]} standbys; asked for were {settings.num_standbys}")
+            for task in sorted(member.standby):
+                if model.standbys[task] > settings.num_standbys:
+                    raise InvariantBroken(5, f"{task} has {model.standbys[task]} standbys; asked for were {settings.num_standbys}")
 
     def _counted(self, warmups: Iterable[TaskId]) -> int:
         """Those within the caps: copies for members that are leaving may be outside."""
-        owner, accounts = self.books.owner, self.books.accounts
+        owner, members = self.model.owner, self.model.members
         apart = self._is_promised(Guarantee.LEAVING_APART)
-        return sum(not (apart and task in owner and accounts[owner[task]].leaving) for task in warmups)
+        return sum(not (apart and task in owner and members[owner[task]].leaving) for task in warmups)
 
     # 6
 
     def _check_released(self) -> None:
-        books = self.books
-        if not books.leaving or not books.leading:
+        model = self.model
+        if not model.leaving or not model.leading:
             return
-        for member_id in sorted(books.leaving):
-            account = books.accounts[member_id]
-            if not account.released and not account.active and not account.revoking:
+        for member_id in sorted(model.leaving):
+            member = model.members[member_id]
+            if not member.released and not member.active and not member.revoking:
                 raise InvariantBroken(6, f"{member_id} is leaving, owns nothing and was not released")
 
     # What the machine believes
 
     def _check_state(self, state: GroupState) -> None:
-        books = self.books
-        for what, believed, booked in (
-            ("group time", state.now_ms, books.now_ms),
-            ("decision number", state.number, books.number),
-            ("generation", state.generation, books.generation if not books.shadowing else state.generation),
-            ("members", len(state.members), len(books.accounts)),
-        ):
-            if believed != booked:
-                raise InvariantBroken(0, f"{what}: the state says {believed}, the log says {booked}")
-        if not books.shadowing:
-            for member_id in sorted(books.touched):
+        model = self.model
+        compared = (
+            ("group time", state.now_ms, model.now_ms),
+            ("decision number", state.number, model.number),
+            ("generation", state.generation, model.generation if not model.shadowing else state.generation),
+            ("members", len(state.members), len(model.members)),
+        )
+        _check_equal(compared)
+        if not model.shadowing:
+            for member_id in sorted(model.touched):
                 self._check_member(member_id, state)
 
     def _check_member(self, member_id: str, state: GroupState) -> None:
-        account, member = self.books.accounts.get(member_id), state.members.get(member_id)
-        if account is None or member is None:
-            if account is not None or member is not None:
+        expected, member = self.model.members.get(member_id), state.members.get(member_id)
+        if expected is None or member is None:
+            if expected is not None or member is not None:
                 raise InvariantBroken(0, f"{member_id}: live in the {'log' if member is None else 'state'} alone")
             return
-        for what, believed, booked in _compared(account, member):
-            if believed != booked:
-                raise InvariantBroken(0, f"{member_id}.{what}: the state says {believed}, the log says {booked}")
+        _check_equal(_compared(expected, member), f"{member_id}.")
 
     def check_whole(self, state: GroupState) -> None:
         """The whole state against the books: time in the group's size."""
-        books = self.books
-        if books.shadowing:
+        model = self.model
+        if model.shadowing:
             return
-        for member_id in sorted({*state.members, *books.accounts}):
+        for member_id in sorted({*state.members, *model.members}):
             self._check_member(member_id, state)
-        for what, believed, booked in (
-            ("owner", state.owner, books.owner),
-            ("tokens", [task for task, token in sorted(books.tokens.items()) if state.tokens.get(task, 0) < token], []),
-            ("in flight", {task: m.destination for task, m in state.in_flight.items() if m.state is MovementState.REVOKING}, books.heading),
-            ("regained", {task: member.member_id for member in state.members.values() for task in member.regains}, books.regaining),
-            ("asked", state.asked, books.asked),
+        compared: tuple[Compared, ...] = (
+            ("owner", state.owner, model.owner),
+            ("tokens", [task for task, token in sorted(model.tokens.items()) if state.tokens.get(task, 0) < token], []),
+            ("in flight", {task: m.destination for task, m in state.in_flight.items() if m.state is MovementState.REVOKING}, model.handing_over),
+            ("eager regrants", {task: member.member_id for member in state.members.values() for task in member.eager_regrants}, model.eager_regrants),
+            ("asked", state.asked, model.asked),
             (
                 "crash loops",
                 {name: (crashes.times, crashes.until_ms) for name, crashes in state.crashes.items() if state.is_crash_looping(name)},
                 {
-                    account.member_id: (books.crashes[account.member_id].times, books.crashes[account.member_id].until_ms)
-                    for account in books.accounts.values()
-                    if books.is_crash_looping(account)
+                    member.member_id: (model.crashes[member.member_id].times, model.crashes[member.member_id].until_ms)
+                    for member in model.members.values()
+                    if model.is_crash_looping(member)
                 },
             ),
-            ("holds", {task: hold_ms for task, hold_ms in state.holds.items() if hold_ms >= books.forced.get(task, 0)}, books.forced),
-        ):
-            if believed != booked:
-                raise InvariantBroken(0, f"{what}: the state says {believed}, the log says {booked}")
+            ("holds", {task: hold_ms for task, hold_ms in state.holds.items() if hold_ms >= model.forced.get(task, 0)}, model.forced),
+        )
+        _check_equal(compared)
         for member in state.members.values():
             incoming = {task for task, movement in state.in_flight.items() if movement.destination == member.member_id}
             if member.incoming != incoming:
                 raise InvariantBroken(0, f"{member.member_id}.incoming: {member.incoming}, in flight to it are {incoming}")
 
 
-def _compared(account: Account, member: MemberState) -> Iterable[tuple[str, object, object]]:
-    yield "incarnation", member.incarnation, account.incarnation
-    yield "last_heard_ms", member.last_heard_ms, account.last_heard_ms
-    yield "issued_epoch", member.issued_epoch, account.epoch
-    yield "intends", member.intends, account.intends
-    yield "leaving", member.leaving, account.leaving
-    yield "released", member.released, account.released
-    yield "active", member.active.keys(), account.active.keys()
-    yield "revoking", member.revoking.keys(), account.revoking.keys()
-    yield "standby", member.standby, account.standby
-    yield "warmup", member.warmup.keys(), account.warmup
-    yield "restore_records_per_s", member.restore_records_per_s, account.restore_records_per_s
+def _compared(expected: MemberRecord, member: MemberState) -> Iterable[Compared]:
+    yield "incarnation", member.incarnation, expected.incarnation
+    yield "last_heard_ms", member.last_heard_ms, expected.last_heard_ms
+    yield "issued_epoch", member.issued_epoch, expected.epoch
+    yield "intends", member.intends, expected.intends
+    yield "leaving", member.leaving, expected.leaving
+    yield "released", member.released, expected.released
+    yield "active", member.active.keys(), expected.active.keys()
+    yield "revoking", member.revoking.keys(), expected.revoking.keys()
+    yield "standby", member.standby, expected.standby
+    yield "warmup", member.warmup.keys(), expected.warmup
+    yield "restore_records_per_s", member.restore_records_per_s, expected.restore_records_per_s
+
+
+def _check_equal(compared: Iterable[Compared], prefix: str = "") -> None:
+    for name, actual, expected in compared:
+        if actual != expected:
+            raise InvariantBroken(0, f"{prefix}{name}: the state has {actual}, the log implies {expected}")
 
 
 # 7
@@ -273,7 +279,7 @@ def unsettled(state: GroupState) -> str:
         ("to give something up has", sorted(member.member_id for member in state.members.values() if member.revoking)),
         ("warming up is", sorted(member.member_id for member in state.members.values() if member.warmup)),
         ("to be released is", sorted(member.member_id for member in state.members.values() if member.leaving and not member.released)),
-        ("waited for is", sorted(state.ghosts)),
+        ("waited for is", sorted(state.fenced)),
         ("in back-off after crashes is", sorted(filter(state.is_crash_looping, state.members))),
     ):
         if names:
@@ -348,8 +354,8 @@ def settling_ms(state: GroupState, *, report_ms: int, restore_ms: int, delays_ms
 
 
 MOST_SPLITS = 200
-"""Logs of up to this many facts are split at every point by `check_snapshot_replay`; longer ones at this
-many, evenly spread.
+"""Logs of up to this many facts are split at every point by `check_snapshot_replay`; longer ones at
+this many, evenly spread.
 """
 
 

@@ -1,6 +1,6 @@
 """Who may run what, written down a second time from facts and decisions alone.
 
-The validator's own account of a group: it reads what was said (facts), what was answered
+The validator's own member of a group: it reads what was said (facts), what was answered
 (decisions), and PROTOCOL; it never looks at the machine's state. What it finds impossible on the
 way it raises: two owners (1), a leaving member that gets something new (6), and, as number 0, facts
 and decisions that contradict each other.
@@ -56,7 +56,7 @@ class Revocation:
 
 
 @attrs.define
-class Account:
+class MemberRecord:
     """One live incarnation."""
 
     member_id: str
@@ -95,8 +95,8 @@ class CrashRecord:
     until_ms: int | None = None
 
 
-class Books:
-    """The account of one group that equipoise leads."""
+class ReferenceModel:
+    """The member of one group that equipoise leads."""
 
     def __init__(self) -> None:
         self.config: GroupConfigured | None = None
@@ -121,18 +121,18 @@ class Books:
         """Asked about a configuration's assignor."""
         self.number = 0
         self.generation = 0
-        self.accounts: dict[str, Account] = {}
+        self.members: dict[str, MemberRecord] = {}
         self.owner: dict[TaskId, str] = {}
         self.tokens: dict[TaskId, int] = {}
         self.forced: dict[TaskId, int] = {}
         """Tasks whose last owner was put out by force and may run on: how long the next one must
         wait (PROTOCOL M5).
         """
-        self.haunting: dict[tuple[str, int], Account] = {}
+        self.fenced: dict[tuple[str, int], MemberRecord] = {}
         """Who was put out by force and has not been silent for its session timeout since."""
-        self.heading: dict[TaskId, str] = {}
+        self.handing_over: dict[TaskId, str] = {}
         """Tasks being handed over -> destination."""
-        self.regaining: dict[TaskId, str] = {}
+        self.eager_regrants: dict[TaskId, str] = {}
         """Tasks that an eager member is to get, or to get again, together with others -> that
         member.
         """
@@ -164,7 +164,7 @@ class Books:
         """Whether every task is to have an owner now: configured, led by us, somebody there, the
         initial delay over (PROTOCOL D2).
         """
-        return self.config is not None and self.config.led_by == "equipoise" and bool(self.accounts) and self.gathering_until_ms is None
+        return self.config is not None and self.config.led_by == "equipoise" and bool(self.members) and self.gathering_until_ms is None
 
     @property
     def shadowing(self) -> bool:
@@ -181,30 +181,30 @@ class Books:
         part = self.part(task)
         return part is not None and part.stateful
 
-    def is_eligible(self, account: Account, task: TaskId) -> bool:
+    def is_eligible(self, member: MemberRecord, task: TaskId) -> bool:
         """PROTOCOL D1: live, not leaving, and its topology epoch contains the task."""
-        return not account.leaving and self.knows(account, task)
+        return not member.leaving and self.knows(member, task)
 
-    def is_crash_looping(self, account: Account) -> bool:
+    def is_crash_looping(self, member: MemberRecord) -> bool:
         """PROTOCOL D10: it crashed at least twice, and has not run for its back-off since."""
-        record = self.crashes.get(account.member_id)
+        record = self.crashes.get(member.member_id)
         return record is not None and record.until_ms is not None and self.now_ms < record.until_ms
 
-    def knows(self, account: Account, task: TaskId) -> bool:
-        part = self.topologies.get(account.topology_epoch, {}).get(task.subtopology)
+    def knows(self, member: MemberRecord, task: TaskId) -> bool:
+        part = self.topologies.get(member.topology_epoch, {}).get(task.subtopology)
         return self.part(task) is not None and part is not None and task.partition < part.partitions
 
-    def is_caught_up(self, account: Account, task: TaskId, *, surely: bool) -> bool:
+    def is_caught_up(self, member: MemberRecord, task: TaskId, *, surely: bool) -> bool:
         """Rank 0 of KIP-441: it runs it, or its copy is within the limit; and what its word is
         worth beside that (PROTOCOL M2).
         """
-        lag, word = account.lags.get(task), task in account.ready
-        if lag is LagSentinel.ACTIVE and self.owner.get(task) == account.member_id:
+        lag, word = member.lags.get(task), task in member.ready
+        if lag is LagSentinel.ACTIVE and self.owner.get(task) == member.member_id:
             return True
-        within = isinstance(lag, int) and self._is_within(account, lag, surely=surely)
-        return {"word_or_lag": word or within, "lag": within, "word_and_lag": word and within}[account.readiness]
+        within = isinstance(lag, int) and self._is_within(member, lag, surely=surely)
+        return {"word_or_lag": word or within, "lag": within, "word_and_lag": word and within}[member.readiness]
 
-    def _is_within(self, account: Account, lag: int, *, surely: bool) -> bool:
+    def _is_within(self, member: MemberRecord, lag: int, *, surely: bool) -> bool:
         """Whether a copy that is `lag` records behind is within a limit of the member's own, else
         within acceptable_recovery_lag, or acceptable_recovery_ms away.
 
@@ -214,20 +214,20 @@ class Books:
         """
         assert self.config is not None
         settings = self.config.knobs
-        if account.ready_lag_records is not None:
-            return lag <= account.ready_lag_records
+        if member.ready_lag_records is not None:
+            return lag <= member.ready_lag_records
         if lag <= settings.acceptable_recovery_lag:
             return True
-        owned = {*account.active, *account.revoking}
+        owned = {*member.active, *member.revoking}
         restored = 0
-        for other, records in account.lags.items():
+        for other, records in member.lags.items():
             if not isinstance(records, int) or not self.is_stateful(other):
                 continue
-            if surely and (records <= lag or other in owned or self.granted.get(other) == account.member_id):
+            if surely and (records <= lag or other in owned or self.granted.get(other) == member.member_id):
                 restored += 1_000 * records + self._written_per_s(other) * settings.acceptable_recovery_ms
             elif not surely and records <= lag and other not in owned:
                 restored += 1_000 * records
-        return 0 < restored <= account.restore_records_per_s * settings.acceptable_recovery_ms
+        return 0 < restored <= member.restore_records_per_s * settings.acceptable_recovery_ms
 
     def _written_per_s(self, task: TaskId) -> int:
         part = self.part(task)
@@ -259,9 +259,9 @@ class Books:
         """It is eager, and is still to give something up, or somebody else is for it: until then it
         is to get nothing.
         """
-        account = self.accounts[member_id]
-        coming = (task for going in (self.heading, self.regaining) for task, destination in going.items() if destination == member_id)
-        return account.eager and (bool(account.revoking) or any(task in self.owner for task in coming))
+        member = self.members[member_id]
+        coming = (task for going in (self.handing_over, self.eager_regrants) for task, destination in going.items() if destination == member_id)
+        return member.eager and (bool(member.revoking) or any(task in self.owner for task in coming))
 
     # Writing down
 
@@ -274,7 +274,7 @@ class Books:
             return
         self._advance(record.append_ms)
         self._check_numbers(record, decisions)
-        self._lay_silent_ghosts()
+        self._unfence_silent()
         if self.gathering_until_ms is not None and self.now_ms >= self.gathering_until_ms:
             self._initial_delay_over()
         answers = [record.decision for record in decisions]
@@ -287,24 +287,24 @@ class Books:
             self._accepted(event, answers)
         if self.awaiting_lags and not self._lacks_lags():
             self.gathering_until_ms, self.awaiting_lags = None, False
-        if not self.accounts:
+        if not self.members:
             self.gathering_until_ms, self.awaiting_lags = None, False
             self.lost.clear()
         if not self.shadowing:
             self._answered(answers)
         if isinstance(event, GroupConfigured) and self.leading:
-            for account in self.accounts.values():
-                self._check_limits(account)
+            for member in self.members.values():
+                self._check_limits(member)
 
-    def _check_limits(self, account: Account) -> None:
+    def _check_limits(self, member: MemberRecord) -> None:
         """Who judges its copies by the group's limits knows those of now, from its first assignment
         on (PROTOCOL M2).
         """
         settings = self.config.knobs  # type: ignore[union-attr]  # a member joined, so the group is configured
-        follows = account.readiness != "word_or_lag"
+        follows = member.readiness != "word_or_lag"
         limits = (settings.acceptable_recovery_lag, settings.acceptable_recovery_ms) if follows else (None, None)
-        if account.epoch and account.limits != limits:
-            raise InvariantBroken(0, f"{account.member_id} (readiness {account.readiness}) was told the limits {account.limits}, not {limits}")
+        if member.epoch and member.limits != limits:
+            raise InvariantBroken(0, f"{member.member_id} (readiness {member.readiness}) was told the limits {member.limits}, not {limits}")
 
     def _initial_delay_over(self) -> None:
         """PROTOCOL D2: once more, and for three times as long, where lags are to be known and are
@@ -347,33 +347,33 @@ class Books:
             self.number += 1
 
     def _deadline_passed(self, expired: MemberExpired) -> None:
-        account = self._account(expired)
-        self._crashed(account.member_id)
+        member = self._member(expired)
+        self._crashed(member.member_id)
         settings = self.config.knobs  # type: ignore[union-attr]  # a member joined, so the group is configured
-        silent_ms = self.now_ms - account.last_heard_ms
+        silent_ms = self.now_ms - member.last_heard_ms
         if expired.silent_ms != silent_ms:
             raise InvariantBroken(0, f"{expired.member_id} was silent for {silent_ms} ms, not {expired.silent_ms}")
         if expired.cause == "session_timeout":
-            if silent_ms < account.session_timeout_ms:
-                raise InvariantBroken(1, f"{expired.member_id} was expired after {silent_ms} ms of silence, of {account.session_timeout_ms} ms")
-            self._out(account, hold_ms=0, told_hold_ms=expired.hold_ms)
+            if silent_ms < member.session_timeout_ms:
+                raise InvariantBroken(1, f"{expired.member_id} was expired after {silent_ms} ms of silence, of {member.session_timeout_ms} ms")
+            self._out(member, hold_ms=0, told_hold_ms=expired.hold_ms)
             return
-        longest_ms = max((self.now_ms - revocation.since_ms for revocation in account.revoking.values()), default=-1)
+        longest_ms = max((self.now_ms - revocation.since_ms for revocation in member.revoking.values()), default=-1)
         if longest_ms < settings.revocation_timeout_ms:
             most_ms = settings.revocation_timeout_ms
             raise InvariantBroken(0, f"{expired.member_id} was expelled after {longest_ms} ms of the {most_ms} it had to give up its tasks")
-        self._out(account, hold_ms=account.session_timeout_ms, told_hold_ms=expired.hold_ms)
+        self._out(member, hold_ms=member.session_timeout_ms, told_hold_ms=expired.hold_ms)
 
-    def _lay_silent_ghosts(self) -> None:
+    def _unfence_silent(self) -> None:
         """Who was put out by force and was not heard of for its session timeout runs nothing any
         more (PROTOCOL M5).
         """
-        silent = [who for who, ghost in self.haunting.items() if self.now_ms - ghost.last_heard_ms >= ghost.session_timeout_ms]
+        silent = [who for who, fenced in self.fenced.items() if self.now_ms - fenced.last_heard_ms >= fenced.session_timeout_ms]
         if silent:
             for who in silent:
-                del self.haunting[who]
-            haunted = {task for ghost in self.haunting.values() for task in (*ghost.active, *ghost.revoking)}
-            self.forced = {task: hold_ms for task, hold_ms in self.forced.items() if task in haunted}
+                del self.fenced[who]
+            still_held = {task for fenced in self.fenced.values() for task in (*fenced.active, *fenced.revoking)}
+            self.forced = {task: hold_ms for task, hold_ms in self.forced.items() if task in still_held}
 
     def _crashed(self, member_id: str) -> None:
         record = self.crashes.get(member_id)
@@ -388,60 +388,60 @@ class Books:
         else:
             self.crashes.pop(member_id, None)
 
-    def _account(self, named: Any) -> Account:
-        account = self.accounts.get(named.member_id)
-        if account is None or account.incarnation != named.incarnation:
+    def _member(self, named: Any) -> MemberRecord:
+        member = self.members.get(named.member_id)
+        if member is None or member.incarnation != named.incarnation:
             raise InvariantBroken(0, f"{type(named).__name__} for {named.member_id} incarnation {named.incarnation}, which is no live one")
-        return account
+        return member
 
-    def _out(self, account: Account, *, hold_ms: int, told_hold_ms: int = 0) -> None:
+    def _out(self, member: MemberRecord, *, hold_ms: int, told_hold_ms: int = 0) -> None:
         """The incarnation is out; `hold_ms` > 0: by force, so that it may run on for that long."""
         if told_hold_ms < hold_ms:
-            raise InvariantBroken(1, f"{account.member_id} was put out by force with a hold of {told_hold_ms} ms; it may run on for {hold_ms} ms")
-        if hold_ms and (account.active or account.revoking):
-            self.haunting[account.member_id, account.incarnation] = account
-        for task in (*account.active, *account.revoking):
+            raise InvariantBroken(1, f"{member.member_id} was put out by force with a hold of {told_hold_ms} ms; it may run on for {hold_ms} ms")
+        if hold_ms and (member.active or member.revoking):
+            self.fenced[member.member_id, member.incarnation] = member
+        for task in (*member.active, *member.revoking):
             del self.owner[task]
             if hold_ms:
                 self.forced[task] = max(hold_ms, self.forced.get(task, 0))
             if self.part(task) is not None:
                 self.idle.add(task)
                 self.lost.add(task)
-        self.lost.update(task for task, destination in self.regaining.items() if destination == account.member_id and task not in self.owner)
-        for going in (self.heading, self.regaining):
-            for task in [task for task, destination in going.items() if destination == account.member_id]:
+        self.lost.update(task for task, destination in self.eager_regrants.items() if destination == member.member_id and task not in self.owner)
+        for going in (self.handing_over, self.eager_regrants):
+            for task in [task for task, destination in going.items() if destination == member.member_id]:
                 del going[task]
-        self._copies(account, frozenset(), frozenset())
-        del self.accounts[account.member_id]
-        if self._is_asked(account.member_id):
-            self.asked[account.member_id] = self.now_ms + ASKED_MEMORY_MS
-        self.leaving.discard(account.member_id)
-        self.touched.add(account.member_id)
+        self._copies(member, frozenset(), frozenset())
+        del self.members[member.member_id]
+        if self._is_asked(member.member_id):
+            self.asked[member.member_id] = self.now_ms + ASKED_MEMORY_MS
+        self.leaving.discard(member.member_id)
+        self.touched.add(member.member_id)
 
-    def _copies(self, account: Account, standby: frozenset[TaskId], warmup: frozenset[TaskId]) -> None:
-        for task in account.standby - standby:
+    def _copies(self, member: MemberRecord, standby: frozenset[TaskId], warmup: frozenset[TaskId]) -> None:
+        for task in member.standby - standby:
             self.standbys[task] -= 1
             if not self.standbys[task]:
                 del self.standbys[task]
-        for task in standby - account.standby:
+        for task in standby - member.standby:
             self.standbys[task] = self.standbys.get(task, 0) + 1
-        self.warmups += len(warmup) - len(account.warmup)
-        account.standby, account.warmup = standby, warmup
+        self.warmups += len(warmup) - len(member.warmup)
+        member.standby, member.warmup = standby, warmup
 
-    def _renew(self, event: Any) -> Account | None:
+    def _renew(self, event: Any) -> MemberRecord | None:
         """PROTOCOL M4: any valid envelope of the current incarnation, before the content is judged.
         """
         if not isinstance(event, _OF_A_MEMBER):
             return None
-        account = self.accounts.get(event.member_id)
-        if account is None or account.incarnation != event.incarnation:
-            ghost = self.haunting.get((event.member_id, event.incarnation))
-            if ghost is not None:
-                ghost.last_heard_ms = self.now_ms
+        member = self.members.get(event.member_id)
+        if member is None or member.incarnation != event.incarnation:
+            fenced = self.fenced.get((event.member_id, event.incarnation))
+            if fenced is not None:
+                fenced.last_heard_ms = self.now_ms
             return None
-        account.last_heard_ms = self.now_ms
+        member.last_heard_ms = self.now_ms
         self.touched.add(event.member_id)
-        return account
+        return member
 
     # Facts
 
@@ -457,42 +457,42 @@ class Books:
         elif isinstance(event, LeaveRequested):
             self._requested(event, answers)
         elif isinstance(event, _OF_A_MEMBER):
-            account = self._renew(event)
-            if account is None:
+            member = self._renew(event)
+            if member is None:
                 who = f"{event.member_id} incarnation {event.incarnation}"
                 raise InvariantBroken(0, f"a {type(event).__name__} of {who} was accepted, which is no live one")
-            self._said(account, event)
-            again_until_ms = self.asked.get(account.member_id)
+            self._said(member, event)
+            again_until_ms = self.asked.get(member.member_id)
             if isinstance(event, LagReported) and not self.shadowing and again_until_ms is not None and again_until_ms > self.now_ms:
-                self._check_asked([account.member_id], answers, leave=True)
+                self._check_asked([member.member_id], answers, leave=True)
 
     def _configured(self, event: GroupConfigured) -> None:
         """PROTOCOL M4: nobody's lease may end by one step of group time that is longer than it
         counted on.
         """
-        for account in (*self.accounts.values(), *self.haunting.values()):
-            if event.knobs.max_step_ms > account.lease_margin_ms:
-                who = f"{account.member_id} incarnation {account.incarnation}"
-                raise InvariantBroken(1, f"max_step_ms {event.knobs.max_step_ms} is over the margin of {who}, {account.lease_margin_ms} ms")
+        for member in (*self.members.values(), *self.fenced.values()):
+            if event.knobs.max_step_ms > member.lease_margin_ms:
+                who = f"{member.member_id} incarnation {member.incarnation}"
+                raise InvariantBroken(1, f"max_step_ms {event.knobs.max_step_ms} is over the margin of {who}, {member.lease_margin_ms} ms")
         self.config = event
 
     def _topology(self, event: TopologyDeclared) -> None:
         self.topologies[event.epoch] = {part.subtopology: part for part in event.subtopologies}
         self.topology_epoch = event.epoch
-        kept = {account.topology_epoch for account in self.accounts.values()}.union(sorted(self.topologies)[-REMEMBERED_TOPOLOGIES:])
+        kept = {member.topology_epoch for member in self.members.values()}.union(sorted(self.topologies)[-REMEMBERED_TOPOLOGIES:])
         self.topologies = {epoch: parts for epoch, parts in self.topologies.items() if epoch in kept}
         tasks = {TaskId(part.subtopology, partition) for part in event.subtopologies for partition in range(part.partitions)}
-        self.idle = tasks.difference(*(account.active for account in self.accounts.values()))
+        self.idle = tasks.difference(*(member.active for member in self.members.values()))
         self.lost &= tasks
         self.told_lags &= tasks
 
     def _joined(self, event: MemberJoined, answers: list[Any]) -> None:
-        old = self.accounts.get(event.member_id)
-        there = [(account.member_id, account.incarnation) for account in (*self.accounts.values(), *self.haunting.values())]
+        old = self.members.get(event.member_id)
+        there = [(member.member_id, member.incarnation) for member in (*self.members.values(), *self.fenced.values())]
         higher = [incarnation for name, incarnation in there if name == event.member_id and incarnation >= event.incarnation]
         if higher:
             raise InvariantBroken(0, f"{event.member_id} joined with incarnation {event.incarnation} after {max(higher)}")
-        known = [account.restore_records_per_s for account in self.accounts.values() if account.restore_records_per_s]
+        known = [member.restore_records_per_s for member in self.members.values() if member.restore_records_per_s]
         speed = min(known, default=0)
         if old is not None:
             speed = old.restore_records_per_s or speed
@@ -504,10 +504,10 @@ class Books:
             if not self.shadowing:
                 self._crashed(old.member_id)
             self._out(old, hold_ms=0 if proven else old.session_timeout_ms, told_hold_ms=told[0].hold_ms if told else old.session_timeout_ms)
-        elif not self.accounts and self.config is not None and self.config.knobs.initial_delay_ms:
+        elif not self.members and self.config is not None and self.config.knobs.initial_delay_ms:
             self.gathering_until_ms = self.now_ms + self.config.knobs.initial_delay_ms
             self.told_lags, self.observed_lags = set(), set()
-        self.accounts[event.member_id] = Account(
+        self.members[event.member_id] = MemberRecord(
             member_id=event.member_id,
             incarnation=event.incarnation,
             session_timeout_ms=event.session_timeout_ms,
@@ -530,7 +530,7 @@ class Books:
     def _requested(self, event: LeaveRequested, answers: list[Any]) -> None:
         """PROTOCOL M8. It renews nobody."""
         if event.withdrawn:
-            told = [name for name in event.members if self._is_asked(name) and not self.accounts[name].released]
+            told = [name for name in event.members if self._is_asked(name) and not self.members[name].released]
             for name in event.members:
                 if name in told or not self._is_asked(name):
                     self.asked.pop(name, None)
@@ -539,7 +539,7 @@ class Books:
             self._check_asked([name for name in event.members if not self._is_asked(name)], answers, leave=True)
 
     def _check_asked(self, names: list[str], answers: list[Any], *, leave: bool) -> None:
-        wanted = [(name, self.accounts[name].incarnation, leave) for name in names if name in self.accounts]
+        wanted = [(name, self.members[name].incarnation, leave) for name in names if name in self.members]
         told = [(answer.member_id, answer.incarnation, answer.leave) for answer in answers if isinstance(answer, MemberAsked)]
         if wanted != told or len(wanted) != len(names):
             raise InvariantBroken(0, f"{names} were to be asked to {'leave' if leave else 'stay'}; told were {told}")
@@ -547,72 +547,72 @@ class Books:
             if leave:
                 self.asked[name] = None
             self.touched.add(name)
-            self._leave(self.accounts[name], leave or self.accounts[name].intends)
+            self._leave(self.members[name], leave or self.members[name].intends)
 
-    def _said(self, account: Account, event: Any) -> None:
+    def _said(self, member: MemberRecord, event: Any) -> None:
         if isinstance(event, MemberLeft):
-            self._out(account, hold_ms=0)
-            self.asked.pop(account.member_id, None)
-            self.crashes.pop(account.member_id, None)
+            self._out(member, hold_ms=0)
+            self.asked.pop(member.member_id, None)
+            self.crashes.pop(member.member_id, None)
         elif isinstance(event, LeaveIntended | LeaveCancelled):
-            account.intends = isinstance(event, LeaveIntended)
-            self._leave(account, account.intends or self._is_asked(account.member_id))
+            member.intends = isinstance(event, LeaveIntended)
+            self._leave(member, member.intends or self._is_asked(member.member_id))
         elif isinstance(event, TaskReady):
-            account.ready.update(event.tasks)
+            member.ready.update(event.tasks)
         elif isinstance(event, TasksRevoked):
             for task in event.tasks:
-                revocation = account.revoking.get(task)
+                revocation = member.revoking.get(task)
                 if revocation is None or event.assignment_epoch < revocation.epoch:
-                    at = f"{account.member_id} at epoch {event.assignment_epoch}"
+                    at = f"{member.member_id} at epoch {event.assignment_epoch}"
                     raise InvariantBroken(1, f"{at} was accepted as giving up {task}, which it does not know to be revoked")
-                self._released(account, task)
+                self._released(member, task)
         elif isinstance(event, LagReported):
-            self._reported(account, event)
+            self._reported(member, event)
 
-    def _leave(self, account: Account, leaving: bool) -> None:
-        account.leaving = leaving
-        (self.leaving.add if leaving else self.leaving.discard)(account.member_id)
+    def _leave(self, member: MemberRecord, leaving: bool) -> None:
+        member.leaving = leaving
+        (self.leaving.add if leaving else self.leaving.discard)(member.member_id)
 
-    def _reported(self, account: Account, event: LagReported) -> None:
-        if event.assignment_epoch > account.epoch:
-            raise InvariantBroken(0, f"{account.member_id} was accepted with epoch {event.assignment_epoch}; the last one issued is {account.epoch}")
+    def _reported(self, member: MemberRecord, event: LagReported) -> None:
+        if event.assignment_epoch > member.epoch:
+            raise InvariantBroken(0, f"{member.member_id} was accepted with epoch {event.assignment_epoch}; the last one issued is {member.epoch}")
         if event.base is None:
-            account.lags = dict(event.lags)
+            member.lags = dict(event.lags)
         else:
-            account.lags.update(event.lags)
+            member.lags.update(event.lags)
             for task in event.forgotten:
-                account.lags.pop(task, None)
-        account.ready = set(event.ready)
+                member.lags.pop(task, None)
+        member.ready = set(event.ready)
         if event.load is not None:
             self.told_lags.update(task for task in event.load.behind if self.part(task) is not None)
-            account.restore_records_per_s = min(int(event.load.restored_records_per_s), INT64_MAX) or account.restore_records_per_s
+            member.restore_records_per_s = min(int(event.load.restored_records_per_s), INT64_MAX) or member.restore_records_per_s
         if self.shadowing:
             return
         held = set(event.held)
         for task in sorted(held):
-            if self.owner.get(task) != account.member_id:
-                raise InvariantBroken(1, f"{account.member_id} was accepted as holding {task}, which is {self.owner.get(task)}'s")
-            grant = account.active.get(task)
+            if self.owner.get(task) != member.member_id:
+                raise InvariantBroken(1, f"{member.member_id} was accepted as holding {task}, which is {self.owner.get(task)}'s")
+            grant = member.active.get(task)
             if grant is not None and grant.epoch <= event.assignment_epoch:
                 self._waited(task)
-        for task, revocation in sorted(account.revoking.items(), key=lambda item: item[0]):
+        for task, revocation in sorted(member.revoking.items(), key=lambda item: item[0]):
             if event.assignment_epoch >= revocation.epoch and task not in held:
-                self._released(account, task)
-        account.intends = event.leaving
-        if event.leaving or not account.released:
-            self._leave(account, event.leaving or self._is_asked(account.member_id))
+                self._released(member, task)
+        member.intends = event.leaving
+        if event.leaving or not member.released:
+            self._leave(member, event.leaving or self._is_asked(member.member_id))
 
     def _waited(self, task: TaskId) -> None:
         """Its owner runs it, so nobody who was put out by force does."""
         if self.forced.pop(task, None) is None:
             return
-        for account in self.haunting.values():
-            account.active.pop(task, None)
-            account.revoking.pop(task, None)
-        self.haunting = {who: account for who, account in self.haunting.items() if account.active or account.revoking}
+        for member in self.fenced.values():
+            member.active.pop(task, None)
+            member.revoking.pop(task, None)
+        self.fenced = {who: member for who, member in self.fenced.items() if member.active or member.revoking}
 
-    def _released(self, account: Account, task: TaskId) -> None:
-        del account.revoking[task]
+    def _released(self, member: MemberRecord, task: TaskId) -> None:
+        del member.revoking[task]
         del self.owner[task]
 
     # Decisions
@@ -655,59 +655,59 @@ class Books:
         if move.state == "revoking":
             assert move.destination is not None
             if move.reason == "eager":
-                self.regaining[move.task] = move.destination
-                self.heading.pop(move.task, None)
+                self.eager_regrants[move.task] = move.destination
+                self.handing_over.pop(move.task, None)
             else:
-                self.heading[move.task] = move.destination
-        elif move.state == "cancelled" and move.source in (None, move.destination) and self.regaining.get(move.task) == move.destination:
-            del self.regaining[move.task]
+                self.handing_over[move.task] = move.destination
+        elif move.state == "cancelled" and move.source in (None, move.destination) and self.eager_regrants.get(move.task) == move.destination:
+            del self.eager_regrants[move.task]
         else:
-            self.heading.pop(move.task, None)
+            self.handing_over.pop(move.task, None)
             if move.state == "granted":
-                self.regaining.pop(move.task, None)
+                self.eager_regrants.pop(move.task, None)
 
     def _assigned(self, assigned: MemberAssigned, moves: dict[TaskId, Move]) -> None:
         """The complete set of one member replaces its last one."""
-        account = self._account(assigned)
-        who = account.member_id
+        member = self._member(assigned)
+        who = member.member_id
         self.touched.add(who)
-        account.epoch += 1
-        if assigned.assignment_epoch != account.epoch:
-            raise InvariantBroken(0, f"{who} got epoch {assigned.assignment_epoch} after {account.epoch - 1}")
-        account.limits = (assigned.acceptable_recovery_lag, assigned.acceptable_recovery_ms)
-        self._check_limits(account)
-        owned = {*account.active, *account.revoking}
+        member.epoch += 1
+        if assigned.assignment_epoch != member.epoch:
+            raise InvariantBroken(0, f"{who} got epoch {assigned.assignment_epoch} after {member.epoch - 1}")
+        member.limits = (assigned.acceptable_recovery_lag, assigned.acceptable_recovery_ms)
+        self._check_limits(member)
+        owned = {*member.active, *member.revoking}
         active, revoke = set(assigned.active), set(assigned.revoke)
         standby, warmup = frozenset(assigned.standby), frozenset(assigned.warmup)
         lost = owned - active - revoke
         if lost:
             raise InvariantBroken(0, f"{tasks_text(sorted(lost))} of {who} were neither kept nor revoked")
-        if account.leaving:
-            new = sorted((active | revoke) - owned) + sorted((standby | warmup) - account.standby - account.warmup)
+        if member.leaving:
+            new = sorted((active | revoke) - owned) + sorted((standby | warmup) - member.standby - member.warmup)
             if new:
                 raise InvariantBroken(6, f"{who} is leaving and got {tasks_text(new)}")
-        if assigned.released and (not account.leaving or active or revoke):
-            raise InvariantBroken(6, f"{who} was released; leaving={account.leaving}, it owns {tasks_text(sorted(active | revoke))}")
-        account.released = assigned.released
+        if assigned.released and (not member.leaving or active or revoke):
+            raise InvariantBroken(6, f"{who} was released; leaving={member.leaving}, it owns {tasks_text(sorted(active | revoke))}")
+        member.released = assigned.released
         for task in sorted(revoke):
             if task not in owned:
                 raise InvariantBroken(0, f"{who} is to give up {task}, which it does not own")
-            if task not in account.revoking:
-                del account.active[task]
-                account.revoking[task] = Revocation(account.epoch, self.now_ms)
+            if task not in member.revoking:
+                del member.active[task]
+                member.revoking[task] = Revocation(member.epoch, self.now_ms)
                 self._is_idle(task)
         for task, token in zip(assigned.active, assigned.tokens, strict=True):
-            grant = account.active.get(task)
+            grant = member.active.get(task)
             if grant is None or grant.token != token:
-                self._granted(account, task, token, assigned.hold_ms.get(task, 0), moves)
-        self._copies(account, standby, warmup)
+                self._granted(member, task, token, assigned.hold_ms.get(task, 0), moves)
+        self._copies(member, standby, warmup)
 
     def _is_idle(self, task: TaskId) -> None:
         if self.part(task) is not None:
             self.idle.add(task)
 
-    def _granted(self, account: Account, task: TaskId, token: int, hold_ms: int, moves: dict[TaskId, Move]) -> None:
-        who = account.member_id
+    def _granted(self, member: MemberRecord, task: TaskId, token: int, hold_ms: int, moves: dict[TaskId, Move]) -> None:
+        who = member.member_id
         owner = self.owner.get(task)
         if owner not in (None, who):
             raise InvariantBroken(1, f"{task} was granted to {who} while {owner} has not let go of it")
@@ -715,14 +715,14 @@ class Books:
             raise InvariantBroken(1, f"{task} was granted to {who} with token {token} after {self.tokens[task]}")
         if hold_ms < self.forced.get(task, 0):
             raise InvariantBroken(1, f"{task} was granted to {who} with a hold of {hold_ms} ms; its last owner may run on for {self.forced[task]} ms")
-        if owner is None and not self.knows(account, task):
-            raise InvariantBroken(0, f"{task} was granted to {who}, whose topology epoch {account.topology_epoch} does not have it")
+        if owner is None and not self.knows(member, task):
+            raise InvariantBroken(0, f"{task} was granted to {who}, whose topology epoch {member.topology_epoch} does not have it")
         move = moves.get(task)
         if owner is None and (move is None or move.state != "granted" or move.destination != who):
             raise InvariantBroken(0, f"{task} was granted to {who} and no move says why: {move}")
         self.owner[task] = who
         self.tokens[task] = token
-        account.revoking.pop(task, None)
-        account.active[task] = Grant(token, account.epoch)
+        member.revoking.pop(task, None)
+        member.active[task] = Grant(token, member.epoch)
         self.idle.discard(task)
         self.lost.discard(task)

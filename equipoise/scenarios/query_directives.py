@@ -102,7 +102,7 @@ def _row(context: Context, member: MemberState) -> tuple[str, ...]:
     conditions = (
         ("leaving", member.leaving),
         ("asked", context.state.is_asked(member.member_id)),
-        ("drained", member.drained),
+        ("drained", member.drain_expired),
         ("released", member.released),
     )
     marks = [word for word, holds in conditions if holds]

@@ -101,7 +101,7 @@ def _member(draw: st.DrawFn, every: tuple[Task, ...], name: str, owned: list[Tas
         capacity=draw(st.sampled_from([1, 1, 1, 2, 3])),
         rack=draw(st.sampled_from([None, *RACKS])),
         leaving=leaving,
-        drained=leaving and draw(st.booleans()),
+        drain_expired=leaving and draw(st.booleans()),
         crash_looping=not simple and draw(st.integers(0, 5)) == 0,
         subtopologies=None if knows_all else draw(st.dictionaries(st.sampled_from(subtopologies), st.sampled_from((1, 2, 3, 100)))),
         active=tuple(task.id for task in owned),

@@ -57,5 +57,5 @@ class HoldsAreForgotten(GroupMachine):
     def step(self, record: Record) -> list[DecisionRecord]:
         decisions = super().step(record)
         self.state.holds.clear()
-        self.state.ghosts.clear()
+        self.state.fenced.clear()
         return decisions

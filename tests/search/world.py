@@ -215,8 +215,8 @@ class Room:
         assert not state.backoffs, "a timer that is not set back here"
         if state.probing_deadline_ms is not None:
             state.probing_deadline_ms -= shift
-        for ghost in state.ghosts.values():
-            ghost.last_heard_ms -= shift
+        for fenced in state.fenced.values():
+            fenced.last_heard_ms -= shift
         for member in state.members.values():
             member.last_heard_ms -= shift
             member.report_number = min(member.report_number, 0)

@@ -563,7 +563,7 @@ def test_a_leaving_members_tasks_warm_up_elsewhere_before_they_go():
 def test_after_its_drain_timeout_everything_goes_at_once_to_the_best_copies():
     question = problem(
         tasks(numbered(2), "1_0"),
-        member("m1", "0_0 0_1 1_0", leaving=True, drained=True),
+        member("m1", "0_0 0_1 1_0", leaving=True, drain_expired=True),
         member("m2", lags={"0_0": 5000}),
         member("m3", lags={"0_0": 90_000, "0_1": UNKNOWN}),
     )
@@ -577,7 +577,7 @@ def test_after_its_drain_timeout_everything_goes_at_once_to_the_best_copies():
 def test_overdue_beats_a_warm_up_elsewhere_if_somebody_is_caught_up():
     question = problem(
         tasks("0_0"),
-        member("m1", "0_0", leaving=True, drained=True),
+        member("m1", "0_0", leaving=True, drain_expired=True),
         member("m2", warmup="0_0", lags={"0_0": 5000}),
         member("m3", lags={"0_0": 0}),
         in_flight=[in_flight("0_0", "m1", "m2", "warming")],

@@ -124,7 +124,7 @@ def test_everything_a_machine_knows_can_be_said():
         restore_records_per_s=12.5,
         subtopologies={"0": 6},
         rack=None,
-        drained=False,
+        drain_expired=False,
         readiness="word_and_lag",
         ready_lag_records=50_000,
     )

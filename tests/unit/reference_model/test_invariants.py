@@ -175,7 +175,7 @@ def eager_beside_another(**assigned: Any) -> Tampered:
     group.settles()
     group.fact(joined("m2"))
     assert len(group.state.members["e1"].revoking) == 4
-    assert len(group.state.members["e1"].regains) == 2
+    assert len(group.state.members["e1"].eager_regrants) == 2
     group.told_otherwise("e1", **assigned)
     return group
 
@@ -184,7 +184,7 @@ def test_an_eager_member_that_gives_up_everything_and_gets_its_own_again():
     group = eager_beside_another()
     group.fact(LagReported("e1", 1, 90, 2, held=()))
     assert {name: len(member.active) for name, member in group.state.members.items()} == {"e1": 2, "m2": 2}
-    assert group.state.members["e1"].regains == {}
+    assert group.state.members["e1"].eager_regrants == {}
 
 
 def test_an_eager_member_that_never_gets_its_own_again():

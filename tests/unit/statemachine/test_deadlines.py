@@ -30,7 +30,7 @@ def test_fenced_incarnation_is_waited_for_while_something_else_leads():
     assert group.state.holds
     group.tick(1)
     assert not group.state.holds
-    assert not group.state.ghosts
+    assert not group.state.fenced
 
 
 def test_fenced_incarnation_in_shadow_is_alive_whatever_it_says():

@@ -68,13 +68,13 @@ def test_validator_finds_a_max_step_over_the_margin_of_a_fenced_incarnation():
     group = Group(watched=False).starts(stateless=1)
     group.fact(joined("m1", 1, lease_margin_ms=1_000))
     group.fact(joined("m1", 2, lease_margin_ms=9_000))
-    group.state.ghosts["m1#1"].lease_margin_ms = 9_000
+    group.state.fenced["m1#1"].lease_margin_ms = 9_000
     group.fact(configured(max_step_ms=9_000))
-    books = Validator().books
+    model = Validator().model
     for record in group.records[:-1]:
-        books.step(record, [decision for decision in group.decisions if decision.caused_by == record.offset])
+        model.step(record, [decision for decision in group.decisions if decision.caused_by == record.offset])
     with pytest.raises(InvariantBroken, match=r"^invariant 1: max_step_ms 9000 is over the margin of m1 incarnation 1, 1000 ms"):
-        books.step(group.records[-1], [])
+        model.step(group.records[-1], [])
 
 
 # Late joins (M1)
@@ -112,9 +112,9 @@ def test_late_join_is_rejected_in_shadow_too():
 def test_validator_finds_a_late_join_that_was_taken():
     group = Group(watched=False).starts(stateless=1)
     group.fact(joined("m1", 5))
-    books = Validator().books
+    model = Validator().model
     for record in group.records:
-        books.step(record, [decision for decision in group.decisions if decision.caused_by == record.offset])
+        model.step(record, [decision for decision in group.decisions if decision.caused_by == record.offset])
     late = make_record(GROUP, len(group.records), group.append_ms, joined("m1", 4))
     with pytest.raises(InvariantBroken, match=r"^invariant 0: m1 joined with incarnation 4 after 5"):
-        books.step(late, [])
+        model.step(late, [])

@@ -83,7 +83,7 @@ def test_group_whose_last_member_is_expelled_waits_for_its_silence_alone():
     assert group.state.scheduled_ms is not None
     group.pass_ms(2_000)
     assert not group.state.members
-    assert [timer for _, timer, _ in group.machine.timers()] == [Timer.GHOST]
+    assert [timer for _, timer, _ in group.machine.timers()] == [Timer.FENCED]
     group.pass_ms(SESSION_MS)
     assert_rests(group)
 
