@@ -23,7 +23,7 @@ from equipoise.events.log.kafka.opening import admin_client, reader, writer
 from equipoise.events.tasks import TaskId
 from equipoise.member.directory import StateDirectory
 from equipoise.member.origin import Origin
-from equipoise.member.restorer import FETCH_BYTES, FETCH_WAIT_MS, MOST_RECORDS, Restorer
+from equipoise.member.restorer import FETCH_BYTES, FETCH_WAIT_MS, MOST_RECORDS, ChangelogRestorer
 from equipoise.member.stores import RocksStore
 from equipoise.member.throttle import Throttle
 
@@ -71,7 +71,7 @@ async def restore(connection: Connection, topic: str, **limits: Any) -> float:
     try:
         with StateDirectory(folder, "g", "m") as directory:
             failed: list[BaseException] = []
-            restorer = Restorer(
+            restorer = ChangelogRestorer(
                 connection, {TASK: (topic,)}, RocksStore, directory, throttle=Throttle(**limits),
                 ends_every_s=3.0, progressed=lambda: None, failed=failed.append,
             )  # fmt: skip

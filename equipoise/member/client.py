@@ -25,14 +25,14 @@ from equipoise.events.facts import TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import partition_count
 from equipoise.events.tasks import Lag, TaskId
-from equipoise.member.host import Host
+from equipoise.member.host import MemberHost
 from equipoise.member.options import MemberOptions
-from equipoise.member.preparing import PrepareCallback, Progress
+from equipoise.member.preparing import PreparationProgress, PrepareCallback
 from equipoise.member.runner import Callback, Handler
 from equipoise.member.work import AskedCallback, StandbyCallback
 
 if TYPE_CHECKING:
-    from equipoise.member.lead import LeadHere
+    from equipoise.member.embedded_worker import EmbeddedWorker
     from equipoise.worker.settings import WorkerSettings
 
 
@@ -106,17 +106,17 @@ class Member:
                 raise InputError(f"Member: no such option {name!r}; there are: {', '.join(sorted(known))}")
         self._options = MemberOptions(**options)
         self._check_facts()
-        self._host: Host | None = None
+        self._host: MemberHost | None = None
         self._leads = lead
-        self._lead: LeadHere | None = None
+        self._lead: EmbeddedWorker | None = None
 
     async def __aenter__(self) -> Self:
         await self._check_topics()
         if self._leads is not False:
-            from equipoise.member.lead import LeadHere, worker_settings  # a worker brings much along
+            from equipoise.member.embedded_worker import EmbeddedWorker, worker_settings  # a worker brings much along
 
             settings = worker_settings(self._connection, self._options.prefix) if self._leads is True else self._leads
-            self._lead = LeadHere(settings)
+            self._lead = EmbeddedWorker(settings)
             await self._lead.start()
         try:
             self._host = await self._begin()
@@ -125,8 +125,8 @@ class Member:
             raise
         return self
 
-    async def _begin(self) -> Host:
-        host = Host(
+    async def _begin(self) -> MemberHost:
+        host = MemberHost(
             connection=self._connection,
             group=self.group,
             member_id=self.member_id,
@@ -217,7 +217,7 @@ class Member:
         return dict(self._running_host().work.lags)
 
     @property
-    def preparing(self) -> Mapping[TaskId, Progress]:
+    def preparing(self) -> Mapping[TaskId, PreparationProgress]:
         """What `prepare` is at work on, and how far it is."""
         return self._running_host().work.preparing
 
@@ -235,7 +235,7 @@ class Member:
 
     # Inside
 
-    def _running_host(self) -> Host:
+    def _running_host(self) -> MemberHost:
         if self._host is None:
             raise InputError("Member: enter it first: async with Member(...) as member")
         return self._host

@@ -29,7 +29,7 @@ wait, for some milliseconds; aiokafka would ask again after 100."""
 
 
 @attrs.frozen
-class _Introduction:
+class _ProducerStart:
     """The first half of a transactional producer's start; the second asks for the producer's id,
     which fences whoever has it now.
     """
@@ -129,7 +129,7 @@ class TaskClients:
         if self._options.transactional:
             from aiokafka.client import CoordinationType
 
-            await start_client(_Introduction(self.producer))
+            await start_client(_ProducerStart(self.producer))
             await self.producer._sender._find_coordinator(CoordinationType.TRANSACTION, self.transactional_id)
         else:
             await start_client(self.producer)

@@ -20,7 +20,7 @@ Ask = Callable[[list[Any]], Awaitable[dict[Any, int]]]
 """Asks the leaders of changelog partitions for their ends."""
 
 
-class Ends:
+class ChangelogEnds:
     """Of the partitions of which somebody has a copy. For one event loop."""
 
     def __init__(self) -> None:

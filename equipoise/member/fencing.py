@@ -42,7 +42,7 @@ ChangelogRecord = tuple[bytes, bytes | None, Headers]
 
 
 @attrs.frozen
-class Ownership:
+class ChangelogOwner:
     """The owner of a changelog at some position. `guarantee`: AT_LEAST_ONCE or EXACTLY_ONCE; "":
     not known, its fence was compacted away.
     """
@@ -61,7 +61,7 @@ class Ownership:
         return self.guarantee == EXACTLY_ONCE and self.origin.transactional_id == transactional_id
 
 
-def claim(owner: Ownership | None, grant: Origin) -> Origin:
+def claim(owner: ChangelogOwner | None, grant: Origin) -> Origin:
     """The origin under which `grant` writes to a changelog that `owner` has now; None: nobody has.
     `grant` has epoch 0.
     """
@@ -80,7 +80,7 @@ class ChangelogFence:
     """
 
     def __init__(self) -> None:
-        self.owner: Ownership | None = None
+        self.owner: ChangelogOwner | None = None
         self.stale_keys: set[bytes] = set()
         self.dropped_records = 0
         self._changed = False
@@ -130,7 +130,7 @@ class ChangelogFence:
         if owner is not None and origin < owner:
             return False, epoch_known
         if origin != owner:
-            self.owner = Ownership(origin)
+            self.owner = ChangelogOwner(origin)
             self._changed = True
         return True, epoch_known
 
@@ -180,7 +180,7 @@ class ChangelogFence:
             fence.stale_keys = set(stale_keys)
             if origin is not None:
                 *fields, guarantee = origin
-                fence.owner = Ownership(Origin(*fields), guarantee)
+                fence.owner = ChangelogOwner(Origin(*fields), guarantee)
         except (ValueError, TypeError, msgpack.UnpackException):
             raise InputError(f"key {FENCE_KEY!r}: its value is not of this build") from None
         return fence

@@ -24,11 +24,11 @@ from equipoise.member.directory import StateDirectory
 from equipoise.member.link import RETRY_S, Link
 from equipoise.member.options import MemberOptions, boot_ms
 from equipoise.member.preparing import PrepareCallback
-from equipoise.member.restorer import Restorer
+from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner import Callback, Handler
 from equipoise.member.threads import LoopThread
 from equipoise.member.throttle import Throttle
-from equipoise.member.work import AskedCallback, RunnerFactory, Shared, StandbyCallback, Work
+from equipoise.member.work import AskedCallback, RunnerFactory, SharedSession, StandbyCallback, Work
 from equipoise.statemachine.member import End, MemberSession, MemberSettings, Reception
 from equipoise.statemachine.rejections import refusal_text
 
@@ -53,7 +53,7 @@ class SupersededError(EquipoiseError):
     """Another process has joined with this member's id; this one is out, for good."""
 
 
-class Host:
+class MemberHost:
     """One process of a member, from its start to its end. `begin` in the application's loop; `over`
     when it has ended, with what ended it.
     """
@@ -107,7 +107,7 @@ class Host:
             connection, group, options, received=self._received, read_up_to_end=self._read_up_to_end, went_back=self._went_back,
             replaced=self._replaced, acknowledged=self._acknowledged,
         )  # fmt: skip
-        self._restorer = Restorer(
+        self._restorer = ChangelogRestorer(
             connection,
             {TaskId(part.subtopology, partition): part.changelog_topics
              for part in topology.subtopologies if part.stateful and part.changelog_topics for partition in range(part.partitions)},
@@ -119,7 +119,7 @@ class Host:
             progressed=self.wake,
             failed=self.fail,
         )  # fmt: skip
-        self.shared = Shared(self._new_session())
+        self.shared = SharedSession(self._new_session())
         runners = RunnerFactory(connection, group, topology, options, handler, on_assigned, on_revoked, lambda: self._link.log_id)
         self.work = Work(
             self.shared, self._restorer, self._restore_thread, runners, on_standby, on_asked, prepare,

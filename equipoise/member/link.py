@@ -38,7 +38,7 @@ further time.
 
 
 @attrs.frozen
-class Placed:
+class ReaderPosition:
     """Where the reader was placed: the end of the decisions of the log `log_id`.
 
     `last_number`: the highest number of the group's decisions before it, 0 if there is none.
@@ -144,7 +144,7 @@ class Link:
 
     # Where decisions end
 
-    async def place(self) -> Placed:
+    async def place(self) -> ReaderPosition:
         """Places the reader at the end of the decisions, where it stays until `begin_reading`.
 
         Raises KafkaError, and InputError when there is no log.
@@ -176,7 +176,7 @@ class Link:
             self._go_to(end)
             self._next_number_position = end
             self._moves += 1
-        return Placed(self._opening.log_id, number, asked_ms)
+        return ReaderPosition(self._opening.log_id, number, asked_ms)
 
     async def _ask_topic_ids(self) -> tuple[str, ...] | None:
         """Of facts and decisions; None: the brokers give topics no ids. Raises KafkaError."""

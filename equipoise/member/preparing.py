@@ -27,7 +27,7 @@ LONGEST_RETRY_S = 60.0
 
 
 @attrs.frozen
-class Progress:
+class PreparationProgress:
     """How far a preparation is. `fraction`: 0 to 1."""
 
     fraction: float
@@ -94,11 +94,10 @@ class Preparer:
             self._begin(task, runs_next=True)
         await asyncio.shield(self._jobs[task])
 
-    def progress(self) -> Mapping[TaskId, Progress]:
+    def progress(self) -> Mapping[TaskId, PreparationProgress]:
         """Of what is under way."""
-        return {
-            task: Progress(*context.said, context.attempt, task not in self._resting) for task, context in sorted(dict(self._contexts).items())
-        }  # fmt: skip
+        contexts = sorted(dict(self._contexts).items())
+        return {task: PreparationProgress(*context.said, context.attempt, task not in self._resting) for task, context in contexts}
 
     def thousandths(self) -> dict[TaskId, int]:
         """The same for reports, without what waits to be tried again."""

@@ -25,8 +25,8 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import reaching
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.directory import StateDirectory
-from equipoise.member.ends import Ends
-from equipoise.member.fencing import FencedStore, Ownership
+from equipoise.member.ends import ChangelogEnds
+from equipoise.member.fencing import ChangelogOwner, FencedStore
 from equipoise.member.stores import OpenStore
 from equipoise.member.throttle import Throttle
 
@@ -55,7 +55,7 @@ it is committed."""
 
 
 @attrs.define(eq=False)
-class _Copy:
+class _RestoredCopy:
     stores: dict[str, FencedStore]
     """Changelog topic -> store."""
     placed: bool = False
@@ -75,7 +75,7 @@ class _Copy:
     """Whoever waits gets the stores, and they leave this thread."""
 
 
-class Restorer:
+class ChangelogRestorer:
     """The copies of one member.
 
     `changelogs`: task -> its changelog topics, for every stateful task. Records of transactions
@@ -115,15 +115,15 @@ class Restorer:
         """Asks for offsets, on connections of its own: brokers answer one request after the other,
         and a fetch waits for records.
         """
-        self._copies: dict[TaskId, _Copy] = {}
+        self._copies: dict[TaskId, _RestoredCopy] = {}
         self._kept: dict[TaskId, dict[str, FencedStore]] = {}
         """In memory, of no use now."""
         self._handed_over: dict[TaskId, dict[str, FencedStore]] = {}
         self._on_disk: dict[TaskId, dict[str, int]] = {}
         """Closed: changelog topic -> position."""
-        self._ends = Ends()
+        self._ends = ChangelogEnds()
         self._unknown = asyncio.Event()
-        """Ends were forgotten: they are asked for at once."""
+        """ChangelogEnds were forgotten: they are asked for at once."""
         self._assigned: frozenset[Any] = frozenset()
         self._woken = asyncio.Event()
         self._told_s = 0.0
@@ -191,7 +191,7 @@ class Restorer:
     def follow(self, task: TaskId) -> None:
         """Keeps a copy of `task` up to date."""
         if task not in self._copies:
-            self._copies[task] = _Copy(self._take_stores(task))
+            self._copies[task] = _RestoredCopy(self._take_stores(task))
             self._woken.set()
 
     def leave(self, task: TaskId) -> None:
@@ -204,13 +204,13 @@ class Restorer:
             self._woken.set()
             self._tell(now=True)
 
-    async def restore(self, task: TaskId) -> dict[str, Ownership | None]:
+    async def restore(self, task: TaskId) -> dict[str, ChangelogOwner | None]:
         """Restores `task` to the end that its changelogs have now, and goes on following them until
         `open` or `put_back`, which also cancels this.
 
         Returns the owner of each changelog there; None: nobody has written to it.
         """
-        owners: dict[str, Ownership | None] = await self._reached(task, None, hand_over=False)
+        owners: dict[str, ChangelogOwner | None] = await self._reached(task, None, hand_over=False)
         return owners
 
     async def open(self, task: TaskId, goals: Mapping[str, int]) -> dict[str, FencedStore]:
@@ -223,7 +223,7 @@ class Restorer:
     async def _reached(self, task: TaskId, goals: Mapping[str, int] | None, *, hand_over: bool) -> Any:
         copy = self._copies.get(task)
         if copy is None:
-            copy = self._copies[task] = _Copy(self._take_stores(task))
+            copy = self._copies[task] = _RestoredCopy(self._take_stores(task))
         copy.opening, copy.goals, copy.hand_over = True, goals, hand_over
         copy.waiting = asyncio.get_running_loop().create_future()
         self._woken.set()
@@ -340,7 +340,7 @@ class Restorer:
         for copy in placed.values():
             copy.sought = True
 
-    async def _hold_against(self, task: TaskId, copy: _Copy) -> None:
+    async def _hold_against(self, task: TaskId, copy: _RestoredCopy) -> None:
         """A store that its changelog can no longer continue begins anew."""
         partitions = self._partitions(task, copy)
         begins = await self._asker.beginning_offsets(list(partitions))
@@ -370,18 +370,18 @@ class Restorer:
                 copy.placed = False
         self._assigned = frozenset()
 
-    def _partitions(self, task: TaskId, copy: _Copy | None = None) -> dict[Any, FencedStore]:
+    def _partitions(self, task: TaskId, copy: _RestoredCopy | None = None) -> dict[Any, FencedStore]:
         from aiokafka import TopicPartition
 
         stores: Mapping[str, Any] = dict.fromkeys(self._changelogs[task]) if copy is None else copy.stores
         return {TopicPartition(topic, task.partition): store for topic, store in stores.items()}
 
-    def _served(self) -> dict[Any, tuple[TaskId, _Copy]]:
+    def _served(self) -> dict[Any, tuple[TaskId, _RestoredCopy]]:
         opening = [task for task, copy in self._copies.items() if copy.opening]
         served = [(task, self._copies[task]) for task in opening or self._copies]
         return {tp: (task, copy) for task, copy in served if copy.placed for tp in self._partitions(task)}
 
-    async def _take(self, served: dict[Any, tuple[TaskId, _Copy]], batches: dict[Any, list[Any]], begun_s: float) -> None:
+    async def _take(self, served: dict[Any, tuple[TaskId, _RestoredCopy]], batches: dict[Any, list[Any]], begun_s: float) -> None:
         records = size_bytes = 0
         behind = more = False
         for tp, (task, copy) in served.items():

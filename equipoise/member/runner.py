@@ -26,7 +26,7 @@ from equipoise.events.log.kafka.clients import abandon_producer, call_off, stop_
 from equipoise.events.tasks import TaskId
 from equipoise.member.clients import TaskClients
 from equipoise.member.context import State, TaskContext, pack_sources, read_sources
-from equipoise.member.fencing import EXACTLY_ONCE, FENCE_KEY, SOURCES_KEY, FencedStore, Ownership, claim
+from equipoise.member.fencing import EXACTLY_ONCE, FENCE_KEY, SOURCES_KEY, ChangelogOwner, FencedStore, claim
 from equipoise.member.options import MemberOptions
 from equipoise.member.origin import Headers, Origin
 from equipoise.member.stores import Change
@@ -45,7 +45,7 @@ class Permit(Protocol):
     def refusal(self, task: TaskId) -> str | None:
         """Why `task` may not be processed at this moment; None: it may."""
 
-    async def restore(self, task: TaskId) -> Mapping[str, Ownership | None]:
+    async def restore(self, task: TaskId) -> Mapping[str, ChangelogOwner | None]:
         """Restores its stores to the changelogs' ends of now. Returns the owner of each changelog
         there.
         """
@@ -86,7 +86,7 @@ class _Overtaken(Exception):
 
 
 @attrs.frozen
-class _Written:
+class _WrittenChanges:
     """What a commit wrote to one changelog, from offset `first` up to before `end`."""
 
     changes: list[Change]
@@ -172,7 +172,7 @@ class TaskRunner:
         self._job = asyncio.ensure_future(self._run())
 
     def stop(self, *, abort: bool) -> None:
-        """Ends it: after the record at hand and a commit; with `abort` at once, and nothing more is
+        """ChangelogEnds it: after the record at hand and a commit; with `abort` at once, and nothing more is
         written.
         """
         self._stopping.set()
@@ -402,7 +402,7 @@ class TaskRunner:
         origin = self._output_headers
         return [await self._send(each.topic, each.value, each.key, each.partition, (*each.headers, *origin)) for each in context.outputs]
 
-    async def _send_changes(self) -> dict[str, _Written]:
+    async def _send_changes(self) -> dict[str, _WrittenChanges]:
         """Sends each changelog its changes, and at their end how far the sources were read. Returns
         when all are acknowledged.
         """
@@ -416,7 +416,7 @@ class TaskRunner:
             sent[topic] = changes, [await self._send_change(topic, key, value) for key, value in changes]
         await asyncio.gather(*(future for _, futures in sent.values() for future in futures))
         return {
-            topic: _Written(changes, self._headers[topic], futures[0].result().offset, futures[-1].result().offset + 1)
+            topic: _WrittenChanges(changes, self._headers[topic], futures[0].result().offset, futures[-1].result().offset + 1)
             for topic, (changes, futures) in sent.items()
         }
 
@@ -428,7 +428,7 @@ class TaskRunner:
         future.add_done_callback(_heard)
         return future
 
-    def _to_stores(self, written: Mapping[str, _Written]) -> None:
+    def _to_stores(self, written: Mapping[str, _WrittenChanges]) -> None:
         context = self._context
         assert context is not None, "a task that processes was opened"
         for topic, each in written.items():

@@ -18,13 +18,12 @@ from equipoise.events.facts import Load, Subtopology, TopologyDeclared
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member.clients import TaskClients
-from equipoise.member.fencing import FencedStore, Ownership
-from equipoise.member.hostload import HostLoad
+from equipoise.member.fencing import ChangelogOwner, FencedStore
 from equipoise.member.link import RETRY_S
+from equipoise.member.load import HostLoad, Rates
 from equipoise.member.options import MemberOptions, boot_ms
-from equipoise.member.preparing import PrepareCallback, Preparer, Progress
-from equipoise.member.rates import Rates
-from equipoise.member.restorer import Restorer
+from equipoise.member.preparing import PreparationProgress, PrepareCallback, Preparer
+from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.runner import Callback, Handler, Permit, TaskRunner
 from equipoise.member.threads import LoopThread
 from equipoise.statemachine.member import End, MemberSession
@@ -34,7 +33,7 @@ StandbyCallback = Callable[[TaskId], Awaitable[None] | None]
 AskedCallback = Callable[[bool], Awaitable[None] | None]
 
 
-class Shared:
+class SharedSession:
     """The session of the current incarnation, which several threads ask: only with the lock."""
 
     def __init__(self, session: MemberSession) -> None:
@@ -87,8 +86,8 @@ class Work:
 
     def __init__(
         self,
-        shared: Shared,
-        restorer: Restorer,
+        shared: SharedSession,
+        restorer: ChangelogRestorer,
         restore_thread: LoopThread,
         runners: RunnerFactory,
         on_standby: StandbyCallback | None,
@@ -294,7 +293,7 @@ class Work:
         self._wake()
 
     @property
-    def preparing(self) -> Mapping[TaskId, Progress]:
+    def preparing(self) -> Mapping[TaskId, PreparationProgress]:
         """What is being prepared, and how far that is."""
         return {} if self._preparer is None else self._preparer.progress()
 
@@ -302,7 +301,7 @@ class Work:
         with self._shared.lock:
             return self._shared.session.refusal(task, boot_ms())
 
-    async def restore(self, task: TaskId) -> Mapping[str, Ownership | None]:
+    async def restore(self, task: TaskId) -> Mapping[str, ChangelogOwner | None]:
         return await self._restore_thread.run(self._restorer.restore(task))
 
     async def take_stores(self, task: TaskId, goals: Mapping[str, int]) -> Mapping[str, FencedStore]:

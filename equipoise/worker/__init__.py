@@ -1,12 +1,12 @@
-"""The deployed worker: leads every group of the partitions it is given, on a real Kafka.
+"""The deployed worker: leads every group of the log partitions it is given, on a real Kafka.
 
-==============
-==========================================================================================================
-`settings`      one declaration for flags, environment and TOML `host`          one partition: taken
-over, folded, published, ticked, checkpointed (the rules: `equipoise.statemachine.partition`)
-`checkpoints`   the compacted topic of states `observer`      end offsets and racks as facts `app`
-the Faust app that says which partitions are ours `http`          health, readiness, metrics, a
-group's state as JSON `metrics`       what is counted, by the naming conventions of Prometheus
-==============
-==========================================================================================================
+- `app`: the Faust app that hands out partitions, and the worker's life
+- `host`: leads one partition: takeover, folding, publishing, ticks, checkpoints (the rules are in
+  `equipoise.statemachine.partition`)
+- `reading`: reads checkpoints, published decisions and facts of a partition
+- `checkpoints`: the compacted topic of checkpoints
+- `observer`: end offsets, racks and source lags as facts
+- `http`: health, readiness, metrics, and groups as JSON
+- `metrics`: what Prometheus scrapes
+- `settings`: one declaration for flags, environment and TOML
 """

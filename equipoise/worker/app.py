@@ -35,7 +35,7 @@ from equipoise.events.log.kafka.topics import MUST_BE
 from equipoise.statemachine.partition import GroupLead
 from equipoise.worker.host import PartitionHost
 from equipoise.worker.http import Server
-from equipoise.worker.metrics import Counts, GroupCollector
+from equipoise.worker.metrics import GroupCollector, WorkerMetrics
 from equipoise.worker.observer import Observer, sources_of, topics_of
 from equipoise.worker.settings import WorkerSettings
 
@@ -62,7 +62,7 @@ class Worker:
 
     def __init__(self, settings: WorkerSettings) -> None:
         self.settings = settings
-        self.counts = Counts()
+        self.metrics = WorkerMetrics()
         self.http_port = 0
         self._opened: LogOpened | None = None
         self._topic_ids: tuple[str, ...] | None = None
@@ -76,7 +76,7 @@ class Worker:
         self._tasks: list[asyncio.Task[None]] = []
         self._folder = ""
         self._problem = ""
-        self.counts.registry.register(GroupCollector(lambda: (lead for _, lead in self.groups()), self._positions))
+        self.metrics.registry.register(GroupCollector(lambda: (lead for _, lead in self.groups()), self._positions))
 
     # Life
 
@@ -326,7 +326,7 @@ class Worker:
         for partition in sorted(partitions):
             if partition < self._opened.partitions:  # those that were added later hold no group (PROTOCOL L1)
                 host = self._hosts[partition] = PartitionHost(
-                    self.settings, self._opened, partition, self.counts, topic_ids=self._topic_ids, replaced=self._note_replaced
+                    self.settings, self._opened, partition, self.metrics, topic_ids=self._topic_ids, replaced=self._note_replaced
                 )  # fmt: skip
                 host.start()
 

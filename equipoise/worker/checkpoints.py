@@ -69,7 +69,7 @@ def checkpoint_records(log_id: str, checkpoint: StoredCheckpoint, slot: int) -> 
 
 
 @attrs.frozen(kw_only=True)
-class Found:
+class FoundCheckpoints:
     """What the topic holds of one partition."""
 
     checkpoints: dict[str, StoredCheckpoint]
@@ -79,7 +79,7 @@ class Found:
     index: Index
 
 
-def find(log_id: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> Found:
+def find(log_id: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> FoundCheckpoints:
     """From the records of a partition, in order. What is of another log, cut off or no checkpoint
     at all is passed over.
     """
@@ -106,7 +106,7 @@ def find(log_id: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> F
     index = _index(indexes)
     if any(group not in checkpoints or checkpoints[group].offset < offset for group, offset in index.checkpoints.items()):
         index = Index()
-    return Found(checkpoints=checkpoints, slots=slots, index=index)
+    return FoundCheckpoints(checkpoints=checkpoints, slots=slots, index=index)
 
 
 _PART_KEY = (str, int, int)

@@ -26,7 +26,7 @@ from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import PartitionLead
 from equipoise.statemachine.rejections import refused_fact, rejection_text
 from equipoise.worker.checkpoints import Index, checkpoint_records, index_records
-from equipoise.worker.metrics import Counts
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reading import FactReader, PartitionReading, next_fact
 from equipoise.worker.settings import WorkerSettings
 
@@ -51,7 +51,7 @@ class SendFailedError(Exception):
     """A send failed for good: what comes behind it must not be sent (PROTOCOL L4)."""
 
 
-class StandsStillError(Exception):
+class ReaderStalledError(Exception):
     """The reader shows nothing, and there is something."""
 
 
@@ -74,7 +74,7 @@ class PartitionHost:
         settings: WorkerSettings,
         opened: LogOpened,
         partition: int,
-        counts: Counts,
+        metrics: WorkerMetrics,
         *,
         topic_ids: tuple[str, ...] | None = None,
         replaced: Callable[[], None] = lambda: None,
@@ -94,7 +94,7 @@ class PartitionHost:
         self._topics = settings.topics
         self._reading = PartitionReading(settings, settings.topics, opened, partition)
         self._opened = opened
-        self._counts = counts
+        self._metrics = metrics
         self._task: asyncio.Task[None] | None = None
         self._lock = asyncio.Lock()
         self._producer: Any = None
@@ -155,9 +155,9 @@ class PartitionHost:
                 return
             except Exception as error:  # noqa: BLE001 whatever ended the round, the next begins from the log
                 self.problem = f"{error.__class__.__name__}: {error}"
-                known = isinstance(error, SendFailedError | StandsStillError | EquipoiseError)
+                known = isinstance(error, SendFailedError | ReaderStalledError | EquipoiseError)
                 _LOG.warning("partition %d is taken anew: %s", self.partition, self.problem, exc_info=None if known else error)
-                self._counts.takeovers_failed.inc()
+                self._metrics.takeovers_failed.inc()
             finally:
                 self.leading = False
             failures = failures + 1 if time.monotonic() - began_s < 60 else 1
@@ -183,7 +183,7 @@ class PartitionHost:
             raise
         finally:
             self.leading = False
-            self._counts.forget(self.lead.groups)
+            self._metrics.forget(self.lead.groups)
             await stop_client(self._producer, within_s=3.0)
 
     async def _look_whether_log_is_the_same(self, facts: FactReader) -> None:
@@ -248,7 +248,7 @@ class PartitionHost:
         self.problem = ""
         self.leading = True
         confirmed = sum(group.confirmed for group in lead.groups.values())
-        self._counts.takeover_seconds.observe(time.monotonic() - began_s)
+        self._metrics.takeover_seconds.observe(time.monotonic() - began_s)
         told = (self.partition, lead.position, len(lead.groups), confirmed, time.monotonic() - began_s)
         _LOG.info("partition %d taken over at offset %d: %d groups, %d published decisions found to be the recomputed ones, %.2f s", *told)
 
@@ -286,7 +286,7 @@ class PartitionHost:
             due = self.lead.ticks_due(_now_ms())
             for group in due:
                 await self.append(group, ProbingTick())
-                self._counts.ticks.inc()
+                self._metrics.ticks.inc()
             if self.lead.position - self._swept_at >= self._settings.checkpoint_facts:
                 async with self._lock:
                     await self._sweep()
@@ -297,7 +297,7 @@ class PartitionHost:
                 async with asyncio.timeout(_ANSWER_S):
                     end = await facts.end()
                 if end > max(self.lead.position, await facts.position()) and time.monotonic() - self._read_s > _LOOK_AFTER_S:
-                    raise StandsStillError(f"there are facts up to {end}, and none from {self.lead.position} on was read for {_LOOK_AFTER_S:.0f} s")
+                    raise ReaderStalledError(f"there are facts up to {end}, and none from {self.lead.position} on was read for {_LOOK_AFTER_S:.0f} s")
                 self._read_s = time.monotonic()
             await asyncio.sleep(_TICK_S)
 
@@ -315,7 +315,7 @@ class PartitionHost:
                 self._published_to = await self._reading.read_published(lead, self._published_to)
         began_s = time.perf_counter()
         decisions = lead.fold(record, _now_ms())
-        self._counts.fold_seconds.observe(time.perf_counter() - began_s)
+        self._metrics.fold_seconds.observe(time.perf_counter() - began_s)
         for decision in decisions:
             if refused_fact(decision.decision, decision.caused_by) is not None:
                 why = rejection_text(decision.decision, record.event)  # type: ignore[arg-type]  # a refused fact is answered by EventRejected
@@ -341,7 +341,7 @@ class PartitionHost:
     def _count(self, record: Record, decisions: list[DecisionRecord], machine: GroupMachine) -> None:
         is_new = self.leading or record.offset > self._answered_to
         try:
-            self._counts.folded(record, decisions, machine.state, live=self.leading, is_new=is_new)
+            self._metrics.folded(record, decisions, machine.state, live=self.leading, is_new=is_new)
         except Exception:  # noqa: BLE001 a defect of the metrics keeps no group from being led
             _LOG.exception("partition %d: what group %s did at offset %d is not in the metrics", self.partition, record.group, record.offset)
 
@@ -349,7 +349,7 @@ class PartitionHost:
         """What belongs to no group, with the reason and where it came from."""
         code: str = record.event.code  # type: ignore[union-attr]  # a record of no group is Undecodable
         key, value, why = rejected_record(key, value, code, self._topics.facts, self.partition, record.offset)
-        self._counts.rejected.inc()
+        self._metrics.rejected.inc()
         await self._send(self._topics.rejected, key, value, partition=0, headers=[("equipoise", why)])
 
     # Publishing
@@ -404,7 +404,7 @@ class PartitionHost:
             for key, value in checkpoint_records(self._opened.log_id, checkpoint, self._slots[group]):
                 await self._send(self._topics.checkpoints, key, value)
             lead.stored(checkpoint)  # in the producer's hands, and so before any index that is sent from now on
-            self._counts.checkpoints.inc()
+            self._metrics.checkpoints.inc()
 
     async def _sweep(self) -> None:
         """A checkpoint of every group that has moved on since its last."""

@@ -1,37 +1,66 @@
-"""What a worker tells over HTTP.
+"""What a worker serves over HTTP.
 
-===================
-===============================================================================================================
-``/health``          200 while the process does its work; 503 when it does not (Faust has ended)
-``/ready``           200 when every partition that is ours is taken over; 503 until then, with the
-reason ``/metrics``         for Prometheus ``/groups``          JSON: the groups led here
-``/groups/<name>``   JSON: the state of one, as `equipoise status --json` gives it; 404 when it is
-led elsewhere, or nowhere ===================
-===============================================================================================================
+- ``/``: this list, with links, as HTML
+- ``/health``: 200 while the process does its work, else 503 with the problem (Faust has ended, or
+  the log is gone)
+- ``/ready``: 200 when the worker leads every partition assigned to it, else 503 with the reason
+- ``/metrics``: for Prometheus
+- ``/groups``: JSON, the groups led here
+- ``/groups/NAME``: JSON, the state of one group as `equipoise status --json` gives it; 404 when
+  this worker does not lead it
 """
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from collections.abc import Iterator
+from html import escape
+from typing import Any, Protocol
+from urllib.parse import quote
 
 from aiohttp import web
 
 from equipoise.events.errors import InputError
 from equipoise.replay.group_view import view_of
+from equipoise.statemachine.partition import GroupLead
+from equipoise.worker.metrics import WorkerMetrics
 
-if TYPE_CHECKING:
-    from equipoise.worker.app import Worker
+ENDPOINTS = {
+    "/health": "whether this worker does its work",
+    "/ready": "whether it leads every partition assigned to it",
+    "/metrics": "metrics for Prometheus",
+    "/groups": "the groups it leads, as JSON",
+}
+
+
+class ServedWorker(Protocol):
+    """What `Server` reads of a worker."""
+
+    metrics: WorkerMetrics
+
+    @property
+    def log_id(self) -> str:
+        """The id of the log that it leads; "" while none is open."""
+
+    def groups(self) -> Iterator[tuple[int, GroupLead]]:
+        """Partition and lead of every group led here, by name."""
+
+    def unhealthy(self) -> str:
+        """Why the worker does not do its work; "" when it does."""
+
+    def unready(self) -> str:
+        """Why not every assigned partition is led; "" when each is."""
 
 
 class Server:
-    """Serves `worker` from `start` to `stop`."""
+    """Serves `worker` on `host`:`port` from `start` to `stop`. `port` 0: any free one."""
 
-    def __init__(self, worker: Worker, host: str, port: int) -> None:
+    def __init__(self, worker: ServedWorker, host: str, port: int) -> None:
         self._worker = worker
         self._host, self._port = host, port
         app = web.Application()
         app.add_routes(
             [
+                web.get("/", self._index),
                 web.get("/health", self._health),
                 web.get("/ready", self._ready),
                 web.get("/metrics", self._metrics),
@@ -42,7 +71,7 @@ class Server:
         self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=0.5)
 
     async def start(self) -> int:
-        """Returns the port. Raises InputError when it is taken."""
+        """Returns the port. Raises InputError when it cannot listen there."""
         await self._runner.setup()
         try:
             await web.TCPSite(self._runner, self._host, self._port).start()
@@ -51,7 +80,15 @@ class Server:
         return int(self._runner.addresses[0][1])
 
     async def stop(self) -> None:
+        """Closes the port."""
         await self._runner.cleanup()
+
+    async def _index(self, request: web.Request) -> web.Response:
+        names = {f"/groups/{quote(lead.name)}": f"state of group {lead.name}" for _, lead in self._worker.groups()}
+        rows = "".join(f'<li><a href="{escape(path)}">{escape(path)}</a>: {escape(text)}</li>\n' for path, text in {**ENDPOINTS, **names}.items())
+        about = f"equipoise worker: leads the groups of log {escape(self._worker.log_id)}"
+        page = f"<!doctype html>\n<title>{about}</title>\n<h1>{about}</h1>\n<ul>\n{rows}</ul>\n"
+        return web.Response(text=page, content_type="text/html")
 
     async def _health(self, request: web.Request) -> web.Response:
         problem = self._worker.unhealthy()
@@ -62,7 +99,7 @@ class Server:
         return web.json_response({"ready": not problem, "problem": problem or None}, status=503 if problem else 200)
 
     async def _metrics(self, request: web.Request) -> web.Response:
-        return web.Response(body=self._worker.counts.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
+        return web.Response(body=self._worker.metrics.text(), headers={"Content-Type": "text/plain; version=0.0.4; charset=utf-8"})
 
     async def _groups(self, request: web.Request) -> web.Response:
         return web.json_response({"log_id": self._worker.log_id, "groups": [_brief(place, lead) for place, lead in self._worker.groups()]})
@@ -82,7 +119,7 @@ class Server:
         return web.json_response({"problem": f"group {name!r} is not led by this worker"}, status=404)
 
 
-def _brief(partition: int, lead: Any) -> dict[str, Any]:
+def _brief(partition: int, lead: GroupLead) -> dict[str, Any]:
     state = lead.machine.state
     return {
         "group": lead.name,

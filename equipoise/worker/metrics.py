@@ -1,7 +1,7 @@
 """Metrics of a worker, by the naming conventions of Prometheus: base units, `_total` for counters,
 one meaning for one name.
 
-What is counted as it happens is in `Counts`; what is a state (members, tasks, imbalance, ...) is
+What is counted as it happens is in `WorkerMetrics`; what is a state (members, tasks, imbalance, ...) is
 read off the machines at each scrape, so a group that went to another worker is no longer told here.
 """
 
@@ -28,7 +28,7 @@ _FOLD_S = (0.0001, 0.0003, 0.001, 0.003, 0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0)
 _TAKEOVER_S = (0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 
 
-class Counts:
+class WorkerMetrics:
     """Counters and histograms of one worker, in a registry of their own."""
 
     def __init__(self) -> None:

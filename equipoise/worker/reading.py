@@ -23,7 +23,7 @@ from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine.partition import Folded, PartitionLead, UnreadIdentity, identity_of
 from equipoise.statemachine.rejections import refused_fact
-from equipoise.worker.checkpoints import Found, Index, find
+from equipoise.worker.checkpoints import FoundCheckpoints, Index, find
 
 _LOG = logging.getLogger(__name__)
 _CHECKPOINTED = codec.kind_of(Checkpointed)
@@ -31,11 +31,11 @@ _EVENT_REJECTED = codec.kind_of(EventRejected)
 
 
 @attrs.frozen(kw_only=True)
-class Begun:
+class StartedLead:
     """A lead that stands at the first fact to read, and where it came from."""
 
     lead: PartitionLead
-    found: Found
+    found: FoundCheckpoints
     published_to: int
     """The decisions were read up to this offset."""
 
@@ -51,7 +51,7 @@ class PartitionReading:
 
     async def begin(
         self, *, answers: bool, folded: Folded = lambda record, decisions, machine: None, mark: Callable[[int, int], None] = lambda fact, offset: None
-    ) -> Begun:
+    ) -> StartedLead:
         """A lead with the last checkpoints, which knows what is published. `answers`: as for
         PartitionLead. `mark` is called with (fact, offset) of each published decision.
 
@@ -64,10 +64,10 @@ class PartitionReading:
             lead = self._restored(found, answers, folded)
         except InputError as error:
             _LOG.warning("partition %d: its checkpoints are passed over, the log is folded from its start: %s", self.partition, error)
-            found = Found(checkpoints={}, slots={}, index=Index())
+            found = FoundCheckpoints(checkpoints={}, slots={}, index=Index())
             lead = self._restored(found, answers, folded)
         published_to = await self.read_published(lead, found.index.decisions_offset, mark)
-        return Begun(lead=lead, found=found, published_to=published_to)
+        return StartedLead(lead=lead, found=found, published_to=published_to)
 
     async def read_published(self, lead: PartitionLead, start: int, mark: Callable[[int, int], None] = lambda fact, offset: None) -> int:
         """Tells the lead what is published from `start` on, and returns the offset behind it.
@@ -86,7 +86,7 @@ class PartitionReading:
                 mark(stored.row.caused_by, record.offset)
         return start
 
-    def _restored(self, found: Found, answers: bool, folded: Folded) -> PartitionLead:
+    def _restored(self, found: FoundCheckpoints, answers: bool, folded: Folded) -> PartitionLead:
         opening = fact_record(fact_row(b"", pack_fact(self.opened), 0, 0))
         lead = PartitionLead(found.index.recovery_offset, opened=opening, answers=answers, folded=folded)
         for _, checkpoint in sorted(found.checkpoints.items()):

@@ -25,7 +25,7 @@ from equipoise.member import Member
 from equipoise.worker.app import Worker
 from equipoise.worker.checkpoints import Index, index_records
 from equipoise.worker.host import PartitionHost
-from equipoise.worker.metrics import Counts
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reading import FactReader
 from equipoise.worker.settings import WorkerSettings
 from tests.live.leader import leading
@@ -181,7 +181,7 @@ async def test_worker_that_was_paused_while_its_log_was_replaced_folds_nothing_o
 
     monkeypatch.setattr(FactReader, "batch", when_awake(FactReader.batch))
     monkeypatch.setattr(FactReader, "topic_ids", when_awake(FactReader.topic_ids))
-    host = PartitionHost(settings, opened, 0, Counts(), topic_ids=ids, replaced=replaced.set)
+    host = PartitionHost(settings, opened, 0, WorkerMetrics(), topic_ids=ids, replaced=replaced.set)
     host.start()
     try:
         await until(lambda: host.leading)
@@ -212,7 +212,7 @@ async def test_worker_does_not_lead_from_a_checkpoint_that_is_ahead_of_the_facts
     async with writer(settings) as producer:
         for key, value in index_records(opened.log_id, Index(position=501, recovery_offset=501)):
             await producer.send_and_wait(settings.topics.checkpoints, value, key=key, partition=0)
-    host = PartitionHost(settings, opened, 0, Counts())
+    host = PartitionHost(settings, opened, 0, WorkerMetrics())
     host.start()
     try:
         await until(lambda: host.problem)

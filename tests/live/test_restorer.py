@@ -17,9 +17,9 @@ from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client, writer
 from equipoise.events.tasks import TaskId
 from equipoise.member.directory import StateDirectory
-from equipoise.member.fencing import FENCE_KEY, FencedStore, Ownership
+from equipoise.member.fencing import FENCE_KEY, ChangelogOwner, FencedStore
 from equipoise.member.origin import Origin
-from equipoise.member.restorer import Restorer
+from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 from equipoise.member.throttle import Throttle
 
@@ -59,9 +59,9 @@ async def restoring(
     *,
     throttle: Throttle | None = None,
     ends_every_s: float = 0.2,
-) -> AsyncIterator[Restorer]:
+) -> AsyncIterator[ChangelogRestorer]:
     failures: list[BaseException] = []
-    restorer = Restorer(
+    restorer = ChangelogRestorer(
         Connection(bootstrap=bootstrap), dict.fromkeys(TASKS, (topic,)), open_store, directory,
         throttle=throttle or Throttle(), ends_every_s=ends_every_s,
         progressed=lambda: None, failed=failures.append,
@@ -74,7 +74,7 @@ async def restoring(
     assert failures == []
 
 
-async def restored(restorer: Restorer, task: TaskId) -> dict[str, FencedStore]:
+async def restored(restorer: ChangelogRestorer, task: TaskId) -> dict[str, FencedStore]:
     """Its stores, as a task that is to run gets them."""
     await restorer.restore(task)
     return await restorer.open(task, {})
@@ -85,7 +85,7 @@ def items(fenced: FencedStore) -> list[tuple[bytes, bytes]]:
     return [(key, value) for key, value in fenced.store.items() if key != FENCE_KEY]
 
 
-def records_behind(restorer: Restorer) -> int:
+def records_behind(restorer: ChangelogRestorer) -> int:
     lag = restorer.lags.get(TASKS[0])
     return lag if isinstance(lag, int) else -1
 
@@ -165,7 +165,7 @@ async def test_records_of_a_former_owner_are_left_out(bootstrap: str, prefix: st
             stores = await restored(restorer, TASKS[0])
             assert items(stores[topic]) == [(b"k3", b"a"), (b"k5", b"c")]
             assert (stores[topic].position, restorer.dropped_records) == (5, 2)
-            assert stores[topic].fence.owner == Ownership(Origin(1, "log", "g/x", "0_0", 5))
+            assert stores[topic].fence.owner == ChangelogOwner(Origin(1, "log", "g/x", "0_0", 5))
 
 
 async def test_a_copy_is_followed_until_it_has_reached_its_fence(bootstrap: str, prefix: str) -> None:

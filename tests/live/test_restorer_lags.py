@@ -16,7 +16,7 @@ import pytest
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.member import ends
 from equipoise.member.directory import StateDirectory
-from equipoise.member.restorer import Restorer
+from equipoise.member.restorer import ChangelogRestorer
 from equipoise.member.stores import MemoryStore, OpenStore, RocksStore
 from equipoise.member.throttle import LEAST_RECORDS, Throttle
 from tests.live.test_restorer import TASKS, fill, items, make_topic, producing, records_behind, restored, restoring, until
@@ -26,7 +26,7 @@ MANY = 3_000
 NEVER_S = 3_600.0
 
 
-def heard(restorer: Restorer, task: TaskId = TASK) -> list[Lag]:
+def heard(restorer: ChangelogRestorer, task: TaskId = TASK) -> list[Lag]:
     """All that is said of `task` from here on."""
     said: list[Lag] = []
     restorer._progressed = lambda: said.extend(restorer.lags[each] for each in [task] if each in restorer.lags)
@@ -37,7 +37,7 @@ def lowest(said: list[Lag]) -> int:
     return min(lag for lag in said if isinstance(lag, int))
 
 
-async def until_fetched(restorer: Restorer) -> None:
+async def until_fetched(restorer: ChangelogRestorer) -> None:
     """The consumer has something that nobody has taken yet."""
     await until(lambda: restorer._consumer._fetcher._records)
 

@@ -75,7 +75,7 @@ async def test_a_round_and_an_assignment_that_are_too_large_for_one_event_stop_n
                 await say(event)
         swarm.add("small", ["m2"])
         await swarm.until_all_run("small", 4, ["m1", "m2"])
-        assert worker.counts.takeovers_failed._value.get() == 0
+        assert worker.metrics.takeovers_failed._value.get() == 0
         assert not swarm.overlaps
     location = f"kafka://{settings.bootstrap}/{settings.prefix}"
     decisions = [each.decision for each in read(location) if isinstance(each, DecisionRecord) and each.group == "big"]
@@ -107,7 +107,7 @@ async def test_records_that_belong_to_nobody_are_put_aside_and_the_partition_goe
         swarm.add("g", ["m1"])
         swarm.start()
         await swarm.until_all_run("g", 4, ["m1"])
-        assert worker.counts.takeovers_failed._value.get() == 0
+        assert worker.metrics.takeovers_failed._value.get() == 0
         # The end of this transaction is the last thing that stands in the partition.
         async with foreign(settings, transactional_id=f"{settings.prefix}t") as producer, producer.transaction():
             await producer.send_and_wait(facts, pack_fact(ProbingTick()), key=b"nobody", partition=0)
@@ -151,7 +151,7 @@ async def test_what_is_no_decision_and_no_checkpoint_keeps_nobody_from_taking_ov
         swarm.add("h", ["m1"])
         swarm.start()
         await swarm.until_all_run("h", 2, ["m1"])
-        assert worker.counts.takeovers_failed._value.get() == 0
+        assert worker.metrics.takeovers_failed._value.get() == 0
         assert all(lead.halted is None for _, lead in worker.groups())
     with open_log(f"kafka://{settings.bootstrap}/{settings.prefix}") as log:
         assert verify(log.read()).verdict is Verdict.IDENTICAL

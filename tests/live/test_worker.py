@@ -33,7 +33,7 @@ from equipoise.statemachine.partition import StoredCheckpoint
 from equipoise.worker.app import Worker
 from equipoise.worker.checkpoints import checkpoint_records
 from equipoise.worker.host import PartitionHost
-from equipoise.worker.metrics import Counts
+from equipoise.worker.metrics import WorkerMetrics
 from equipoise.worker.reading import FactReader
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured, joined
@@ -67,7 +67,7 @@ def settings(bootstrap: str, prefix: str) -> WorkerSettings:
 # ------------------------------------------------------------------------------------- as a process
 
 
-class Process:
+class WorkerProcess:
     """`equipoise worker`, as it is deployed."""
 
     def __init__(self, settings: WorkerSettings, log: Path) -> None:
@@ -86,8 +86,8 @@ class Process:
 
 
 @pytest.fixture
-def workers() -> Iterator[list[Process]]:
-    started: list[Process] = []
+def workers() -> Iterator[list[WorkerProcess]]:
+    started: list[WorkerProcess] = []
     yield started
     for each in started:
         if each.process.poll() is None:
@@ -95,12 +95,12 @@ def workers() -> Iterator[list[Process]]:
 
 
 async def test_a_worker_killed_under_load_loses_nothing_and_repeats_itself_to_the_byte(
-    bootstrap: str, prefix: str, tmp_path: Path, workers: list[Process]
+    bootstrap: str, prefix: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, partitions=2)
     await ensure_topics(settings, settings.topics, partitions=2)
     logs = tmp_path / "workers.log"
-    workers += [Process(settings, logs), Process(settings, logs)]
+    workers += [WorkerProcess(settings, logs), WorkerProcess(settings, logs)]
     groups = [f"g{number}" for number in range(6)]
     async with Swarm(settings, settings.topics) as swarm:
         for number, group in enumerate(groups):  # half of them have no checkpoints but those that the worker takes of all
@@ -113,7 +113,7 @@ async def test_a_worker_killed_under_load_loses_nothing_and_repeats_itself_to_th
         present = ["m1", "m2"]
         for number in range(3, 6):
             workers[-2].end(signal.SIGKILL)
-            workers.append(Process(settings, logs))
+            workers.append(WorkerProcess(settings, logs))
             for group in groups:
                 swarm.add(group, [f"m{number}"], heartbeat_interval_ms=100)
             present.append(f"m{number}")
@@ -165,7 +165,7 @@ async def hosting(settings: WorkerSettings) -> AsyncIterator[PartitionHost]:
     """One partition, without Faust."""
     await ensure_topics(settings, settings.topics)
     opened = await open_partitions(settings, settings.topics)
-    host = PartitionHost(settings, opened, 0, Counts())
+    host = PartitionHost(settings, opened, 0, WorkerMetrics())
     host.start()
     try:
         await until(lambda: host.leading, "the partition is taken over")
@@ -192,7 +192,7 @@ async def test_a_reader_that_stands_still_is_replaced(settings: WorkerSettings, 
         swarm.add("g", ["m1"])
         swarm.start()
         await swarm.until_all_run("g", 4, ["m1"])
-        assert host._counts.takeovers_failed._value.get() == 1
+        assert host._metrics.takeovers_failed._value.get() == 1
     assert verified(settings).verdict is Verdict.IDENTICAL
 
 
@@ -212,7 +212,7 @@ async def test_the_first_send_that_fails_ends_the_round_and_the_next_one_sends_w
 
         monkeypatch.setattr(host._producer, "send", failing)
         offsets = [(await (await swarm.send("g", MemberLeft(member_id="nobody", incarnation=number)))).offset for number in range(4)]
-        await until(lambda: host._counts.takeovers_failed._value.get() == 1, "the round ends")
+        await until(lambda: host._metrics.takeovers_failed._value.get() == 1, "the round ends")
         await until(lambda: host.leading and host.lead.position > offsets[-1], "the next round reads on")
     assert len(await all_decisions(settings)) == 4
     found = verified(settings)
@@ -275,7 +275,7 @@ async def test_checkpoints_only_save_reading(settings: WorkerSettings) -> None:
     async with hosting(settings) as host:
         assert host.lead.groups["g"].checkpoint_offset == sent.offset
         assert host.lead.groups["g"].machine.snapshot() == whole
-        assert host._counts.fold_seconds._sum.get() == 0  # nothing was folded
+        assert host._metrics.fold_seconds._sum.get() == 0  # nothing was folded
     log_id = verified(settings).log_id
     damaged = StoredCheckpoint(group="g", offset=sent.offset, number=70, state=b"of another build")
     for records in (list(checkpoint_records(log_id, damaged, 0)), [(record.key, None) for record in kept]):

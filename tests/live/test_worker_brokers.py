@@ -76,7 +76,7 @@ async def test_tasks_that_stood_still_while_the_broker_was_away_are_in_the_metri
 
 
 def unavailable_s(worker: Worker) -> float:
-    return worker.counts.registry.get_sample_value("equipoise_unavailable_task_seconds_total", {"group": "g"}) or 0.0
+    return worker.metrics.registry.get_sample_value("equipoise_unavailable_task_seconds_total", {"group": "g"}) or 0.0
 
 
 def certificate(folder: Path) -> tuple[Path, Path]:

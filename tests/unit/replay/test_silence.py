@@ -11,7 +11,7 @@ from equipoise.replay.explanation import explain
 from equipoise.replay.history import Condition
 from equipoise.replay.timelines import build_timeline
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.worker.metrics import Counts
+from equipoise.worker.metrics import WorkerMetrics
 from tests.groups import HEARTBEAT_MS, MARGIN_MS, SESSION_MS, Group, joined
 
 TASKS = 6
@@ -28,7 +28,7 @@ def running_group() -> Group:
 
 def measured_s(group: Group) -> float:
     """What the metric of a worker that folded it all live says."""
-    counts, machine = Counts(), GroupMachine()
+    counts, machine = WorkerMetrics(), GroupMachine()
     for record in group.records:
         decisions = machine.step(record)
         if record.group:
@@ -90,7 +90,7 @@ def test_silence_that_a_takeover_finds_is_counted_once_unless_a_worker_before_ha
     heard = group.records[-1]
     group.members["m1"].reports(after_ms=AWAY_MS)
     for answered_to, expected_s in ((heard.offset, TASKS * AWAY_MS / 1_000), (heard.offset + 1, 0.0)):
-        counts = Counts()
+        counts = WorkerMetrics()
         for _ in range(2):
             machine = GroupMachine()
             for record in group.records:

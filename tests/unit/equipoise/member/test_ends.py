@@ -9,12 +9,12 @@ from aiokafka import TopicPartition
 from aiokafka.errors import KafkaConnectionError
 
 from equipoise.member import ends as module
-from equipoise.member.ends import Ends
+from equipoise.member.ends import ChangelogEnds
 
 ONE, OTHER = TopicPartition("log", 0), TopicPartition("log", 1)
 
 
-async def learned(ends: Ends, answer: dict[Any, int], *, meanwhile: Any = None) -> Ends:
+async def learned(ends: ChangelogEnds, answer: dict[Any, int], *, meanwhile: Any = None) -> ChangelogEnds:
     """Everything that is in `answer` was asked for, and `meanwhile` happened before the answer was
     heard.
     """
@@ -30,14 +30,14 @@ async def learned(ends: Ends, answer: dict[Any, int], *, meanwhile: Any = None) 
 
 
 async def test_behind_is_a_number_only_when_the_end_is_known_and_not_passed() -> None:
-    ends = await learned(Ends(), {ONE: 10})
+    ends = await learned(ChangelogEnds(), {ONE: 10})
     assert [ends.behind(ONE, position) for position in (0, 4, 10, 11)] == [10, 6, 0, None]
     assert ends.behind(OTHER, 0) is None
 
 
 async def test_a_fetch_raises_an_end_and_never_lowers_it() -> None:
     """It may be long ago, or a near replica's, and a position past its end says how old it is."""
-    ends = await learned(Ends(), {ONE: 3_000})
+    ends = await learned(ChangelogEnds(), {ONE: 3_000})
     for position, fetched_end in ((40, 40), (50, 40), (60, -1), (70, None)):
         ends.read(ONE, position, fetched_end)
         assert ends.behind(ONE, position) == 3_000 - position
@@ -46,26 +46,26 @@ async def test_a_fetch_raises_an_end_and_never_lowers_it() -> None:
 
 
 async def test_what_was_read_makes_no_unknown_end_known() -> None:
-    ends = Ends()
+    ends = ChangelogEnds()
     ends.read(ONE, 40, 40)
     assert ends.behind(ONE, 40) is None
 
 
 async def test_a_leader_may_lower_an_end() -> None:
     """A changelog that lost records: its copies are ahead of it until they begin anew."""
-    ends = await learned(await learned(Ends(), {ONE: 500}), {ONE: 100})
+    ends = await learned(await learned(ChangelogEnds(), {ONE: 500}), {ONE: 100})
     assert (ends.behind(ONE, 90), ends.behind(ONE, 200)) == (10, None)
 
 
 async def test_what_was_learned_while_an_answer_was_on_its_way_is_newer() -> None:
-    ends = await learned(Ends(), {ONE: 16, OTHER: 16})
+    ends = await learned(ChangelogEnds(), {ONE: 16, OTHER: 16})
     await learned(ends, {ONE: 16, OTHER: 20}, meanwhile=lambda: ends.answered({ONE: 3_016}))
     assert (ends.behind(ONE, 16), ends.behind(OTHER, 16)) == (3_000, 4)
 
 
 async def test_an_answer_to_a_question_from_before_it_was_forgotten_does_not_count() -> None:
     """The task ran and stopped here while the answer was on its way."""
-    ends = await learned(Ends(), {ONE: 10, OTHER: 10})
+    ends = await learned(ChangelogEnds(), {ONE: 10, OTHER: 10})
     await learned(ends, {ONE: 10, OTHER: 12}, meanwhile=lambda: ends.forget([ONE]))
     assert (ends.behind(ONE, 10), ends.behind(OTHER, 10)) == (None, 2)
 
@@ -73,7 +73,7 @@ async def test_an_answer_to_a_question_from_before_it_was_forgotten_does_not_cou
 @pytest.mark.parametrize("error", [KafkaConnectionError(), TimeoutError()])
 async def test_a_leader_that_does_not_answer_hides_its_own_ends_alone(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ASK_S", 0.01)
-    ends = await learned(Ends(), {ONE: 10, OTHER: 10})
+    ends = await learned(ChangelogEnds(), {ONE: 10, OTHER: 10})
 
     async def ask(partitions: list[Any]) -> dict[Any, int]:
         if OTHER in partitions:

@@ -19,9 +19,9 @@ from equipoise.member.fencing import (
     MOST_STALE_KEYS,
     SOURCES_KEY,
     ChangelogFence,
+    ChangelogOwner,
     ChangelogRecord,
     FencedStore,
-    Ownership,
     claim,
 )
 from equipoise.member.origin import EPOCH_HEADER, LOG_HEADER, TOKEN_HEADER, Origin, read_origin
@@ -82,14 +82,14 @@ def test_a_record_behind_the_fence_of_a_later_owner_does_not_count() -> None:
     first, second = granted(1, epoch=1), granted(2, epoch=1)
     values, after = restored([fence(first), put(first, b"1"), put(first, b"in time"), fence(second), put(first, b"late")])
     assert values == {b"k": b"in time"}
-    assert (after.owner, after.dropped_records, after.stale_keys) == (Ownership(second, AT_LEAST_ONCE), 1, {b"k"})
+    assert (after.owner, after.dropped_records, after.stale_keys) == (ChangelogOwner(second, AT_LEAST_ONCE), 1, {b"k"})
 
 
 def test_a_late_fence_does_not_count() -> None:
     first, second = granted(1, epoch=1), granted(2, epoch=1)
     values, after = restored([fence(second), put(second, b"2"), fence(first, EXACTLY_ONCE), put(second, b"3")])
     assert values == {b"k": b"3"}
-    assert (after.owner, after.stale_keys) == (Ownership(second, AT_LEAST_ONCE), {FENCE_KEY})
+    assert (after.owner, after.stale_keys) == (ChangelogOwner(second, AT_LEAST_ONCE), {FENCE_KEY})
 
 
 @pytest.mark.parametrize("other", [{"log_id": "log0"}, {"task": "1_0"}, {"group": "f"}])
@@ -112,15 +112,15 @@ def test_another_writer_takes_over_whatever_its_token_and_the_first_one_comes_ba
 def test_a_grant_of_the_same_writer_keeps_the_epoch() -> None:
     first = claim(None, granted(3))
     assert first == granted(3, epoch=1)
-    assert claim(Ownership(first), granted(9)) == granted(9, epoch=1)
-    assert claim(Ownership(first), granted(1, log_id="log2")) == granted(1, log_id="log2", epoch=2)
-    assert Ownership(granted(4, epoch=1)).outranks(granted(3))
-    assert not Ownership(granted(3, epoch=1)).outranks(granted(3))
-    assert not Ownership(granted(4, epoch=1)).outranks(granted(3, log_id="log2"))
+    assert claim(ChangelogOwner(first), granted(9)) == granted(9, epoch=1)
+    assert claim(ChangelogOwner(first), granted(1, log_id="log2")) == granted(1, log_id="log2", epoch=2)
+    assert ChangelogOwner(granted(4, epoch=1)).outranks(granted(3))
+    assert not ChangelogOwner(granted(3, epoch=1)).outranks(granted(3))
+    assert not ChangelogOwner(granted(4, epoch=1)).outranks(granted(3, log_id="log2"))
 
 
 def test_kafka_fences_an_owner_with_the_same_transactional_id_only() -> None:
-    owner = Ownership(granted(1, epoch=1), EXACTLY_ONCE)
+    owner = ChangelogOwner(granted(1, epoch=1), EXACTLY_ONCE)
     assert owner.is_fenced_by_kafka("g/0_0")
     assert not owner.is_fenced_by_kafka("g/1_0")
     assert not attrs.evolve(owner, guarantee=AT_LEAST_ONCE).is_fenced_by_kafka("g/0_0")
@@ -131,7 +131,7 @@ def test_records_of_nobody_count() -> None:
     owner = granted(2, epoch=1)
     values, after = restored([(b"a", b"1", ()), fence(owner), (b"b", b"2", ()), (b"a", None, ())])
     assert values == {b"b": b"2"}
-    assert after.owner == Ownership(owner, AT_LEAST_ONCE)
+    assert after.owner == ChangelogOwner(owner, AT_LEAST_ONCE)
 
 
 def test_keys_whose_last_record_does_not_count_are_to_be_written_once_more() -> None:
@@ -172,7 +172,7 @@ def test_how_far_the_sources_were_read_is_out_of_date_once_the_former_build_wrot
     at_least_once = [former(1, b"a"), former(1, b"10", SOURCES_KEY)]
     values, after = restored(at_least_once)
     assert values[SOURCES_KEY] == b"10"
-    assert after.owner == Ownership(Origin(0, "", "g", "0_0", 1), AT_LEAST_ONCE)
+    assert after.owner == ChangelogOwner(Origin(0, "", "g", "0_0", 1), AT_LEAST_ONCE)
     values, after = restored([*at_least_once, former(2, b"b")])
     assert values == {b"k": b"b"}
     assert after.owner is not None
@@ -195,7 +195,7 @@ def test_what_is_known_of_the_owners_is_kept_with_the_position(open_store: OpenS
         store.close()
         store = open_store(tmp_path / "store")
     again = FencedStore(store, "log/0")
-    assert (again.position, again.fence.owner, again.stale_changes()) == (4, Ownership(second, EXACTLY_ONCE), [(b"k", b"1")])
+    assert (again.position, again.fence.owner, again.stale_changes()) == (4, ChangelogOwner(second, EXACTLY_ONCE), [(b"k", b"1")])
     again.apply([put(first, b"late")], position=5)
     assert store.get(b"k") == b"1"
     again.wipe()

@@ -30,7 +30,7 @@ from equipoise.statemachine.snapshots import FORM
 from equipoise.statemachine.state import Lost
 from equipoise.worker import checkpoints
 from equipoise.worker.checkpoints import Index, checkpoint_records, find, index_records
-from equipoise.worker.metrics import Counts, GroupCollector
+from equipoise.worker.metrics import GroupCollector, WorkerMetrics
 from equipoise.worker.reading import published_identity
 from equipoise.worker.settings import LiveSettings, WorkerSettings, read_settings
 from tests.groups import LOG_OPENED, Group, configured
@@ -136,13 +136,13 @@ def test_what_is_no_place_for_a_record_of_nobodys_is_damage(tmp_path: Path) -> N
 
 
 def test_every_metric_and_every_reason_to_halt_is_told_to_whoever_operates_it() -> None:
-    page = (Path(__file__).parents[3] / "docs" / "operations.md").read_text(encoding="utf-8")
-    counts = Counts()
+    page = (Path(__file__).parents[4] / "docs" / "operations.md").read_text(encoding="utf-8")
+    counts = WorkerMetrics()
     counts.registry.register(GroupCollector(list, list))
     names = {line.split()[2] for line in counts.text().decode().splitlines() if line.startswith("# TYPE")}
     told = set(re.findall(r"`(equipoise_[a-z_]+)(?:\{[a-z,]+\})?`", page))
     assert told == {name for name in names if not name.endswith("_created")}
-    root = Path(__file__).parents[3]
+    root = Path(__file__).parents[4]
     sources = [root / "statemachine" / "machine.py", root / "statemachine" / "partition.py", root / "equipoise" / "worker" / "reading.py"]
     codes = {code for path in sources for code in re.findall(r'offset, "([a-z_]+)"', path.read_text(encoding="utf-8"))}
     assert codes >= {"assignor_missing", "solver_missing", "published_differs", "published_gap", "event_unknown", "defect"}
@@ -153,7 +153,7 @@ def test_metrics_show_what_the_assignor_promises_and_the_settings_in_force() -> 
     group = Group().starts("m1", stateful=4, end_offset=1_000, max_warmups=3)
     group.settles()
     lead = GroupLead("orders", group.machine)
-    counts = Counts()
+    counts = WorkerMetrics()
     counts.registry.register(GroupCollector(lambda: [lead], list))
 
     def value(name: str, **labels: str) -> float | None:
@@ -178,7 +178,7 @@ def test_metrics_show_what_the_assignor_promises_and_the_settings_in_force() -> 
 
 
 def test_unavailability_is_counted_between_facts_and_not_across_another_workers() -> None:
-    counts = Counts()
+    counts = WorkerMetrics()
     machine = GroupMachine()
     machine.step(make_record("g", 0, 0, LOG_OPENED))
     offsets = itertools.count(1)
@@ -253,7 +253,7 @@ def test_a_group_whose_state_cannot_be_read_hides_no_other_from_the_metrics() ->
     leads = [GroupLead(name, GroupMachine()) for name in ("broken", "sound")]
     leads[0].machine.state.members["m1"] = None  # type: ignore[assignment]  # half a step was taken
     leads[0].halted = GroupHalted("broken", 5, "defect", "a defect")
-    counts = Counts()
+    counts = WorkerMetrics()
     counts.registry.register(GroupCollector(lambda: leads, list))
     for _ in range(2):
         text = counts.text().decode()

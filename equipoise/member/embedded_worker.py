@@ -20,7 +20,7 @@ def worker_settings(connection: Connection, prefix: str) -> WorkerSettings:
     return WorkerSettings(**reached, prefix=prefix, http_port=0)
 
 
-class LeadHere:
+class EmbeddedWorker:
     """Several processes may lead at once: Faust gives each partition to one of them, and to another
     when that one dies.
     """

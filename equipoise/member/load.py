@@ -1,30 +1,56 @@
-"""What this process takes of its host: processors, memory, disk, as shares of what it may have.
-
-It is the process that is measured, everything in it included, and not the machine: what else runs
-there is nobody's task. A container's limits count as the host (cgroup v2). Where the operating
-system does not tell, the share is 0, which says "not measured".
-"""
+"""What a member measures of its load: the rates of its tasks, and the host resources it uses."""
 
 from __future__ import annotations
 
 import os
 import shutil
 import time
+from collections.abc import Mapping
 from pathlib import Path
 
 import attrs
 
-from equipoise.member.rates import LOOK_EVERY_MS
+from equipoise.events.tasks import TaskId
 
+MEASURE_EVERY_MS = 5_000
+"""Over a shorter time, one batch more or less would change the measured rate."""
 DISK_EVERY_MS = 30_000
 """Adding up the files of many stores takes a while, and they grow slowly."""
 _CGROUP = Path("/sys/fs/cgroup")
 _STATM = Path("/proc/self/statm")
 
 
+class Rates:
+    """How much is done a second for each task. `per_s`: task -> increase of its counter a second
+    between the last two measurements, rounded. A task that began in between is absent.
+    """
+
+    def __init__(self) -> None:
+        self.per_s: dict[TaskId, int] = {}
+        self._counted: dict[TaskId, int] = {}
+        self._looked_ms: int | None = None
+
+    def look(self, processed: Mapping[TaskId, int], now_ms: int) -> None:
+        """Measures, unless the last measurement is less than MEASURE_EVERY_MS ago. `processed`:
+        running task -> its counter; a lower counter than before means that the task was reopened.
+        """
+        if self._looked_ms is not None and now_ms - self._looked_ms < MEASURE_EVERY_MS:
+            self.per_s = {task: rate for task, rate in self.per_s.items() if task in processed}
+            return
+        took_ms = 0 if self._looked_ms is None else now_ms - self._looked_ms
+        self.per_s = {
+            task: round((count - self._counted[task]) * 1_000 / took_ms)
+            for task, count in sorted(processed.items())
+            if took_ms and self._counted.get(task, count + 1) <= count
+        }
+        self._counted, self._looked_ms = dict(processed), now_ms
+
+
 @attrs.frozen(kw_only=True)
 class HostShares:
-    """0..1; 0: not measured."""
+    """Shares of the host's processors, memory and disk that this process uses, 0 to 1. 0: not
+    measured.
+    """
 
     cpu: float = 0.0
     memory: float = 0.0
@@ -32,7 +58,12 @@ class HostShares:
 
 
 class HostLoad:
-    """`folder`: where the member keeps its state; None: nowhere, so there is no disk to measure."""
+    """Measures `HostShares`: of this process alone, because other processes are no task's load. A
+    container's limits count as the host (cgroup v2). A share that the operating system does not
+    report is 0.
+
+    `folder`: where the member keeps its state; None: it has no state on disk.
+    """
 
     def __init__(self, folder: Path | None) -> None:
         self._folder = folder
@@ -43,10 +74,10 @@ class HostLoad:
         self._processors, self._memory_bytes = processors(), memory_bytes()
 
     def look(self, now_ms: int) -> HostShares:
-        """The shares as they were last measured, anew every few seconds. `now_ms`: a clock that
-        does not go back.
+        """The last measured shares; measures again after MEASURE_EVERY_MS (disk: DISK_EVERY_MS).
+        `now_ms`: on a clock that does not go back.
         """
-        if self._looked_ms is None or now_ms - self._looked_ms >= LOOK_EVERY_MS:
+        if self._looked_ms is None or now_ms - self._looked_ms >= MEASURE_EVERY_MS:
             used_s = time.process_time()
             cpu = 0.0 if self._looked_ms is None else (used_s - self._used_s) * 1_000 / (now_ms - self._looked_ms) / self._processors
             self._looked_ms, self._used_s = now_ms, used_s
@@ -60,7 +91,7 @@ class HostLoad:
 
 
 def processors() -> float:
-    """Processors that this process may use, at least a hundredth of one."""
+    """Processors that this process may use, at least 0.01."""
     count = float(len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1)
     limit = _read(_CGROUP / "cpu.max").split()
     if len(limit) == 2 and limit[0].isdigit() and int(limit[1]):
@@ -69,7 +100,7 @@ def processors() -> float:
 
 
 def memory_bytes() -> int:
-    """Memory that this process may have; 0: nobody tells."""
+    """Memory that this process may use; 0: not known."""
     try:
         machine = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     except (ValueError, OSError, AttributeError):
@@ -79,13 +110,13 @@ def memory_bytes() -> int:
 
 
 def resident_bytes() -> int:
-    """What of this process is in memory now; 0: nobody tells."""
+    """Resident memory of this process; 0: not known."""
     pages = _read(_STATM).split()
     return int(pages[1]) * os.sysconf("SC_PAGE_SIZE") if len(pages) > 1 else 0
 
 
 def bytes_in(folder: Path) -> int:
-    """Of all files under `folder`. Files that vanish meanwhile (a store is compacted) count as
+    """Size of all files under `folder`. Files that vanish meanwhile (a store is compacted) count as
     nothing.
     """
     total = 0
