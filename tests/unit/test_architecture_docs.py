@@ -57,3 +57,27 @@ def test_lines_are_short_enough_to_read_anywhere(path: Path) -> None:
     """
     text = re.sub(r"<!-- made by.*?<!-- end -->|```.*?```", "", path.read_text(encoding="utf-8"), flags=re.DOTALL)
     assert [line for line in text.splitlines() if len(line) > 120 and not line.startswith("|")] == []
+
+
+def tree() -> list[str]:
+    """Folders of the tree that the page shows, as paths, in its order."""
+    found: list[str] = []
+    above: list[str] = []
+    block = section("Packages").partition("```\n")[2].partition("```")[0]
+    for line in block.splitlines():
+        folder = re.match(r"( *)(\w+)/ +\S", line)
+        assert folder, f"{line!r} is not a folder with a description"
+        above = [*above[: len(folder[1]) // 2], folder[2]]
+        found.append("/".join(above))
+    return found
+
+
+def linked(path: Path) -> bool:
+    """Reached through one of the links in `equipoise/`."""
+    return path.resolve() != path
+
+
+def test_the_tree_names_every_package_once() -> None:
+    folders = ("events", "assignors", "statemachine", "replay", "equipoise")
+    packages = {path.parent for folder in folders for path in (ROOT / folder).rglob("__init__.py") if not linked(path)}
+    assert sorted(tree()) == sorted(str(path.relative_to(ROOT)) for path in packages)
