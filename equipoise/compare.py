@@ -103,10 +103,10 @@ def recorded_cost(run: Run) -> list[Cost]:
 def cost_of(
     run: Run, contender: Contender, *, overrides: Mapping[str, Any] | None = None, seed: int = 0, progress: Progress | None = None
 ) -> Cost:
-    """The run under this contender, with the run's own knobs and `overrides` over them.
+    """The run under this contender, with the run's own settings and `overrides` over them.
 
-    One that halts or breaks an invariant is told as such. Raises InputError for an assignor, a knob
-    or an option that does not exist.
+    One that halts or breaks an invariant is told as such. Raises InputError for an assignor, a
+    setting or an option that does not exist.
     """
     simulation = Simulation(
         assignor=contender.assignor,

@@ -49,7 +49,7 @@ class GroupSettings:
     acceptable_recovery_ms: int = attrs.field(default=0, validator=fields.integer(0, 86_400_000))
     """A copy also counts as caught up when its member needs no longer than this to restore it, with
     all that are no further behind: see `equipoise.assignors.common.ranking.lag_within`. 0: records alone
-    decide. A knob and no option of one assignor, because the machine itself has to see when a copy
+    decide. A setting and no option of one assignor, because the machine itself has to see when a copy
     is ready. Off unless asked for: how long a task may stand still is the operator's to say, and
     where speeds were not measured it says nothing.
     """
@@ -116,7 +116,7 @@ class GroupSettings:
     drain_timeout_ms: int = attrs.field(default=600_000, validator=fields.integer())
     """A leaving member's tasks are moved by then, caught-up destination or not (PROTOCOL M7)."""
     load_window_ms: int = attrs.field(default=60_000, validator=fields.integer(1))
-    """Reported loads are averaged over so much (`equipoise.statemachine.loads`). A knob and no
+    """Reported loads are averaged over so much (`equipoise.statemachine.loads`). A setting and no
     option of one assignor: the machine measures whoever decides."""
     checkpoint_every_records: int = attrs.field(default=10_000, validator=fields.integer(0))
     """Facts between two `Checkpointed` decisions; 0: none."""

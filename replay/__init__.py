@@ -8,7 +8,7 @@ returns what the command of that name prints.
     equipoise.replay.verification("group.db").verdict                     # Verdict.IDENTICAL
     history = equipoise.replay.timelines("archive/", group="orders")
     history.totals().stopped_ms
-    costs = equipoise.replay.whatif.evaluate("group.db", [replay.Configuration(name="two slots", knobs={"max_warmups": 2})])
+    costs = equipoise.replay.whatif.evaluate("group.db", [replay.Configuration(name="two slots", settings={"max_warmups": 2})])
     costs.outcomes[0].metrics.unavailable_task_seconds
     replay.advise(costs).line                             # change max_warmups from 4 to 2 because ...
 

@@ -24,7 +24,7 @@ REJECTIONS: dict[str, str] = {
     "leader_change": "led_by can only change while the group is empty; it has {0} members",
     "step_exceeds_margin": "max_step_ms {0} is over {1}, the smallest lease_margin_ms of members and of fenced incarnations that may still run",
     ASSIGNOR_UNAVAILABLE: "the worker that leads the group has no such assignor, behaviour version or solver; install it on every worker first",
-    "knobs_refused": "its assignor cannot take these knobs; `equipoise assign` with the same config names the one",
+    "knobs_refused": "its assignor cannot take these settings; `equipoise assign` with the same config names the one",
     "topology_not_newer": "topology epoch {0} is not above the newest one, {1}",
     "join_repeated": "this join was seen before",
     "incarnation_repeated": "incarnation {0} is the one that is already a member",
@@ -96,8 +96,8 @@ def _what_is_lacking(config: GroupConfigured) -> str | None:
 
 
 def _what_is_refused(config: GroupConfigured) -> str | None:
-    """What its assignor has against its knobs; None: this installation lacks the assignor, and only
-    that they were refused can be said.
+    """What its assignor has against its settings; None: this installation lacks the assignor, and
+    only that they were refused can be said.
     """
     try:
         assignor = registry.load(config.assignor, config.behaviour_version)

@@ -76,7 +76,7 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
     """A group of 1 to MOST_MEMBERS members with 1 to 12 stateful tasks, led by that assignor, and
     what befalls it.
 
-    `switching`: now and then another assignor leads, each time with other knobs, whatever is under
+    `switching`: now and then another assignor leads, each time with other settings, whatever is under
     way.
     """
     random = Random(f"setting {seed}")

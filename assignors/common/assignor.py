@@ -58,7 +58,7 @@ def deals_by_lag(assignor: Assignor) -> bool:
 
 
 def check_settings(assignor: Assignor, settings: GroupSettings) -> None:
-    """Asks the assignor about an empty group. Raises InputError when it cannot take these knobs,
+    """Asks the assignor about an empty group. Raises InputError when it cannot take these settings,
     whatever the group.
     """
     assignor.assign(AssignmentProblem(tasks=(), members=(), settings=settings))

@@ -36,7 +36,7 @@ MEASURES = (
     metavar="NAME[:OPTION=VALUE,...]",
     help="One to compare, with options of its own; may be repeated. Default: all there are.",
 )
-@click.option("--set", "settings", multiple=True, metavar="KNOB=VALUE", help="A setting for all of them, as num_standbys=1; may be repeated.")
+@click.option("--set", "settings", multiple=True, metavar="SETTING=VALUE", help="A setting for all of them, as num_standbys=1; may be repeated.")
 @click.option("--group", metavar="GROUP", help="Which group of each LOG; needed when one holds several.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of network delays and other chances.")
 def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], settings: tuple[str, ...], group: str | None, seed: int) -> None:

@@ -91,7 +91,7 @@ def with_settings(settings: GroupSettings, changes: Iterable[str]) -> GroupSetti
 
 
 def setting_value(name: str, text: str, *, option: str = "--set") -> Any:
-    """What `text` says of the knob `name`, or of an option ``options.NAME``. Raises InputError,
+    """What `text` says of the setting `name`, or of an option ``options.NAME``. Raises InputError,
     which begins with `option`.
     """
     if name.startswith("options."):

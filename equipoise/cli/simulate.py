@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 @click.argument("log", type=LOG)
 @click.option("--to", "location", type=NEW_LOG, required=True, metavar="LOG2", help="The log to write; a log that is there is replaced.")
 @click.option("--assignor", metavar="NAME", help="Who decides; default: the one LOG is configured for.")
-@click.option("--set", "settings", multiple=True, metavar="KNOB=VALUE", help="A setting other than LOG's, as num_standbys=1; may be repeated.")
+@click.option("--set", "settings", multiple=True, metavar="SETTING=VALUE", help="A setting other than LOG's, as num_standbys=1; may be repeated.")
 @click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True, help="Of network delays and other chances.")
 @click.option(
     "--announce-closes/--no-announce-closes",
@@ -87,7 +87,7 @@ def outside(screen: Screen, log: Log, *, group: str | None, announce_closes: boo
 
 
 def overridden(screen: Screen, settings: GroupSettings, changes: Iterable[str]) -> dict[str, Any]:
-    """The knobs that ``name=value`` settings change, by name; what is doubtful about them is said.
+    """The settings that ``name=value`` settings change, by name; what is doubtful about them is said.
     Raises what `with_settings` raises.
     """
     changes = tuple(changes)

@@ -37,7 +37,7 @@ class _Defective(WrappedAssignor):
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         if not problem.members:
-            return self.wrapped.assign(problem)  # it is asked for what knobs it takes
+            return self.wrapped.assign(problem)  # it is asked for what settings it takes
         if self._build.defect == "gives_up":
             raise InputError("the solver gave up")
         if self._build.defect == "other_ties":

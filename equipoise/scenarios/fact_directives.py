@@ -62,13 +62,13 @@ def _setting_kind(attribute: attrs.Attribute[Any]) -> Kind:
 
 
 attrs.resolve_types(GroupSettings)
-KNOBS = {
-    attribute.name: Argument(_setting_kind(attribute), f"knob `{attribute.name}`")
+SETTINGS = {
+    attribute.name: Argument(_setting_kind(attribute), f"setting `{attribute.name}`")
     for attribute in attrs.fields(GroupSettings)
     if attribute.name != "options"
 }
-KNOBS["options"] = Argument(OPTIONS, "what the assignor wants to be told; those not named are as they were, another assignor begins with none")
-KNOBS |= {alias: Argument(KNOBS[name].kind, f"the same as `{name}`") for alias, name in _ALIASES.items()}
+SETTINGS["options"] = Argument(OPTIONS, "what the assignor wants to be told; those not named are as they were, another assignor begins with none")
+SETTINGS |= {alias: Argument(SETTINGS[name].kind, f"the same as `{name}`") for alias, name in _ALIASES.items()}
 CONFIG = {
     "assignor": Argument(TEXT, "name of the assignor"),
     "behaviour_version": Argument(WHOLE, "its behaviour version; default: the newest"),
@@ -78,7 +78,7 @@ CONFIG = {
 
 
 def _settings(parsed: ParsedDirective, base: GroupSettings) -> GroupSettings:
-    changes = parsed.given(*KNOBS)
+    changes = parsed.given(*SETTINGS)
     for alias, name in _ALIASES.items():
         if alias in changes:
             changes[name] = changes.pop(alias)
@@ -117,7 +117,7 @@ DEFAULT_KNOBS = GroupSettings(initial_delay_ms=0, checkpoint_every_records=0)
     session_timeout_ms=Argument(WHOLE, "what `join` says when its line does not; 30000"),
     lease_margin_ms=Argument(WHOLE, "what `join` says when its line does not; 3000"),
     **CONFIG,
-    **KNOBS,
+    **SETTINGS,
     **TIME,
 )
 def group(context: Context, parsed: ParsedDirective) -> None:
@@ -127,7 +127,7 @@ def group(context: Context, parsed: ParsedDirective) -> None:
     context.append(_config(parsed, GroupConfigured(knobs=DEFAULT_KNOBS)), quiet=True)
 
 
-@directive("configure", "", "GroupConfigured: the configuration as it is, with these changes (PROTOCOL D8).", **CONFIG, **KNOBS, **TIME)
+@directive("configure", "", "GroupConfigured: the configuration as it is, with these changes (PROTOCOL D8).", **CONFIG, **SETTINGS, **TIME)
 def configure(context: Context, parsed: ParsedDirective) -> None:
     context.move_clock(parsed)
     context.append(_config(parsed, context.config(parsed)))

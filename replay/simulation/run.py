@@ -44,7 +44,7 @@ AFTER_EXIT_LOOK_MS = 100
 class Simulation:
     """What to simulate with. None: as the log has it.
 
-    `overrides`: knobs by name. `restore`: see `equipoise.replay.whatif.fit` for fitted speeds.
+    `overrides`: settings by name. `restore`: see `equipoise.replay.whatif.fit` for fitted speeds.
     Times in milliseconds; the recorded JVM application took 1.3 s from its start to its first join
     request.
     """
@@ -108,20 +108,20 @@ def _cost_json(cost: WindowCost) -> dict[str, Any]:
 
 
 def override(settings: GroupSettings, overrides: Mapping[str, Any]) -> GroupSettings:
-    """`knobs` with some replaced. Raises InputError for a name that is none, FieldError for a value
-    that is unsound.
+    """`settings` with `overrides` applied. Raises InputError for an unknown name, FieldError for a
+    value that is unsound.
     """
     known = {field.name for field in attrs.fields(GroupSettings)}
     for name in overrides:
         if name not in known:
-            raise InputError(f"knob {name!r}: there is none of that name; there are {', '.join(sorted(known))}")
+            raise InputError(f"setting {name!r}: does not exist; there are {', '.join(sorted(known))}")
     replaced: dict[str, Any] = dict(overrides)
     return attrs.evolve(settings, **replaced)
 
 
 def configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupConfigured:
-    """The recorded configuration, led by equipoise, with the simulation's assignor and knobs. The
-    solver is this build's.
+    """The recorded configuration, led by equipoise, with the simulation's assignor and settings.
+    The solver is this build's.
 
     Options are an assignor's own: another one begins with none.
     """
@@ -142,7 +142,7 @@ def simulate(inputs: RecordedInputs, simulation: Simulation, *, sink: Sink | Non
     written there.
 
     Raises:
-        InputError: a knob or assignor that does not exist, or processes whose lease cannot hold
+        InputError: a setting or assignor that does not exist, or processes whose lease cannot hold
         under the configuration. GroupHalted, InvariantBroken: a defect, found by the run.
     """
     run = _Run(inputs, simulation, sink)

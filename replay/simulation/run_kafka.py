@@ -22,7 +22,7 @@ FIRST_BY_MS = 100
 
 
 def kafka_configuration(recorded: GroupConfigured, simulation: Simulation) -> GroupConfigured:
-    """The recorded configuration with the simulation's knobs, led by Kafka Streams. Raises as
+    """The recorded configuration with the simulation's settings, led by Kafka Streams. Raises as
     `equipoise.replay.simulation.run.configuration` does."""
     assignor = registry.latest(ASSIGNOR)
     settings = override(recorded.knobs, simulation.overrides)

@@ -29,7 +29,7 @@ COLUMNS = (
     ("error", "string"),
 )
 """A row for each group and configuration; `seq` 0 is the factual one, then they come as they were
-given. `changes`: knobs, as a JSON object. `front`: no other configuration of the group beats it."""
+given. `changes`: settings, as a JSON object. `front`: no other configuration of the group beats it."""
 
 
 def what_if_group(unit: Unit, configurations: Sequence[Configuration], seeds: Sequence[int]) -> dict[str, Any]:

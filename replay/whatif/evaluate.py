@@ -37,7 +37,7 @@ Progress = Callable[[int, int], None]
 
 @attrs.frozen(kw_only=True)
 class Configuration:
-    """A configuration to try: what is other than in the log. `knobs`: by name
+    """A configuration to try: what is other than in the log. `settings`: by name
     (`equipoise.events.settings.GroupSettings`); `assignor` None: who leads, leads on.
 
     A group that was imported from Kafka Streams goes on to be led by Kafka Streams itself, with
@@ -149,9 +149,9 @@ def what_if(
     Equal arguments give equal answers.
 
     Raises:
-        InputError: a knob or an assignor that does not exist, two configurations of one name,
+        InputError: a setting or an assignor that does not exist, two configurations of one name,
         several groups and none named, a log of under
-            LEAST_SPAN_MS; before anything is simulated. FieldError: a knob's value is unsound.
+            LEAST_SPAN_MS; before anything is simulated. FieldError: a setting's value is unsound.
         What the log raises.
     """
     return what_if_recorded(
@@ -221,7 +221,7 @@ def check_configurations(inputs: RecordedInputs, configurations: Sequence[Config
 
 def configured_as(inputs: RecordedInputs, each: Configuration) -> GroupConfigured:
     """The group's configuration with the changes of `each`. Raises InputError for an assignor or a
-    knob that there is none of, FieldError.
+    setting that there is none of, FieldError.
     """
     simulation = _simulation(inputs, each, seed=0, speed=1)
     return (kafka_configuration if kafka_leads(inputs, each) else configuration)(inputs.start.config, simulation)

@@ -37,7 +37,7 @@ _KEYS = ("name", "assignor", "announce_closes", "knobs", "sweep", "configuration
 
 def grid(dimensions: Mapping[str, Sequence[Any]], base: Configuration | None = None) -> list[Configuration]:
     """Every combination of these values over `base`, the last dimension varying fastest. A
-    dimension is a knob, ``options.NAME``, ``assignor`` or ``announce_closes``. Raises InputError
+    dimension is a setting, ``options.NAME``, ``assignor`` or ``announce_closes``. Raises InputError
     for a dimension without values and for over MOST_CONFIGURATIONS combinations."""
     number = 1
     for name, values in dimensions.items():
@@ -137,4 +137,4 @@ def _flat(settings: Mapping[str, Any]) -> dict[str, Any]:
 def _known(table: Mapping[str, Any], keys: Sequence[str], where: str) -> None:
     for key in table:
         if key not in keys:
-            raise InputError(f"{where}there is no {key!r}; there are {', '.join(keys)} (knobs go into [knobs])")
+            raise InputError(f"{where}there is no {key!r}; there are {', '.join(keys)} (settings go into [knobs])")

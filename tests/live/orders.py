@@ -26,7 +26,7 @@ LEASE_S = (SESSION_MS - LEASE_MARGIN_MS) / 1_000
 PATIENCE_S = 150.0
 ENDS_WITH_ITS_STARTER = ("setpriv", "--pdeathsig", "KILL") if shutil.which("setpriv") else ()
 """Linux: even a starter that is killed leaves nothing behind."""
-KNOBS = GroupSettings(acceptable_recovery_lag=100, initial_delay_ms=500, num_standbys=1, probing_interval_ms=1_000, revocation_timeout_ms=20_000)
+SETTINGS = GroupSettings(acceptable_recovery_lag=100, initial_delay_ms=500, num_standbys=1, probing_interval_ms=1_000, revocation_timeout_ms=20_000)
 
 
 class Orders:
@@ -46,7 +46,7 @@ class Orders:
         lease_margin_ms: int = LEASE_MARGIN_MS,
         heartbeat_ms: int = 1_000,
         commit_ms: int = 50,
-        settings: GroupSettings = KNOBS,
+        settings: GroupSettings = SETTINGS,
     ) -> None:
         self.connection = Connection(bootstrap=bootstrap)
         self.topic, self.group, self.prefix, self.guarantee = f"{prefix}-orders", f"{prefix}-orders", prefix, guarantee

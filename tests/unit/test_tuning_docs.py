@@ -1,4 +1,4 @@
-"""docs/tuning.md holds: every knob has its row with its default, and the example table is what the
+"""docs/tuning.md holds: every setting has its row with its default, and the example table is what the
 simulation gives.
 """
 
@@ -86,7 +86,7 @@ def test_the_examples_are_what_the_simulation_gives(tmp_path: Path, rewrite: boo
 
 
 def test_every_setting_has_its_row_with_its_default() -> None:
-    section = PAGE.read_text(encoding="utf-8").partition("\n## The knobs\n")[2]
+    section = PAGE.read_text(encoding="utf-8").partition("\n## The settings\n")[2]
     rows = re.findall(r"^\| `(\w+)` \| ([^|]*?) \|", section, re.MULTILINE)
     defaults = attrs.asdict(GroupSettings())
     assert [name for name, _ in rows] == list(defaults)

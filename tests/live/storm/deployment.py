@@ -34,7 +34,7 @@ LOG_PARTITIONS = 2
 COMMIT_MS = 20
 """Short, so that members commit nearly all the time, and nearly every pause falls into a commit."""
 PREFIX = "storm"
-KNOBS = GroupSettings(
+SETTINGS = GroupSettings(
     acceptable_recovery_lag=200,
     num_standbys=1,
     initial_delay_ms=2_000,
@@ -88,7 +88,7 @@ class Deployment:
         self.brokers = Brokers(len(BROKERS), **{"broker.session.timeout.ms": "6000"})
         self.orders = Orders(
             self.brokers.bootstrap, PREFIX, folder, guarantee, partitions=TASKS, session_ms=round(SESSION_S * 1_000),
-            lease_margin_ms=round((SESSION_S - LEASE_S) * 1_000), heartbeat_ms=1_500, commit_ms=COMMIT_MS, settings=KNOBS,
+            lease_margin_ms=round((SESSION_S - LEASE_S) * 1_000), heartbeat_ms=1_500, commit_ms=COMMIT_MS, settings=SETTINGS,
         )  # fmt: skip
         self.topics = Topics(PREFIX)
         self.seats = {name: Seat(name) for name in (*MEMBERS, *EXTRA)}

@@ -747,7 +747,7 @@ def test_problems_that_contradict_themselves(question: object, field: str):
 
 
 def test_numbers_at_their_limits():
-    """Everything a knob, a capacity or a changelog may be: a plan all the same."""
+    """Everything a setting, a capacity or a changelog may be: a plan all the same."""
     most = 2**63 - 1
     question = problem(
         tasks(numbered(3), "1_0", end_offset=most * 5),

@@ -13,7 +13,7 @@ from equipoise.assignors.wire import assign_line
 
 VECTORS = Path(__file__).parents[2] / "data" / "vectors"
 SENTINELS = {-2: "active", -3: "unknown"}
-KNOBS = {
+SETTINGS = {
     "lag": "acceptable_recovery_lag",
     "standby": "num_standbys",
     "warm": "max_warmups",
@@ -33,7 +33,7 @@ def question(given: dict[str, Any]) -> dict[str, Any]:
 
     return {
         "assignor": "kafka_streams",
-        "config": {KNOBS[key]: value for key, value in given["cfg"].items()},
+        "config": {SETTINGS[key]: value for key, value in given["cfg"].items()},
         "tasks": [
             {
                 "id": task,

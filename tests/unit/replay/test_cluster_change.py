@@ -13,7 +13,7 @@ from tests.change_cost import ChangeCost, change_cost
 
 @pytest.fixture(scope="module")
 def seventh() -> ChangeCost:
-    """60 stateful tasks on 6 members, a seventh joins; knobs as they come, so 2 warm-ups."""
+    """60 stateful tasks on 6 members, a seventh joins; settings as they come, so 2 warm-ups."""
     return change_cost(tasks=60, members=6)
 
 

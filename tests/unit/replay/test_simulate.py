@@ -267,7 +267,7 @@ def test_a_member_that_drains_is_waited_for_before_it_is_started_again(recorded:
 @pytest.mark.parametrize(
     ("changes", "error", "problem"),
     [
-        ({"overrides": {"max_warmup": 1}}, InputError, "max_warmup.*there is none of that name"),
+        ({"overrides": {"max_warmup": 1}}, InputError, "max_warmup.*does not exist"),
         ({"overrides": {"max_warmups": 0}}, FieldError, r"Knobs\.max_warmups"),
         ({"overrides": {"max_step_ms": 9_000}}, InputError, "lease_margin_ms"),
         ({"assignor": "nobody"}, InputError, "nobody"),

@@ -59,7 +59,7 @@ def test_a_sweep_over_what_stands_beside_it_and_several_configurations() -> None
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("max_warmups = 1", "there is no 'max_warmups'.*knobs go into"),
+        ("max_warmups = 1", "there is no 'max_warmups'.*settings go into"),
         ("name = 1", "name: is 1, and has to be text"),
         ("announce_closes = 'no'", "announce_closes: is 'no'"),
         ("knobs = 1", "knobs: is 1"),

@@ -98,7 +98,7 @@ def test_several_seeds_are_several_runs_and_progress_reaches_the_end() -> None:
 @pytest.mark.parametrize(
     ("configurations", "error", "told"),
     [
-        ([Configuration(name="a", settings={"max_warmup": 1})], InputError, "knob 'max_warmup'"),
+        ([Configuration(name="a", settings={"max_warmup": 1})], InputError, "setting 'max_warmup'"),
         ([Configuration(name="a", settings={"max_warmups": 0})], FieldError, "max_warmups"),
         ([Configuration(name="a", assignor="nobody")], InputError, "nobody"),
         ([FOUR, FOUR], InputError, "two of that name"),
