@@ -1,0 +1,109 @@
+"""`python -m tests.words [WORD ...]`: where a word that was retired still occurs.
+
+The repository once used private words for what the field has a name for. This list holds them, each
+with the word to use instead, so that none comes back.
+"""
+
+from __future__ import annotations
+
+import io
+import re
+import subprocess
+import sys
+import tokenize
+from collections.abc import Iterator
+from pathlib import Path
+
+import attrs
+
+ROOT = Path(__file__).parents[1]
+
+ANYWHERE = {
+    "room": "package", "rooms": "packages", "house": "codebase", "doors": "import contracts", "walls": "import contracts",
+    "haunt": "fence", "haunting": "fenced members", "ghost": "fenced incarnation", "ghosts": "fenced incarnations", "has_waited": "clear_hold",
+    "take_up": "grant_all_eager", "pass_on": "regrant_untold", "regains": "eager_regrants",
+    "theatre": "session harness", "arena": "cluster harness",
+    "chronicle": "history", "refold": "replayer", "refolds": "replayer", "differs_at": "first_divergence",
+    "exogenous": "recorded inputs", "the outside": "recorded inputs",
+    "situation": "IndexedProblem", "dislike": "preference cost", "near_hands": "rack-aware bundles", "near_levels": "rack-aware swaps",
+    "wrappedassignor": "DelegatingAssignor", "_listening": "RecordingAssignor",
+    "doubts": "warnings", "endings": "exit codes", "knobs": "settings", "knob": "setting", "drained": "drain_expired",
+}  # fmt: skip
+"""Word -> what to write. Found in code and prose, alone or as a part of a name, in any case."""
+
+NAMES = {
+    "books": "reference model", "account": "member record", "heading": "hand-overs in progress", "lay": "unfence", "arrive": "complete_handover",
+    "stage": "single-group harness", "play": "context", "mirror": "shadow replica", "said": "ParsedDirective",
+    "alike": "equivalence class", "hands": "bundles", "suit": "equivalence class", "levels": "utilisation", "grain": "tolerance",
+    "pace": "restore rate", "span": "restore time", "turns": "round robin", "merging": "node aggregation", "front": "pareto_front",
+    "home": "previous owner", "guest": "displaced", "silent": "unavailable", "uneven": "imbalanced",
+}  # fmt: skip
+"""Word -> what to write. Ordinary in a sentence; not as a whole name of a function, class, argument
+or attribute.
+"""
+
+PHRASES = {
+    r"\bPROTOCOL [LMD]\d": "docs/protocol.md#...", r"\bdef test_(?:who|what|nobody)_": "test_<unit>_<condition>_<expected>",
+}  # fmt: skip
+SUFFIXES = {".py", ".md", ".toml", ".yml", ".yaml", ".txt", ".cfg", ""}
+_PARTS = re.compile(r"[a-z]+(?:_[a-z]+)*", re.IGNORECASE)
+
+
+@attrs.frozen
+class Found:
+    path: str
+    line: int
+    word: str
+    instead: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.path}:{self.line}: {self.word!r} (write: {self.instead}): {self.text.strip()[:120]}"
+
+
+def files() -> list[Path]:
+    """Every text file that git has, but stored data."""
+    listed = subprocess.run(["git", "ls-files"], check=True, capture_output=True, text=True, cwd=ROOT).stdout.splitlines()
+    paths = [ROOT / name for name in listed if not name.startswith(("tests/data/", "replay/data/", "CHANGELOG")) and name != "tests/words.py"]
+    return [path for path in paths if path.suffix in SUFFIXES and path.is_file() and not path.is_symlink()]
+
+
+def search(path: Path) -> Iterator[Found]:
+    text, name = path.read_text(encoding="utf-8", errors="replace"), str(path.relative_to(ROOT))
+    for number, line in enumerate(text.splitlines(), 1):
+        snake = re.sub(r"(?<=[a-z])(?=[A-Z])", "_", line)  # TwoWords as two_words
+        for word, instead in ANYWHERE.items():
+            pattern = rf"(?<![a-z]){word}(?![a-z])"
+            if re.search(pattern, snake, re.IGNORECASE) or re.search(pattern, line, re.IGNORECASE):
+                yield Found(name, number, word, instead, line)
+        for pattern, instead in PHRASES.items():
+            for match in re.findall(pattern, line):
+                yield Found(name, number, match, instead, line)
+    if path.suffix == ".py":
+        yield from _names(name, text)
+
+
+def _names(name: str, text: str) -> Iterator[Found]:
+    lines = text.splitlines()
+    seen = set()
+    for token in tokenize.generate_tokens(io.StringIO(text).readline):
+        word = token.string.strip("_").lower()
+        if token.type == tokenize.NAME and word in NAMES and (token.start[0], word) not in seen:
+            seen.add((token.start[0], word))
+            yield Found(name, token.start[0], token.string, NAMES[word], lines[token.start[0] - 1])
+
+
+def main(words: list[str]) -> int:
+    found = [each for path in files() for each in search(path) if not words or each.word.lower().strip("_") in words]
+    counts: dict[str, int] = {}
+    for each in found:
+        counts[each.word.lower().strip("_")] = counts.get(each.word.lower().strip("_"), 0) + 1
+        if words:
+            print(each)
+    for word, count in sorted(counts.items(), key=lambda item: -item[1]):
+        print(f"{count:6d} {word}")
+    return int(bool(found))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
