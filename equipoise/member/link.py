@@ -347,7 +347,7 @@ class Link:
 
     async def _send(self, value: bytes) -> None:
         """Returns when the broker has appended it. Raises KafkaError."""
-        await self._look_whether_log_is_the_same()
+        await self._check_same_log()
         if self._producer_failed:  # an idempotent producer that has given up a batch may never be able to send another
             await self._new_producer()
         self._producer_failed = True
@@ -356,7 +356,7 @@ class Link:
         wait_s = SAME_FOR_S
         try:
             while not (await asyncio.wait((sending,), timeout=wait_s))[0]:  # the client sends it again and again, whatever topic is there by then
-                await self._look_whether_log_is_the_same()
+                await self._check_same_log()
                 wait_s = min(1.0, 2 * wait_s)
         except BaseException:
             await abandon_producer(producer)
@@ -365,7 +365,7 @@ class Link:
         sending.result()
         self._producer_failed = False
 
-    async def _look_whether_log_is_the_same(self) -> None:
+    async def _check_same_log(self) -> None:
         """Raises KafkaError when the topics are gone, and when they are another log's; not when no
         broker answers now.
         """

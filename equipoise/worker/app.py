@@ -1,10 +1,9 @@
-"""The worker: a Faust app that says which partitions are ours. `host` does the rest.
+"""The worker: a Faust app that hands out partitions. A `PartitionHost` leads each of them.
 
-The app subscribes to the checkpoints, which have the partitions of the facts and next to no
-traffic, and a partition of theirs that falls to it is the partition of the facts to lead. The facts
-themselves are read by the host's own consumer: through Faust's stream, which hands each from a
-thread of its own to a queue to an agent, a decision took 1.2 ms longer, and the worker twice the
-CPU.
+The app subscribes to the topic of checkpoints, which has as many partitions as the facts and almost
+no traffic. The worker leads the facts' partition of each checkpoint partition that is assigned to
+it. The host reads the facts with its own consumer: through Faust's stream (a thread, a queue, an
+agent) a decision took 1.2 ms longer and the worker used twice the CPU.
 
 ::
 
@@ -41,23 +40,23 @@ from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _PARTING_S = 2.0
-"""For last checkpoints, when a partition goes."""
+"""Time for last checkpoints when a partition is revoked."""
 _STOP_FAUST_S = 2.0
 _WATCH_S = 0.5
 _AGAIN_S = 2.0
 _LAGS_S = 5.0
-"""How long brokers may take to say how far one group is behind."""
+"""Longest wait for the source lags of one group."""
 _BROKERS_MAY_TAKE_S = 60.0
-"""How long a worker that starts waits for brokers that answer, but cannot do what it asks yet."""
+"""How long a starting worker waits for brokers that answer but are not ready yet."""
 _LOOK_AT_LOG_S = 2.0
-"""Between two looks whether the log's topics are still the same, for a worker that has no partition
-of them.
+"""Time between two checks that the log's topics are still the same, for a worker without
+partitions. Also the longest wait for such a check.
 """
 
 
 class Worker:
-    """Leads until it is stopped. One process may have several; a group is led by the one that has
-    its partition.
+    """Leads groups until it is stopped. One process may have several workers; the worker that has a
+    group's partition leads the group.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -66,7 +65,7 @@ class Worker:
         self.http_port = 0
         self._opened: LogOpened | None = None
         self._topic_ids: tuple[str, ...] | None = None
-        """Of the log that `_opened` names; None: the brokers give none."""
+        """Ids of the topics of the log that `_opened` names; None: the brokers give topics no ids."""
         self._is_replaced = False
         self._hosts: dict[int, PartitionHost] = {}
         self._assigned = False
@@ -78,14 +77,16 @@ class Worker:
         self._problem = ""
         self.metrics.registry.register(GroupCollector(lambda: (lead for _, lead in self.groups()), self._positions))
 
-    # Life
+    # Start and stop
 
     async def start(self) -> None:
-        """Returns when it is running; it leads once Faust has given it partitions. Raises
-        InputError for wrong settings of its own or of topics.
+        """Returns when the worker runs. It leads once Faust has assigned partitions to it.
+
+        Raises InputError when its settings or those of the topics are wrong, when no broker answers,
+        or when the extra `kafka` is not installed.
         """
         try:
-            import faust  # noqa: F401 here, so that what is missing is said before anything is begun
+            import faust  # noqa: F401 a missing extra is reported before anything starts
         except ImportError:
             raise InputError(MISSING) from None
         settings = self.settings
@@ -103,9 +104,7 @@ class Worker:
         _LOG.info("leading log %s of %s/%s; http://%s:%d", self.log_id, settings.bootstrap, settings.prefix, settings.http_host, self.http_port)
 
     async def _open_patiently(self) -> None:
-        """A worker often starts while a broker restarts: what may be otherwise in a moment is tried
-        again. Raises InputError.
-        """
+        """Opens the log, and retries while brokers restart. Raises InputError."""
         end_s = time.monotonic() + _BROKERS_MAY_TAKE_S
         while True:
             try:
@@ -114,12 +113,12 @@ class Worker:
             except NotNowError as error:
                 if time.monotonic() > end_s:
                     raise
-                _LOG.warning("%s; asking again", error)
+                _LOG.warning("%s; retrying", error)
             await asyncio.sleep(_WATCH_S)
 
     async def _open(self, *, make: bool) -> None:
-        """Learns which log the topics hold, and opens one if they are empty. `make`: makes topics
-        that are missing. Raises InputError.
+        """Reads which log the topics hold, and opens one if they are empty. `make`: creates missing
+        topics. Raises InputError.
         """
         settings, topics = self.settings, self.settings.topics
         if make or all([await partition_count(settings, topics.name_of(what)) for what in MUST_BE]):
@@ -135,7 +134,7 @@ class Worker:
         self._topic_ids = ids
 
     async def _ask_topic_ids(self, consumer: Any) -> tuple[str, ...] | None:
-        """Patiently: brokers hear of new topics one after the other. Raises InputError."""
+        """Retries, because brokers learn of new topics one after the other. Raises InputError."""
         from aiokafka.errors import KafkaError
 
         end_s = time.monotonic() + _LOOK_AT_LOG_S
@@ -149,7 +148,7 @@ class Worker:
             await asyncio.sleep(_WATCH_S)
 
     async def stop(self) -> None:
-        """Ends within 5 s: last checkpoints, the partitions given back, the ports closed."""
+        """Stops within 5 s: stores last checkpoints, gives the partitions back, closes the port."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -171,10 +170,11 @@ class Worker:
     async def __aexit__(self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None) -> None:
         await self.stop()
 
-    # What it tells
+    # State, for the HTTP server and tests
 
     @property
     def log_id(self) -> str:
+        """The id of the log that it leads; "" before `start`."""
         return "" if self._opened is None else self._opened.log_id
 
     def groups(self) -> Iterator[tuple[int, GroupLead]]:
@@ -183,11 +183,11 @@ class Worker:
         yield from sorted(leads, key=lambda pair: pair[1].name)
 
     def unhealthy(self) -> str:
-        """Why it does not do its work; "" when it does."""
+        """Why the worker does not do its work; "" when it does."""
         return self._problem
 
     def unready(self) -> str:
-        """Why not every partition that is ours is led; "" when each is."""
+        """Why not every assigned partition is led; "" when each is."""
         if self._problem or not self._assigned:
             return self._problem or "no partitions were assigned yet"
         waiting = [host for _, host in sorted(self._hosts.items()) if not host.leading]
@@ -210,7 +210,7 @@ class Worker:
             broker_heartbeat_interval=settings.worker_session_timeout_ms / 5000,
             broker_commit_interval=1.0,
             consumer_auto_offset_reset="latest",
-            stream_wait_empty=False,  # what was not acknowledged must not hold a rebalance up
+            stream_wait_empty=False,  # unacknowledged records must not delay a rebalance
             store="memory://",
             datadir=self._folder,
             autodiscover=False,
@@ -222,9 +222,9 @@ class Worker:
         places = settings.topics.checkpoints
         topic = app.topic(places, key_type=bytes, value_type=bytes, key_serializer="raw", value_serializer="raw", allow_empty=True)
 
-        async def pass_by(stream: Any) -> None:
+        async def ignore(stream: Any) -> None:
             async for _ in stream:
-                pass  # who takes the partition over reads them all by itself
+                pass  # the host reads checkpoints itself
 
         async def assigned(app: Any, assigned: Iterable[Any], **_: Any) -> None:
             await self._drop(list(self._hosts))
@@ -233,7 +233,7 @@ class Worker:
         async def revoked(app: Any, revoked: Iterable[Any], **_: Any) -> None:
             await self._drop([place.partition for place in revoked if place.topic == places])
 
-        app.agent(topic, name=places)(pass_by)
+        app.agent(topic, name=places)(ignore)
         app.on_partitions_assigned.connect(assigned, weak=False)
         app.on_partitions_revoked.connect(revoked, weak=False)
         app.finalize()
@@ -248,46 +248,44 @@ class Worker:
                 await asyncio.wait_for(app.stop(), _STOP_FAUST_S)
 
     async def _watch(self) -> None:
-        """Faust that has ended by itself is started again, and so is all when the log has been
-        replaced.
-        """
+        """Restarts Faust when it has ended by itself, and everything when the log was replaced."""
         looked_s = time.monotonic()
         gone = 0
         while True:
             await asyncio.sleep(_WATCH_S)
             if time.monotonic() - looked_s > _LOOK_AT_LOG_S:
-                gone = await self._look_whether_log_is_the_same(gone)
+                gone = await self._check_same_log(gone)
                 looked_s = time.monotonic()
             if self._is_replaced:
                 await self._lead_what_is_there()
                 continue
             if self._app is not None and not (self._app.crashed or self._app.should_stop):
                 continue
-            self._problem = "Faust has ended and is started anew"
+            self._problem = "Faust has ended; restarting it"
             _LOG.error("%s%s", self._problem, "" if self._app is None else f": {self._app.crash_reason!r}")
             await self._drop(list(self._hosts))
             await self._stop_faust()
             try:
                 await self._start_faust()
                 self._problem = ""
-            except Exception as error:  # noqa: BLE001 a broker that is away, most likely: try again until it is back
-                _LOG.warning("Faust does not start: %s", error)
+            except Exception as error:  # noqa: BLE001 most likely a broker is down: retry until it is back
+                _LOG.warning("Faust failed to start, retrying: %s", error)
                 await asyncio.sleep(_AGAIN_S)
 
-    async def _look_whether_log_is_the_same(self, gone: int) -> int:
-        """Sets `_is_replaced`. `gone`: how often in a row the topics were not there; returns that
-        number now.
+    async def _check_same_log(self, gone: int) -> int:
+        """Sets `_is_replaced`. `gone`: how often in a row the topics were missing. Returns the new
+        count.
         """
         from aiokafka.errors import UnknownTopicOrPartitionError
 
         try:
             async with asyncio.timeout(_LOOK_AT_LOG_S):
                 same = await self._observer.log_topic_ids(self.settings.topics) == self._topic_ids
-        except UnknownTopicOrPartitionError:  # once: a broker that begins may not know of them yet
+        except UnknownTopicOrPartitionError:  # a broker that starts may not know the topics yet: ask once more
             self._is_replaced = self._is_replaced or gone > 0
             return gone + 1
-        except Exception as error:  # noqa: BLE001 the brokers are away: the hosts notice, and the next look asks again
-            _LOG.debug("the topics' ids cannot be read: %r", error)
+        except Exception as error:  # noqa: BLE001 the brokers are down: the next check asks again
+            _LOG.debug("cannot read the topics' ids: %r", error)
             with contextlib.suppress(Exception):
                 await self._observer.close()
             return 0
@@ -295,27 +293,27 @@ class Worker:
         return 0
 
     async def _lead_what_is_there(self) -> None:
-        """Gives everything up and begins again with the log that the topics hold now. If there is
-        none, it does so at a later call.
+        """Stops leading, and starts again with the log that the topics hold now. When there is none
+        it sets `_problem`, and the next call tries again.
         """
         former = self.log_id
         if not self._problem:
             self._problem = f"the topics of log {former} were deleted"
-            _LOG.error("%s; its partitions are given up", self._problem)
+            _LOG.error("%s; giving up its partitions", self._problem)
         hosts, self._hosts = list(self._hosts.values()), {}
         await asyncio.gather(*(host.stop() for host in hosts))
         await self._stop_faust()
         try:
             await self._open(make=False)
             await self._start_faust()
-        except Exception as error:  # noqa: BLE001 no topics, wrong settings, or no broker: try again until that is mended
+        except Exception as error:  # noqa: BLE001 no topics, wrong settings, or no broker: retry until that is fixed
             if self._problem != str(error):
-                _LOG.warning("the log cannot be led: %s", error)
+                _LOG.warning("cannot lead the log, retrying: %s", error)
             self._problem = str(error)
             await asyncio.sleep(_AGAIN_S)
             return
         self._is_replaced, self._problem = False, ""
-        _LOG.warning("leading log %s, in the place of log %s", self.log_id, former)
+        _LOG.warning("leading log %s, which has replaced log %s", self.log_id, former)
 
     def _note_replaced(self) -> None:
         self._is_replaced = True
@@ -324,7 +322,7 @@ class Worker:
         assert self._opened is not None, "the log is opened before Faust starts"
         self._assigned = True
         for partition in sorted(partitions):
-            if partition < self._opened.partitions:  # those that were added later hold no group (PROTOCOL L1)
+            if partition < self._opened.partitions:  # partitions added later hold no group: docs/protocol.md#l1
                 host = self._hosts[partition] = PartitionHost(
                     self.settings, self._opened, partition, self.metrics, topic_ids=self._topic_ids, replaced=self._note_replaced
                 )  # fmt: skip
@@ -337,7 +335,7 @@ class Worker:
     # End offsets
 
     async def _observe_on(self) -> None:
-        """Every `observe_interval_ms`, and soon where a first round waits for lags."""
+        """Observes every `observe_interval_ms`, and at once where a first round waits for lags."""
         interval_s = self.settings.observe_interval_ms / 1000
         looked_s = time.monotonic()
         while True:
@@ -348,19 +346,19 @@ class Worker:
                 looked_s = time.monotonic()
             try:
                 await self._observe(wanted)
-            except Exception as error:  # noqa: BLE001 the brokers are away: the next look asks again, over new connections
-                _LOG.warning("end offsets cannot be read: %s", error)
+            except Exception as error:  # noqa: BLE001 the brokers are down: the next look asks again, over new connections
+                _LOG.warning("cannot read end offsets: %s", error)
                 with contextlib.suppress(Exception):
                     await self._observer.close()
 
     def _observed(self) -> Iterator[tuple[PartitionHost, GroupLead]]:
-        """Every group that is led here and has members."""
+        """Every group that is led here, has members and is not halted."""
         for host in self._hosts.values():
             if host.leading:
                 yield from ((host, lead) for lead in host.lead.groups.values() if lead.halted is None and lead.machine.state.members)
 
     async def _observe(self, wanted: list[tuple[PartitionHost, GroupLead]]) -> None:
-        """What has changed, for each of these groups (PROTOCOL D6)."""
+        """Appends what has changed for each of these groups. See docs/protocol.md#d6."""
         topics = {lead.name: topics_of(lead.machine.state.topologies.values()) for _, lead in wanted}
         ends, racks = await self._observer.look(set().union(*topics.values()))
         for host, lead in wanted:
@@ -374,19 +372,19 @@ class Worker:
                 )
                 for part in observed_in_parts(observed) if observed is not None else ():
                     await host.append(lead.name, part)
-            except EquipoiseError as error:  # its topics have names that no event can hold, or the like
-                _LOG.warning("group %s: end offsets cannot be told: %s", lead.name, error)
+            except EquipoiseError as error:  # for example a topic name that no event can hold
+                _LOG.warning("group %s: cannot append end offsets: %s", lead.name, error)
 
     async def _source_lags(self, lead: GroupLead) -> dict[str, dict[int, int]]:
-        """How far the group is behind its sources; none where that cannot be read now: the others
-        are not to wait for it.
+        """Records that the group has still to read, by topic and partition; empty when that cannot
+        be read now, because other groups must not wait for it.
         """
         state = lead.machine.state
         try:
             async with asyncio.timeout(_LAGS_S):
                 return await self._observer.source_lags(lead.name, sources_of(state), auto_offset_reset(state.settings))
-        except Exception as error:  # noqa: BLE001 whatever the brokers say: the next look asks again
-            _LOG.warning("group %s: lags of its sources cannot be read: %r", lead.name, error)
+        except Exception as error:  # noqa: BLE001 the next look asks again
+            _LOG.warning("group %s: cannot read its source lags: %r", lead.name, error)
             return {}
 
 

@@ -1,17 +1,16 @@
-"""Checkpoints in the compacted topic, read by our own reader (PROTOCOL L7).
+"""Checkpoints in the compacted topic: their form, and how they are found. See docs/protocol.md#l7.
 
-Two kinds of records, in the partition of the facts they are about:
+The topic holds two kinds of records, each in the partition of its facts:
 
 - a part of a group's state: key msgpack ``[group, slot, part]``, value ``[log_id, offset, number,
-  parts, CRC-32 of the whole, bytes]``. A group's checkpoints go to two slots by turns, so that one
-  that was cut off in the middle leaves the one before it whole.
+  parts, CRC-32 of the whole, bytes]``. A group's checkpoints alternate between two slots, so that a
+  checkpoint that was cut off leaves the one before it whole.
 - a part of the partition's index, key msgpack ``[part]``, value ``[log_id, position,
-  recovery_offset, decisions_offset, parts, {group: offset}]``: from which fact and which decision
-  on a worker has to read that takes the partition over. It is no more than a short cut, and good
-  only whole and with every checkpoint that it rests on: without it the fold from the log's start
-  gives the same bytes.
+  recovery_offset, decisions_offset, parts, {group: offset}]``: the first fact and the first
+  decision that a takeover has to read. An index only saves reading. It is valid when all its parts
+  and all its checkpoints are there; without it, the fold from the log's start gives the same bytes.
 
-So a record that is neither, whoever wrote it, is passed over.
+Other records are ignored.
 """
 
 from __future__ import annotations
@@ -31,21 +30,22 @@ INDEX_PART_BYTES = 900_000
 
 @attrs.frozen(kw_only=True)
 class Index:
-    """Every group that has facts before `position` needs none before `recovery_offset`; what those
-    cause is at `decisions_offset` or behind.
+    """Where a takeover begins to read. `position`: offset of the next fact when the index was
+    written. Groups with facts before `position` need no fact before `recovery_offset`, and no
+    decision before `decisions_offset` (an offset of the decisions).
     """
 
     position: int = 0
     recovery_offset: int = 0
     decisions_offset: int = 0
     checkpoints: dict[str, int] = attrs.field(factory=dict)
-    """Group -> fact of the checkpoint that this rests on. Where one is gone, the index is worth
-    nothing.
-    """
+    """Group -> last fact of the checkpoint that the index needs."""
 
 
 def index_records(log_id: str, index: Index) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of all parts; one, unless the partition has very many groups."""
+    """Keys and values of all parts of the index; one part, unless the partition has very many
+    groups.
+    """
     parts: list[dict[str, int]] = [{}]
     length = 0
     for group, offset in sorted(index.checkpoints.items()):
@@ -60,7 +60,7 @@ def index_records(log_id: str, index: Index) -> Iterator[tuple[bytes, bytes]]:
 
 
 def checkpoint_records(log_id: str, checkpoint: StoredCheckpoint, slot: int) -> Iterator[tuple[bytes, bytes]]:
-    """Keys and values of all parts."""
+    """Keys and values of all parts of a checkpoint. `slot`: 0 or 1."""
     state = checkpoint.state
     parts = [state[start : start + PART_BYTES] for start in range(0, len(state), PART_BYTES)]
     for part, content in enumerate(parts):
@@ -70,18 +70,18 @@ def checkpoint_records(log_id: str, checkpoint: StoredCheckpoint, slot: int) -> 
 
 @attrs.frozen(kw_only=True)
 class FoundCheckpoints:
-    """What the topic holds of one partition."""
+    """The checkpoints of one partition. `checkpoints`: the last whole one of each group. `slots`:
+    the slot of each of those.
+    """
 
     checkpoints: dict[str, StoredCheckpoint]
-    """The last whole one of each group."""
     slots: dict[str, int]
-    """Where each of those is."""
     index: Index
 
 
 def find(log_id: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> FoundCheckpoints:
-    """From the records of a partition, in order. What is of another log, cut off or no checkpoint
-    at all is passed over.
+    """Finds checkpoints in the (key, value) records of a partition, in offset order. Ignores records
+    of other logs, incomplete checkpoints and everything else.
     """
     indexes: dict[int, list[Any]] = {}
     parts: dict[tuple[str, int], dict[int, list[Any]]] = {}
@@ -93,7 +93,7 @@ def find(log_id: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> F
             of_one, is_sound = parts.setdefault((name[0], name[1]), {}), _is(said, _PART_VALUE)
         else:
             continue
-        if not value:  # somebody has deleted it
+        if not value:  # a tombstone
             of_one.pop(name[-1], None)
         elif is_sound and said[0] == log_id:
             of_one[name[-1]] = said
@@ -116,14 +116,14 @@ _INDEX_VALUE = (str, int, int, int, int, dict)
 
 
 def _is(values: list[Any], kinds: tuple[type, ...]) -> bool:
-    """Whether these are values of these kinds; a number is no less than 0."""
+    """Whether the values have these types; numbers must be at least 0."""
     if tuple(value.__class__ for value in values) != kinds:
         return False
     return all(value >= 0 for value in values if value.__class__ is int)
 
 
 def _index(parts: dict[int, list[Any]]) -> Index:
-    """The index of these parts; an empty one when a part is missing or of another index."""
+    """The index that these parts make; an empty one when a part is missing or differs."""
     found = _all_parts(parts, 4)
     checkpoints = {group: offset for part in found for group, offset in part[5].items()}
     if not found or not all(_is([group, offset], (str, int)) for group, offset in checkpoints.items()):
@@ -142,8 +142,9 @@ def _whole(group: str, parts: dict[int, list[Any]]) -> StoredCheckpoint | None:
 
 
 def _all_parts(parts: dict[int, list[Any]], count_at: int) -> list[list[Any]]:
-    """The parts in order; none when one is missing, or is of another whole: all but their last
-    fields are the same. `count_at`: the field that says how many there are."""
+    """The parts in order; empty when one is missing or belongs to another whole (all fields but the
+    last must be equal). `count_at`: index of the field with the number of parts.
+    """
     first = parts.get(0)
     if first is None or not 1 <= first[count_at] <= len(parts):
         return []
@@ -153,7 +154,7 @@ def _all_parts(parts: dict[int, list[Any]], count_at: int) -> list[list[Any]]:
 
 
 def _unpack(value: bytes | None) -> list[Any]:
-    """The array that these bytes are; an empty one when they are none."""
+    """The msgpack array in these bytes; an empty one when they hold none."""
     try:
         unpacked = msgpack.unpackb(value) if value else None
     except (ValueError, TypeError, msgpack.UnpackException):

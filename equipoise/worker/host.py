@@ -1,9 +1,9 @@
-"""One partition of the log on this worker: what `equipoise.statemachine.partition.PartitionLead`
-says, done with a real Kafka.
+"""Leads one partition of the log on a real Kafka. `equipoise.statemachine.partition.PartitionLead`
+decides; this module does the reading and writing.
 
-It lives in rounds. A round takes the partition over (checkpoints, published decisions, facts to the
-end), and then leads it until something fails; whatever that was, the next round begins anew from
-what the log says. One consumer reads the facts of a round, from its first to its last.
+A *takeover session* takes the partition over (checkpoints, published decisions, facts to the end),
+then leads it until something fails. After any failure the next session starts from the log. One
+consumer and one idempotent producer belong to each session.
 """
 
 from __future__ import annotations
@@ -32,41 +32,42 @@ from equipoise.worker.settings import WorkerSettings
 
 _LOG = logging.getLogger(__name__)
 _AGAIN_S = (0.2, 1.0, 3.0, 10.0)
-"""Waits before the next round, after one, two, ... rounds that failed one after the other."""
+"""Waits before the next takeover session, after one, two, ... failed sessions in a row."""
 _TICK_S = 0.02
 _LOOK_AFTER_S = 5.0
-"""Nothing was read for this long: is there something to read?"""
+"""After this time without a fact, the worker asks the brokers whether there is one to read."""
 _ANSWER_S = 10.0
-"""How long the brokers may take to say so, before the round ends and the next one makes new
+"""Longest wait for the brokers' answer. Then the session fails, and the next one makes new
 connections.
 """
 SAME_FOR_S = 1.0
-"""How long the topics may be taken for those of the log without looking again."""
+"""How long an answer that the topics are still those of the log is valid."""
 _FACTS_A_TURN = 100
-"""Facts folded before others have a turn."""
+"""Facts folded before other coroutines run."""
 _MARK_EVERY = 500
+"""Published decisions between two remembered offsets of decisions."""
 
 
 class SendFailedError(Exception):
-    """A send failed for good: what comes behind it must not be sent (PROTOCOL L4)."""
+    """A send failed for good; later ones must not be sent. See docs/protocol.md#l4."""
 
 
 class ReaderStalledError(Exception):
-    """The reader shows nothing, and there is something."""
+    """The reader returns no facts although the partition has some."""
 
 
 class LogReplacedError(Exception):
-    """The log's topics were deleted and made again: what was folded is of another log
-    (docs/protocol.md#l9).
+    """The log's topics were deleted and created again, so the folded state belongs to another log.
+    See docs/protocol.md#l9.
     """
 
 
 class PartitionHost:
-    """Leads one partition from `start` to `stop`, or until the log has been replaced: then
-    `replaced` is called.
+    """Leads one partition from `start` to `stop`, or until the log is replaced; then it calls
+    `replaced`.
 
-    `topic_ids`: those of the log that `opened` names
-    (`equipoise.events.log.kafka.identity.log_topic_ids`); None: the brokers give none.
+    `topic_ids`: ids of the topics of the log that `opened` names
+    (`equipoise.events.log.kafka.identity.log_topic_ids`); None: the brokers give topics no ids.
     """
 
     def __init__(
@@ -81,15 +82,16 @@ class PartitionHost:
     ) -> None:
         self.partition = partition
         self.lead = PartitionLead()
-        """Of the present round."""
+        """The lead of the current takeover session."""
         self.leading = False
-        """The partition is taken over: every decision up to the end that was found is published."""
+        """Whether the partition is taken over: every decision up to the end found then is published.
+        """
         self.problem = ""
-        """Why the last round ended, while the next one has not taken over."""
+        """Why the last session failed; "" once the next one has taken over."""
         self._topic_ids = topic_ids
         self._replaced = replaced
         self._same_s = 0.0
-        """When the topics were seen last to be those of the log."""
+        """When the topics were last found to be those of the log (monotonic, s)."""
         self._settings = settings
         self._topics = settings.topics
         self._reading = PartitionReading(settings, settings.topics, opened, partition)
@@ -101,26 +103,25 @@ class PartitionHost:
         self._failed: asyncio.Future[None] | None = None
         self._slots: dict[str, int] = {}
         self._marks: deque[tuple[int, int]] = deque()
-        """(fact, offset of the first decision that it or a later one caused), rising."""
+        """(offset of a fact, offset of the first decision that it or a later fact caused), rising."""
         self._answered_to = -1
-        """The last fact that a decision which stands in the log answers; -1: none was read."""
+        """Offset of the last fact that a published decision answers; -1: none was read."""
         self._unmarked = _MARK_EVERY
         self._said_halted: set[str] = set()
         self._rejected_from = 0
         self._published_to = 0
-        """Decisions before this offset were read."""
+        """Offset up to which the published decisions were read."""
         self._swept_at = 0
         self._read_s = 0.0
-        """When a fact was read last, or it was found that there is none to read."""
-
-    # From outside
+        """When a fact was last read, or none was found to read (monotonic, s)."""
 
     def start(self) -> None:
-        self._task = asyncio.get_running_loop().create_task(self._rounds(), name=f"partition {self.partition}")
+        """Begins to lead, in the running event loop."""
+        self._task = asyncio.get_running_loop().create_task(self._run_sessions(), name=f"partition {self.partition}")
 
     async def stop(self, *, checkpoint: bool = False) -> None:
-        """Ends. `checkpoint`: with a checkpoint of every group, so that the next worker has little
-        to read.
+        """Stops leading. `checkpoint`: stores a checkpoint of every group first, so that the next
+        worker reads little.
         """
         if checkpoint and self.leading:
             with contextlib.suppress(Exception):
@@ -135,60 +136,61 @@ class PartitionHost:
         self.leading = False
 
     async def append(self, group: str, fact: Fact) -> None:
-        """Append a fact of this worker's: a tick, an observation."""
+        """Appends a fact of this worker: a tick or an observation. Raises SendFailedError."""
         await self._send(self._topics.facts, group_key(group), pack_fact(fact))
 
-    # Rounds
+    # Takeover sessions
 
-    async def _rounds(self) -> None:
+    async def _run_sessions(self) -> None:
         failures = 0
         while True:
             began_s = time.monotonic()
             try:
-                await self._round()
+                await self._run_session()
             except asyncio.CancelledError:
                 raise
             except LogReplacedError as error:
                 self.problem = str(error)
-                _LOG.error("partition %d is given up: %s", self.partition, error)
+                _LOG.error("giving up partition %d: %s", self.partition, error)
                 self._replaced()
                 return
-            except Exception as error:  # noqa: BLE001 whatever ended the round, the next begins from the log
+            except Exception as error:  # noqa: BLE001 whatever ended the session, the next one starts from the log
                 self.problem = f"{error.__class__.__name__}: {error}"
                 known = isinstance(error, SendFailedError | ReaderStalledError | EquipoiseError)
-                _LOG.warning("partition %d is taken anew: %s", self.partition, self.problem, exc_info=None if known else error)
+                _LOG.warning("takeover session of partition %d failed, retrying: %s", self.partition, self.problem, exc_info=None if known else error)
                 self._metrics.takeovers_failed.inc()
             finally:
                 self.leading = False
             failures = failures + 1 if time.monotonic() - began_s < 60 else 1
             await asyncio.sleep(_AGAIN_S[min(failures, len(_AGAIN_S)) - 1])
 
-    async def _round(self) -> None:
+    async def _run_session(self) -> None:
         from aiokafka import AIOKafkaProducer
         from aiokafka.errors import UnknownTopicOrPartitionError
 
         self._failed = asyncio.get_running_loop().create_future()
-        self._failed.add_done_callback(lambda future: future.exception())  # looked at, whoever else does
+        self._failed.add_done_callback(lambda future: future.exception())  # retrieved here, so that asyncio does not warn
         self._producer = AIOKafkaProducer(**self._settings.options(), enable_idempotence=True, acks="all")
         try:
             await start_client(self._producer)
             async with self._reading.facts() as facts:
                 self._same_s = 0.0
                 async with self._lock:
-                    await self._look_whether_log_is_the_same(facts)
+                    await self._check_same_log(facts)
                     await self._take_over(facts)
                 await self._lead_on(facts, self._failed)
         except (LogReplacedError, UnknownTopicOrPartitionError):
-            await abandon_producer(self._producer)  # what it has not sent yet must not come to other topics of the same names
+            await abandon_producer(self._producer)  # unsent records must not reach new topics of the same names
             raise
         finally:
             self.leading = False
             self._metrics.forget(self.lead.groups)
             await stop_client(self._producer, within_s=3.0)
 
-    async def _look_whether_log_is_the_same(self, facts: FactReader) -> None:
-        """Asks, unless it did so less than SAME_FOR_S ago. Raises LogReplacedError; KafkaError when
-        the topics are gone; TimeoutError.
+    async def _check_same_log(self, facts: FactReader) -> None:
+        """Compares the topics' ids, unless that was done less than SAME_FOR_S ago. Raises
+        LogReplacedError when they differ, UnknownTopicOrPartitionError when the topics are gone,
+        TimeoutError when the brokers do not answer.
         """
         from aiokafka.errors import KafkaError, UnknownTopicOrPartitionError
 
@@ -201,12 +203,12 @@ class PartitionHost:
                     found = await facts.topic_ids(self._topics)
                 except UnknownTopicOrPartitionError:
                     raise
-                except KafkaError:  # a broker is away
+                except KafkaError:  # a broker is down
                     await asyncio.sleep(_AGAIN_S[0])
                     continue
                 break
         if found != self._topic_ids:
-            raise LogReplacedError(f"the topics of log {self._opened.log_id} were deleted and made again")
+            raise LogReplacedError(f"the topics of log {self._opened.log_id} were deleted and created again")
         self._same_s = asked_s
 
     def _fail(self, error: BaseException) -> None:
@@ -217,8 +219,8 @@ class PartitionHost:
     # Taking over
 
     async def _take_over(self, facts: FactReader) -> None:
-        """Last checkpoints, published decisions, facts to the end; what is missing is published
-        (PROTOCOL L5).
+        """Reads the last checkpoints, the published decisions and the facts to the end, and
+        publishes the decisions that are missing. See docs/protocol.md#l5.
         """
         began_s = time.monotonic()
         self._marks.clear()
@@ -227,16 +229,16 @@ class PartitionHost:
         self._said_halted.clear()
         begun = await self._reading.begin(answers=True, folded=self._count, mark=self._mark)
         self.lead = lead = begun.lead
-        self._swept_at = lead.position  # so that a long way to the end is not gone twice
+        self._swept_at = lead.position  # a long way to the end is checkpointed on the way
         self._slots = dict(begun.found.slots)
         self._rejected_from = begun.found.index.position
         self._published_to = begun.published_to
         await facts.place(lead.position)
         end = await facts.end()
         if end < lead.position:
-            raise DamagedError(end, f"facts end here, and the last checkpoint is of {lead.position - 1}: the brokers have lost facts")
+            raise DamagedError(end, f"facts end here, before the last checkpoint, which is of {lead.position - 1}: the brokers have lost facts")
         async for record in facts.until(end):
-            await self._look_whether_log_is_the_same(facts)
+            await self._check_same_log(facts)
             await self._take(record)
             if record.offset % _FACTS_A_TURN == 0:
                 await asyncio.sleep(0)
@@ -249,15 +251,13 @@ class PartitionHost:
         self.leading = True
         confirmed = sum(group.confirmed for group in lead.groups.values())
         self._metrics.takeover_seconds.observe(time.monotonic() - began_s)
-        told = (self.partition, lead.position, len(lead.groups), confirmed, time.monotonic() - began_s)
-        _LOG.info("partition %d taken over at offset %d: %d groups, %d published decisions found to be the recomputed ones, %.2f s", *told)
+        values = (self.partition, lead.position, len(lead.groups), confirmed, time.monotonic() - began_s)
+        _LOG.info("partition %d taken over at offset %d: %d groups, %d published decisions verified, %.2f s", *values)
 
     # Leading
 
     async def _lead_on(self, facts: FactReader, failed: asyncio.Future[None]) -> None:
-        """Until something fails: facts as they come, and ticks and checkpoints of all groups from
-        time to time.
-        """
+        """Folds facts as they come, appends ticks and stores checkpoints, until something fails."""
         jobs = [asyncio.ensure_future(job) for job in (self._read_on(facts), self._do_chores(facts))]
         try:
             await asyncio.wait((*jobs, failed), return_when=asyncio.FIRST_COMPLETED)
@@ -273,7 +273,7 @@ class PartitionHost:
         while True:
             records = await facts.batch()
             for number, record in enumerate(records, 1):
-                await self._look_whether_log_is_the_same(facts)
+                await self._check_same_log(facts)
                 async with self._lock:
                     await self._take(record)
                 self._read_s = time.monotonic()
@@ -282,7 +282,7 @@ class PartitionHost:
 
     async def _do_chores(self, facts: FactReader) -> None:
         while True:
-            await self._look_whether_log_is_the_same(facts)
+            await self._check_same_log(facts)
             due = self.lead.ticks_due(_now_ms())
             for group in due:
                 await self.append(group, ProbingTick())
@@ -292,17 +292,17 @@ class PartitionHost:
                     await self._sweep()
                     await self._write_index()
                 self._say_halted()
-                self._read_s = time.monotonic()  # nothing could be folded meanwhile
+                self._read_s = time.monotonic()  # it could not fold meanwhile
             if time.monotonic() - self._read_s > _LOOK_AFTER_S:
                 async with asyncio.timeout(_ANSWER_S):
                     end = await facts.end()
                 if end > max(self.lead.position, await facts.position()) and time.monotonic() - self._read_s > _LOOK_AFTER_S:
-                    raise ReaderStalledError(f"there are facts up to {end}, and none from {self.lead.position} on was read for {_LOOK_AFTER_S:.0f} s")
+                    raise ReaderStalledError(f"facts end at {end}, and none from {self.lead.position} on was read for {_LOOK_AFTER_S:.0f} s")
                 self._read_s = time.monotonic()
             await asyncio.sleep(_TICK_S)
 
     async def _take(self, fact: Any) -> None:
-        """Fold the next fact and publish what it causes."""
+        """Folds the next fact and publishes its decisions."""
         lead = self.lead
         record = next_fact(lead, fact)
         if record is None:
@@ -318,8 +318,8 @@ class PartitionHost:
         self._metrics.fold_seconds.observe(time.perf_counter() - began_s)
         for decision in decisions:
             if refused_fact(decision.decision, decision.caused_by) is not None:
-                why = rejection_text(decision.decision, record.event)  # type: ignore[arg-type]  # a refused fact is answered by EventRejected
-                _LOG.warning("partition %d: group %s: configuration at offset %d is refused: %s", self.partition, record.group, record.offset, why)
+                why = rejection_text(decision.decision, record.event)  # type: ignore[arg-type]  # EventRejected answers a refused fact
+                _LOG.warning("partition %d: group %s: configuration at offset %d is rejected: %s", self.partition, record.group, record.offset, why)
             await self._publish(decision)
         group = lead.groups.get(record.group)
         if isinstance(record.event, GroupConfigured) and not any(isinstance(each.decision, EventRejected) for each in decisions):
@@ -328,11 +328,11 @@ class PartitionHost:
         if group is not None:
             if group.halted is not None:
                 self._say_halted()
-            if group.waiting and group.waiting[0].number <= group.last_published:  # nothing that it waits for is under way
+            if group.waiting and group.waiting[0].number <= group.last_published:  # no acknowledgement is under way that would store it
                 await self._store(lead, group.name, group.last_published)
 
     def _say_halted(self) -> None:
-        """Once for each group that has halted."""
+        """Logs each halted group once."""
         for name, group in self.lead.groups.items():
             if group.halted is not None and name not in self._said_halted:
                 self._said_halted.add(name)
@@ -342,12 +342,12 @@ class PartitionHost:
         is_new = self.leading or record.offset > self._answered_to
         try:
             self._metrics.folded(record, decisions, machine.state, live=self.leading, is_new=is_new)
-        except Exception:  # noqa: BLE001 a defect of the metrics keeps no group from being led
-            _LOG.exception("partition %d: what group %s did at offset %d is not in the metrics", self.partition, record.group, record.offset)
+        except Exception:  # noqa: BLE001 a defect of the metrics must not stop a group
+            _LOG.exception("partition %d: group %s: the fact at offset %d could not be counted", self.partition, record.group, record.offset)
 
     async def _reject(self, key: bytes | None, value: bytes | None, record: Record) -> None:
-        """What belongs to no group, with the reason and where it came from."""
-        code: str = record.event.code  # type: ignore[union-attr]  # a record of no group is Undecodable
+        """Copies a record that belongs to no group to the rejected topic, with reason and place."""
+        code: str = record.event.code  # type: ignore[union-attr]  # a record without a group is Undecodable
         key, value, why = rejected_record(key, value, code, self._topics.facts, self.partition, record.offset)
         self._metrics.rejected.inc()
         await self._send(self._topics.rejected, key, value, partition=0, headers=[("equipoise", why)])
@@ -361,7 +361,7 @@ class PartitionHost:
 
     def _published(self, lead: PartitionLead, decision: DecisionRecord, done: asyncio.Future[Any]) -> None:
         if done.cancelled() or done.exception() is not None or lead is not self.lead:
-            return  # `_send` has seen to it
+            return  # `_send` reports the failure
         self._mark(decision.caused_by, done.result().offset)
         group = lead.groups[decision.group]
         if group.waiting and group.waiting[0].number <= decision.number:
@@ -373,11 +373,11 @@ class PartitionHost:
     async def _send(
         self, topic: str, key: bytes | None, value: bytes | None, *, partition: int | None = None, headers: Any = None
     ) -> asyncio.Future[Any]:
-        """Send in order; the first failure ends the round."""
+        """Sends in order. The first failure ends the session. Raises SendFailedError."""
         place = self.partition if partition is None else partition
         failed = self._failed
         if failed is not None and failed.done():
-            raise SendFailedError(f"to {topic}: not sent, because an earlier one failed")
+            raise SendFailedError(f"to {topic}: not sent, because an earlier send failed")
         try:
             future: asyncio.Future[Any] = await self._producer.send(topic, value, key=key, partition=place, headers=headers)
         except asyncio.CancelledError:
@@ -396,18 +396,18 @@ class PartitionHost:
     # Checkpoints
 
     async def _store(self, lead: PartitionLead, group: str, number: int) -> None:
-        """Every decision of the group up to `number` stands in the log."""
+        """Stores checkpoints: every decision of the group up to `number` is published."""
         if lead is not self.lead:
-            return  # of an earlier round
+            return  # of an earlier session
         for checkpoint in lead.acknowledged(group, number):
             self._slots[group] = 1 - self._slots.get(group, 1)
             for key, value in checkpoint_records(self._opened.log_id, checkpoint, self._slots[group]):
                 await self._send(self._topics.checkpoints, key, value)
-            lead.stored(checkpoint)  # in the producer's hands, and so before any index that is sent from now on
+            lead.stored(checkpoint)  # sent before any index that names it
             self._metrics.checkpoints.inc()
 
     async def _sweep(self) -> None:
-        """A checkpoint of every group that has moved on since its last."""
+        """Stores a checkpoint of every group that has new facts since its last one."""
         lead = self.lead
         self._swept_at = lead.position
         for name, group in sorted(lead.groups.items()):
@@ -427,7 +427,7 @@ class PartitionHost:
             await self._send(self._topics.checkpoints, key, value)
 
     def _mark(self, caused_by: int, offset: int) -> None:
-        """Now and then, where a decision stands: all that later facts cause stands behind it."""
+        """Remembers where a decision is, one in _MARK_EVERY: later facts' decisions are behind it."""
         self._answered_to = max(self._answered_to, caused_by)
         self._unmarked += 1
         if self._unmarked >= _MARK_EVERY and (not self._marks or caused_by > self._marks[-1][0]):

@@ -1,8 +1,7 @@
-"""Metrics of a worker, by the naming conventions of Prometheus: base units, `_total` for counters,
-one meaning for one name.
+"""Metrics of a worker, named by the conventions of Prometheus: base units, `_total` for counters.
 
-What is counted as it happens is in `WorkerMetrics`; what is a state (members, tasks, imbalance, ...) is
-read off the machines at each scrape, so a group that went to another worker is no longer told here.
+`WorkerMetrics` counts events. `GroupCollector` reads states (members, tasks, imbalance, ...) off
+the machines at each scrape, so a group that went to another worker is no longer reported here.
 """
 
 from __future__ import annotations
@@ -33,11 +32,11 @@ class WorkerMetrics:
 
     def __init__(self) -> None:
         self.registry = registry = CollectorRegistry()
-        self.facts = Counter("equipoise_facts", "Facts folded, by kind; those folded anew on taking over apart.", ["kind", "anew"], registry=registry)
+        self.facts = Counter("equipoise_facts", "Facts folded, by kind; anew: folded again on a takeover.", ["kind", "anew"], registry=registry)
         self.decisions = Counter("equipoise_decisions", "Decisions computed live, by kind.", ["kind"], registry=registry)
         self.fold_seconds = Histogram("equipoise_fold_seconds", "Time to fold one fact and decide.", buckets=_FOLD_S, registry=registry)
         self.takeover_seconds = Histogram("equipoise_takeover_seconds", "Time to take a partition over.", buckets=_TAKEOVER_S, registry=registry)
-        self.takeovers_failed = Counter("equipoise_takeovers_failed", "Times that leading a partition ended and began anew.", registry=registry)
+        self.takeovers_failed = Counter("equipoise_takeovers_failed", "Takeover sessions that failed and were retried.", registry=registry)
         self.ticks = Counter("equipoise_ticks", "Ticks sent.", registry=registry)
         self.checkpoints = Counter("equipoise_checkpoints", "Checkpoints stored.", registry=registry)
         self.rejected = Counter("equipoise_rejected_records", "Records that belong to no group, put into the rejected topic.", registry=registry)
@@ -48,24 +47,24 @@ class WorkerMetrics:
             registry=registry,
         )
         self._idle: dict[str, tuple[int, int]] = {}
-        """Group -> when its last fact was appended, and how many tasks nobody owned or ran for a
-        hold then.
+        """Group -> time of its last fact (ms), and the tasks that had no owner, or one that waited
+        for a hold, after it.
         """
         self._silences: dict[str, Silences] = {}
         self._owned: dict[str, Tasks[str]] = {}
-        """Group -> member -> tasks that it owned, without a hold, behind the last fact that changed
+        """Group -> member -> tasks that it owned without a hold, after the last fact that changed
         any.
         """
         self._counted_to: dict[tuple[str, str], int] = {}
-        """(log id, group) -> the last fact up to which unavailability was counted here. It outlasts
-        `forget`: takeovers are retried.
+        """(log id, group) -> offset up to which unavailability was counted here. `forget` keeps it,
+        because takeovers are retried.
         """
 
     def folded(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState, *, live: bool, is_new: bool) -> None:
-        """Counts one fact, what it caused, and the group's state behind it.
+        """Counts one fact and its decisions. `state`: the group's state after it.
 
-        `live`: folded as it came, and not on taking the partition over. `is_new`: live, or later
-        than every fact that a published decision answers, so that no worker before has counted it.
+        `live`: folded as it came, not on a takeover. `is_new`: live, or later than every fact that
+        a published decision answers, so that no earlier worker has counted it.
         """
         self.facts.labels(record.event.__class__.__name__, "false" if live else "true").inc()
         decisions = list(decisions)
@@ -80,15 +79,15 @@ class WorkerMetrics:
             self.unavailable.labels(record.group).inc((silent_ms + idle_ms) / 1_000)
 
     def forget(self, groups: Iterable[str]) -> None:
-        """They are led elsewhere from now on: the time until they come back is not counted here."""
+        """Stops counting time for these groups: another worker leads them now."""
         for group in groups:
             self._idle.pop(group, None)
             self._silences.pop(group, None)
             self._owned.pop(group, None)
 
     def _silent_task_ms(self, record: Record, decisions: Sequence[DecisionRecord], state: GroupState) -> int:
-        """Of silences that end here: their lengths, each as often as its member owned tasks. Known
-        only afterwards, so counted all at once.
+        """Task-milliseconds of the silences of members that end with this fact. A silence is known
+        only when it ends, so it is counted all at once.
         """
         owned = self._owned.get(record.group)
         if owned is None:
@@ -100,8 +99,8 @@ class WorkerMetrics:
         return task_ms
 
     def _idle_task_ms(self, record: Record, state: GroupState) -> int:
-        """Since the fact before: how long tasks had no owner, or one that waited for a hold, times
-        the number of such tasks.
+        """Task-milliseconds since the last fact in which tasks had no owner, or one that waited for
+        a hold.
         """
         since_ms, idle = self._idle.get(record.group, (record.append_ms, 0))
         now_ms = max(since_ms, record.append_ms)
@@ -111,42 +110,42 @@ class WorkerMetrics:
         return idle * (now_ms - since_ms)
 
     def text(self) -> bytes:
-        """What a scrape is answered with."""
+        """The answer to a scrape."""
         return generate_latest(self.registry)
 
 
 def held(state: GroupState) -> int:
-    """Tasks that have an owner which is not yet known to run them, as it waits for a hold (PROTOCOL
-    M5).
-    """
+    """Tasks whose owner waits for a hold and is not known to run them. See docs/protocol.md#m5."""
     return sum(task in state.owner for task in state.holds)
 
 
 def runnable(state: GroupState) -> Tasks[str]:
-    """Member -> tasks that it owns and for which it waits for no hold."""
+    """Member -> number of tasks that it owns without a hold."""
     return Tasks(owner for task, owner in state.owner.items() if task not in state.holds)
 
 
 class GroupCollector(Collector):
-    """States of the groups, read when asked. `groups` gives those that this worker leads now."""
+    """Reads the states of the groups at each scrape. `groups`: returns the groups that this worker
+    leads now. `positions`: returns (partition, offset of the next fact, whether it is led).
+    """
 
     def __init__(self, groups: Callable[[], Iterable[GroupLead]], positions: Callable[[], Iterable[tuple[int, int, bool]]]) -> None:
         self._groups = groups
         self._positions = positions
-        self._untold: set[str] = set()
-        """Groups whose state cannot be read; each is logged once."""
+        self._unreadable: set[str] = set()
+        """Groups whose state cannot be read, which were logged."""
 
     def collect(self) -> Iterator[Metric]:
         members = GaugeMetricFamily("equipoise_members", "Live members, by state.", labels=["group", "state"])
         tasks = GaugeMetricFamily(
             "equipoise_tasks",
-            "Tasks, by state: owned, revoking (its owner gives it up), nobody (nobody runs it).",
+            "Tasks, by state: owned, revoking (its owner gives it up), nobody (without an owner).",
             labels=["group", "state"],
         )
         movements = GaugeMetricFamily("equipoise_movements", "Movements, by state; waiting: without a slot.", labels=["group", "state"])
         imbalance = GaugeMetricFamily("equipoise_imbalance_tasks", "Tasks over the upper share plus tasks under the lower share.", labels=["group"])
         lag = GaugeMetricFamily("equipoise_warmup_lag_records", "Records that warm-ups have still to restore, in all.", labels=["group"])
-        halted = GaugeMetricFamily("equipoise_group_halted", "1: the group stands still (docs/operations.md).", labels=["group"])
+        halted = GaugeMetricFamily("equipoise_group_halted", "1: the group is halted (docs/operations.md).", labels=["group"])
         generation = GaugeMetricFamily("equipoise_generation", "Number of the last decision round.", labels=["group"])
         others = _Promises()
         for group in self._groups():
@@ -155,10 +154,10 @@ class GroupCollector(Collector):
             try:
                 phases = [state.member_phase(member).value for member in state.members.values()]
                 rows = list(task_rows(state))
-            except Exception:  # noqa: BLE001 half a step was taken, where a defect has halted it: the others are told all the same
-                if group.name not in self._untold:
-                    self._untold.add(group.name)
-                    _LOG.exception("group %s is not in the metrics", group.name)
+            except Exception:  # noqa: BLE001 a defect may have halted it half-way through a step
+                if group.name not in self._unreadable:
+                    self._unreadable.add(group.name)
+                    _LOG.exception("group %s: its state cannot be read for the metrics", group.name)
                 continue
             for value, metric in ((state.generation, generation), (0 if state.verdict is None else state.verdict[3], imbalance)):
                 metric.add_metric([group.name], value)
@@ -179,10 +178,10 @@ class GroupCollector(Collector):
 
 
 class _Promises:
-    """What assignors promise, as gauges: fewest moves, little traffic between racks, even load, and
-    what waits on purpose. And the settings in force.
+    """Gauges of what assignors promise (few moves, little traffic between racks, even load), of lost
+    tasks, and of the settings in force.
 
-    What the last evaluation says is absent after a takeover until the next round.
+    Values of the last evaluation are absent from a takeover to the next round.
     """
 
     def __init__(self) -> None:
@@ -196,30 +195,30 @@ class _Promises:
         )
         self._load = GaugeMetricFamily(
             "equipoise_load_spread_ratio",
-            "Load per thread of the fullest staying member less that of the emptiest, in fair shares: at the last evaluation (now), at its target "
-            "(target), and the most that it may be at rest (bound).",
+            "Highest less lowest load per thread of a staying member, in fair shares: at the last evaluation (now), at its target "
+            "(target), and the greatest allowed at rest (bound).",
             labels=["group", "at"],
         )
-        self._behind = GaugeMetricFamily("equipoise_source_lag_records", "Records of sources still to be processed, as reported.", labels=["group"])
+        self._behind = GaugeMetricFamily("equipoise_source_lag_records", "Source records still to be processed, as reported.", labels=["group"])
         self._lost = GaugeMetricFamily(
             "equipoise_lost_tasks",
-            "Tasks whose owner left or died and that nobody is given yet, on purpose (waiting) or not (free).",
+            "Tasks whose owner left or died and that have no new owner yet, on purpose (waiting) or not (free).",
             labels=["group", "state"],
         )
         self._lost_wait = GaugeMetricFamily(
-            "equipoise_lost_tasks_wait_seconds", "Group time until the last of the waiting lost tasks is given to somebody.", labels=["group"]
+            "equipoise_lost_tasks_wait_seconds", "Group time until the last of the waiting lost tasks gets a new owner.", labels=["group"]
         )
         self._settings = GaugeMetricFamily("equipoise_setting", "Numeric settings in force, in the unit of their names.", labels=["group", "setting"])
         self._configuration = InfoMetricFamily("equipoise_configuration", "The other settings in force.", labels=["group"])
 
     @property
     def metrics(self) -> tuple[Metric, ...]:
-        """All of them."""
+        """All of these gauges, to collect after `add`."""
         gauges = (self._moves, self._racks, self._load, self._behind, self._lost, self._lost_wait, self._settings)
         return (*gauges, self._configuration)
 
     def add(self, group: str, machine: GroupMachine) -> None:
-        """Those of one group."""
+        """Adds the values of one group."""
         state, evaluation = machine.state, machine.last_evaluation
         self._behind.add_metric([group], sum(state.behind.values()))
         waits_ms = [lost.until_ms - state.now_ms for lost in state.lost.values() if lost.until_ms is not None]

@@ -1,5 +1,5 @@
-"""End offsets and racks of the groups' topics, and how far groups have read their sources, as facts
-(PROTOCOL D6).
+"""Reads what a worker reports as facts: end offsets and racks of the groups' topics, and how far
+groups are behind their sources. See docs/protocol.md#d6.
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from equipoise.statemachine.state import GroupState
 
 
 def topics_of(topologies: Iterable[TopologyDeclared]) -> set[str]:
-    """Every topic that the tasks read or log to."""
+    """Source and changelog topics of all tasks."""
     return {topic for topology in topologies for part in topology.subtopologies for topic in (*part.source_topics, *part.changelog_topics)}
 
 
 def sources_of(state: GroupState) -> set[tuple[str, int]]:
-    """Topic and partition of everything that the tasks of the newest topology read."""
+    """Topic and partition of every source of the newest topology's tasks."""
     return {(topic, task.partition) for task, part in state.tasks().items() for topic in part.source_topics}
 
 
 class Observer:
-    """Asks the brokers."""
+    """Asks the brokers, over connections of its own that are made when first needed."""
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
@@ -37,13 +37,13 @@ class Observer:
         self._consumer: Any = None
 
     async def close(self) -> None:
-        """Let go of the connections; the next question makes new ones."""
+        """Closes the connections; the next question makes new ones."""
         stack, self._stack = self._stack, contextlib.AsyncExitStack()
         self._admin = self._consumer = None
         await stack.aclose()
 
     async def log_topic_ids(self, topics: Topics) -> tuple[str, ...] | None:
-        """The ids of a log's topics; None: the brokers give none. Raises what the client raises."""
+        """The ids of a log's topics; None: the brokers give topics no ids. Raises KafkaError."""
         await self._connect()
         return await log_topic_ids(self._consumer, topics)
 
@@ -53,8 +53,8 @@ class Observer:
             self._consumer = await self._stack.enter_async_context(reader(self._connection))
 
     async def look(self, topics: set[str]) -> tuple[dict[str, dict[int, int]], dict[str, dict[int, tuple[str, ...]]]]:
-        """End offsets and racks by topic and partition. A topic that is not there is left out.
-        Raises what the client raises.
+        """End offsets, and racks of the replicas, each by topic and partition. Topics that do not
+        exist are absent. Raises KafkaError.
         """
         if not topics:
             return {}, {}
@@ -76,8 +76,9 @@ class Observer:
         return ends, racks
 
     async def source_lags(self, group: str, sources: set[tuple[str, int]], auto_offset_reset: str) -> dict[str, dict[int, int]]:
-        """Records that the group has still to read, by topic and partition; what is not there is
-        left out. Raises what the client raises.
+        """Records that the group has still to read, by topic and partition. Partitions that do not
+        exist are absent. `sources`: (topic, partition). `auto_offset_reset`: where a partition
+        without a committed offset begins, ``earliest`` or ``latest``. Raises KafkaError.
         """
         await self._connect()
         described = [each for each in await self._admin.describe_topics(sorted({topic for topic, _ in sources})) if not each["error_code"]]

@@ -1,5 +1,5 @@
-"""How a partition is read from the outside: checkpoints, published decisions, facts, each by a
-consumer of our own that belongs to no group.
+"""Reads one partition of a log: checkpoints, published decisions and facts, each with a consumer
+that belongs to no consumer group.
 """
 
 from __future__ import annotations
@@ -32,17 +32,18 @@ _EVENT_REJECTED = codec.kind_of(EventRejected)
 
 @attrs.frozen(kw_only=True)
 class StartedLead:
-    """A lead that stands at the first fact to read, and where it came from."""
+    """A lead before its first fact, and the checkpoints it was restored from. `published_to`: offset
+    up to which the published decisions were read.
+    """
 
     lead: PartitionLead
     found: FoundCheckpoints
     published_to: int
-    """The decisions were read up to this offset."""
 
 
 @attrs.frozen
 class PartitionReading:
-    """One partition of the log."""
+    """Reads one partition of the log that `opened` names."""
 
     connection: Connection
     topics: Topics
@@ -52,26 +53,28 @@ class PartitionReading:
     async def begin(
         self, *, answers: bool, folded: Folded = lambda record, decisions, machine: None, mark: Callable[[int, int], None] = lambda fact, offset: None
     ) -> StartedLead:
-        """A lead with the last checkpoints, which knows what is published. `answers`: as for
-        PartitionLead. `mark` is called with (fact, offset) of each published decision.
+        """A lead restored from the last checkpoints, with the published decisions read. `answers`,
+        `folded`: as for `PartitionLead`. `mark` is called with (offset of the fact, offset of the
+        decision) for each published decision.
 
-        Checkpoints that this build cannot read are passed over all together: the fold from the
-        log's start gives the same bytes (PROTOCOL L7).
+        When this build cannot read a checkpoint, all are ignored: the fold from the log's start
+        gives the same bytes (docs/protocol.md#l7). Raises DamagedError when records are missing or
+        belong to another log, KafkaError.
         """
         async with contextlib.aclosing(self.records(self.topics.checkpoints, 0)) as records:
             found = find(self.opened.log_id, [(record.key, record.value) async for record in records])
         try:
             lead = self._restored(found, answers, folded)
         except InputError as error:
-            _LOG.warning("partition %d: its checkpoints are passed over, the log is folded from its start: %s", self.partition, error)
+            _LOG.warning("partition %d: ignoring its checkpoints, folding the log from its start: %s", self.partition, error)
             found = FoundCheckpoints(checkpoints={}, slots={}, index=Index())
             lead = self._restored(found, answers, folded)
         published_to = await self.read_published(lead, found.index.decisions_offset, mark)
         return StartedLead(lead=lead, found=found, published_to=published_to)
 
     async def read_published(self, lead: PartitionLead, start: int, mark: Callable[[int, int], None] = lambda fact, offset: None) -> int:
-        """Tells the lead what is published from `start` on, and returns the offset behind it.
-        `mark`: as for `begin`.
+        """Gives the lead the decisions published from offset `start` on, and returns the offset
+        behind the last one. `mark`: as for `begin`. Raises DamagedError, KafkaError.
         """
         async with contextlib.aclosing(self.records(self.topics.decisions, start)) as records:
             async for record in records:
@@ -95,12 +98,12 @@ class PartitionReading:
 
     @contextlib.asynccontextmanager
     async def facts(self) -> AsyncIterator[FactReader]:
-        """A reader of the facts, to be placed."""
+        """A reader of the facts. Call its `place` first."""
         async with self._reader() as consumer:
             yield FactReader(self.connection, consumer, self._place(self.topics.facts))
 
     async def records(self, topic: str, start: int) -> AsyncGenerator[Any, None]:
-        """All that is in the topic's partition, from `start` to the end that was found first."""
+        """The records of the topic's partition, from `start` to its end at the time of the call."""
         tp = self._place(topic)
         async with self._reader() as consumer:
             end = await _place_at(consumer, tp, start, compacted=topic == self.topics.checkpoints)
@@ -122,11 +125,12 @@ class PartitionReading:
 
 
 def published_identity(stored: StoredDecision) -> Hashable:
-    """Of a version that this build writes it is the checksum, and nothing is decoded; else the
-    checksum of what this build would write in its place.
+    """The identity by which a published decision is compared with the recomputed one. For a version
+    that this build writes: the stored checksum, without decoding. For an older version: the
+    checksum of what this build would write.
 
-    What this build cannot read has an identity that no decision of its own has: if it has to be
-    compared, its group halts, and no other.
+    A decision that this build cannot read has an identity of its own, which differs from every
+    recomputed one: when it is compared, its group halts, and no other.
     """
     row = stored.row
     encoded = row.kind, row.version, row.payload
@@ -141,18 +145,20 @@ def published_identity(stored: StoredDecision) -> Hashable:
 
 
 def published_refusal(stored: StoredDecision) -> int | None:
-    """See `equipoise.statemachine.rejections.refused_fact`. Nothing is decoded but rejections."""
+    """The fact that a published rejection refuses, see
+    `equipoise.statemachine.rejections.refused_fact`; None: it refuses none.
+    """
     row = stored.row
     if row.kind != _EVENT_REJECTED:
         return None
     try:
         return refused_fact(codec.decode_decision(row.kind, row.version, row.payload), row.caused_by)
     except (UnknownEventError, UnsoundError):
-        return None  # its identity says so, and halts the group where it is compared
+        return None  # `published_identity` halts the group when it is compared
 
 
 class FactReader:
-    """Facts of one partition, in order, as they come."""
+    """Reads the facts of one partition, in order."""
 
     def __init__(self, connection: Connection, consumer: Any, place: Any) -> None:
         self._connection = connection
@@ -161,30 +167,32 @@ class FactReader:
         self._due = 0
 
     async def place(self, start: int) -> None:
-        """Read on from `start`."""
+        """Moves to offset `start`. Raises DamagedError when that record was deleted."""
         await _place_at(self._consumer, self._place, start)
         self._due = start
 
     async def position(self) -> int:
-        """Offset up to which everything was given out by `batch`; it may be behind the last record
-        that was, where a transaction has ended.
+        """Offset up to which `batch` has returned everything. It may be more than one behind the
+        last record, where a transaction has ended.
         """
         return int(await self._consumer.position(self._place))
 
     async def topic_ids(self, topics: Topics) -> tuple[str, ...] | None:
-        """The ids of the log's topics now. Raises KafkaError."""
+        """The present ids of the log's topics; None: the brokers give topics no ids. Raises
+        KafkaError.
+        """
         return await log_topic_ids(self._consumer, topics, self._place.partition)
 
     async def end(self) -> int:
-        """Offset behind the last fact there is now."""
+        """Offset behind the present last fact."""
         return int((await self._consumer.end_offsets([self._place]))[self._place])
 
     async def batch(self) -> list[Any]:
-        """The client's records of what comes next, some hundred at most, and a NoRecord for each
-        offset without one; none, when for a second nothing came.
+        """The next records of the client, a thousand at most, with a `NoRecord` for each offset
+        that has none; empty when nothing came for a second.
 
-        Raises InputError for a record whose time is not the broker's (PROTOCOL L2), GapError for
-        one that the client has left out.
+        Raises InputError when a record's time is not the broker's (docs/protocol.md#l2), GapError
+        when the client has skipped a record.
         """
         records: list[Any] = (await self._consumer.getmany(timeout_ms=1_000)).get(self._place, [])
         for record in records:
@@ -196,26 +204,25 @@ class FactReader:
         return records
 
     async def until(self, end: int) -> AsyncGenerator[Any, None]:
-        """What there is up to `end`, which was read before."""
+        """The records up to offset `end`, which `end()` has returned before."""
         while await self.position() < end:
             for record in await self.batch():
                 yield record
 
 
 async def _place_at(consumer: Any, tp: Any, start: int, *, compacted: bool = False) -> int:
-    """Gives the partition's end. Raises DamagedError when what is to be read is not there any more.
-    """
+    """Seeks, and returns the partition's end. Raises DamagedError when `start` was deleted."""
     consumer.assign([tp])
     begin, end = (await consumer.beginning_offsets([tp]))[tp], (await consumer.end_offsets([tp]))[tp]
     if begin > start and not compacted:
-        raise DamagedError(start, f"{tp.topic}/{tp.partition} begins at {begin}: what is needed to go on has gone by its retention")
+        raise DamagedError(start, f"{tp.topic}/{tp.partition} begins at {begin}: required records were deleted by topic retention")
     consumer.seek(tp, max(begin, start))
     return int(end)
 
 
 def next_fact(lead: PartitionLead, found: Any) -> Record | None:
-    """The next fact, to be folded; None: this build cannot read it, and its group has been halted
-    (PROTOCOL L6). `found`: what a FactReader gave.
+    """The record to fold next. None: this build cannot read it, and `lead` has halted its group
+    (docs/protocol.md#l6). `found`: from a `FactReader`.
     """
     is_none = isinstance(found, NoRecord)
     row = no_record_row(found) if is_none else fact_row(found.key, found.value, found.offset, found.timestamp)

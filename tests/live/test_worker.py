@@ -139,7 +139,7 @@ async def test_a_worker_killed_under_load_loses_nothing_and_repeats_itself_to_th
     assert found.verdict is Verdict.IDENTICAL, (found.problems, [group.divergence for group in found.groups if group.divergence])
     assert [group.group for group in found.groups] == groups
     assert sum(group.facts for group in found.groups) >= sent
-    confirmed = sum(int(number) for number in re.findall(r"(\d+) published decisions found to be the recomputed ones", logs.read_text()))
+    confirmed = sum(int(number) for number in re.findall(r"(\d+) published decisions verified", logs.read_text()))
     assert confirmed > 0, "whoever took over has compared"
     print(f"{sent} facts sent, {copies['first']} decisions, {copies['again']} written again, {confirmed} recomputed, all alike")
 
