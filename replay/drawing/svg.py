@@ -23,3 +23,11 @@ def label(x: float, y: float, content: str, css: str = "") -> str:
 def short(number: float) -> str:
     """To a tenth of a pixel: ``12``, ``12.5``."""
     return f"{number:.1f}".removesuffix(".0")
+
+
+def cut(text: str, width: float, char_width: float) -> str:
+    """The beginning of `text` that fits into `width` pixels when each character takes `char_width`;
+    an ellipsis marks what is missing. Returns "" when less than three characters fit.
+    """
+    room = int(width / char_width)
+    return text if len(text) <= room else text[: room - 1].rstrip() + "…" if room > 3 else ""

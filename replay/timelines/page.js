@@ -1,10 +1,11 @@
 "use strict";
-// Draws the history that stands in #data. Times are milliseconds since data.from; members and tasks are indices.
+// Draws the history in #data. Times are milliseconds since data.from; members and tasks are indices.
 (() => {
   const data = JSON.parse(document.getElementById("data").textContent);
   const byId = id => document.getElementById(id);
   const SVG = "http://www.w3.org/2000/svg";
   const GUTTER = 86, RIGHT = 16;
+  const MOST_MEMBERS = 200, MOST_KEYS = 60; // drawn as rows; named in the legend
   const CONDITION = ["running", "starting", "silent", "nobody"];
   const colour = m => m < 0 ? "none" : data.colours[m];
 
@@ -39,6 +40,19 @@
     return [left, Math.max(right - left, .7)];
   };
   const named = m => m < 0 ? "nobody" : data.members[m];
+  const pen = document.createElement("canvas").getContext("2d");
+  const textWidth = (text, px) => { pen.font = `600 ${px}px system-ui, "Segoe UI", Roboto, sans-serif`; return pen.measureText(text).width; };
+  const startOf = (text, room, px) => { // as much of the text as fits into `room` pixels
+    if (textWidth(text, px) <= room) return text;
+    let kept = text.length - 1;
+    while (kept > 2 && textWidth(text.slice(0, kept) + "…", px) > room) kept -= 1;
+    return kept > 2 ? text.slice(0, kept) + "…" : "";
+  };
+  const endOf = (text, room, px) => { // ids of one application differ at their end
+    let first = 0;
+    while (first < text.length - 1 && textWidth((first ? "…" : "") + text.slice(first), px) > room) first += 1;
+    return (first ? "…" : "") + text.slice(first);
+  };
   const faded = m => chosen >= 0 && m !== chosen ? " dim" : "";
   const group = (list, key) => {
     const found = new Map();
@@ -96,7 +110,7 @@
   };
 
   const tickStep = () => {
-    const wanted = (to - from) / Math.max(2, (width - GUTTER) / 110);
+    const wanted = (to - from) / Math.max(2, (width - GUTTER) / (width < 700 && to - from > 1e4 ? 80 : 110));
     const nice = [1, 2, 5, 10, 20, 50, 100, 200, 500, 1e3, 2e3, 5e3, 1e4, 15e3, 3e4, 6e4, 12e4, 3e5, 6e5, 9e5, 18e5, 36e5, 72e5, 144e5, 288e5, 864e5];
     return nice.find(s => s >= wanted) || Math.ceil(wanted / 864e5) * 864e5;
   };
@@ -124,8 +138,8 @@
       const at = clipped(w.from, w.to);
       if (!at) continue;
       make("line", { x1: at[0], x2: at[0], y1: 2, y2: height, class: "grid" }, svg);
-      const label = w.label.replaceAll("_", " "), room = Math.floor(at[1] / 6.1);
-      const text = make("text", { x: at[0] + 5, y: 13, class: "band" }, svg, label.length <= room ? label : label.slice(0, Math.max(0, room - 1)) + (room > 3 ? "…" : ""));
+      const label = w.label.replaceAll("_", " ");
+      const text = make("text", { x: at[0] + 5, y: 13, class: "band" }, svg, startOf(label, at[1] - 7, 11));
       tells(text, () => `${label}\n${clock(w.from)} to ${clock(w.to)}, ${span(w.to - w.from)}\nclick to look at it alone`);
       text.addEventListener("click", () => zoom(w.from, w.to));
     }
@@ -155,21 +169,23 @@
     const holder = byId("body");
     holder.replaceChildren();
     const rows = shownTasks(), high = rowHeight(rows.length), lives = group(data.lives, "member");
-    const lifeHigh = data.members.length <= 12 ? 25 : data.members.length <= 40 ? 15 : 7;
-    const shownMembers = data.members.map((_, m) => m).slice(0, 200);
+    const lifeHigh = data.members.length <= 12 ? 25 : 15;
+    const shownMembers = data.members.map((_, m) => m).slice(0, MOST_MEMBERS);
     const CURVE = 40;
     let y = 8;
-    const height = y + 16 + shownMembers.length * lifeHigh + 14 + 2 * (CURVE + 18) + 20 + rows.length * high + (new Set(rows.map(t => data.tasks[t].split("_")[0])).size) * 9 + 6;
+    const height = y + 14 + shownMembers.length * lifeHigh + 14 + 2 * (CURVE + 18) + 20 + rows.length * high + (new Set(rows.map(t => data.tasks[t].split("_")[0])).size) * 9 + 8;
     const svg = make("svg", { height, viewBox: `0 0 ${width} ${height}`, preserveAspectRatio: "none" });
     hatches(svg);
     backdrop(svg, height);
 
     // Members: a lifeline as high as it has active tasks
-    make("text", { x: 10, y: y + 8, class: "head" }, svg, "members");
+    make("text", { x: 10, y: y + 8, class: "head" }, svg, shownMembers.length === data.members.length ? "members" : `${number(shownMembers.length)} of ${count(data.members.length, "member")}`);
     y += 14;
     for (const m of shownMembers) {
       const line = make("g", { class: faded(m).trim() }, svg);
-      if (lifeHigh >= 11) make("text", { x: GUTTER - 8, y: y + lifeHigh - 6, "text-anchor": "end", class: "name" }, line, data.members[m].length > 10 ? data.members[m].slice(0, 9) + "…" : data.members[m]);
+      const name = make("text", { x: GUTTER - 8, y: y + lifeHigh - (lifeHigh > 15 ? 6 : 3), "text-anchor": "end", class: "name life" }, line, endOf(data.members[m], GUTTER - 12, 11));
+      tells(name, () => `${data.members[m]}\nclick to see it alone`);
+      name.addEventListener("click", () => choose(m));
       for (const life of lives.get(m) || []) {
         const at = clipped(life.from, life.to === null ? data.to : life.to);
         if (!at) continue;
@@ -179,8 +195,8 @@
           const quiet = clipped(life.silent, life.to);
           if (quiet) make("rect", { x: quiet[0], width: quiet[1], y: y + lifeHigh - 5, height: 3, class: "silent" }, line);
         }
-        if (life.to !== null && life.to >= from && life.to <= to && lifeHigh >= 11) make("text", { x: x(life.to) - 4, y: y + lifeHigh - 1, fill: "var(--alarm)", style: "fill:var(--alarm);font-weight:700" }, line, "×");
-        if (life.from >= from && life.from <= to && lifeHigh >= 11) make("path", { d: `M${x(life.from)},${y + lifeHigh - 8}v9`, stroke: colour(m), "stroke-width": 2 }, line);
+        if (life.to !== null && life.to >= from && life.to <= to) make("text", { x: x(life.to) - 4, y: y + lifeHigh - 1, fill: "var(--alarm)", style: "fill:var(--alarm);font-weight:700" }, line, "×");
+        if (life.from >= from && life.from <= to) make("path", { d: `M${x(life.from)},${y + lifeHigh - 8}v9`, stroke: colour(m), "stroke-width": 2 }, line);
       }
       const d = area(activeCurves[m], y + 2, lifeHigh - 7, mostActive, true);
       if (d) {
@@ -202,7 +218,7 @@
       const before = curve.filter(p => p[0] < from).map(p => p[1]).pop() || 0;
       const most = Math.max(1, before, ...inside);
       make("text", { x: GUTTER - 8, y: y + 14, "text-anchor": "end", class: "head" }, svg, label);
-      make("text", { x: GUTTER - 8, y: y + 28, "text-anchor": "end" }, svg, `most ${most === 1 && !inside.includes(1) && before !== 1 ? 0 : most}`);
+      make("text", { x: GUTTER - 8, y: y + 28, "text-anchor": "end" }, svg, `most ${most === 1 && !inside.includes(1) && before !== 1 ? 0 : number(most)}`);
       make("line", { x1: GUTTER, x2: width - RIGHT, y1: y + CURVE, y2: y + CURVE, class: "grid" }, svg);
       const d = area(curve, y, CURVE, most, true);
       if (d) make("path", { d, class: css }, svg);
@@ -218,8 +234,8 @@
 
     // Tasks
     make("text", { x: 10, y: y + 8, class: "head" }, svg, rows.length === data.tasks.length ? "tasks" : `${number(rows.length)} of ${count(data.tasks.length, "task")}`);
-    y += 14;
-    let part = null, index = 0;
+    y += 20;
+    let part = null, index = 0, labelled = y - 13;
     const bar = Math.max(3, high >= 14 ? high - 8 : high - 2), strip = high >= 14 ? 4 : high >= 8 ? 2 : 0;
     for (const t of rows) {
       const sub = data.tasks[t].split("_")[0];
@@ -228,7 +244,11 @@
       part = sub;
       const row = make("g", { class: "row" }, svg);
       make("rect", { x: 0, width, y, height: high, class: "hit" }, row);
-      if (high >= 11 || index % 10 === 0) make("text", { x: GUTTER - 8, y: y + Math.min(high, 15) - 3, "text-anchor": "end", class: "name" }, row, data.tasks[t]);
+      const base = high >= 11 ? y + Math.min(high, 15) - 3 : y + high / 2 + 4;
+      if ((high >= 11 || index % 10 === 0) && base - labelled >= 12) {
+        make("text", { x: GUTTER - 8, y: base, "text-anchor": "end", class: "name" }, row, data.tasks[t]);
+        labelled = base;
+      }
       index += 1;
       for (const i of intervals.get(t) || []) {
         const at = clipped(i[3], i[4]);
@@ -236,7 +256,7 @@
         let shape;
         if (i[2] === 0) {
           shape = make("rect", { x: at[0], width: at[1], y: y + 2, height: bar, rx: bar > 8 ? 1.5 : 0, fill: colour(i[1]), class: faded(i[1]).trim() }, row);
-          if (high >= 18 && at[1] > 9 + named(i[1]).length * 6) make("text", { x: at[0] + 5, y: y + bar - 2, class: "in" + faded(i[1]) }, row, named(i[1]));
+          if (high >= 18 && at[1] > 9 + textWidth(named(i[1]), 10)) make("text", { x: at[0] + 5, y: y + bar - 2, class: "in" + faded(i[1]) }, row, named(i[1]));
         } else if (i[2] === 1) shape = make("rect", { x: at[0], width: at[1], y: y + 2, height: bar, fill: `url(#h${i[1]})`, class: faded(i[1]).trim() }, row);
         else if (i[2] === 2) shape = make("rect", { x: at[0], width: at[1], y: y + 2, height: bar, class: "silent" }, row);
         else {
@@ -304,10 +324,11 @@
     holder.replaceChildren();
     const curves = (lagsOf.get(t) || []).map(c => [c[0], c[1], c[2].filter(p => p[0] >= from && p[0] <= to)]).filter(c => c[2].length);
     if (curves.length) {
-      const w = 560, h = 150, svg = make("svg", { width: w + 60, height: h + 24 });
+      const names = Math.min(140, 10 + Math.max(...curves.map(c => textWidth(named(c[1]), 11))));
+      const w = Math.max(160, Math.min(560, innerWidth - 60 - names)), h = 150, svg = make("svg", { width: w + names, height: h + 36 });
       const most = Math.max(1, ...curves.flatMap(c => c[2].map(p => p[1])));
       const first = Math.min(...curves.flatMap(c => c[2].map(p => p[0]))), last = Math.max(first + 1, ...curves.flatMap(c => c[2].map(p => p[0])));
-      make("text", { x: 0, y: 10, class: "head" }, svg, `lag of the copies it was told to keep, in records (most ${number(most)})`);
+      element("p", holder, `Lag of its copies in records; at most ${number(most)}.`, "above");
       make("line", { x1: 0, x2: w, y1: h, y2: h, class: "grid" }, svg);
       for (const c of curves) {
         const px = p => (p[0] - first) / Math.max(1, last - first) * (w - 2), py = p => h - p[1] / most * (h - 22);
@@ -317,7 +338,7 @@
           tells(make("circle", { cx: px(p), cy: py(p), r: 2.2, fill: colour(c[1]) }, svg), () => `copy on ${named(c[1])}: ${count(p[1], "record")} behind at ${clock(p[0], true)}`);
         });
         const end = c[2][c[2].length - 1];
-        make("text", { x: px(end) + 5, y: py(end) + 3, class: "name" }, svg, named(c[1]));
+        make("text", { x: px(end) + 5, y: py(end) + 3, class: "name" }, svg, endOf(named(c[1]), names - 8, 11));
       }
       make("text", { x: 0, y: h + 15 }, svg, clock(first));
       make("text", { x: w, y: h + 15, "text-anchor": "end" }, svg, clock(last));
@@ -339,19 +360,22 @@
   };
 
   // Around the picture
+  const choose = m => {
+    chosen = chosen === m ? -1 : m;
+    byId("legend").querySelectorAll("button").forEach((b, i) => b.classList.toggle("on", i === chosen));
+    draw();
+  };
   const legend = () => {
     const holder = byId("legend");
-    data.members.forEach((name, m) => {
+    data.members.slice(0, MOST_KEYS).forEach((name, m) => {
       const button = element("button", holder);
       button.type = "button";
+      button.title = name;
       make("rect", { width: 12, height: 12, rx: 3, fill: colour(m) }, button.appendChild(make("svg", { width: 12, height: 12 })));
-      button.appendChild(document.createTextNode(name));
-      button.addEventListener("click", () => {
-        chosen = chosen === m ? -1 : m;
-        holder.querySelectorAll("button").forEach((b, i) => b.classList.toggle("on", i === chosen));
-        draw();
-      });
+      button.appendChild(document.createTextNode(endOf(name, 160, 12.5)));
+      button.addEventListener("click", () => choose(m));
     });
+    if (data.members.length > MOST_KEYS) element("span", holder, `and ${count(data.members.length - MOST_KEYS, "more member")}`, "key");
     const key = (text, paint) => {
       const box = element("span", holder, undefined, "key");
       const svg = make("svg", { width: 22, height: 12 });
@@ -383,7 +407,7 @@
     }
   };
   const draw = () => {
-    width = Math.max(640, byId("chart").clientWidth);
+    width = Math.max(240, byId("chart").clientWidth);
     tip.hidden = true;
     drawTop();
     drawBody();

@@ -12,19 +12,24 @@ from collections import defaultdict
 from typing import Any
 
 from equipoise.replay.drawing.colours import CAUSE_COLOURS, colour_rules, member_colour
-from equipoise.replay.drawing.svg import MARK, label, markup, short
+from equipoise.replay.drawing.svg import MARK, cut, label, markup, short
 from equipoise.replay.timelines.build import Timeline
 from equipoise.replay.timelines.page import page_data
 from equipoise.replay.wording import clock_text, counted
 
 WIDTH = 920
 """Pixels; about what a README is shown at."""
-_LEFT, _RIGHT = 78, 908
+_LEFT, _RIGHT = 88, 908
 """Where time begins and ends."""
 _TOP = 34
 _CURVE = 30
 _MOST_NAMES = 12
 """Members in the legend."""
+
+_TEXT_WIDE, _HEAD_WIDE, _TITLE_WIDE = 6.6, 7.2, 9.7
+"""Pixels of a character of a name, of a heading and of the title, in the widest of the usual fonts."""
+_NAME_HIGH = 12
+"""Pixels between the baselines of two names, at least."""
 
 _RUNNING, _STARTING, _SILENT, _NOBODY = range(4)
 
@@ -78,9 +83,9 @@ class _Picture:
         self._rounds()
         self.parts += rows
         self._curve(below + 10)
-        self._legend(bottom + 36)
-        height = bottom + 44
-        title, told = markup(self.title), markup(self.told)
+        height = self._legend(bottom + 36) + 8
+        told = markup(self.told)
+        title = markup(cut(self.title, _RIGHT - 24 - _TEXT_WIDE * len(self.told), _TITLE_WIDE))
         return "\n".join(
             [
                 f'<svg xmlns="http://www.w3.org/2000/svg" width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}" role="img">',
@@ -113,7 +118,7 @@ class _Picture:
             left, width = self.span(window["from"], window["to"])
             if number % 2 == 0:
                 self.parts.append(f'<rect x="{short(left)}" y="{_TOP}" width="{short(width)}" height="{bottom - _TOP}" class="band"/>')
-            self.parts.append(label(left + 4, _TOP + 12, markup(_cut(window["label"].replace("_", " "), width)), "head"))
+            self.parts.append(label(left + 4, _TOP + 12, markup(cut(window["label"].replace("_", " "), width - 6, _HEAD_WIDE)), "head"))
         for ms in self._ticks():
             self.parts.append(f'<path d="M{short(self.x(ms))} {_TOP + 16}V{bottom}" class="line"/>')
             if self.x(ms) < _RIGHT - 44:
@@ -140,12 +145,14 @@ class _Picture:
         places: list[int] = []
         texts: list[str] = []
         before = ""
+        labelled = top - _NAME_HIGH
         y = top
         for name in self.data["tasks"]:
             part = name.split("_")[0]
             y += 5 if before not in ("", part) else 0
-            if high > 8 or before != part:
+            if (high > 8 or before != part) and y - labelled >= _NAME_HIGH:
                 texts.append(label(_LEFT - 8, y + 8.5, markup(name), "name end"))
+                labelled = y
             before = part
             places.append(y)
             y += high
@@ -154,7 +161,7 @@ class _Picture:
             left, width = self.span(since_ms, until_ms)
             shapes[_paint(member, condition)].append(f"M{short(left)} {places[task]}h{short(width)}v{bar}h-{short(width)}z")
             name = "" if member < 0 else self.data["members"][member]
-            if high > 8 and condition == _RUNNING and width > 8 + 5.5 * len(name):
+            if high > 8 and condition == _RUNNING and width > 8 + 6 * len(name):
                 texts.append(label(left + 4, places[task] + 7.5, markup(name), "in"))
         for task, member, is_warmup, since_ms, until_ms, *_ in self.data["copies"]:
             if is_warmup and high > 8:
@@ -181,9 +188,10 @@ class _Picture:
         drawn = "".join(f"H{short(self.x(ms))}V{short(bottom - level * _CURVE / max(1, most))}" for ms, level in levels)
         self.parts.append(f'<path d="M{_LEFT} {bottom}{drawn}H{short(self.x(self.data["to"]))}V{bottom}z" class="curve"/>')
 
-    def _legend(self, y: int) -> None:
+    def _legend(self, y: int) -> int:
+        """Draws the keys, in as many lines as they need. Returns the baseline of the last line."""
         members = self.data["members"]
-        keys = [(name, f'fill="{member_colour(number)}"') for number, name in enumerate(members[:_MOST_NAMES])]
+        keys = [(cut(name, _RIGHT - _LEFT - 26, _TEXT_WIDE), f'fill="{member_colour(number)}"') for number, name in enumerate(members[:_MOST_NAMES])]
         if len(members) > _MOST_NAMES:
             keys.append((f"and {len(members) - _MOST_NAMES:,} more", 'fill="none"'))
         if any(copy[2] for copy in self.data["copies"]):
@@ -194,10 +202,14 @@ class _Picture:
                 keys.append((text, _paint(0, condition)))
         x = float(_LEFT)
         for text, paint in keys:
+            wide = 14 + _TEXT_WIDE * len(text)
+            if x > _LEFT and x + wide > _RIGHT:
+                x, y = float(_LEFT), y + 15
             high = 2 if text.endswith("(thin)") else 8
             self.parts.append(f'<rect x="{short(x)}" y="{y - 4 - high / 2:g}" width="10" height="{high}" {paint}/>')
             self.parts.append(label(x + 14, y, markup(text), "name"))
-            x += 26 + 5.8 * len(text)
+            x += wide + 12
+        return y
 
 
 def _paint(member: int, condition: int) -> str:
@@ -215,9 +227,3 @@ def _hatch(member: int) -> str:
         f'<pattern id="h{member}" width="5" height="5" patternUnits="userSpaceOnUse" patternTransform="rotate(45)">'
         f'<rect width="5" height="5" fill="{colour}" fill-opacity=".22"/><rect width="2.4" height="5" fill="{colour}"/></pattern>'
     )
-
-
-def _cut(text: str, width: float) -> str:
-    """What fits."""
-    room = int((width - 2) / 6)
-    return text if len(text) <= room else text[: room - 1].rstrip() + "…" if room > 3 else ""

@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import attrs
 
 from equipoise.replay.drawing.colours import colour_rules, member_colour
-from equipoise.replay.drawing.svg import MARK, label, markup, short
+from equipoise.replay.drawing.svg import MARK, cut, label, markup, short
 from equipoise.replay.whatif.advice import Advice, front
 from equipoise.replay.whatif.evaluate import Outcome, WhatIf
 
@@ -74,9 +74,9 @@ def render_what_if(answer: WhatIf, advice: Advice) -> str:
     y = _TOP + _PLANE + 52
     for each in order[:_MOST_NAMES]:
         name = each.configuration.name
-        said = f"{name}{'  (nothing beats it)' if name in best else ''}"
+        mark = "  (nothing beats it)" if name in best else ""
         parts.append(f'<circle cx="84" cy="{y - 3.5:g}" r="7" fill="{member_colour(numbers[name])}"/>')
-        parts += [label(84, y - 0.5, str(numbers[name]), "in"), label(98, y, markup(said), "name")]
+        parts += [label(84, y - 0.5, str(numbers[name]), "in"), label(98, y, markup(cut(name, WIDTH - 110 - 6.6 * len(mark), 6.6) + mark), "name")]
         y += 17
     if len(order) > _MOST_NAMES:
         parts.append(label(98, y, f"and {len(order) - _MOST_NAMES:,} more", "name"))
