@@ -25,13 +25,13 @@ def pytest_process(*args: str, ci: bool) -> subprocess.CompletedProcess[str]:
 
 
 def test_rewriting_golden_files_is_refused_in_ci() -> None:
-    done = pytest_process("--rewrite", "--collect-only", "tests/unit/test_house_rules.py", ci=True)
+    done = pytest_process("--rewrite", "--collect-only", "tests/unit/test_build_setup.py", ci=True)
     assert done.returncode == pytest.ExitCode.USAGE_ERROR
     assert "--rewrite is refused when CI is set" in done.stderr
 
 
 def test_rewriting_golden_files_is_allowed_elsewhere() -> None:
-    assert pytest_process("--rewrite", "--collect-only", "tests/unit/test_house_rules.py", ci=False).returncode == 0
+    assert pytest_process("--rewrite", "--collect-only", "tests/unit/test_build_setup.py", ci=False).returncode == 0
 
 
 @pytest.mark.parametrize(("ci", "derandomized"), [(True, True), (False, False)])
