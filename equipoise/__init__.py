@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from equipoise.replay.simulation.run import Simulation, SimulationResult, simulate
     from equipoise.replay.timelines import Timeline, build_timeline, render_page
     from equipoise.replay.verification import Verdict, Verification, verify
-    from equipoise.replay.whatif.advice import advise, front
+    from equipoise.replay.whatif.advice import advise, pareto_front
     from equipoise.replay.whatif.evaluate import Configuration, WhatIf, what_if, what_if_recorded
     from equipoise.replay.whatif.picture import render_what_if
     from equipoise.replay.whatif.recording import read_recording
@@ -72,10 +72,10 @@ _PLACES = {
     "advise": "equipoise.replay.whatif.advice",
     "build_timeline": "equipoise.replay.timelines",
     "explain": "equipoise.replay.explanation",
-    "front": "equipoise.replay.whatif.advice",
     "grid": "equipoise.replay.whatif.sweep",
     "import_history": "equipoise.replay.importers.kafka_streams",
     "open_log": "equipoise.events.log",
+    "pareto_front": "equipoise.replay.whatif.advice",
     "parse_task": "equipoise.events.tasks",
     "read_recorded_inputs": "equipoise.replay.recorded_inputs",
     "read_recording": "equipoise.replay.whatif.recording",
@@ -120,10 +120,10 @@ __all__ = [
     "advise",
     "build_timeline",
     "explain",
-    "front",
     "grid",
     "import_history",
     "open_log",
+    "pareto_front",
     "parse_task",
     "read_recorded_inputs",
     "read_recording",

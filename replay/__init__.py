@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from equipoise.replay.facade import spark_timeline, spark_verify, spark_what_if, timeline, verify, what_if
     from equipoise.replay.timelines import Timeline, render_page, render_picture
     from equipoise.replay.verification import Verdict, Verification
-    from equipoise.replay.whatif.advice import Advice, advise, front
+    from equipoise.replay.whatif.advice import Advice, advise, pareto_front
     from equipoise.replay.whatif.evaluate import Configuration, WhatIf
     from equipoise.replay.whatif.picture import render_what_if
     from equipoise.replay.whatif.sweep import grid, read_configurations
@@ -43,8 +43,8 @@ __all__ = [
     "Verification",
     "WhatIf",
     "advise",
-    "front",
     "grid",
+    "pareto_front",
     "read_configurations",
     "render_page",
     "render_picture",

@@ -14,7 +14,7 @@ from equipoise.events.records import Entry
 from equipoise.replay.timelines import Timeline, build_timeline, render_page, render_picture
 from equipoise.replay.verification import Verdict, Verification
 from equipoise.replay.verification import verify as _verify
-from equipoise.replay.whatif.advice import Advice, advise, front
+from equipoise.replay.whatif.advice import Advice, advise, pareto_front
 from equipoise.replay.whatif.evaluate import Configuration, WhatIf
 from equipoise.replay.whatif.evaluate import what_if as _what_if
 from equipoise.replay.whatif.picture import render_what_if
@@ -28,8 +28,8 @@ __all__ = [
     "Verification",
     "WhatIf",
     "advise",
-    "front",
     "grid",
+    "pareto_front",
     "read_configurations",
     "render_page",
     "render_picture",

@@ -166,17 +166,17 @@ def groups_of(screen: Screen, log: Log) -> list[str]:
 
 def document(answer: WhatIf, advice: Advice) -> dict[str, Any]:
     """One group for `--json`."""
-    from equipoise.replay.whatif.advice import front
+    from equipoise.replay.whatif.advice import pareto_front
 
-    return {**answer.as_json(), "front": front(answer), "advice": {"change": advice.change, "line": advice.line}}
+    return {**answer.as_json(), "front": pareto_front(answer), "advice": {"change": advice.change, "line": advice.line}}
 
 
 def answer_parts(answer: WhatIf, advice: Advice) -> list[Part]:
     """How far to believe it, what each configuration would have cost, and what to do."""
-    from equipoise.replay.whatif.advice import front
+    from equipoise.replay.whatif.advice import pareto_front
 
     head = Line(bold(answer.group), f"  {span_text(answer.span_ms)}, {counted(answer.facts, 'fact')}, led by {answer.factual.assignor}")
-    best = front(answer)
+    best = pareto_front(answer)
     outcomes = (answer.factual, *answer.outcomes)
     failed = [f"{each.configuration.name} could not lead: {each.error}" for each in outcomes if each.error]
     used = f"restore {answer.restore_records_per_s:,} records/s a member ({answer.restore_basis}); {counted(len(answer.seeds), 'seed')}"

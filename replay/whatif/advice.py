@@ -63,7 +63,7 @@ def dominates(one: Outcome, other: Outcome) -> bool:
     return any(better(one, other, metric) for metric in OBJECTIVES) and not any(better(other, one, metric) for metric in OBJECTIVES)
 
 
-def front(answer: WhatIf) -> list[str]:
+def pareto_front(answer: WhatIf) -> list[str]:
     """Names of the outcomes that no other dominates, the factual one's among them where it is so.
     """
     led = [each for each in (answer.factual, *answer.outcomes) if not each.error]

@@ -14,7 +14,7 @@ import attrs
 
 from equipoise.replay.drawing.colours import colour_rules, member_colour
 from equipoise.replay.drawing.svg import MARK, cut, label, markup, short
-from equipoise.replay.whatif.advice import Advice, front
+from equipoise.replay.whatif.advice import Advice, pareto_front
 from equipoise.replay.whatif.evaluate import Outcome, WhatIf
 
 WIDTH = 920
@@ -24,7 +24,7 @@ _LEFTS = (78, 548)
 _WIDE = 350
 _TOP = 88
 _MOST_NAMES = 14
-"""Outcomes that are named below; of more, those of the front first."""
+"""Outcomes that are named below; of more, those of the Pareto front first."""
 
 _RULES = """
 text { font: 10.5px system-ui, "Segoe UI", Roboto, sans-serif; fill: var(--soft); }
@@ -65,7 +65,7 @@ def render_what_if(answer: WhatIf, advice: Advice) -> str:
     drawn.
     """
     led = [each for each in (answer.factual, *answer.outcomes) if each.metrics is not None]
-    best = front(answer)
+    best = pareto_front(answer)
     order = sorted(led, key=lambda each: (each is not answer.factual, each.configuration.name not in best))
     numbers = {each.configuration.name: number for number, each in enumerate(order)}
     parts: list[str] = []

@@ -148,7 +148,7 @@ def test_equipoise_replay_takes_a_location_or_a_log(tmp_path: Path) -> None:
         by_log = replay.what_if(log, tried)
         assert by_log == equipoise.what_if(log.read(), tried)
     assert replay.what_if(path, tried, group="orders") == by_log
-    assert replay.front(by_log)
+    assert replay.pareto_front(by_log)
     assert replay.render_what_if(by_log, replay.advise(by_log)).startswith("<svg ")
 
 

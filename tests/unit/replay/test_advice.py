@@ -12,7 +12,7 @@ import attrs
 import pytest
 
 from equipoise.events.settings import GroupSettings
-from equipoise.replay.whatif.advice import advise, better, dominates, front
+from equipoise.replay.whatif.advice import advise, better, dominates, pareto_front
 from equipoise.replay.whatif.evaluate import FACTUAL, Configuration, Deviation, Outcome, WhatIf
 from equipoise.replay.whatif.picture import render_what_if
 from equipoise.replay.whatif.recording import Metrics, mean
@@ -77,7 +77,7 @@ def test_the_front_is_what_nothing_dominates() -> None:
     assert dominates(saves, pays)
     assert not dominates(pays, saves)
     assert not dominates(saves, both)
-    assert front(answer([run()], saves, pays, both, outcome("broken", error="it halts"))) == ["saves", "both"]
+    assert pareto_front(answer([run()], saves, pays, both, outcome("broken", error="it halts"))) == ["saves", "both"]
 
 
 def test_what_dominates_is_advised_with_its_reason() -> None:
