@@ -54,3 +54,9 @@ def test_every_command_named_exists(page: Path) -> None:
     targets = set(re.findall(r"^([a-z.]+):", (ROOT / "Makefile").read_text(), re.MULTILINE))
     assert set(re.findall(r"`?\bmake ([a-z]+)`", text)) <= targets
     assert set(re.findall(r"`equipoise ([a-z][a-z-]*)", text)) <= set(COMMANDS)
+
+
+def test_operations_shows_the_example_member_as_it_is() -> None:
+    """tests/live/test_example_member.py runs it."""
+    example = (ROOT / "examples" / "clicks.py").read_text(encoding="utf-8").partition("from __future__ import annotations\n\n")[2]
+    assert f"```python\n{example}```\n" in (ROOT / "docs" / "operations.md").read_text(encoding="utf-8")
