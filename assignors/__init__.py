@@ -19,7 +19,7 @@ from equipoise._guard import check_package_name
 
 if TYPE_CHECKING:
     from equipoise.assignors.common import options
-    from equipoise.assignors.common.assignor import Assignor, Guarantee, WrappedAssignor, check_settings, deals_by_lag
+    from equipoise.assignors.common.assignor import Assignor, DelegatingAssignor, Guarantee, check_settings, deals_by_lag
     from equipoise.assignors.common.plan import REASONS, LoadBalance, MemberPlan, Plan, PlanCost, Reason, StageCost
     from equipoise.assignors.common.problem import AssignmentProblem, Member, Memory, Movement, MovementState, Partition, Revocations, Task, TaskLoad
 
@@ -44,7 +44,7 @@ _PLACES = {
     "StageCost": "equipoise.assignors.common.plan",
     "Task": "equipoise.assignors.common.problem",
     "TaskLoad": "equipoise.assignors.common.problem",
-    "WrappedAssignor": "equipoise.assignors.common.assignor",
+    "DelegatingAssignor": "equipoise.assignors.common.assignor",
     "check_settings": "equipoise.assignors.common.assignor",
     "deals_by_lag": "equipoise.assignors.common.assignor",
 }
@@ -53,6 +53,7 @@ __all__ = [
     "REASONS",
     "AssignmentProblem",
     "Assignor",
+    "DelegatingAssignor",
     "Guarantee",
     "LoadBalance",
     "Member",
@@ -68,7 +69,6 @@ __all__ = [
     "StageCost",
     "Task",
     "TaskLoad",
-    "WrappedAssignor",
     "check_settings",
     "deals_by_lag",
     "options",

@@ -14,7 +14,7 @@ from collections.abc import Collection, Iterable, Mapping
 import attrs
 
 from equipoise.assignors.common.assignor import Assignor
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.problem import AssignmentProblem, MovementState
 from equipoise.assignors.common.ranking import whole
 from equipoise.events.errors import InputError
@@ -72,13 +72,13 @@ def scale_down(problem: AssignmentProblem, percent: int) -> ScaleDown:
         raise InputError(f"percent: {percent} of 100 members cannot stay; name 1 to 100")
     if not problem.members:
         raise InputError("the group has no members; there is nobody to ask")
-    situation = Situation(problem, crash_loops=False)
-    leaving = tuple(member.id for member in situation.members.values() if member.leaving)
-    keep = -(-len(situation.members) * percent // 100)
-    picker = _Picker(situation, keep)
-    asked = picker.pick(max(0, len(situation.members) - keep - len(leaving)))
+    indexed = IndexedProblem(problem, crash_loops=False)
+    leaving = tuple(member.id for member in indexed.members.values() if member.leaving)
+    keep = -(-len(indexed.members) * percent // 100)
+    picker = _Picker(indexed, keep)
+    asked = picker.pick(max(0, len(indexed.members) - keep - len(leaving)))
     return ScaleDown(
-        keep=len(situation.members) - len(leaving) - len(asked),
+        keep=len(indexed.members) - len(leaving) - len(asked),
         leaving=leaving,
         asked=asked,
         restore_records=sum(each.records for each in asked),
@@ -97,12 +97,12 @@ def drain_ms(problem: AssignmentProblem, asked: Collection[str], assignor: Assig
     members = tuple(attrs.evolve(each, leaving=True, drain_deadline_ms=deadline_ms) if each.id in asked else each for each in problem.members)
     leaving = {each.id for each in members if each.leaving}
     plan = assignor.assign(attrs.evolve(problem, members=members))
-    situation = Situation(problem, crash_loops=False)
-    work: dict[str, int] = dict.fromkeys(situation.members, 0)
+    indexed = IndexedProblem(problem, crash_loops=False)
+    work: dict[str, int] = dict.fromkeys(indexed.members, 0)
     for movement in plan.movements:
         if movement.source in leaving and movement.state is not MovementState.REVOKING:
-            work[movement.destination] += situation.records(movement.destination, movement.task)
-    return situation.pace.longest_ms(work)
+            work[movement.destination] += indexed.records(movement.destination, movement.task)
+    return indexed.restore_rates.longest_ms(work)
 
 
 class _Quotas:
@@ -135,18 +135,18 @@ class _Quotas:
 class _Picker:
     """Who goes, and what each further one would cost."""
 
-    def __init__(self, situation: Situation, keep: int) -> None:
-        self.situation = situation
-        self.rack = {member.id: member.rack if member.rack is not None else NO_RACK for member in situation.members.values()}
+    def __init__(self, indexed: IndexedProblem, keep: int) -> None:
+        self.indexed = indexed
+        self.rack = {member.id: member.rack if member.rack is not None else NO_RACK for member in indexed.members.values()}
         self.quotas = _Quotas(self.rack.values(), keep)
-        self.needed = 1 + min(situation.settings.num_standbys, keep - 1)
+        self.needed = 1 + min(indexed.settings.num_standbys, keep - 1)
         """Copies that each task with state is to have in the end, its owner's included."""
-        self.staying = {member.id for member in situation.members.values()}
-        self.held: dict[str, list[TaskId]] = {name: [] for name in situation.members}
-        for task, copies in situation.copies.items():
+        self.staying = {member.id for member in indexed.members.values()}
+        self.held: dict[str, list[TaskId]] = {name: [] for name in indexed.members}
+        for task, copies in indexed.copies.items():
             for name in copies:
                 self.held[name].append(task)
-        for member in situation.members.values():
+        for member in indexed.members.values():
             if member.leaving:
                 self._goes(member.id)
         self.cost = {name: self._cost(name) for name in sorted(self.staying)}
@@ -161,7 +161,7 @@ class _Picker:
             records, active, name = min(self._cheapest(rack) for rack in self.quotas.size if self.quotas.may_give(rack))
             asked.append(Asked(member=name, rack=self.rack[name], active=active, records=records))
             self._goes(name)
-            for other in sorted({other for task in self.held[name] for other in self.situation.copies[task] if other in self.staying}):
+            for other in sorted({other for task in self.held[name] for other in self.indexed.copies[task] if other in self.staying}):
                 cost = self._cost(other)
                 if cost != self.cost[other]:
                     self.cost[other] = cost
@@ -169,7 +169,7 @@ class _Picker:
         return tuple(asked)
 
     def _queue(self, name: str) -> None:
-        heapq.heappush(self.queues[self.rack[name]], (self.cost[name], len(self.situation.members[name].active), name))
+        heapq.heappush(self.queues[self.rack[name]], (self.cost[name], len(self.indexed.members[name].active), name))
 
     def _cheapest(self, rack: str) -> tuple[int, int, str]:
         """Of those in this rack that stay; entries whose cost is another by now are dropped on the
@@ -192,6 +192,6 @@ class _Picker:
         """Records until the task has its owner and its standbys, from the best copies on members
         that stay.
         """
-        copies = self.situation.copies[task].items()
+        copies = self.indexed.copies[task].items()
         records = sorted(0 if copy.caught_up else copy.records for name, copy in copies if name in self.staying and name != without)[: self.needed]
-        return sum(records) + (self.needed - len(records)) * whole(self.situation.tasks[task])
+        return sum(records) + (self.needed - len(records)) * whole(self.indexed.tasks[task])

@@ -221,7 +221,7 @@ def _task(path: str, value: object) -> Task:
         changelog=fields.each("changelog", _partition),
         written_records_per_s=fields.get("written_records_per_s", read.speed, 0),
         lost_since_ms=None if fields.content.get("lost_since_ms") is None else fields.get("lost_since_ms", read.whole, 0),
-        guest=fields.get("guest", read.flag, False),
+        displaced=fields.get("guest", read.flag, False),
         load=None if fields.content.get("load") is None else fields.get("load", _load, None),
     )
 
@@ -329,12 +329,14 @@ def _subscription(path: str, value: object) -> tuple[str, tuple[str, ...] | None
     return str(content.get("id")), topics
 
 
-_MEMBER_FIELDS = tuple(field.name for field in attrs.fields(Member) if field.name not in ("id", "subtopologies"))
+_JSON_KEYS = {"drain_expired": "drained", "previously_owned": "home"}
+"""Fields of a member whose JSON key is not their name."""
+_MEMBER_KEYS = tuple(_JSON_KEYS.get(field.name, field.name) for field in attrs.fields(Member) if field.name not in ("id", "subtopologies"))
 
 
 def _member(path: str, value: object, known: _Known) -> Member:
     naming = known.naming
-    fields = read.JsonObject(path, value, required=("id",), optional=(*_MEMBER_FIELDS, "subtopologies" if naming is PLAIN else "topics"))
+    fields = read.JsonObject(path, value, required=("id",), optional=(*_MEMBER_KEYS, "subtopologies" if naming is PLAIN else "topics"))
 
     def tasks(key: str) -> tuple[TaskId, ...]:
         found = fields.each(key, lambda at, item: _known_id(at, item, known))
@@ -389,7 +391,7 @@ def _member(path: str, value: object, known: _Known) -> Member:
         ready=frozenset(tasks("ready")),
         readiness=fields.get("readiness", readiness, "word_or_lag"),
         ready_lag_records=fields.get("ready_lag_records", lambda at, content: None if content is None else read.whole(at, content), None),
-        home=frozenset(tasks("home")),
+        previously_owned=frozenset(tasks("home")),
         reported=fields.get("reported", reported, None),
         restore_records_per_s=fields.get("restore_records_per_s", read.speed, 0),
     )

@@ -285,7 +285,8 @@ class _Explaining:
         lost = state.lost.get(self.task)
         if lost is not None and lost.until_ms is not None:
             gone, left_ms = span_text(state.now_ms - lost.since_ms), max(0, lost.until_ms - state.now_ms)
-            return f"{state.homes.get(self.task, 'its member')} had it and is gone since {gone}; for another {span_text(left_ms)} it is kept for it"
+            owner = state.previous_owners.get(self.task, "its member")
+            return f"{owner} had it and is gone since {gone}; for another {span_text(left_ms)} it is kept for it"
         gathering = next((member.member_id for member in state.members.values() if self.task in member.eager_regrants), None)
         if gathering is not None:
             return f"{gathering} is eager: it is to have it with all the rest, once it has given up everything and all of that is free"
@@ -327,7 +328,7 @@ class _Explaining:
         state = self.state
         for member_id, member in sorted(state.members.items()):
             crashes = state.crashes.get(member_id)
-            concerns = self.task in member.lags or self.task in member.active or state.homes.get(self.task) == member_id
+            concerns = self.task in member.lags or self.task in member.active or state.previous_owners.get(self.task) == member_id
             if crashes is not None and crashes.until_ms is not None and concerns:
                 yield (
                     f"{member_id} crashed {counted(crashes.times, 'time')} in {span_text(state.now_ms - crashes.first_ms)}; its copies are not "

@@ -10,7 +10,7 @@ from typing import Any
 import attrs
 
 from equipoise.assignors import registry
-from equipoise.assignors.common.restore_rate import Pace
+from equipoise.assignors.common.restore_rate import RestoreRates
 from equipoise.events.records import Entry
 from equipoise.events.tasks import Lag, TaskId
 from equipoise.replay.replayer import Replayer
@@ -346,11 +346,11 @@ def drains(state: GroupState) -> dict[str, Drain]:
             if destination is not None and task not in member.revoking:
                 going.setdefault(name, {}).setdefault(destination, []).append(task)
                 work[destination] = work.get(destination, 0) + _missing(state, destination, task)
-    pace = Pace({name: member.restore_records_per_s for name, member in state.members.items()})
+    rates = RestoreRates({name: member.restore_records_per_s for name, member in state.members.items()})
     found: dict[str, Drain] = {}
     for name, member in leaving.items():
         if member.active or member.revoking:
-            expected_ms = pace.longest_ms({destination: work[destination] for destination in going.get(name, ())})
+            expected_ms = rates.longest_ms({destination: work[destination] for destination in going.get(name, ())})
             found[name] = Drain(expected_ms=expected_ms, left_ms=max(0, (member.drain_deadline_ms or 0) - state.now_ms))
     return found
 

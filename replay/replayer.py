@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import attrs
 
-from equipoise.assignors import AssignmentProblem, Assignor, Plan, WrappedAssignor, registry
+from equipoise.assignors import AssignmentProblem, Assignor, DelegatingAssignor, Plan, registry
 from equipoise.events import codec
 from equipoise.events.decisions import Decision, MemberExpired
 from equipoise.events.errors import DamagedError, InputError
@@ -43,7 +43,7 @@ class Asked:
     plan: Plan
 
 
-class _Listening(WrappedAssignor):
+class RecordingAssignor(DelegatingAssignor):
     """An assignor, and what it was last asked."""
 
     def __init__(self, assignor: Assignor) -> None:
@@ -75,7 +75,7 @@ class Replayer:
         self._group = group
         self._takes_any = group is None
         self._load = load
-        self._listening: _Listening | None = None
+        self._recording: RecordingAssignor | None = None
         self.machine = GroupMachine(load=self._listen, any_solver=True)
         self.opened: LogOpened | None = None
         self.first_append_ms: int | None = None
@@ -95,11 +95,11 @@ class Replayer:
     @property
     def assignor(self) -> Assignor | None:
         """The group's current assignor; None before the first configuration."""
-        return self._listening
+        return self._recording
 
     def _listen(self, name: str, version: int) -> Assignor:
-        self._listening = _Listening(self._load(name, version))
-        return self._listening
+        self._recording = RecordingAssignor(self._load(name, version))
+        return self._recording
 
     def follow(self, entries: Iterable[Entry], *, until_offset: int | None = None) -> Iterator[Step]:
         """Steps the machine through `entries` up to and including the fact at `until_offset` (None:
@@ -159,15 +159,15 @@ class Replayer:
                 self.first_divergence = entry.offset
 
     def _step(self, record: Record) -> Step:
-        if self._listening is not None:
-            self._listening.asked = None
+        if self._recording is not None:
+            self._recording.asked = None
         decisions = self.machine.step(record)
         self.facts += 1
         if self.first_append_ms is None:
             self.first_append_ms = record.append_ms
         self.last_append_ms = record.append_ms
         self._uncompared.extend(decisions)
-        return Step(record, decisions, None if self._listening is None else self._listening.asked)
+        return Step(record, decisions, None if self._recording is None else self._recording.asked)
 
     def _compare(self, stored: DecisionRecord) -> None:
         if self.first_divergence is not None:

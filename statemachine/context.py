@@ -148,9 +148,9 @@ class Context:
             pass  # nobody else's: it is its own again when it has given up everything, see `grant_all_eager`
         elif task in self.state.in_flight:
             if member.leaving or self.state.is_crash_looping(member.member_id):
-                self.state.homes[task] = member.member_id
+                self.state.previous_owners[task] = member.member_id
             else:
-                self.state.homes.pop(task, None)
+                self.state.previous_owners.pop(task, None)
             movement = self.state.in_flight[task]
             if movement.state is not MovementState.REVOKING:  # an eager member gave up all it had for one movement, and this one is not that far
                 self.cancel(task, "source_gone")
@@ -259,8 +259,8 @@ class Context:
         state.owner[task] = member.member_id
         state.tokens[task] = state.tokens.get(task, 0) + 1
         state.lost.pop(task, None)
-        if state.homes.get(task) == member.member_id:
-            del state.homes[task]
+        if state.previous_owners.get(task) == member.member_id:
+            del state.previous_owners[task]
         self.changed.add(member.member_id)
 
     def expire(self, member: MemberState, cause: str, *, hold_ms: int) -> None:
@@ -385,7 +385,7 @@ class Context:
     def _lose(self, member: MemberState, task: TaskId) -> None:
         if not self.state.has_task(task):
             return  # it was to be given up for good: should it come back, it is a new one
-        self.state.homes[task] = member.member_id
+        self.state.previous_owners[task] = member.member_id
         self.state.lost[task] = Lost(since_ms=self.state.now_ms)
 
     def _fence(self, member: MemberState, hold_ms: int) -> None:

@@ -27,12 +27,12 @@ def build_problem(state: GroupState, *, follow_up: bool = False, anew: bool = Fa
     """The frozen view of the state that an assignor decides on. Everything in rising order.
     `follow_up`: nothing new has begun the round. `anew`: an operator asks for a new deal."""
     tasks = state.tasks()
-    homes: dict[str, set[TaskId]] = {}
-    for task, home in state.homes.items():
-        homes.setdefault(home, set()).add(task)
+    previously_owned: dict[str, set[TaskId]] = {}
+    for task, owner in state.previous_owners.items():
+        previously_owned.setdefault(owner, set()).add(task)
     return AssignmentProblem(
         tasks=tuple(_task(state, task, part) for task, part in tasks.items()),
-        members=tuple(_member(state, state.members[member_id], tasks, homes.get(member_id, ())) for member_id in sorted(state.members)),
+        members=tuple(_member(state, state.members[member_id], tasks, previously_owned.get(member_id, ())) for member_id in sorted(state.members)),
         settings=state.settings,
         in_flight=tuple(_in_flight(state)),
         blocked=frozenset(_blocked(state, tasks)),
@@ -74,7 +74,7 @@ def _task(state: GroupState, task: TaskId, part: Subtopology) -> Task:
         written_records_per_s=state.written_records_per_s(task, part),
         lost_since_ms=lost.since_ms if lost is not None else None,
         lag=state.source_lag(task, part),
-        guest=task in state.homes and state.homes[task] not in state.members,
+        displaced=task in state.previous_owners and state.previous_owners[task] not in state.members,
         load=None if load is None else TaskLoad(cpu=load.cpu, memory=load.memory, disk=load.disk, records_per_s=load.records_per_s),
     )
 
@@ -91,7 +91,7 @@ def _partitions(state: GroupState, topics: tuple[str, ...], partition: int) -> t
     )
 
 
-def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopology], home: Iterable[TaskId]) -> Member:
+def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopology], previously_owned: Iterable[TaskId]) -> Member:
     return Member(
         id=member.member_id,
         capacity=member.capacity,
@@ -108,7 +108,7 @@ def _member(state: GroupState, member: MemberState, tasks: dict[TaskId, Subtopol
         ready=member.ready,
         readiness=member.readiness,
         ready_lag_records=member.ready_lag_records,
-        home=frozenset(home),
+        previously_owned=frozenset(previously_owned),
         restore_records_per_s=member.restore_records_per_s,
         eager=member.eager,
         crash_looping=state.is_crash_looping(member.member_id),
@@ -222,7 +222,7 @@ def _schedule(context: Context, plan: Plan) -> None:
     for task, lost in sorted(state.lost.items()):
         until_ms = plan.lost_until_ms.get(task)
         if until_ms is not None and until_ms != lost.until_ms:
-            context.note(Move(task=task, source=state.homes.get(task), destination=None, state="waiting", reason=plan.reasons[task].code))
+            context.note(Move(task=task, source=state.previous_owners.get(task), destination=None, state="waiting", reason=plan.reasons[task].code))
         lost.until_ms = until_ms
     state.revocations = plan.revocations
     state.memory = plan.memory
@@ -324,7 +324,7 @@ def _placed(state: GroupState, member: MemberState, task: TaskId, acceptable: in
     part = next(part for part in topology.subtopologies if part.subtopology == task.subtopology)
     if task in member.revoking:
         return Reason(code="taken_back")
-    if state.homes.get(task) == member.member_id:
+    if state.previous_owners.get(task) == member.member_id:
         code = "return_home"
     elif not part.stateful:
         code = "unowned_stateless"
@@ -335,8 +335,8 @@ def _placed(state: GroupState, member: MemberState, task: TaskId, acceptable: in
 
 
 def _note_grant(context: Context, reason: Reason, member: MemberState, task: TaskId) -> None:
-    home = context.state.homes.get(task)
-    source = home if home is not None and home != member.member_id else None
+    previous_owner = context.state.previous_owners.get(task)
+    source = previous_owner if previous_owner != member.member_id else None
     context.note(Move(task=task, source=source, destination=member.member_id, state="granted", reason=reason.code, lag_records=reason.lag_records))
 
 

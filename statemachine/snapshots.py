@@ -127,7 +127,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
             [fenced.member_id, fenced.incarnation, fenced.session_timeout_ms, fenced.lease_margin_ms, fenced.last_heard_ms, _tasks(fenced.tasks)]
             for _, fenced in sorted(state.fenced.items())
         ],
-        _task_map(state.homes),
+        _task_map(state.previous_owners),
         {str(task): [state.lost[task].since_ms, state.lost[task].until_ms] for task in sorted(state.lost)},
         [[str(task), m.source, m.destination, m.state.value] for task, m in sorted(state.in_flight.items())],
         [state.waiting, _task_map(state.queued)],
@@ -144,7 +144,7 @@ def _state_to_wire(state: GroupState) -> list[Any]:
 
 def _state_from_wire(wire: list[Any]) -> GroupState:
     group, log_id, config, topologies, ends, racks, weights, growth, loads, behind, numbers, members, owner, *rest = wire
-    tokens, holds, fenced, homes, lost, in_flight, waiting, backoffs, nonces, crashes, asked, timers, revocations, memory, verdict = rest
+    tokens, holds, fenced, previous_owners, lost, in_flight, waiting, backoffs, nonces, crashes, asked, timers, revocations, memory, verdict = rest
     now_ms, last_append_ms, last_offset, seq, number, generation = numbers
     state = GroupState(
         group=group,
@@ -166,7 +166,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         owner=_from_task_map(owner),
         tokens=_from_task_map(tokens),
         holds=_from_task_map(holds),
-        homes=_from_task_map(homes),
+        previous_owners=_from_task_map(previous_owners),
         lost={parse_task(text): Lost(since_ms=since_ms, until_ms=until_ms) for text, (since_ms, until_ms) in lost.items()},
         waiting=waiting[0],
         queued=_from_task_map(waiting[1]),

@@ -338,7 +338,7 @@ class GroupState:
     """
     fenced: dict[str, FencedIncarnation] = attrs.field(factory=dict)
     """Who those tasks may still run at, by `fenced_key`."""
-    homes: dict[TaskId, str] = attrs.field(factory=dict)
+    previous_owners: dict[TaskId, str] = attrs.field(factory=dict)
     """Tasks that left a member because it left or died, not for balance: whom they come back to
     first.
     """

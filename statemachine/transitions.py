@@ -130,7 +130,7 @@ def topology_declared(context: Context, fact: TopologyDeclared) -> None:
     tasks = state.tasks()
     for task in sorted(task for task in state.in_flight if task not in tasks):
         context.cancel(task, "task_gone")
-    for remembered in (state.homes, state.lost):
+    for remembered in (state.previous_owners, state.lost):
         for task in [task for task in remembered if task not in tasks]:
             del remembered[task]
     state.loads = {task: load for task, load in state.loads.items() if task in tasks}

@@ -64,7 +64,7 @@ def check_settings(assignor: Assignor, settings: GroupSettings) -> None:
     assignor.assign(AssignmentProblem(tasks=(), members=(), settings=settings))
 
 
-class WrappedAssignor:
+class DelegatingAssignor:
     """An assignor that passes for another one, whose questions or answers it looks at or changes.
     To be subclassed.
     """

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 
 import numpy as np
 
-from equipoise.assignors.common.indexed_problem import Pool, Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem, Pool
 from equipoise.assignors.common.node_aggregation import Ints
 from equipoise.assignors.common.problem import Task
 from equipoise.assignors.common.shares import Shares
@@ -20,7 +20,7 @@ MULTIPLIERS = (-2, -1, 0, 1, 2)  # a change of owner costs 1, so prices beyond t
 
 
 def moves_lower_bound(
-    situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, balanced: bool
+    indexed: IndexedProblem, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, balanced: bool
 ) -> int:
     """A proven lower bound of the changes of owner from now to any target with all members within
     their shares.
@@ -44,22 +44,22 @@ def moves_lower_bound(
 
     `balanced` False (the shares cannot all be kept): only settled and forced moves are certain.
     """
-    count = _Count(situation)
+    count = _Count(indexed)
     settled_moves = 0
-    for name in situation.others:
-        task, owner = situation.tasks[name], situation.owner.get(name)
+    for name in indexed.others:
+        task, owner = indexed.tasks[name], indexed.owner.get(name)
         if name in settled:
             settled_moves += owner is not None
             count.keeps(task, settled[name])
         elif owner is None:
             count.free(task, candidates.get(name), 1)
-        elif situation.must_move(name):
+        elif indexed.must_move(name):
             count.forced[task.stateful] += 1
-        elif not situation.members[owner].leaving:
+        elif not indexed.members[owner].leaving:
             count.keeps(task, owner)
-    for alike in situation.alike:
-        for takers, tasks in Counter(map(candidates.get, alike.tasks)).items():
-            count.free(alike.first, takers, tasks)
+    for each in indexed.equivalence_classes:
+        for takers, tasks in Counter(map(candidates.get, each.tasks)).items():
+            count.free(each.first, takers, tasks)
     forced = sum(count.forced.values())
     return settled_moves + (max(forced, count.bound(shares)) if balanced else forced)
 
@@ -69,10 +69,10 @@ class _Count:
     tasks are stateful.
     """
 
-    def __init__(self, situation: Situation) -> None:
-        self.situation = situation
-        self.kept = {kind: dict.fromkeys(situation.members, 0) for kind in (True, False)}
-        self.named = {kind: dict.fromkeys(situation.members, 0) for kind in (True, False)}
+    def __init__(self, indexed: IndexedProblem) -> None:
+        self.indexed = indexed
+        self.kept = {kind: dict.fromkeys(indexed.members, 0) for kind in (True, False)}
+        self.named = {kind: dict.fromkeys(indexed.members, 0) for kind in (True, False)}
         self.pooled: dict[bool, dict[Pool, int]] = {True: {}, False: {}}
         self.free_tasks = {True: 0, False: 0}
         self.forced = {True: 0, False: 0}
@@ -84,7 +84,7 @@ class _Count:
         """So many tasks like this one without owner: by candidates, or, without state, anybody who
         may run them.
         """
-        pool = candidates.fresh if candidates is not None else None if task.stateful else self.situation.eligible(task.id)
+        pool = candidates.fresh if candidates is not None else None if task.stateful else self.indexed.eligible(task.id)
         members = candidates.members if candidates is not None else ()
         if pool is None and len(members) == 1:
             self.kept[task.stateful][members[0]] += tasks
@@ -97,7 +97,7 @@ class _Count:
 
     def bound(self, shares: Shares) -> int:
         """The highest of the bounds of `moves_lower_bound`, beside settled moves."""
-        members = self.situation.members
+        members = self.indexed.members
         if not members:
             return 0
         s, n = (np.array(list(self.kept[kind].values()), dtype=np.int64) for kind in (True, False))

@@ -4,59 +4,59 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.plan import PlanCost, StageCost
 from equipoise.assignors.common.standby_goal import StandbyGoal
 from equipoise.assignors.common.target import Target
 from equipoise.events.tasks import TaskId
 
 
-def restore_records(situation: Situation, target: Mapping[TaskId, str]) -> int:
+def restore_records(indexed: IndexedProblem, target: Mapping[TaskId, str]) -> int:
     """Records to be restored before the target is reached: by members that do not own the task yet
     and are not caught up.
     """
     records = 0
-    for task in situation.others:
+    for task in indexed.others:
         member = target.get(task)
-        if member is not None and situation.owner.get(task) != member and not (situation.tasks[task].stateful and situation.caught_up(member, task)):
-            records += situation.records(member, task)
-    for alike in situation.alike:
-        if alike.first.stateful and situation.eligible(alike.first.id):
-            records += sum(alike.records)
+        if member is not None and indexed.owner.get(task) != member and not (indexed.tasks[task].stateful and indexed.caught_up(member, task)):
+            records += indexed.records(member, task)
+    for each in indexed.equivalence_classes:
+        if each.first.stateful and indexed.eligible(each.first.id):
+            records += sum(each.records)
     return records
 
 
-def cross_rack(situation: Situation, target: Mapping[TaskId, str]) -> int:
+def cross_rack(indexed: IndexedProblem, target: Mapping[TaskId, str]) -> int:
     """Source partitions whose replicas are all in other racks than the task's owner in the target;
     unknown racks do not count.
     """
     remote = 0
-    known = {member: rack for member, rack in situation.racks.of.items() if rack is not None}
+    known = {member: rack for member, rack in indexed.racks.of.items() if rack is not None}
     for task, owner in target.items() if known else ():
         if owner in known:
-            for partition in situation.tasks[task].source:
+            for partition in indexed.tasks[task].source:
                 remote += bool(partition.racks) and known[owner] not in partition.racks
     return remote
 
 
-def rack_cost(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> int:
+def rack_cost(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> int:
     """Of running the tasks where the target has them, and of moving them there from where they run
     after this plan.
     """
-    racks = situation.racks
+    racks = indexed.racks
     return racks.total(target) + sum(racks.move_cost(task) for task, owner in target.items() if task in now and now[task] != owner)
 
 
-def rack_stages(situation: Situation, now: Mapping[TaskId, str], target: Target, standbys: StandbyGoal | None) -> tuple[StageCost, ...]:
+def rack_stages(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Target, standbys: StandbyGoal | None) -> tuple[StageCost, ...]:
     """Each stage with its cost and a bound of it; nothing where racks make no difference.
 
     The bound of the first stage is that of the solver when it proved its target optimal: of all
     targets that are as balanced. Otherwise every task costs at least what it costs where it costs
     least.
     """
-    racks, stages = situation.racks, []
+    racks, stages = indexed.racks, []
     if racks.counts:
-        cost = rack_cost(situation, now, target.owner)
+        cost = rack_cost(indexed, now, target.owner)
         stages.append(StageCost(name="active", cost=cost, lower_bound=cost if target.optimal else racks.least()))
     if racks.copies_count and standbys is not None:
         stages.append(standbys.stage)
@@ -69,18 +69,18 @@ def rack_lower_bound(stages: tuple[StageCost, ...], standbys: StandbyGoal | None
 
 
 def plan_cost(
-    situation: Situation, now: Mapping[TaskId, str], target: Target, standbys: StandbyGoal | None, *, moves: int, bound: int, imbalance: int
+    indexed: IndexedProblem, now: Mapping[TaskId, str], target: Target, standbys: StandbyGoal | None, *, moves: int, bound: int, imbalance: int
 ) -> PlanCost:
     """The whole account of a plan that goes from `now` to the target. `bound`: of its `moves`.
     `standbys`: their goal, where racks matter to them.
     """
-    stages = rack_stages(situation, now, target, standbys)
+    stages = rack_stages(indexed, now, target, standbys)
     rack_bound = rack_lower_bound(stages, standbys)
     return PlanCost(
         moves=moves,
         moves_lower_bound=bound,
-        restore_records=restore_records(situation, target.owner),
-        cross_rack=cross_rack(situation, target.owner),
+        restore_records=restore_records(indexed, target.owner),
+        cross_rack=cross_rack(indexed, target.owner),
         imbalance=imbalance,
         optimal=sum(stage.cost for stage in stages) == rack_bound if stages else target.optimal or moves == bound,
         stages=stages,

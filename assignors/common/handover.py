@@ -9,7 +9,7 @@ from typing import Protocol
 
 from equipoise.assignors.common.assignor import Guarantee
 from equipoise.assignors.common.costs import plan_cost
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.member_plans import by_member, member_plans
 from equipoise.assignors.common.movements import Movements, Slots, get_movements, keep_ready
 from equipoise.assignors.common.plan import Plan, Reason
@@ -45,47 +45,47 @@ class Balance(Protocol):
         """Fewest changes of owner from now to any target as balanced as this one."""
 
 
-def hand_over(situation: Situation, balance: Balance) -> Plan:
+def hand_over(indexed: IndexedProblem, balance: Balance) -> Plan:
     """The plan that brings the group to the target of `balance` with state moved first: what all
     assignors of this kind share.
     """
-    candidates = _candidates(situation)
-    overdue = _overdue(situation)
-    settled = _settled(situation, candidates, overdue)
+    candidates = _candidates(indexed)
+    overdue = _overdue(indexed)
+    settled = _settled(indexed, candidates, overdue)
     target = balance.target({**candidates, **overdue}, settled)
     if overdue:
         settled.update(_leave_now(balance, overdue, target.owner))
         target = balance.target(candidates, settled)
-    now = _now(situation, balance, candidates, target.owner)
+    now = _now(indexed, balance, candidates, target.owner)
 
-    slots = Slots(situation)
-    movements = get_movements(situation, now, target.owner, slots)
-    standbys = assign_standbys(situation, now, target.owner, movements, slots)
-    return _plan(situation, balance, candidates, settled, target, now, movements, standbys, keep_ready(movements, slots))
+    slots = Slots(indexed)
+    movements = get_movements(indexed, now, target.owner, slots)
+    standbys = assign_standbys(indexed, now, target.owner, movements, slots)
+    return _plan(indexed, balance, candidates, settled, target, now, movements, standbys, keep_ready(movements, slots))
 
 
-def _stands(situation: Situation, task: TaskId) -> bool:
+def _stands(indexed: IndexedProblem, task: TaskId) -> bool:
     """Its movement is REVOKING: the grant stands while the destination lives (PROTOCOL D3)."""
-    movement = situation.in_flight.get(task)
+    movement = indexed.in_flight.get(task)
     return movement is not None and movement.state is MovementState.REVOKING
 
 
-def _candidates(situation: Situation) -> dict[TaskId, Candidates]:
+def _candidates(indexed: IndexedProblem) -> dict[TaskId, Candidates]:
     """Tasks that need an owner now -> who may be it: the destination of their movement if that
     stands or is of the min rank, else the min rank.
 
     Stateless tasks without a movement are absent: anybody who may run them may be it.
     """
-    alike = [group for group in situation.alike if group.first.stateful]
-    others = [task for task in situation.stateful if task not in situation.owner and task not in situation.alike_of]
-    candidates = min_rank(situation, [task for task in others if not _stands(situation, task)], alike)
-    for task, movement in situation.in_flight.items():
-        if task not in situation.owner and (_stands(situation, task) or (task in candidates and movement.destination in candidates[task])):
+    classes = [group for group in indexed.equivalence_classes if group.first.stateful]
+    others = [task for task in indexed.stateful if task not in indexed.owner and task not in indexed.class_of]
+    candidates = min_rank(indexed, [task for task in others if not _stands(indexed, task)], classes)
+    for task, movement in indexed.in_flight.items():
+        if task not in indexed.owner and (_stands(indexed, task) or (task in candidates and movement.destination in candidates[task])):
             candidates[task] = Candidates(members=(movement.destination,))
     return candidates
 
 
-def _overdue(situation: Situation) -> dict[TaskId, Candidates]:
+def _overdue(indexed: IndexedProblem) -> dict[TaskId, Candidates]:
     """Stateful tasks of leaving members whose drain timeout has passed -> who may have them at
     once: as for tasks without owner (PROTOCOL M7).
 
@@ -93,15 +93,15 @@ def _overdue(situation: Situation) -> dict[TaskId, Candidates]:
     """
     tasks = [
         task
-        for task in situation.stateful
-        if task in situation.owner
-        and situation.members[situation.owner[task]].drain_expired
-        and situation.must_move(task)
-        and not _stands(situation, task)
+        for task in indexed.stateful
+        if task in indexed.owner
+        and indexed.members[indexed.owner[task]].drain_expired
+        and indexed.must_move(task)
+        and not _stands(indexed, task)
     ]
-    overdue = min_rank(situation, tasks)
+    overdue = min_rank(indexed, tasks)
     for task, candidates in overdue.items():
-        movement = situation.in_flight.get(task)
+        movement = indexed.in_flight.get(task)
         if movement is not None and movement.destination in candidates:
             overdue[task] = Candidates(members=(movement.destination,))
     return overdue
@@ -117,34 +117,34 @@ def _leave_now(balance: Balance, overdue: Mapping[TaskId, Candidates], target: M
     return {**straight, **balance.owners_for_now(others, running)}
 
 
-def _settled(situation: Situation, candidates: Mapping[TaskId, Candidates], overdue: Mapping[TaskId, Candidates]) -> dict[TaskId, str]:
+def _settled(indexed: IndexedProblem, candidates: Mapping[TaskId, Candidates], overdue: Mapping[TaskId, Candidates]) -> dict[TaskId, str]:
     """Tasks whose movement goes on, whatever the balance says now (PROTOCOL D9) -> its destination.
     """
     return {
         task: movement.destination
-        for task, movement in situation.in_flight.items()
-        if task not in overdue and (task in situation.owner or (task in candidates and movement.destination not in candidates[task]))
+        for task, movement in indexed.in_flight.items()
+        if task not in overdue and (task in indexed.owner or (task in candidates and movement.destination not in candidates[task]))
     }
 
 
-def _now(situation: Situation, balance: Balance, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
+def _now(indexed: IndexedProblem, balance: Balance, candidates: Mapping[TaskId, Candidates], target: Mapping[TaskId, str]) -> dict[TaskId, str]:
     """Who runs what after this plan.
 
     Owners keep what they own. A free task goes to its target if that is one of its candidates,
     otherwise to another of them, as balanced as they allow.
     """
-    now = {**target, **situation.owner}
+    now = {**target, **indexed.owner}
     waiting = {task: takers for task, takers in candidates.items() if task in target and target[task] not in takers.everyone}
     for task in waiting:
         del now[task]
     if not waiting and len(now) == len(target):
         return now  # in the order of the target
     now.update(balance.owners_for_now(waiting, now))
-    return {task: now[task] for task in situation.tasks if task in now}
+    return {task: now[task] for task in indexed.tasks if task in now}
 
 
 def _plan(
-    situation: Situation,
+    indexed: IndexedProblem,
     balance: Balance,
     candidates: Mapping[TaskId, Candidates],
     settled: Mapping[TaskId, str],
@@ -158,36 +158,36 @@ def _plan(
     imbalance = balance.imbalance(target.owner)
     bound = balance.moves_lower_bound(candidates, settled, now, target.owner)
     return Plan(
-        members=member_plans(situation, now, movements.planned, standbys, movements.warmups | standbys.warmups | kept_ready),
-        target=by_member(situation, target.owner),
+        members=member_plans(indexed, now, movements.planned, standbys, movements.warmups | standbys.warmups | kept_ready),
+        target=by_member(indexed, target.owner),
         movements=movements.planned,
-        reasons=_reasons(situation, now, movements, standbys),
+        reasons=_reasons(indexed, now, movements, standbys),
         probing=bool(movements.planned) or standbys.unsettled or (imbalance > 0 and bool(settled)),
-        cost=plan_cost(situation, now, target, standbys.goal, moves=len(movements.planned), bound=bound, imbalance=imbalance),
+        cost=plan_cost(indexed, now, target, standbys.goal, moves=len(movements.planned), bound=bound, imbalance=imbalance),
         unique=target.unique and (standbys.goal is None or standbys.goal.unique),
         imbalance_now=balance.imbalance(now),
     )
 
 
-def _reasons(situation: Situation, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys) -> dict[TaskId, Reason]:
+def _reasons(indexed: IndexedProblem, now: Mapping[TaskId, str], movements: Movements, standbys: Standbys) -> dict[TaskId, Reason]:
     """For each task that moves, waits, is placed, or gets a copy."""
     reasons: dict[TaskId, Reason | None] = dict.fromkeys(now)  # so that they are in order
     reasons.update(dict.fromkeys(standbys.placed, Reason(code="standby", lag_records=None)))
     granted = _Granted()
-    for task in situation.others:
+    for task in indexed.others:
         if task not in now:
             continue
-        if task not in situation.owner:
-            reasons[task] = granted[_why_granted(situation, task, now[task])]
-        elif situation.members[now[task]].leaving and not situation.eligible(task):
+        if task not in indexed.owner:
+            reasons[task] = granted[_why_granted(indexed, task, now[task])]
+        elif indexed.members[now[task]].leaving and not indexed.eligible(task):
             reasons[task] = Reason(code="leaving", lag_records=None)
-    for alike in situation.alike:
-        if situation.eligible(alike.first.id):
-            if alike.first.stateful:
-                cold = {records: granted["unowned_cold", records] for records in frozenset(alike.records)}
-                reasons.update(zip(alike.tasks, map(cold.__getitem__, alike.records), strict=True))
+    for each in indexed.equivalence_classes:
+        if indexed.eligible(each.first.id):
+            if each.first.stateful:
+                cold = {records: granted["unowned_cold", records] for records in frozenset(each.records)}
+                reasons.update(zip(each.tasks, map(cold.__getitem__, each.records), strict=True))
             else:
-                reasons.update(dict.fromkeys(alike.tasks, granted["unowned_stateless", None]))
+                reasons.update(dict.fromkeys(each.tasks, granted["unowned_stateless", None]))
     reasons.update(movements.reasons)
     return {task: reason for task, reason in reasons.items() if reason is not None}
 
@@ -200,15 +200,15 @@ class _Granted(dict[tuple[str, int | None], Reason]):
         return reason
 
 
-def _why_granted(situation: Situation, task: TaskId, owner: str) -> tuple[str, int | None]:
+def _why_granted(indexed: IndexedProblem, task: TaskId, owner: str) -> tuple[str, int | None]:
     """For a task that nobody owned: the code, and the lag it rests on."""
-    lag = situation.lag(owner, task)
-    if _stands(situation, task):
+    lag = indexed.lag(owner, task)
+    if _stands(indexed, task):
         return "carried", lag
-    if situation.comes_home(owner, task):
+    if indexed.goes_back_to(owner, task):
         return "return_home", lag
-    if situation.is_kept_from_home(task):
+    if indexed.previous_owner_crash_loops(task):
         return "crash_loop", lag
-    if situation.tasks[task].stateful:
-        return ("unowned" if situation.caught_up(owner, task) else "unowned_cold"), lag
+    if indexed.tasks[task].stateful:
+        return ("unowned" if indexed.caught_up(owner, task) else "unowned_cold"), lag
     return "unowned_stateless", lag

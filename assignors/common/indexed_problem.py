@@ -14,7 +14,7 @@ import attrs
 from equipoise.assignors.common.problem import AssignmentProblem, Member, Movement, MovementState, Task
 from equipoise.assignors.common.racks import Places, Racks, Traffic
 from equipoise.assignors.common.ranking import Copy, copies, whole
-from equipoise.assignors.common.restore_rate import Pace
+from equipoise.assignors.common.restore_rate import RestoreRates
 from equipoise.events.errors import FieldError
 from equipoise.events.tasks import TaskId
 
@@ -42,7 +42,7 @@ def pool_of(members: Iterable[str]) -> Pool:
 
 
 @attrs.frozen(eq=False)
-class Alike:
+class EquivalenceClass:
     """Tasks in rising order that differ in their names and in the size of their state only, as far
     as a target asks: nobody owns them, has a copy of them, or had them before.
 
@@ -75,7 +75,7 @@ NEWEST = Behaviour()
 VERSION_1 = Behaviour(slack_on_both_sides=True, leaving_within_caps=True)
 
 
-class Situation:
+class IndexedProblem:
     """Who there is, what there is to run, who runs it, and who has which copy.
 
     `owner`: task -> the member that owns it; tasks without an owner are absent. `in_flight`:
@@ -113,14 +113,14 @@ class Situation:
         self.stateful = [task.id for task in self.tasks.values() if task.stateful]
         self.owner: dict[TaskId, str] = {task: member.id for member in self.members.values() for task in member.active if task in self.tasks}
         self.copies: Mapping[TaskId, Mapping[str, Copy]] = copies(self.tasks, self.members.values(), self.settings)
-        self.pace = Pace({name: member.restore_records_per_s for name, member in self.members.items()})
+        self.restore_rates = RestoreRates({name: member.restore_records_per_s for name, member in self.members.items()})
         self._of_subtopology, self._of_task = self._pools()
         self.pools = (*self._of_subtopology.values(), *self._of_task.values())
         """Those of all sub-topologies, and of tasks whose pool is another than their
         sub-topology's; a pool may stand there more than once.
         """
         self._unblocked: dict[tuple[Pool, tuple[str, ...]], Pool] = {}
-        self._homes = self._index_homes()
+        self._previous_owners = self._index_previous_owners()
         self.in_flight: dict[TaskId, Movement] = {
             movement.task: movement
             for movement in sorted(problem.in_flight, key=lambda movement: movement.task)
@@ -130,25 +130,25 @@ class Situation:
             and self.owner.get(movement.task) != movement.destination
         }
 
-        self.alike_of: dict[TaskId, Alike] = {}
-        self.alike = self._group_alike()
-        self.others = [task for task in self.tasks if task not in self.alike_of]
+        self.class_of: dict[TaskId, EquivalenceClass] = {}
+        self.equivalence_classes = self._equivalence_classes()
+        self.others = [task for task in self.tasks if task not in self.class_of]
         """Tasks that are in no such group."""
 
-    def _group_alike(self) -> list[Alike]:
+    def _equivalence_classes(self) -> list[EquivalenceClass]:
         """By sub-topology and by who may run them; by kind and by traffic."""
-        history = {*self.owner, *self.in_flight, *self.blocked, *self._homes, *[task for task, copies in self.copies.items() if copies]}
+        history = {*self.owner, *self.in_flight, *self.blocked, *self._previous_owners, *[task for task, copies in self.copies.items() if copies]}
         traffic = self.racks.active_traffic
-        groups: dict[tuple[int, Pool, bool, bool, Traffic | None], Alike] = {}
+        groups: dict[tuple[int, Pool, bool, bool, Traffic | None], EquivalenceClass] = {}
         for name, task in self.tasks.items():
             if name not in history:
-                key = name[0], self.eligible(name), task.stateful, task.guest, traffic.get(name)
+                key = name[0], self.eligible(name), task.stateful, task.displaced, traffic.get(name)
                 group = groups.get(key)
                 if group is None:
-                    group = groups[key] = Alike(task, [], [])
+                    group = groups[key] = EquivalenceClass(task, [], [])
                 group.tasks.append(name)
                 group.records.append(whole(task) if task.stateful else 0)
-                self.alike_of[name] = group
+                self.class_of[name] = group
         return list(groups.values())
 
     def _pools(self) -> tuple[dict[int, Pool], dict[TaskId, Pool]]:
@@ -181,23 +181,23 @@ class Situation:
                 of_task[task] = found
         return of_subtopology, of_task
 
-    def _index_homes(self) -> dict[TaskId, list[str]]:
-        homes: dict[TaskId, list[str]] = {}
+    def _index_previous_owners(self) -> dict[TaskId, list[str]]:
+        previous_owners: dict[TaskId, list[str]] = {}
         for member in self.members.values():
-            for task in sorted(member.home):
+            for task in sorted(member.previously_owned):
                 if task in self.tasks:
-                    homes.setdefault(task, []).append(member.id)
-        return homes
+                    previous_owners.setdefault(task, []).append(member.id)
+        return previous_owners
 
-    def homes(self, task: TaskId) -> Collection[str]:
+    def previous_owners(self, task: TaskId) -> Collection[str]:
         """Members that owned the task until they left or died, in rising order."""
-        return self._homes.get(task, ())
+        return self._previous_owners.get(task, ())
 
-    def comes_home(self, member: str, task: TaskId) -> bool:
+    def goes_back_to(self, member: str, task: TaskId) -> bool:
         """It had the task before, and still has a good part of its state: less than half is to be
         restored.
         """
-        if task not in self.members[member].home:
+        if task not in self.members[member].previously_owned:
             return False
         return not self.tasks[task].stateful or self.caught_up(member, task) or 2 * self.records(member, task) < whole(self.tasks[task])
 
@@ -232,9 +232,9 @@ class Situation:
         """A copy that takes it over is outside the caps: its owner is leaving (PROTOCOL M7)."""
         return not self.behaviour.leaving_within_caps and task in self.owner and self.parting(self.owner[task]) in ("leaving", "overdue")
 
-    def is_kept_from_home(self, task: TaskId) -> bool:
+    def previous_owner_crash_loops(self, task: TaskId) -> bool:
         """The member that had it is there and keeps crashing."""
-        return any(each.id in self.homes(task) for each in self._crash_looping)
+        return any(each.id in self.previous_owners(task) for each in self._crash_looping)
 
     def may_run(self, member: str, task: TaskId) -> bool:
         return member in self.eligible(task)
@@ -280,11 +280,11 @@ class Situation:
         copy = self.copies[task].get(member)
         return whole(self.tasks[task]) if copy is None else copy.records
 
-    def span(self, member: str, task: TaskId) -> int:
-        """How long the member would take to get there, as `Pace.span` has it; 0 when it could run
+    def restore_time(self, member: str, task: TaskId) -> int:
+        """How long the member would take to get there, as `RestoreRates.span` has it; 0 when it could run
         the task at once.
         """
-        return 0 if self.is_ready(member, task) else self.pace.span(member, self.records(member, task))
+        return 0 if self.is_ready(member, task) else self.restore_rates.restore_time(member, self.records(member, task))
 
     def lag(self, member: str, task: TaskId) -> int | None:
         """The same for readers: None when the task has no state."""

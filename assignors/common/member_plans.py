@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.plan import MemberPlan
 from equipoise.assignors.common.problem import Movement, MovementState
 from equipoise.assignors.common.standbys import Standbys
@@ -14,7 +14,7 @@ from equipoise.events.tasks import TaskId
 
 
 def member_plans(
-    situation: Situation, now: Mapping[TaskId, str], planned: Iterable[Movement], standbys: Standbys, warmups: frozenset[tuple[TaskId, str]]
+    indexed: IndexedProblem, now: Mapping[TaskId, str], planned: Iterable[Movement], standbys: Standbys, warmups: frozenset[tuple[TaskId, str]]
 ) -> dict[str, MemberPlan]:
     """What each member may hold now. It revokes what moves at once, what nobody may run while it is
     leaving, and what no topology has any more.
@@ -22,15 +22,15 @@ def member_plans(
     `now` and the standbys' holders are in rising order, and so is what each member has.
     """
     revoked = {movement.task for movement in planned if movement.state is MovementState.REVOKING}
-    for member_ in situation.members.values():
+    for member_ in indexed.members.values():
         if member_.leaving:
-            revoked.update(task for task in member_.active if situation.owner.get(task) == member_.id and not situation.eligible(task))
-    active: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+            revoked.update(task for task in member_.active if indexed.owner.get(task) == member_.id and not indexed.eligible(task))
+    active: dict[str, list[TaskId]] = {member: [] for member in indexed.members}
     revoke: dict[str, list[TaskId]] = {
-        member.id: [task for task in member.active if task not in situation.tasks] for member in situation.members.values()
+        member.id: [task for task in member.active if task not in indexed.tasks] for member in indexed.members.values()
     }
-    standby: dict[str, list[TaskId]] = {member: [] for member in situation.members}
-    warmup: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    standby: dict[str, list[TaskId]] = {member: [] for member in indexed.members}
+    warmup: dict[str, list[TaskId]] = {member: [] for member in indexed.members}
     for task, owner in now.items():
         (revoke if task in revoked else active)[owner].append(task)
     for task, holders in standbys.holders.items():
@@ -45,15 +45,15 @@ def member_plans(
             warmup=tuple(warmup[member]),
             revoke=tuple(sorted(revoke[member])),
         )
-        for member in situation.members
+        for member in indexed.members
     }
 
 
-def by_member(situation: Situation, owner: Mapping[TaskId, str]) -> dict[str, tuple[TaskId, ...]]:
+def by_member(indexed: IndexedProblem, owner: Mapping[TaskId, str]) -> dict[str, tuple[TaskId, ...]]:
     """Member -> its tasks; every member is named. `owner` is in rising order, and so is what each
     has.
     """
-    tasks: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    tasks: dict[str, list[TaskId]] = {member: [] for member in indexed.members}
     for task, member in owner.items():
         tasks[member].append(task)
     return {member: tuple(of) for member, of in tasks.items()}

@@ -23,7 +23,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.plan import Reason
 from equipoise.assignors.common.problem import Movement, MovementState
 from equipoise.events.tasks import TaskId
@@ -32,10 +32,10 @@ from equipoise.events.tasks import TaskId
 class Slots:
     """Extra copies that may still be begun, in the group and on each member."""
 
-    def __init__(self, situation: Situation) -> None:
-        self._group = situation.settings.max_warmups
-        self._member = dict.fromkeys(situation.members, situation.settings.max_warmups_per_member)
-        self._situation = situation
+    def __init__(self, indexed: IndexedProblem) -> None:
+        self._group = indexed.settings.max_warmups
+        self._member = dict.fromkeys(indexed.members, indexed.settings.max_warmups_per_member)
+        self._situation = indexed
         self._restoring: dict[str, int] = {}
         """Member -> records that it has to restore before it gets to what is begun now."""
 
@@ -46,12 +46,12 @@ class Slots:
         All of a member's copies are restored at the speed of the member, so they are ready as soon
         together as one after the other.
         """
-        situation = self._situation
-        if not situation.is_apart(task):
+        indexed = self._situation
+        if not indexed.is_apart(task):
             return False
-        queue = self._queue(member) + (0 if task in situation.members[member].warmup else situation.records(member, task))
-        deadline_ms = situation.members[situation.owner[task]].drain_deadline_ms
-        most = None if deadline_ms is None else situation.pace.within(member, deadline_ms - situation.now_ms)
+        queue = self._queue(member) + (0 if task in indexed.members[member].warmup else indexed.records(member, task))
+        deadline_ms = indexed.members[indexed.owner[task]].drain_deadline_ms
+        most = None if deadline_ms is None else indexed.restore_rates.within(member, deadline_ms - indexed.now_ms)
         if most is not None and queue > most:
             return False
         self._restoring[member] = queue
@@ -60,10 +60,10 @@ class Slots:
     def _queue(self, name: str) -> int:
         """What it restores already."""
         if name not in self._restoring:
-            situation = self._situation
-            member = situation.members[name]
-            tasks = {task for task in (*member.active, *member.standby, *member.warmup) if task in situation.tasks}
-            self._restoring[name] = sum(situation.records(name, task) for task in tasks if not situation.is_ready(name, task))
+            indexed = self._situation
+            member = indexed.members[name]
+            tasks = {task for task in (*member.active, *member.standby, *member.warmup) if task in indexed.tasks}
+            self._restoring[name] = sum(indexed.records(name, task) for task in tasks if not indexed.is_ready(name, task))
         return self._restoring[name]
 
     def take(self, member: str) -> bool:
@@ -98,11 +98,11 @@ class Movements:
     """Destinations that are caught up by a copy nobody asked for; see `keep_ready`."""
 
 
-def get_movements(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: Slots) -> Movements:
+def get_movements(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: Slots) -> Movements:
     """The KIP's `getMovements`, with what each waits for. Tasks without an owner in `now` or in
     `target` have none.
     """
-    planner = _Planner(situation, now, target, slots)
+    planner = _Planner(indexed, now, target, slots)
     planner.carry_on()
     planner.begin()
     return planner.result()
@@ -113,10 +113,10 @@ class Merits:
     room for one that moves for its own.
     """
 
-    def __init__(self, situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> None:
-        self._racks = situation.racks
+    def __init__(self, indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str]) -> None:
+        self._racks = indexed.racks
         self._now, self._target = now, target
-        self._gains = dict.fromkeys(situation.members, 0)
+        self._gains = dict.fromkeys(indexed.members, 0)
         """Member -> tasks it is to have more than now."""
         for task, member in target.items():
             if task in now and now[task] != member:
@@ -141,22 +141,22 @@ class Merits:
 class _Planner:
     """Gives each wanted movement a state, a reason, and a slot if it needs one."""
 
-    def __init__(self, situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: Slots) -> None:
-        self.situation = situation
+    def __init__(self, indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: Slots) -> None:
+        self.indexed = indexed
         self.now = now
         self.target = target
         self.slots = slots
         moving = [task for task, owner in now.items() if target.get(task, owner) != owner]
-        in_flight = situation.in_flight
+        in_flight = indexed.in_flight
         self.carried = [task for task in moving if task in in_flight and in_flight[task].destination == target[task]]
         decided = frozenset(self.carried)
         self.new = [task for task in moving if task not in decided]
-        self.as_standby = {task: target[task] for task in moving if _is_standby(situation, task, now[task], target[task])}
+        self.as_standby = {task: target[task] for task in moving if _is_standby(indexed, task, now[task], target[task])}
         self.states: dict[TaskId, MovementState] = {}
         self.codes: dict[TaskId, str] = {}
         self.warmups: set[tuple[TaskId, str]] = set()
         self.by_chance: list[tuple[TaskId, str]] = []
-        self.merits = Merits(situation, now, target)
+        self.merits = Merits(indexed, now, target)
 
     def carry_on(self) -> None:
         """What is in flight keeps its slot; a destination that is caught up by now gets the task
@@ -165,16 +165,16 @@ class _Planner:
         for task in sorted(self.carried, key=lambda task: (not self._hands_over(task), self.soon(task), task)):
             destination = self.target[task]
             if self._hands_over(task):
-                stands = self.situation.in_flight[task].state is MovementState.REVOKING
-                ready = self._readiness(task) if self.situation.is_ready(destination, task) else self._wanted(task)  # what must go is no readier
+                stands = self.indexed.in_flight[task].state is MovementState.REVOKING
+                ready = self._readiness(task) if self.indexed.is_ready(destination, task) else self._wanted(task)  # what must go is no readier
                 self._set(task, MovementState.REVOKING, "carried" if stands else ready)
-                if task in self.situation.members[destination].warmup and self._needs_slot(task):
+                if task in self.indexed.members[destination].warmup and self._needs_slot(task):
                     self._keep(task, destination)
                 elif self._needs_slot(task):
                     self.by_chance.append((task, destination))
             elif not self._needs_slot(task):
                 self._set(task, MovementState.WARMING, "warming")
-            elif task in self.situation.members[destination].warmup and not self.situation.behaviour.leaving_within_caps:
+            elif task in self.indexed.members[destination].warmup and not self.indexed.behaviour.leaving_within_caps:
                 self._keep(task, destination)  # also above a cap: it began outside of it, for an owner that has gone meanwhile
                 self._set(task, MovementState.WARMING, "warming")
             else:
@@ -185,7 +185,7 @@ class _Planner:
         waiting: list[TaskId] = []
         for task in self.new:
             if self._may_go_now(task):
-                if task not in self.situation.owner:
+                if task not in self.indexed.owner:
                     self._set(task, MovementState.WAITING, self._wanted(task))  # its owner of now is granted it in this very plan
                     continue
                 self._set(task, MovementState.REVOKING, self._wanted(task))
@@ -193,7 +193,7 @@ class _Planner:
                     self.by_chance.append((task, self.target[task]))
             elif not self._needs_slot(task):
                 self._set(task, MovementState.WARMING, self._wanted(task))
-            elif self.situation.is_blocked(task, self.target[task]):
+            elif self.indexed.is_blocked(task, self.target[task]):
                 self._set(task, MovementState.WAITING, "blocked")
             else:
                 waiting.append(task)
@@ -209,7 +209,7 @@ class _Planner:
             reasons={
                 task: Reason(
                     code=code,
-                    lag_records=self.situation.lag(self.target[task], task),
+                    lag_records=self.indexed.lag(self.target[task], task),
                     because=self._wanted(task),
                     rack_costs=self.merits.rack_costs(task),
                 )
@@ -221,7 +221,7 @@ class _Planner:
         )
 
     def soon(self, task: TaskId) -> int:
-        return self.situation.span(self.target[task], task)
+        return self.indexed.restore_time(self.target[task], task)
 
     def _set(self, task: TaskId, state: MovementState, code: str) -> None:
         self.states[task] = state
@@ -229,7 +229,7 @@ class _Planner:
 
     def _keep(self, task: TaskId, destination: str) -> None:
         """A copy that was begun earlier."""
-        if not self.situation.is_apart(task):
+        if not self.indexed.is_apart(task):
             self.slots.hold(destination)
         self.warmups.add((task, destination))
 
@@ -241,26 +241,26 @@ class _Planner:
             self._set(task, MovementState.WAITING, "slot_full")
 
     def _needs_slot(self, task: TaskId) -> bool:
-        return self.situation.tasks[task].stateful and task not in self.as_standby
+        return self.indexed.tasks[task].stateful and task not in self.as_standby
 
     def _hands_over(self, task: TaskId) -> bool:
-        return self.situation.in_flight[task].state is MovementState.REVOKING or self._may_go_now(task)
+        return self.indexed.in_flight[task].state is MovementState.REVOKING or self._may_go_now(task)
 
     def _may_go_now(self, task: TaskId) -> bool:
-        if self.situation.is_ready(self.target[task], task):
+        if self.indexed.is_ready(self.target[task], task):
             return True
-        source = self.situation.members[self.now[task]]
+        source = self.indexed.members[self.now[task]]
         return source.leaving and source.drain_expired
 
     def _readiness(self, task: TaskId) -> str:
-        return "ready" if self.situation.within_records(self.target[task], task) else "ready_in_time"
+        return "ready" if self.indexed.within_records(self.target[task], task) else "ready_in_time"
 
     def _wanted(self, task: TaskId) -> str:
         """Why the movement was wanted."""
-        parting = self.situation.parting(self.now[task])
+        parting = self.indexed.parting(self.now[task])
         if parting:
             return parting
-        if self.situation.comes_home(self.target[task], task):
+        if self.indexed.goes_back_to(self.target[task], task):
             return "return_home"
         return self.merits.code(task)
 
@@ -272,14 +272,14 @@ def keep_ready(movements: Movements, slots: Slots) -> frozenset[tuple[TaskId, st
     return frozenset(pair for pair in movements.ready_by_chance if slots.take_apart(*pair) or (slots.left and slots.take(pair[1])))
 
 
-def _is_standby(situation: Situation, task: TaskId, source: str, destination: str) -> bool:
+def _is_standby(indexed: IndexedProblem, task: TaskId, source: str, destination: str) -> bool:
     """Is the destination's copy a standby: because it is one, or because too few other members are
     there to hold the standbys?
     """
-    wanted = situation.settings.num_standbys
-    if wanted == 0 or not situation.tasks[task].stateful:
+    wanted = indexed.settings.num_standbys
+    if wanted == 0 or not indexed.tasks[task].stateful:
         return False
-    if task in situation.members[destination].standby:
+    if task in indexed.members[destination].standby:
         return True
-    others = len(situation.eligible(task).members) - 1 - situation.may_run(source, task)
+    others = len(indexed.eligible(task).members) - 1 - indexed.may_run(source, task)
     return others < wanted

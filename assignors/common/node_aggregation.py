@@ -27,7 +27,7 @@ def mixed(values: Hashes, salt: int) -> Hashes:
     return z ^ (z >> np.uint64(31))
 
 
-class Merged:
+class AggregatedNetwork:
     """A network with one source for all that have one unit, nothing that enters, and the same arcs
     in the same order at the same costs.
     """
@@ -60,10 +60,10 @@ class Merged:
         by_kind = np.argsort(kind, kind="stable")
         turn[by_kind] = np.arange(len(kind)) - np.repeat(np.cumsum(size) - size, size)
         self._turn = np.repeat(turn, degree)
-        merged = np.ones(len(tail), dtype=np.bool_)
-        merged[ours] = False
-        merged[ours[like]] = True
-        self._kept = np.flatnonzero(merged)
+        aggregated = np.ones(len(tail), dtype=np.bool_)
+        aggregated[ours] = False
+        aggregated[ours[like]] = True
+        self._kept = np.flatnonzero(aggregated)
         self.supply = supply.copy()
         self.supply[source] = 0
         self.supply[source[example]] = size
@@ -72,7 +72,7 @@ class Merged:
         self.tail, self.head, self.capacity, self.cost = tail[self._kept], head[self._kept], many[self._kept], cost[self._kept]
         self._arcs = len(tail)
 
-    def unmerged(self, amount: Ints) -> Ints:
+    def disaggregated(self, amount: Ints) -> Ints:
         """What is on the arcs of the network that was given."""
         if self._kept is None:
             return amount

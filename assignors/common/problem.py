@@ -62,7 +62,7 @@ class Task:
     """Group time at which its owner left or died without having been asked to hand it over; None:
     it is not lost. Nobody owns a lost task.
     """
-    guest: bool = False
+    displaced: bool = False
     """It is where it is only because its owner left or died and is not back: if some task must
     move, it may as well be this one.
     """
@@ -77,7 +77,7 @@ class Member:
     copy it reports, whoever asked for it; no entry = no copy. `ready`: copies it declared ready;
     what that is worth, its `readiness` says (`equipoise.events.facts.READINESS`).
     `ready_lag_records`: a limit of its own, in the place of acceptable_recovery_lag and
-    acceptable_recovery_ms; None: it has none. `home`: tasks it owned until it left or died, and
+    acceptable_recovery_ms; None: it has none. `previously_owned`: tasks it owned until it left or died, and
     that moved for that reason alone; they are the first to come back.
     """
 
@@ -102,7 +102,7 @@ class Member:
     ready: frozenset[TaskId] = frozenset()
     readiness: str = "word_or_lag"
     ready_lag_records: int | None = None
-    home: frozenset[TaskId] = frozenset()
+    previously_owned: frozenset[TaskId] = frozenset()
     reported: tuple[TaskId, ...] | None = None
     """What it says it runs, in its own order, for an assignor to which that matters: `active`, and
     what others own; None: `active`, rising.

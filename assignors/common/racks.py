@@ -207,7 +207,7 @@ class Places:
         staying = {values for member, _, values in known if not member.leaving}
         self.matter = any(len({values[index] for values in staying}) > 1 for index in range(len(next(iter(staying), ()))))
 
-    def alike(self, place: str, copies: Iterable[str]) -> int:
+    def common_values(self, place: str, copies: Iterable[str]) -> int:
         """What a copy here has in common with the other copies of its task, by their places: 1 for
         each of them and each key that is the same.
 

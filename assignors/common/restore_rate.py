@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 
-class Pace:
+class RestoreRates:
     """Speeds of a group's members, in records/s; 0: not measured. One that measured none is taken
     for the slowest that did.
     """
@@ -34,7 +34,7 @@ class Pace:
         """Records that the member restores in that time; None: nobody measured a speed."""
         return self.speed[member] * max(0, left_ms) // 1_000 if self.is_known else None
 
-    def span(self, member: str, records: int) -> int:
+    def restore_time(self, member: str, records: int) -> int:
         """What the member needs to restore so many records, rounded up.
 
         Before: m1 restores 10,000/s, m2 40,000/s; both lack 8,000 records. After: 8,000 for m1,

@@ -63,9 +63,9 @@ def _change_places(
     """
     if not any(left.values()):
         return
-    guests: dict[str, list[TaskId]] = {}
+    displaced: dict[str, list[TaskId]] = {}
     for guest, member in dealt.items():
-        guests.setdefault(member, []).append(guest)
+        displaced.setdefault(member, []).append(guest)
     reached_by: dict[str, TaskId] = {}
     queue = deque([task])
     while queue:
@@ -78,7 +78,7 @@ def _change_places(
                 left[member] -= 1
                 _move_on(task, member, dealt, reached_by)
                 return
-            queue.extend(guests.get(member, ()))
+            queue.extend(displaced.get(member, ()))
 
 
 def _move_on(task: TaskId, member: str, dealt: dict[TaskId, str], reached_by: Mapping[str, TaskId]) -> None:

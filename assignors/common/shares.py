@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping, Sequence
 
 import attrs
 
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.events.tasks import TaskId
 
 Seats = Sequence[tuple[str, int, bool]]
@@ -101,10 +101,10 @@ def slack_of(members: Seats, tasks: int, balance_factor: int, kept: Mapping[str,
     return Slack(below, both - below)
 
 
-def group_slack(situation: Situation, members: Seats, tasks: int, kept: Mapping[str, int]) -> Slack:
+def group_slack(indexed: IndexedProblem, members: Seats, tasks: int, kept: Mapping[str, int]) -> Slack:
     """`slack_of` in a group, by the behaviour version of its assignor."""
-    factor = situation.settings.balance_factor
-    if situation.behaviour.slack_on_both_sides:
+    factor = indexed.settings.balance_factor
+    if indexed.behaviour.slack_on_both_sides:
         return Slack(factor - 1, factor - 1)
     return slack_of(members, tasks, factor, kept)
 
@@ -118,15 +118,15 @@ Kind = tuple[int, bool]
 """A sub-topology, and whether the tasks meant are its stateful ones."""
 
 
-def seats(situation: Situation) -> Seats:
+def seats(indexed: IndexedProblem) -> Seats:
     """Those of its members."""
-    return [(member.id, member.capacity, member.leaving) for member in situation.members.values()]
+    return [(member.id, member.capacity, member.leaving) for member in indexed.members.values()]
 
 
-def _kept(situation: Situation) -> dict[TaskId, str]:
+def _kept(indexed: IndexedProblem) -> dict[TaskId, str]:
     """Who has what already, or is getting it; what has to move in any case is absent."""
-    kept = {task: owner for task, owner in situation.owner.items() if not (situation.members[owner].leaving or situation.must_move(task))}
-    return {**kept, **{task: movement.destination for task, movement in situation.in_flight.items()}}
+    kept = {task: owner for task, owner in indexed.owner.items() if not (indexed.members[owner].leaving or indexed.must_move(task))}
+    return {**kept, **{task: movement.destination for task, movement in indexed.in_flight.items()}}
 
 
 class Shares:
@@ -136,14 +136,14 @@ class Shares:
     C: capacity of the members that stay. When all tasks are of one kind the two bounds are one.
     """
 
-    def __init__(self, situation: Situation) -> None:
-        members = seats(situation)
-        stateful, every = len(situation.stateful), len(situation.tasks)
+    def __init__(self, indexed: IndexedProblem) -> None:
+        members = seats(indexed)
+        stateful, every = len(indexed.stateful), len(indexed.tasks)
         self.two_kinds = 0 < stateful < every
-        kept = _kept(situation) if situation.settings.balance_factor > 1 else {}
-        self.stateful = shares_of(members, stateful, group_slack(situation, members, stateful, situation.stateful_of(kept)))
-        self.every = shares_of(members, every, group_slack(situation, members, every, Counter(kept.values())))
-        self._situation = situation
+        kept = _kept(indexed) if indexed.settings.balance_factor > 1 else {}
+        self.stateful = shares_of(members, stateful, group_slack(indexed, members, stateful, indexed.stateful_of(kept)))
+        self.every = shares_of(members, every, group_slack(indexed, members, every, Counter(kept.values())))
+        self._situation = indexed
         self._limits: dict[Kind, dict[str, int]] | None = None
 
     def imbalance(self, owner: Mapping[TaskId, str]) -> int:
@@ -189,12 +189,12 @@ class Shares:
         return self._limits
 
     def _limits_of(self, subtopology: int, stateful: bool, tasks: int) -> dict[str, int]:
-        situation = self._situation
-        every = len(situation.stateful) if stateful else len(situation.tasks) - len(situation.stateful)
-        pool = situation.eligible_for_any(subtopology).members
-        capacity = sum(situation.members[member].capacity for member in pool)
+        indexed = self._situation
+        every = len(indexed.stateful) if stateful else len(indexed.tasks) - len(indexed.stateful)
+        pool = indexed.eligible_for_any(subtopology).members
+        capacity = sum(indexed.members[member].capacity for member in pool)
         return {
-            member: max(-(-tasks * self._upper(member, stateful) // every), -(-tasks * situation.members[member].capacity // capacity))
+            member: max(-(-tasks * self._upper(member, stateful) // every), -(-tasks * indexed.members[member].capacity // capacity))
             for member in pool
         }
 

@@ -29,7 +29,7 @@ from collections.abc import Container, Mapping
 
 import attrs
 
-from equipoise.assignors.common.indexed_problem import Pool, Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem, Pool
 from equipoise.assignors.common.network import AssignmentNetwork, Lane, Offer
 from equipoise.assignors.common.plan import StageCost
 from equipoise.assignors.common.racks import Traffic
@@ -59,11 +59,11 @@ class StandbyGoal:
     unique: bool
 
 
-def standby_goal(situation: Situation, wishes: Mapping[TaskId, Wish], load: Mapping[str, int], shares: Mapping[str, Share]) -> StandbyGoal:
+def standby_goal(indexed: IndexedProblem, wishes: Mapping[TaskId, Wish], load: Mapping[str, int], shares: Mapping[str, Share]) -> StandbyGoal:
     """`load`: member -> stateful tasks it is to run. `shares`: fewest and most copies of any kind
     that each member is to have.
     """
-    goal = _Goal(situation, wishes, dict(load), shares)
+    goal = _Goal(indexed, wishes, dict(load), shares)
     rounds = max((wish.copies for wish in wishes.values()), default=0)
     for number in range(rounds):
         goal.round(number)
@@ -73,12 +73,12 @@ def standby_goal(situation: Situation, wishes: Mapping[TaskId, Wish], load: Mapp
 
 
 class _Goal:
-    def __init__(self, situation: Situation, wishes: Mapping[TaskId, Wish], load: dict[str, int], shares: Mapping[str, Share]) -> None:
-        self.situation = situation
+    def __init__(self, indexed: IndexedProblem, wishes: Mapping[TaskId, Wish], load: dict[str, int], shares: Mapping[str, Share]) -> None:
+        self.indexed = indexed
         self.wishes = wishes
         self.load = load
         self.shares = shares
-        self.places = situation.places
+        self.places = indexed.places
         self.holders: dict[TaskId, list[str]] = {task: [] for task in wishes}
         self.exact = True
         self.unique = True
@@ -98,10 +98,10 @@ class _Goal:
             return
         self.rounds += 1
         apart = self._apart(number)
-        network = AssignmentNetwork(self.situation.tasks, levels=LEVELS, racks=self.places.of)
+        network = AssignmentNetwork(self.indexed.tasks, levels=LEVELS, racks=self.places.of)
         self._offers = {}
         placed = [task for task in open_tasks if self._add(network, task, apart=apart)]
-        members = self.situation.members
+        members = self.indexed.members
         so_far = sum(self.load.values()) + len(open_tasks)
         capacity = sum(each.capacity for each in members.values() if not each.leaving)
         for member, wanted in network.wanted().items():
@@ -121,7 +121,7 @@ class _Goal:
 
     def _apart(self, number: int) -> bool:
         """Does it count what the copy of this number has in common with those before it?"""
-        settings = self.situation.settings
+        settings = self.indexed.settings
         everywhere = settings.rack_aware_strategy == "none" or settings.rack_standby_strategy == "greedy"
         return self.places.matter and (everywhere or number < settings.rack_standbys_apart)
 
@@ -136,13 +136,13 @@ class _Goal:
         """
 
         def searched(holders: dict[TaskId, list[str]]) -> StandbySearch:
-            exchanges = StandbySearch(self.situation, self.wishes, load, self.shares, self._apart, holders)
+            exchanges = StandbySearch(self.indexed, self.wishes, load, self.shares, self._apart, holders)
             exchanges.search()
             return exchanges
 
         best = searched(self.holders)
         here = {
-            task: [member for member in wish.here if member not in wish.never and self.situation.may_run(member, task)]
+            task: [member for member in wish.here if member not in wish.never and self.indexed.may_run(member, task)]
             for task, wish in self.wishes.items()
         }
         if all(len(here[task]) == len(members) for task, members in self.holders.items()):
@@ -154,37 +154,37 @@ class _Goal:
         """One task's arcs; False: nobody may have a copy. `apart`: it counts what a copy has in
         common with those before it.
         """
-        situation, wish = self.situation, self.wishes[task]
+        indexed, wish = self.indexed, self.wishes[task]
         others = tuple([self.places.of[member] for member in (wish.owner, *self.holders[task])]) if apart else ()
         any_arc = False
-        for member in dict.fromkeys((*wish.here, *wish.begun, *situation.copies[task])):
-            if not situation.may_run(member, task) or not self._may_have(task, member):
+        for member in dict.fromkeys((*wish.here, *wish.begun, *indexed.copies[task])):
+            if not indexed.may_run(member, task) or not self._may_have(task, member):
                 continue
             stays = member in wish.here
             cost = self._cost(task, member)
-            dislike = 1 if not stays and situation.is_blocked(task, member) else 0
-            records = 0 if situation.caught_up(member, task) else situation.records(member, task)
-            common = self.places.alike(self.places.of[member], others)
-            network.direct(task, member, (common, 0, cost, 0 if stays else 1, dislike, 0, records))
+            preference_cost = 1 if not stays and indexed.is_blocked(task, member) else 0
+            records = 0 if indexed.caught_up(member, task) else indexed.records(member, task)
+            common = self.places.common_values(self.places.of[member], others)
+            network.direct(task, member, (common, 0, cost, 0 if stays else 1, preference_cost, 0, records))
             any_arc = True
         offer = self._offer(network, task, others)
         if offer.near:
-            network.pooled(task, offer, whole(situation.tasks[task]))
+            network.pooled(task, offer, whole(indexed.tasks[task]))
         return any_arc or bool(offer.near)
 
     def _offer(self, network: AssignmentNetwork, task: TaskId, others: tuple[str, ...]) -> Offer:
         """Places where somebody may have a copy, and what it would cost there. `others`: the places
         of the copies before it.
         """
-        pool, move_cost = self.situation.unblocked(task), self._move_cost(task)
-        traffic = self.situation.racks.standby(task)
+        pool, move_cost = self.indexed.unblocked(task), self._move_cost(task)
+        traffic = self.indexed.racks.standby(task)
         members = self._by_place(pool)
         full = self._full(task, pool, members)
         many = len(members) - len(full) > MOST_PLACES
         key = pool, network.lane(task), others, full, traffic, move_cost
         found = None if many else self._offers.get(key)
         if found is None:
-            free = [(place, self.places.alike(place, others)) for place in members if place not in full]
+            free = [(place, self.places.common_values(place, others)) for place in members if place not in full]
             if many:
                 self.exact = False
                 turn = stable_hash(str(task)) % len(free)
@@ -221,8 +221,8 @@ class _Goal:
 
     def _any(self, task: TaskId) -> str | None:
         """For what no place was found by the rule: the least loaded member that may have it."""
-        found = [member for member in self.situation.eligible(task).members if self._may_have(task, member)]
-        return min(found, key=lambda member: (self.load[member] / self.situation.members[member].capacity, member), default=None)
+        found = [member for member in self.indexed.eligible(task).members if self._may_have(task, member)]
+        return min(found, key=lambda member: (self.load[member] / self.indexed.members[member].capacity, member), default=None)
 
     def _move_cost(self, task: TaskId) -> int:
         """What a new copy costs beside its traffic: something as long as it replaces one that could
@@ -230,11 +230,11 @@ class _Goal:
         """
         if not self.wishes[task].here:
             return 0
-        stays = any(self.situation.may_run(member, task) and self._may_have(task, member) for member in self.wishes[task].here)
-        return self.situation.settings.rack_non_overlap_cost if stays and self.situation.racks.copies_count else 0
+        stays = any(self.indexed.may_run(member, task) and self._may_have(task, member) for member in self.wishes[task].here)
+        return self.indexed.settings.rack_non_overlap_cost if stays and self.indexed.racks.copies_count else 0
 
     def _cost(self, task: TaskId, member: str) -> int:
-        racks, wish = self.situation.racks, self.wishes[task]
+        racks, wish = self.indexed.racks, self.wishes[task]
         return racks.standby(task).at(racks.of[member]) + (0 if member in wish.here or member in wish.begun else self._move_cost(task))
 
     def _take(self, task: TaskId, member: str) -> None:
@@ -243,7 +243,7 @@ class _Goal:
         self.load[member] += 1
 
     def result(self) -> StandbyGoal:
-        least = self.situation.racks.least_of_copies({task: len(members) for task, members in self.holders.items()})
+        least = self.indexed.racks.least_of_copies({task: len(members) for task, members in self.holders.items()})
         return StandbyGoal(
             holders={task: tuple(members) for task, members in self.holders.items()},
             stage=StageCost(name="standby", cost=self.cost, lower_bound=self.cost if self.is_exact else least),

@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Mapping
 
 import attrs
 
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.network import PARTS_OF_A_SHARE
 from equipoise.assignors.common.shares import Share
 from equipoise.events.tasks import TaskId
@@ -53,19 +53,19 @@ class StandbySearch:
 
     def __init__(
         self,
-        situation: Situation,
+        indexed: IndexedProblem,
         wishes: Mapping[TaskId, Wish],
         load: Mapping[str, int],
         shares: Mapping[str, Share],
         apart: Callable[[int], bool],
         holders: dict[TaskId, list[str]],
     ) -> None:
-        self.situation = situation
+        self.indexed = indexed
         self.wishes = wishes
         self.shares = shares
         self.apart = apart
         self.holders = holders
-        self.copies: dict[str, set[TaskId]] = {member: set() for member in situation.members}
+        self.copies: dict[str, set[TaskId]] = {member: set() for member in indexed.members}
         for task, members in holders.items():
             for member in members:
                 self.copies[member].add(task)
@@ -96,30 +96,30 @@ class StandbySearch:
         """Of one task's copies, but for the unevenness, which is a matter of all tasks. The one
         that is furthest from the owner counts as the first, in whatever order they stand: so what
         is better is better in every round, and no group goes round in circles."""
-        situation, wish = self.situation, self.wishes[task]
-        places, traffic = situation.places, situation.racks.standby(task)
+        indexed, wish = self.indexed, self.wishes[task]
+        places, traffic = indexed.places, indexed.racks.standby(task)
         before = [places.of[wish.owner]]
-        common = cost = changes = dislike = records = 0
-        for number, member in enumerate(sorted(members, key=lambda member: (places.alike(places.of[member], before[:1]), member))):
+        common = cost = changes = preference_cost = records = 0
+        for number, member in enumerate(sorted(members, key=lambda member: (places.common_values(places.of[member], before[:1]), member))):
             place = places.of[member]
             if self.apart(number):
-                common += places.alike(place, before)
+                common += places.common_values(place, before)
             before.append(place)
-            cost += traffic.at(situation.racks.of[member])
+            cost += traffic.at(indexed.racks.of[member])
             if member not in wish.here:
                 changes += 1
-                dislike += situation.is_blocked(task, member)
-            records += 0 if situation.caught_up(member, task) else situation.records(member, task)
-        return common, 0, cost + self.replaced(task, members) * situation.settings.rack_non_overlap_cost, changes, dislike, records
+                preference_cost += indexed.is_blocked(task, member)
+            records += 0 if indexed.caught_up(member, task) else indexed.records(member, task)
+        return common, 0, cost + self.replaced(task, members) * indexed.settings.rack_non_overlap_cost, changes, preference_cost, records
 
     def replaced(self, task: TaskId, members: list[str]) -> int:
         """How many of these copies are new and stand where one that is here could stay; nothing
         where racks make no difference to copies.
         """
         wish = self.wishes[task]
-        if not wish.here or not self.situation.racks.copies_count:
+        if not wish.here or not self.indexed.racks.copies_count:
             return 0
-        left = sum(self.situation.may_run(member, task) and member not in wish.never and member not in members for member in wish.here)
+        left = sum(self.indexed.may_run(member, task) and member not in wish.never and member not in members for member in wish.here)
         return min(left, sum(member not in wish.here and member not in wish.begun for member in members))
 
     def _place(self, member: str, place: int) -> int:
@@ -129,16 +129,16 @@ class StandbySearch:
 
     def _may_gain(self, task: TaskId, number: int) -> bool:
         """Is anything of it dear: its place, what it reads, what it has in common with others?"""
-        situation, members = self.situation, self.holders[task]
+        indexed, members = self.indexed, self.holders[task]
         member = members[number]
-        traffic, places = situation.racks.standby(task), situation.places
-        if self._place(member, self.load[member] - 1) > 0 or traffic.at(situation.racks.of[member]) > traffic.least:
+        traffic, places = indexed.racks.standby(task), indexed.places
+        if self._place(member, self.load[member] - 1) > 0 or traffic.at(indexed.racks.of[member]) > traffic.least:
             return True
         if not self.apart(0):
             return False
         self.looks += len(members)
         others = [places.of[self.wishes[task].owner], *[places.of[other] for other in members if other != member]]
-        return places.alike(places.of[member], others) > 0
+        return places.common_values(places.of[member], others) > 0
 
     def _elsewhere(self, task: TaskId, number: int) -> Iterator[tuple[str, Worth]]:
         """Other members that may have this copy, and what the task's copies are worth more or less
@@ -146,7 +146,7 @@ class StandbySearch:
         """
         members, wish = self.holders[task], self.wishes[task]
         now = self._worth(task, members)
-        for member in self.situation.eligible(task).members:
+        for member in self.indexed.eligible(task).members:
             if member not in wish.never and member not in members:
                 self.looks += len(members) ** 2
                 yield member, _less(self._worth(task, [*members[:number], member, *members[number + 1 :]]), now)
@@ -172,7 +172,7 @@ class StandbySearch:
                 continue
             for other in sorted(self.copies[member] - self.copies[giver]):
                 holders, wish = self.holders[other], self.wishes[other]
-                if giver in wish.never or not self.situation.may_run(giver, other):
+                if giver in wish.never or not self.indexed.may_run(giver, other):
                     continue
                 self.looks += len(holders) ** 2
                 changed = [giver if each == member else each for each in holders]

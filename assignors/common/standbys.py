@@ -30,7 +30,7 @@ from collections.abc import Container, Iterator, Mapping
 import attrs
 import numpy as np
 
-from equipoise.assignors.common.indexed_problem import Pool, Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem, Pool
 from equipoise.assignors.common.movements import Movements, Slots
 from equipoise.assignors.common.node_aggregation import Ints
 from equipoise.assignors.common.round_robin import deal
@@ -60,15 +60,15 @@ class Standbys:
     """Where they are to be in the end, where it matters in which rack they are."""
 
 
-def assign_standbys(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements, slots: Slots) -> Standbys:
+def assign_standbys(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements, slots: Slots) -> Standbys:
     """Where the standbys of all stateful tasks are to be. `now`, `target`: who runs a task, and who
     is to.
     """
-    if situation.settings.num_standbys == 0:
+    if indexed.settings.num_standbys == 0:
         return Standbys(holders={}, warmups=frozenset(), placed=frozenset(), unsettled=False)
-    board = _Board(situation, now, target, movements)
-    if situation.places.matter or situation.racks.copies_count:
-        return _Exchange(situation, now, target, movements, board.wanted).standbys(board, slots)
+    board = _Board(indexed, now, target, movements)
+    if indexed.places.matter or indexed.racks.copies_count:
+        return _Exchange(indexed, now, target, movements, board.wanted).standbys(board, slots)
     board.keep()
     board.fill()
     warmups, unsettled = board.pass_on(slots)
@@ -90,22 +90,22 @@ class _Exchange:
     """
 
     def __init__(
-        self, situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements, wanted: Mapping[TaskId, int]
+        self, indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements, wanted: Mapping[TaskId, int]
     ) -> None:
-        self.situation = situation
+        self.indexed = indexed
         self.now = now
         self.owner = {task: target.get(task, now[task]) for task in wanted}
         self.swapped = {task: member for task, member in movements.standby_destinations.items() if task in wanted}
         self.room = {task: max(0, count - (task in self.swapped)) for task, count in wanted.items()}
         self.here: dict[TaskId, list[str]] = {task: [] for task in wanted}
         self.begun: dict[TaskId, list[str]] = {task: [] for task in wanted}
-        for member in situation.members.values():
+        for member in indexed.members.values():
             for task in sorted(member.standby):
-                useful = task in wanted and (member.leaving or situation.may_run(member.id, task))
+                useful = task in wanted and (member.leaving or indexed.may_run(member.id, task))
                 if useful and member.id not in (self.now[task], self.swapped.get(task)):
                     self.here[task].append(member.id)
             for task in sorted(member.warmup):
-                if task in wanted and member.id not in (self.now[task], self.owner[task]) and situation.may_run(member.id, task):
+                if task in wanted and member.id not in (self.now[task], self.owner[task]) and indexed.may_run(member.id, task):
                     self.begun[task].append(member.id)
 
     def standbys(self, board: _Board, slots: Slots) -> Standbys:
@@ -120,8 +120,8 @@ class _Exchange:
             )
             for task, room in self.room.items()
         }
-        goal = standby_goal(self.situation, wishes, board.load, board.shares)
-        placed = {task for task, member in self.swapped.items() if task not in self.situation.members[member].standby}
+        goal = standby_goal(self.indexed, wishes, board.load, board.shares)
+        placed = {task for task, member in self.swapped.items() if task not in self.indexed.members[member].standby}
         holders: dict[TaskId, list[str]] = {}
         exchanges: list[tuple[bool, int, TaskId, str, str]] = []
         for task, room in self.room.items():
@@ -134,16 +134,16 @@ class _Exchange:
                 placed.add(task)
             givers = [member for member in kept if member not in wished]
             for giver, taker in zip(reversed(givers), missing, strict=False):
-                exchanges.append((taker not in self.begun[task], self.situation.records(taker, task), task, giver, taker))
+                exchanges.append((taker not in self.begun[task], self.indexed.records(taker, task), task, giver, taker))
             holders[task] = kept
         warmups: set[tuple[TaskId, str]] = set()
         unsettled = False
         for is_new, _, task, giver, taker in sorted(exchanges):
-            if self.situation.caught_up(taker, task):
+            if self.indexed.caught_up(taker, task):
                 holders[task][holders[task].index(giver)] = taker
                 continue
             unsettled = True
-            if not (is_new and self.situation.is_blocked(task, taker)) and slots.take(taker):
+            if not (is_new and self.indexed.is_blocked(task, taker)) and slots.take(taker):
                 warmups.add((task, taker))
         for task, member in self.swapped.items():
             holders[task].append(member)
@@ -157,22 +157,22 @@ class _Exchange:
 
     def _worth(self, member: str, wished: tuple[str, ...], task: TaskId) -> tuple[bool, bool, int, str]:
         """Most first: what is to stay; then members that stay, with the least to restore."""
-        return member not in wished, self.situation.members[member].leaving, self.situation.records(member, task), member
+        return member not in wished, self.indexed.members[member].leaving, self.indexed.records(member, task), member
 
 
 class _Board:
     """Who holds which standby, and how full each member will be."""
 
-    def __init__(self, situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements) -> None:
-        self.situation = situation
+    def __init__(self, indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements) -> None:
+        self.indexed = indexed
         self.now = now
         self.destination = {movement.task: movement.destination for movement in movements.planned}
-        self.holders: dict[TaskId, tuple[str, ...]] = dict.fromkeys([task for task in situation.stateful if task in now], ())
-        self.alone = {member: (member,) for member in situation.members}
+        self.holders: dict[TaskId, tuple[str, ...]] = dict.fromkeys([task for task in indexed.stateful if task in now], ())
+        self.alone = {member: (member,) for member in indexed.members}
         """The only holder of a task: one object for all tasks of a member."""
         self.wanted = self._wanted()
         self.placed: set[TaskId] = set()
-        self.load = {**dict.fromkeys(situation.members, 0), **situation.stateful_of(target)}
+        self.load = {**dict.fromkeys(indexed.members, 0), **indexed.stateful_of(target)}
         self.shares = self._shares()
         self.upper = {member: share.upper for member, share in self.shares.items()}
         self.lower = {member: share.lower for member, share in self.shares.items()}
@@ -183,27 +183,27 @@ class _Board:
         """How many copies each member is to have, what it is to run included; those that are left
         over count until they are gone.
         """
-        members = seats(self.situation)
+        members = seats(self.indexed)
         copies = sum(self.wanted.values()) + len(self.holders)
-        kept = {member.id: self.load[member.id] + len(member.standby) for member in self.situation.members.values()}
-        return shares_of(members, copies, group_slack(self.situation, members, copies, kept))
+        kept = {member.id: self.load[member.id] + len(member.standby) for member in self.indexed.members.values()}
+        return shares_of(members, copies, group_slack(self.indexed, members, copies, kept))
 
     def _wanted(self) -> dict[TaskId, int]:
         """As many copies as are asked for, if there are so many members beside the one that runs
         the task.
         """
-        asked = self.situation.settings.num_standbys
+        asked = self.indexed.settings.num_standbys
         wanted = dict.fromkeys(self.holders, asked)
-        if any(len(pool.members) <= asked for pool in self.situation.pools):
+        if any(len(pool.members) <= asked for pool in self.indexed.pools):
             for task in wanted:
-                wanted[task] = min(asked, len(self.situation.eligible(task).members) - self.situation.may_run(self.now[task], task))
+                wanted[task] = min(asked, len(self.indexed.eligible(task).members) - self.indexed.may_run(self.now[task], task))
         return wanted
 
     def keep(self) -> None:
         """Copies that are there and still needed."""
-        for member in self.situation.members.values():
+        for member in self.indexed.members.values():
             for task in sorted(member.standby):
-                useful = member.leaving or self.situation.may_run(member.id, task) if task in self.holders else False
+                useful = member.leaving or self.indexed.may_run(member.id, task) if task in self.holders else False
                 if useful and self.now[task] != member.id and self.wanted[task] > 0:
                     self.add(task, member.id)
         for task, destination in self.must_stay.items():
@@ -220,9 +220,9 @@ class _Board:
         """
         return (
             self.must_stay.get(task) == member,
-            not self.situation.members[member].leaving,
+            not self.indexed.members[member].leaving,
             min(0, self.upper[member] - self.load[member]),
-            -self.situation.records(member, task),
+            -self.indexed.records(member, task),
             member,
         )
 
@@ -230,13 +230,13 @@ class _Board:
         """Missing copies, one round over all tasks after another: copies that are left over, then
         what is missing still.
         """
-        self.heap = [self._entry(member.id) for member in self.situation.members.values() if not member.leaving]
+        self.heap = [self._entry(member.id) for member in self.indexed.members.values() if not member.leaving]
         heapq.heapify(self.heap)
         for copies in range(max(self.wanted.values(), default=0)):
             missing: dict[Pool, list[TaskId]] = {}
             short = [task for task, members in self.holders.items() if len(members) == copies < self.wanted[task]]
-            for pool, run in itertools.groupby(short, self.situation.eligible):
-                bare = [task for task in run if not (self.situation.copies[task] and self._place_left_over(task))]
+            for pool, run in itertools.groupby(short, self.indexed.eligible):
+                bare = [task for task in run if not (self.indexed.copies[task] and self._place_left_over(task))]
                 if bare:
                     missing.setdefault(pool, []).extend(bare)
             for pool, tasks in missing.items():
@@ -301,7 +301,7 @@ class _Board:
         if copies < MANY_COPIES * len(room):
             return dict.fromkeys(room, 0)
         load = np.array([self.load[member] for member in room], dtype=np.int64)
-        capacity = np.array([self.situation.members[member].capacity for member in room], dtype=np.int64)
+        capacity = np.array([self.indexed.members[member].capacity for member in room], dtype=np.int64)
         most = np.maximum(np.array(list(room.values()), dtype=np.int64), 0)
 
         def places(level: int) -> Ints:
@@ -329,7 +329,7 @@ class _Board:
         """The best copy that nobody counts yet, on a member with room."""
         found = sorted(
             (not copy.caught_up, copy.records, member)
-            for member, copy in self.situation.copies[task].items()
+            for member, copy in self.indexed.copies[task].items()
             if self.may_hold(member, task) and member != self.destination.get(task) and self.load[member] < self.upper[member]
         )
         return found[0][2] if found else None
@@ -359,7 +359,7 @@ class _Board:
         warmups: set[tuple[TaskId, str]] = set()
         begun = [
             (task, member.id)
-            for member in self.situation.members.values()
+            for member in self.indexed.members.values()
             for task in member.warmup
             if task in self.holders and self.destination.get(task) != member.id and self.may_hold(member.id, task)
         ]
@@ -367,7 +367,7 @@ class _Board:
             giver = self._giver(task, member)
             if giver is None:
                 continue
-            if self.situation.caught_up(member, task):
+            if self.indexed.caught_up(member, task):
                 self._replace(task, giver, member)
             elif slots.take(member):
                 warmups.add((task, member))
@@ -377,11 +377,11 @@ class _Board:
         while True:
             passed_on = False
             for task, giver in self._surplus():
-                may_give = self.load[giver] > self.lower[giver] or self.situation.members[giver].leaving
+                may_give = self.load[giver] > self.lower[giver] or self.indexed.members[giver].leaving
                 if not may_give or task in being_passed_on:
                     continue
                 receiver = self._left_over(task)
-                if receiver is not None and self._evens_out(giver, receiver) and self.situation.caught_up(receiver, task):
+                if receiver is not None and self._evens_out(giver, receiver) and self.indexed.caught_up(receiver, task):
                     self._replace(task, giver, receiver)
                     passed_on = True
                     continue
@@ -389,7 +389,7 @@ class _Board:
                 if taker is None or not self._evens_out(giver, taker):
                     continue
                 unsettled = True
-                if not self.situation.is_blocked(task, taker) and slots.take(taker):
+                if not self.indexed.is_blocked(task, taker) and slots.take(taker):
                     warmups.add((task, taker))
                     being_passed_on.add(task)
                     self._promise(task, giver, taker)
@@ -404,9 +404,9 @@ class _Board:
         """
         too_few = any(load < self.lower[member] for member, load in self.load.items())
         most = self.lower if too_few else self.upper
-        givers = {member for member, load in self.load.items() if load > most[member] or self.situation.members[member].leaving}
+        givers = {member for member, load in self.load.items() if load > most[member] or self.indexed.members[member].leaving}
         pairs = [
-            (self.situation.tasks[task].end_offset, task, member)
+            (self.indexed.tasks[task].end_offset, task, member)
             for task, members in (self.holders.items() if givers else ())
             for member in members
             if member in givers and self.must_stay.get(task) != member
@@ -420,7 +420,7 @@ class _Board:
         """
         if self.load[taker] >= self.upper[taker]:
             return False
-        if self.situation.members[giver].leaving or self.load[giver] > self.upper[giver]:
+        if self.indexed.members[giver].leaving or self.load[giver] > self.upper[giver]:
             return True
         return self.load[giver] > self.lower[giver] and self.load[taker] < self.lower[taker]
 
@@ -429,7 +429,7 @@ class _Board:
         that is most over its share.
         """
         found = sorted(
-            (not self.situation.members[member].leaving, self.upper[member] - self.load[member], member)
+            (not self.indexed.members[member].leaving, self.upper[member] - self.load[member], member)
             for member in self.holders[task]
             if self.must_stay.get(task) != member and self._evens_out(member, taker)
         )
@@ -453,7 +453,7 @@ class _Board:
         self.holders[task] = (*before, member) if before else self.alone[member]
 
     def may_hold(self, member: str, task: TaskId) -> bool:
-        return self.now[task] != member and member not in self.holders[task] and self.situation.may_run(member, task)
+        return self.now[task] != member and member not in self.holders[task] and self.indexed.may_run(member, task)
 
     def add(self, task: TaskId, member: str) -> None:
         self._hold(task, member)
@@ -469,4 +469,4 @@ class _Board:
         return self.now[task] if self.must_stay.get(task) == member else member
 
     def _entry(self, member: str, more: int = 0) -> tuple[float, str]:
-        return (self.load[member] + more) / self.situation.members[member].capacity, member
+        return (self.load[member] + more) / self.indexed.members[member].capacity, member

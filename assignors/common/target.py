@@ -11,12 +11,12 @@ from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from equipoise.assignors.common.indexed_problem import Alike, Pool, Situation, pool_of
+from equipoise.assignors.common.indexed_problem import EquivalenceClass, IndexedProblem, Pool, pool_of
 from equipoise.assignors.common.network import AssignmentNetwork, Lane, Offer
 from equipoise.assignors.common.problem import Task
 from equipoise.assignors.common.racks import Traffic
 from equipoise.assignors.common.ranking import whole
-from equipoise.assignors.common.restore_rate import Pace
+from equipoise.assignors.common.restore_rate import RestoreRates
 from equipoise.assignors.common.shares import Share, Shares
 from equipoise.events.tasks import TaskId
 
@@ -54,39 +54,39 @@ class Target:
     unique: bool = True
 
 
-def min_rank(situation: Situation, tasks: Iterable[TaskId], alike: Iterable[Alike] = ()) -> dict[TaskId, Candidates]:
+def min_rank(indexed: IndexedProblem, tasks: Iterable[TaskId], classes: Iterable[EquivalenceClass] = ()) -> dict[TaskId, Candidates]:
     """Stateful tasks that need an owner now -> the members of their min rank. Tasks nobody may run
     are absent.
 
-    Rank 0 if anybody is caught up on it. The others are ranked by `_soonest_ready`. `alike`: more
+    Rank 0 if anybody is caught up on it. The others are ranked by `_soonest_ready`. `classes`: more
     such tasks, of which nobody has a copy.
     """
     found: dict[TaskId, Candidates] = {}
     cold: list[TaskId] = []
     for task in sorted(tasks):
-        eligible = situation.eligible(task)
-        caught_up = tuple([member for member, copy in situation.copies[task].items() if copy.caught_up and member in eligible])
-        caught_up = caught_up or tuple([member for member in situation.last_resort(task) if situation.caught_up(member, task)])
+        eligible = indexed.eligible(task)
+        caught_up = tuple([member for member, copy in indexed.copies[task].items() if copy.caught_up and member in eligible])
+        caught_up = caught_up or tuple([member for member in indexed.last_resort(task) if indexed.caught_up(member, task)])
         if caught_up:
             found[task] = Candidates(members=caught_up)
         elif eligible:
             cold.append(task)
-    portions = [(group.tasks, sum(group.records)) for group in alike if situation.eligible(group.first.id)]
+    portions = [(group.tasks, sum(group.records)) for group in classes if indexed.eligible(group.first.id)]
     if cold:  # who has a copy looks at all that comes before it; when there are none, it does not matter what comes first
         one_by_one = sorted(itertools.chain(cold, *[tasks for tasks, _ in portions]))
-        portions = [([task], whole(situation.tasks[task])) for task in one_by_one]
+        portions = [([task], whole(indexed.tasks[task])) for task in one_by_one]
     if portions:
-        found.update(_soonest_ready(situation, portions))
+        found.update(_soonest_ready(indexed, portions))
     return found
 
 
-def _soonest_ready(situation: Situation, portions: Iterable[tuple[list[TaskId], int]]) -> dict[TaskId, Candidates]:
+def _soonest_ready(indexed: IndexedProblem, portions: Iterable[tuple[list[TaskId], int]]) -> dict[TaskId, Candidates]:
     """For tasks on which nobody is caught up: least expected time to ready, the restore queue
     included (PROTOCOL D3).
 
     A member's queue is what it restores for tasks it owns, plus what it is likely to get here: so
     one that has half a copy of many tasks does not get all of them, and one that is busy is spared.
-    Times are spans (`Pace`): a member that measured a speed is judged by it. Members that differ by
+    Times are spans (`RestoreRates`): a member that measured a speed is judged by it. Members that differ by
     no more than acceptable_recovery_lag, by its definition next to no time, rank alike. Tasks that
     no copy makes ready sooner go to whoever would be first to have restored one like them: which of
     them gets which is a matter of balance. Names play no part in it.
@@ -94,28 +94,28 @@ def _soonest_ready(situation: Situation, portions: Iterable[tuple[list[TaskId], 
     `portions`: one task each, or more that the same members may run and of which nobody has a copy;
     and the records of all their state.
     """
-    slack = situation.settings.acceptable_recovery_lag
-    pace = situation.pace
-    queue = _restore_queues(situation)
-    levels: dict[Pool, _Level] = {}
+    slack = indexed.settings.acceptable_recovery_lag
+    rates = indexed.restore_rates
+    queue = _restore_queues(indexed)
+    levels: dict[Pool, _FillLevel] = {}
     found: dict[TaskId, Candidates] = {}
     copyless: list[tuple[Pool, list[TaskId]]] = []
     for portion, records in portions:
-        eligible = situation.eligible(portion[0])
+        eligible = indexed.eligible(portion[0])
         level = levels.get(eligible)
         if level is None:
-            level = levels[eligible] = _Level(pace, queue, eligible)
-        copies = situation.copies[portion[0]]
+            level = levels[eligible] = _FillLevel(rates, queue, eligible)
+        copies = indexed.copies[portion[0]]
         if copies:
-            last = frozenset(situation.last_resort(portion[0]))
+            last = frozenset(indexed.last_resort(portion[0]))
             able = {member: copy for member, copy in copies.items() if member in eligible or member in last}
-            expected = {member: queue[member] + pace.span(member, copy.records) for member, copy in able.items()}
+            expected = {member: queue[member] + rates.restore_time(member, copy.records) for member, copy in able.items()}
             soonest = min(expected.values(), default=None)
             if soonest is not None and level.is_later(records, than=soonest):
-                within = [member for member, span in expected.items() if span <= soonest + slack]
+                within = [member for member, ready_at in expected.items() if ready_at <= soonest + slack]
                 preferred = [member for member in within if member in eligible] if last else within
                 found[portion[0]] = Candidates(members=tuple(preferred or within))
-                takers = [member for member, span in expected.items() if span == soonest]
+                takers = [member for member, ready_at in expected.items() if ready_at == soonest]
                 for member in takers:
                     queue[member] += (soonest - queue[member]) // len(takers)
                 continue
@@ -127,7 +127,7 @@ def _soonest_ready(situation: Situation, portions: Iterable[tuple[list[TaskId], 
     return found
 
 
-class _Level:
+class _FillLevel:
     """How far up the restore queues of a pool are filled when records are poured into the shortest
     ones, each taking as many as its member restores.
 
@@ -135,10 +135,10 @@ class _Level:
     which stand at it, `speed` is the sum of the speeds. The others are longer.
     """
 
-    def __init__(self, pace: Pace, queue: Mapping[str, int], pool: Pool) -> None:
-        self.pace = pace
+    def __init__(self, rates: RestoreRates, queue: Mapping[str, int], pool: Pool) -> None:
+        self.rates = rates
         self.pool = pool
-        self.queues = sorted(((queue[member], pace.speed[member]) for member in pool.members), key=lambda each: (each[0], -each[1]))
+        self.queues = sorted(((queue[member], rates.speed[member]) for member in pool.members), key=lambda each: (each[0], -each[1]))
         self.first: list[tuple[int, int]] = []
         """Of the queues those that no faster member's is as short as: one of them is the first to
         have restored anything.
@@ -160,7 +160,7 @@ class _Level:
 
     def _settle(self) -> None:
         """Find the level anew. It does not matter in how many parts the records came."""
-        self.filled += (self.poured - self._settled) * self.pace.slowest
+        self.filled += (self.poured - self._settled) * self.rates.slowest
         self._settled = self.poured
         while self.members < len(self.queues) and self.queues[self.members][0] * self.speed < self.filled:
             queue, speed = self.queues[self.members]
@@ -173,7 +173,7 @@ class _Level:
         and its queue?
         """
         self._settle()
-        effort = records * self.pace.slowest
+        effort = records * self.rates.slowest
         return all(
             length * speed + effort > than * speed or self.filled * speed + effort * self.speed > than * self.speed * speed
             for length, speed in self.first
@@ -189,24 +189,24 @@ class _Level:
         self._settle()
         pool = self.pool
         mean = self.poured // max(1, self.tasks)
-        done = {member: queue[member] + self.pace.span(member, mean) for member in pool.members}
+        done = {member: queue[member] + self.rates.restore_time(member, mean) for member in pool.members}
         first = min(done.values())
-        level = self.filled + mean * self.pace.slowest * self.members
+        level = self.filled + mean * self.rates.slowest * self.members
         ids = [member for member in pool.members if done[member] * self.speed < level or done[member] <= first + slack]
         return pool if len(ids) == len(pool.members) else pool_of(ids)
 
 
-def _restore_queues(situation: Situation) -> dict[str, int]:
+def _restore_queues(indexed: IndexedProblem) -> dict[str, int]:
     """Member -> span of what it is restoring for tasks that it already owns."""
-    queue = dict.fromkeys(situation.members, 0)
-    for task, owner in situation.owner.items():
-        if situation.tasks[task].stateful and not situation.caught_up(owner, task):
-            queue[owner] += situation.span(owner, task)
+    queue = dict.fromkeys(indexed.members, 0)
+    for task, owner in indexed.owner.items():
+        if indexed.tasks[task].stateful and not indexed.caught_up(owner, task):
+            queue[owner] += indexed.restore_time(owner, task)
     return queue
 
 
 def constrained_balanced_assignment(
-    situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]
+    indexed: IndexedProblem, shares: Shares, candidates: Mapping[TaskId, Candidates], running: Mapping[TaskId, str]
 ) -> dict[TaskId, str]:
     """Owners for stateful tasks that need one now, of the min rank only, as balanced as that allows
     beside what is `running`.
@@ -217,24 +217,24 @@ def constrained_balanced_assignment(
     """
     if not candidates:
         return {}
-    load = situation.stateful_of(running)
+    load = indexed.stateful_of(running)
 
     def cost(member: str, task: TaskId) -> tuple[int, int, int]:
-        return 0, 0 if situation.comes_home(member, task) else 1, situation.pace.span(member, situation.records(member, task))
+        return 0, 0 if indexed.goes_back_to(member, task) else 1, indexed.restore_rates.restore_time(member, indexed.records(member, task))
 
-    network = AssignmentNetwork(situation.tasks, levels=3)
+    network = AssignmentNetwork(indexed.tasks, levels=3)
     offers: dict[Pool, Offer] = {}
     for task in sorted(candidates):
         for member in candidates[task].members:
             network.direct(task, member, cost(member, task))
         fresh = candidates[task].fresh
-        for member in () if fresh is None else situation.copies[task]:
+        for member in () if fresh is None else indexed.copies[task]:
             if member in candidates[task]:
                 network.direct(task, member, cost(member, task))
         if fresh is not None:
             if fresh not in offers:
                 offers[fresh] = Offer(fresh, network.lane(task), (0, 1, 0), None)
-            network.pooled(task, offers[fresh], whole(situation.tasks[task]))
+            network.pooled(task, offers[fresh], whole(indexed.tasks[task]))
     for member, wanted in network.wanted().items():
         share = shares.stateful[member]
         network.room(member, share.lower, share.upper, taken=load[member], wanted=wanted)
@@ -242,7 +242,7 @@ def constrained_balanced_assignment(
 
 
 def adopted_target(
-    situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, even_parts: bool = False
+    indexed: IndexedProblem, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, even_parts: bool = False
 ) -> Target:
     """The proposed balance, adopted only if something must change or it is better than what runs
     (the KIP's last lines: no thrash).
@@ -251,34 +251,34 @@ def adopted_target(
     changes cost included. So when traffic could be less the group moves once, and stays.
     `even_parts`: see `propose_balanced_assignment`.
     """
-    running = Target(owner={task: situation.owner[task] for task in situation.tasks if task in situation.owner})
+    running = Target(owner={task: indexed.owner[task] for task in indexed.tasks if task in indexed.owner})
     must_change = (
         bool(settled)
-        or len(situation.owner) < len(situation.tasks)
-        or any(situation.members[owner].leaving or situation.must_move(task) for task, owner in situation.owner.items())
+        or len(indexed.owner) < len(indexed.tasks)
+        or any(indexed.members[owner].leaving or indexed.must_move(task) for task, owner in indexed.owner.items())
     )
     if must_change:
-        return propose_balanced_assignment(situation, shares, candidates, settled, even_parts=even_parts)
-    worth = _worth(situation, shares, running.owner)
-    if worth == (0, 0, situation.racks.least()):
+        return propose_balanced_assignment(indexed, shares, candidates, settled, even_parts=even_parts)
+    worth = _worth(indexed, shares, running.owner)
+    if worth == (0, 0, indexed.racks.least()):
         return running
-    proposed = propose_balanced_assignment(situation, shares, candidates, settled, even_parts=even_parts)
-    if _worth(situation, shares, proposed.owner) < worth:
+    proposed = propose_balanced_assignment(indexed, shares, candidates, settled, even_parts=even_parts)
+    if _worth(indexed, shares, proposed.owner) < worth:
         return proposed
     return Target(owner=running.owner, optimal=proposed.optimal, unique=proposed.unique)
 
 
-def _worth(situation: Situation, shares: Shares, target: Mapping[TaskId, str]) -> tuple[int, int, int]:
+def _worth(indexed: IndexedProblem, shares: Shares, target: Mapping[TaskId, str]) -> tuple[int, int, int]:
     """What a target is judged by where nothing must change, the most important first; less is
     better.
     """
-    racks = situation.racks
-    changes = sum(racks.move_cost(task) for task, member in target.items() if situation.owner[task] != member) if racks.counts else 0
+    racks = indexed.racks
+    changes = sum(racks.move_cost(task) for task, member in target.items() if indexed.owner[task] != member) if racks.counts else 0
     return shares.imbalance(target), shares.crowding(target), racks.total(target) + changes
 
 
 def propose_balanced_assignment(
-    situation: Situation, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, even_parts: bool = False
+    indexed: IndexedProblem, shares: Shares, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str], *, even_parts: bool = False
 ) -> Target:
     """The target: among all assignments with the least imbalance the one that changes the fewest
     owners, regardless of ranks.
@@ -290,7 +290,7 @@ def propose_balanced_assignment(
     `even_parts`: of all that is as good until here, what is most even by sub-topology; nothing
     moves for that alone.
 
-    Then, in this order: the moves liked best (see LIKED, NEUTRAL, BLOCKED), fewest records to
+    Then, in this order: the moves liked best (see PREFERRED, NEUTRAL, BLOCKED), fewest records to
     restore, a tie-break drawn from the ids. `settled`: destinations decided earlier (PROTOCOL D9),
     kept even if the balance suffers. `candidates`: a task that needs an owner now changes none when
     it goes to one of them. For tasks that are alike they are the same, and none of them is settled.
@@ -298,30 +298,30 @@ def propose_balanced_assignment(
     Before: m1 (0_0, 0_1, 0_2, 0_3), m2 (), both of capacity 1. After: m1 keeps two, m2 is to get
     the two that are cheapest to restore.
     """
-    racks = situation.racks
+    racks = indexed.racks
     limits = shares.limits()
     network = AssignmentNetwork(
-        situation.tasks, levels=len(STAYS), two_kinds=shares.two_kinds, racks=racks.of if racks.counts else None, spread=even_parts or bool(limits)
+        indexed.tasks, levels=len(STAYS), two_kinds=shares.two_kinds, racks=racks.of if racks.counts else None, spread=even_parts or bool(limits)
     )
-    arcs = _TaskArcs(network, situation)
-    for alike, tasks in itertools.groupby(situation.tasks, situation.alike_of.get):
-        if alike is not None:
-            arcs.add_alike(alike, list(tasks), candidates.get(alike.first.id))
+    arcs = _TaskArcs(network, indexed)
+    for same, tasks in itertools.groupby(indexed.tasks, indexed.class_of.get):
+        if same is not None:
+            arcs.add_class(same, list(tasks), candidates.get(same.first.id))
             continue
         for task in tasks:
             if task in settled:
                 network.direct(task, settled[task], STAYS)
-            elif situation.eligible(task):
-                arcs.add(task, situation.tasks[task], candidates.get(task))
-            elif task in situation.owner and not situation.members[situation.owner[task]].leaving:
-                network.direct(task, situation.owner[task], STAYS)
+            elif indexed.eligible(task):
+                arcs.add(task, indexed.tasks[task], candidates.get(task))
+            elif task in indexed.owner and not indexed.members[indexed.owner[task]].leaving:
+                network.direct(task, indexed.owner[task], STAYS)
     parts = shares.parts() if even_parts else {}
     for kind in parts or limits:
-        for member in situation.members:
-            most = limits[kind].get(member, 0) if kind in limits else len(situation.tasks)
+        for member in indexed.members:
+            most = limits[kind].get(member, 0) if kind in limits else len(indexed.tasks)
             part = parts[kind].get(member, Share(0, 0)) if kind in parts else None
-            network.places(member, kind, _steps_of_part(most, part, len(situation.tasks)))
-    for member in situation.members:
+            network.places(member, kind, _steps_of_part(most, part, len(indexed.tasks)))
+    for member in indexed.members:
         network.shares(member, shares.stateful[member].lower, shares.stateful[member].upper, kind="stateful")
         network.shares(member, shares.every[member].lower, shares.every[member].upper, kind="every")
     flow = network.solve()
@@ -343,17 +343,17 @@ def _steps_of_part(most: int, part: Share | None, every: int) -> Iterator[tuple[
 class _TaskArcs:
     """The arcs of each task.
 
-    Costs: (imbalance, crowding, rack cost, changes of owner, unevenness, dislike, records to
-    restore), where dislike is one of LIKED, NEUTRAL and BLOCKED. The rack cost is that of
+    Costs: (imbalance, crowding, rack cost, changes of owner, unevenness, preference_cost, records to
+    restore), where preference_cost is one of PREFERRED, NEUTRAL and BLOCKED. The rack cost is that of
     `racks.Racks`: of the traffic, and of a change of owner in the same coin; 0 where racks make no
     difference.
     """
 
-    def __init__(self, network: AssignmentNetwork, situation: Situation) -> None:
+    def __init__(self, network: AssignmentNetwork, indexed: IndexedProblem) -> None:
         self.network = network
-        self.situation = situation
+        self.indexed = indexed
         self.known: dict[tuple[Pool, Lane, Traffic, int, int], Offer] = {}
-        self.offers_of: dict[Alike, tuple[list[Offer], Iterator[int]]] = {}
+        self.offers_of: dict[EquivalenceClass, tuple[list[Offer], Iterator[int]]] = {}
         """What all of them are offered, and the records of those that are still to come."""
 
     def add(self, task: TaskId, of_task: Task, candidates: Candidates | None) -> None:
@@ -363,70 +363,70 @@ class _TaskArcs:
         for offer in self._offers(of_task, candidates):
             self.network.pooled(task, offer, records)
 
-    def add_alike(self, alike: Alike, tasks: Sequence[TaskId], candidates: Candidates | None) -> None:
+    def add_class(self, same: EquivalenceClass, tasks: Sequence[TaskId], candidates: Candidates | None) -> None:
         """Those of some of the tasks that are alike: the next ones, in rising order."""
-        if alike not in self.offers_of:
-            self.offers_of[alike] = self._offers(alike.first, candidates), iter(alike.records)
-        offers, records = self.offers_of[alike]
+        if same not in self.offers_of:
+            self.offers_of[same] = self._offers(same.first, candidates), iter(same.records)
+        offers, records = self.offers_of[same]
         self.network.pooled_all(tasks, offers, list(itertools.islice(records, len(tasks))))
 
     def _add_named(self, task: TaskId, of_task: Task, candidates: Candidates | None) -> None:
         """To its owner, and to members that it names: its candidates, those that have copies or had
         it before, and those it may not warm up on.
         """
-        situation = self.situation
-        owner = situation.owner.get(task)
-        unblocked = situation.unblocked(task)
-        traffic = situation.racks.active(task)
-        if owner is not None and situation.may_run(owner, task):
-            self.network.direct(task, owner, (0, 0, traffic.at(situation.racks.of[owner]), 0, 0, 0, 0))
+        indexed = self.indexed
+        owner = indexed.owner.get(task)
+        unblocked = indexed.unblocked(task)
+        traffic = indexed.racks.active(task)
+        if owner is not None and indexed.may_run(owner, task):
+            self.network.direct(task, owner, (0, 0, traffic.at(indexed.racks.of[owner]), 0, 0, 0, 0))
         granted: Container[str] = candidates if candidates is not None else ()
         named = dict.fromkeys(candidates.members if candidates is not None else ())
         if of_task.stateful:
-            named.update(dict.fromkeys((*situation.copies[task], *situation.blocked.get(task, ()))))
+            named.update(dict.fromkeys((*indexed.copies[task], *indexed.blocked.get(task, ()))))
         else:
-            named.update(dict.fromkeys(situation.homes(task)))
+            named.update(dict.fromkeys(indexed.previous_owners(task)))
         changes = 0 if owner is None and candidates is None else 1
-        move_cost = situation.racks.move_cost(task)
+        move_cost = indexed.racks.move_cost(task)
         for member in named:
-            if member != owner and situation.may_run(member, task):
-                ready = situation.is_ready(member, task)
-                dislike = NEUTRAL
-                if situation.comes_home(member, task) or of_task.guest or (ready and _restoring(situation, task)):
-                    dislike = LIKED
+            if member != owner and indexed.may_run(member, task):
+                ready = indexed.is_ready(member, task)
+                preference_cost = NEUTRAL
+                if indexed.goes_back_to(member, task) or of_task.displaced or (ready and _restoring(indexed, task)):
+                    preference_cost = PREFERRED
                 elif not ready and member not in unblocked and member not in granted:
-                    dislike = BLOCKED
+                    preference_cost = BLOCKED
                 change = 0 if member in granted else changes
-                rack_cost = traffic.at(situation.racks.of[member]) + change * move_cost
-                records = 0 if ready else situation.records(member, task)
-                self.network.direct(task, member, (0, 0, rack_cost, change, 0, dislike, records))
+                rack_cost = traffic.at(indexed.racks.of[member]) + change * move_cost
+                records = 0 if ready else indexed.records(member, task)
+                self.network.direct(task, member, (0, 0, rack_cost, change, 0, preference_cost, records))
 
     def _offers(self, task: Task, candidates: Candidates | None) -> list[Offer]:
         """Of all that may run it: at once, if they are of its min rank, and by a movement. The
         records come on top.
         """
-        situation = self.situation
-        traffic, unblocked = situation.racks.active(task.id), situation.unblocked(task.id)
-        changes = 0 if candidates is None and task.id not in situation.owner else 1
+        indexed = self.indexed
+        traffic, unblocked = indexed.racks.active(task.id), indexed.unblocked(task.id)
+        changes = 0 if candidates is None and task.id not in indexed.owner else 1
         fresh = None if candidates is None else candidates.fresh
         offers = [] if fresh is None else [self._offer(fresh, task, traffic, 0, NEUTRAL)]
         if fresh is not unblocked and unblocked:
-            offers.append(self._offer(unblocked, task, traffic, changes, LIKED if task.guest else NEUTRAL))
+            offers.append(self._offer(unblocked, task, traffic, changes, PREFERRED if task.displaced else NEUTRAL))
         return offers
 
-    def _offer(self, pool: Pool, task: Task, traffic: Traffic, changes: int, dislike: int) -> Offer:
+    def _offer(self, pool: Pool, task: Task, traffic: Traffic, changes: int, preference_cost: int) -> Offer:
         """To any member of the pool. One for all tasks for which it is the same."""
-        key = pool, self.network.lane(task.id), traffic, changes, dislike
+        key = pool, self.network.lane(task.id), traffic, changes, preference_cost
         found = self.known.get(key)
         if found is None:
-            rest = (changes, 0, dislike, 0)
-            move_cost = changes * self.situation.racks.move_cost(task.id)
+            rest = (changes, 0, preference_cost, 0)
+            move_cost = changes * self.indexed.racks.move_cost(task.id)
             near = {rack: (0, 0, cost + move_cost, *rest) for rack, cost in traffic.near.items()}
             found = self.known[key] = Offer(pool, key[1], (0, 0, traffic.far + move_cost, *rest), near)
         return found
 
 
-LIKED = 0
+PREFERRED = 0
 """It goes back home, or is a guest where it is, or its move ends a restore because the destination
 is caught up.
 """
@@ -437,7 +437,7 @@ back-off.
 """
 
 
-def _restoring(situation: Situation, task: TaskId) -> bool:
+def _restoring(indexed: IndexedProblem, task: TaskId) -> bool:
     """It has an owner that does not run it yet."""
-    owner = situation.owner.get(task)
-    return owner is not None and situation.tasks[task].stateful and not situation.caught_up(owner, task)
+    owner = indexed.owner.get(task)
+    return owner is not None and indexed.tasks[task].stateful and not indexed.caught_up(owner, task)

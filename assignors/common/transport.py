@@ -3,7 +3,7 @@ a fair tie-break.
 
 OR-Tools' SimpleMinCostFlow does the work; what stands here is what it does not do:
 
-* **Costs in order of importance.** Each level outweighs all that follow. Levels are scaled into one
+* **Costs in order of importance.** Each level outweighs all that follow. Utilisation are scaled into one
   int64 cost as long as they fit; what does not fit is solved afterwards on the *optimal face*: with
   the potentials of the first solve, an arc with a positive reduced cost stays empty and one with a
   negative one stays full in every optimum, so only arcs of reduced cost zero remain free.
@@ -26,7 +26,7 @@ import numpy as np
 import ortools
 from ortools.graph.python import min_cost_flow
 
-from equipoise.assignors.common.node_aggregation import Flags, Hashes, Ints, Merged, mixed
+from equipoise.assignors.common.node_aggregation import AggregatedNetwork, Flags, Hashes, Ints, mixed
 from equipoise.events.errors import EquipoiseError
 
 SOLVER = f"ortools-{ortools.__version__}"
@@ -156,15 +156,15 @@ class _Face:
         supply = network.supply.copy()
         np.subtract.at(supply, network.tail, fixed)
         np.add.at(supply, network.head, fixed)
-        merged = Merged(supply, network.tail[free], network.head[free], network.capacity[free], cost[free])
+        aggregated = AggregatedNetwork(supply, network.tail[free], network.head[free], network.capacity[free], cost[free])
         solver = min_cost_flow.SimpleMinCostFlow()
-        arcs = solver.add_arcs_with_capacity_and_unit_cost(merged.tail, merged.head, merged.capacity, merged.cost)
-        solver.set_nodes_supplies(np.arange(network.nodes), merged.supply)
+        arcs = solver.add_arcs_with_capacity_and_unit_cost(aggregated.tail, aggregated.head, aggregated.capacity, aggregated.cost)
+        solver.set_nodes_supplies(np.arange(network.nodes), aggregated.supply)
         status = solver.solve()
         if status != solver.OPTIMAL:
             raise SolverFailure(f"{SOLVER} answered {status} to a network of {network.nodes} nodes and {int(free.sum())} arcs")
         amount = fixed
-        amount[free] = merged.unmerged(solver.flows(arcs))
+        amount[free] = aggregated.disaggregated(solver.flows(arcs))
         self.amount = amount
 
     def _potentials(self, cost: Ints) -> Ints | None:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from equipoise.assignors.common.assignor import Guarantee
 from equipoise.assignors.common.bounds import moves_lower_bound
 from equipoise.assignors.common.costs import plan_cost
-from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, Situation
+from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, IndexedProblem
 from equipoise.assignors.common.member_plans import by_member, member_plans
 from equipoise.assignors.common.movements import Movements, Slots
 from equipoise.assignors.common.plan import Plan, Reason
@@ -39,27 +39,27 @@ class Cooperative:
         option is unsound.
         """
         delays = Delays.of(problem.settings, self.options)
-        situation = Situation(problem, behaviour=self.behaviour)
-        shares = Shares(situation)
-        homes = returned(situation)
-        lost = still_lost(problem, situation, homes, delays)
-        settled = {task: movement.destination for task, movement in situation.in_flight.items()}
-        candidates = candidates_for_unowned(situation, homes, settled)
-        target = adopted_target(situation, shares, candidates, settled, even_parts=True)  # lost work included: its place if nobody comes back for it
-        now = {**situation.owner, **{task: member for task, member in target.owner.items() if task not in situation.owner and task not in lost}}
+        indexed = IndexedProblem(problem, behaviour=self.behaviour)
+        shares = Shares(indexed)
+        returned_to = returned(indexed)
+        lost = still_lost(problem, indexed, returned_to, delays)
+        settled = {task: movement.destination for task, movement in indexed.in_flight.items()}
+        candidates = candidates_for_unowned(indexed, returned_to, settled)
+        target = adopted_target(indexed, shares, candidates, settled, even_parts=True)  # lost work included: its place if nobody comes back for it
+        now = {**indexed.owner, **{task: member for task, member in target.owner.items() if task not in indexed.owner and task not in lost}}
         now = dict(sorted(now.items()))
-        movements, revocations, memory = plan_movements(problem, situation, delays, target.owner, lost)
-        standbys = assign_standbys(situation, now, target.owner, movements, Slots(situation))
+        movements, revocations, memory = plan_movements(problem, indexed, delays, target.owner, lost)
+        standbys = assign_standbys(indexed, now, target.owner, movements, Slots(indexed))
         imbalance = shares.imbalance(target.owner)
         moves = len(movements.planned)
-        bound = moves_lower_bound(situation, shares, candidates, settled, balanced=imbalance == 0)
+        bound = moves_lower_bound(indexed, shares, candidates, settled, balanced=imbalance == 0)
         return Plan(
-            members=member_plans(situation, now, movements.planned, standbys, standbys.warmups),
-            target=by_member(situation, target.owner),
+            members=member_plans(indexed, now, movements.planned, standbys, standbys.warmups),
+            target=by_member(indexed, target.owner),
             movements=movements.planned,
-            reasons=_reasons(situation, homes, lost, now, movements, standbys),
+            reasons=_reasons(indexed, returned_to, lost, now, movements, standbys),
             probing=bool(movements.planned) or standbys.unsettled,
-            cost=plan_cost(situation, now, target, standbys.goal, moves=moves, bound=min(moves, bound), imbalance=imbalance),
+            cost=plan_cost(indexed, now, target, standbys.goal, moves=moves, bound=min(moves, bound), imbalance=imbalance),
             unique=target.unique and (standbys.goal is None or standbys.goal.unique),
             imbalance_now=shares.imbalance(now),
             lost_until_ms=lost,
@@ -77,8 +77,8 @@ class Cooperative1(Cooperative):
 
 
 def _reasons(
-    situation: Situation,
-    homes: Mapping[TaskId, str],
+    indexed: IndexedProblem,
+    returned_to: Mapping[TaskId, str],
     lost: Mapping[TaskId, int],
     now: Mapping[TaskId, str],
     movements: Movements,
@@ -88,21 +88,21 @@ def _reasons(
     reasons = {task: Reason(code="standby") for task in standbys.placed}
     reasons.update((task, Reason(code="lost")) for task in lost)
     for task, owner in now.items():
-        if task in situation.owner:
-            if situation.members[owner].leaving and not situation.eligible(task):
+        if task in indexed.owner:
+            if indexed.members[owner].leaving and not indexed.eligible(task):
                 reasons[task] = Reason(code="leaving")
             continue
         code = "unowned_stateless"
-        if task in situation.in_flight:
+        if task in indexed.in_flight:
             code = "carried"
-        elif homes.get(task) == owner:
+        elif returned_to.get(task) == owner:
             code = "return_home"
-        elif situation.is_kept_from_home(task):
+        elif indexed.previous_owner_crash_loops(task):
             code = "crash_loop"
-        elif situation.tasks[task].lost_since_ms is not None:
-            code = "lost_for_good" if task not in homes else "balance"
-        elif situation.tasks[task].stateful:
-            code = "unowned" if situation.caught_up(owner, task) else "unowned_cold"
-        reasons[task] = Reason(code=code, lag_records=situation.lag(owner, task))
+        elif indexed.tasks[task].lost_since_ms is not None:
+            code = "lost_for_good" if task not in returned_to else "balance"
+        elif indexed.tasks[task].stateful:
+            code = "unowned" if indexed.caught_up(owner, task) else "unowned_cold"
+        reasons[task] = Reason(code=code, lag_records=indexed.lag(owner, task))
     reasons.update(movements.reasons)
     return dict(sorted(reasons.items()))

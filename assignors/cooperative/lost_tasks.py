@@ -4,43 +4,44 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.problem import AssignmentProblem
 from equipoise.assignors.common.target import Candidates
 from equipoise.assignors.cooperative.options import Delays
 from equipoise.events.tasks import TaskId
 
 
-def returned(situation: Situation) -> dict[TaskId, str]:
+def returned(indexed: IndexedProblem) -> dict[TaskId, str]:
     """Lost tasks whose member is back -> that member."""
     return {
         task.id: home
-        for task in situation.tasks.values()
+        for task in indexed.tasks.values()
         if task.lost_since_ms is not None
-        for home in situation.homes(task.id)
-        if situation.may_run(home, task.id)
+        for home in indexed.previous_owners(task.id)
+        if indexed.may_run(home, task.id)
     }
 
 
-def still_lost(problem: AssignmentProblem, situation: Situation, homes: Mapping[TaskId, str], delays: Delays) -> dict[TaskId, int]:
+def still_lost(problem: AssignmentProblem, indexed: IndexedProblem, returned_to: Mapping[TaskId, str], delays: Delays) -> dict[TaskId, int]:
     """Lost tasks that wait for their member -> until when. One that somebody was promised before is
     his; and nobody waits for a member that is back and keeps crashing."""
+    promised = returned_to.keys() | indexed.in_flight.keys()
     waits = {
         task.id: task.lost_since_ms + delays.scheduled_delay_ms
-        for task in situation.tasks.values()
-        if task.lost_since_ms is not None and task.id not in homes and task.id not in situation.in_flight and not situation.is_kept_from_home(task.id)
+        for task in indexed.tasks.values()
+        if task.lost_since_ms is not None and task.id not in promised and not indexed.previous_owner_crash_loops(task.id)
     }
     return {task: until_ms for task, until_ms in waits.items() if until_ms > problem.now_ms}
 
 
-def candidates_for_unowned(situation: Situation, homes: Mapping[TaskId, str], settled: Mapping[TaskId, str]) -> dict[TaskId, Candidates]:
+def candidates_for_unowned(indexed: IndexedProblem, returned_to: Mapping[TaskId, str], settled: Mapping[TaskId, str]) -> dict[TaskId, Candidates]:
     """Tasks that nobody owns -> who may have them without that being a change of owner: who had
     them, if he is back, else anybody.
     """
     found: dict[TaskId, Candidates] = {}
-    for task in situation.tasks.values():
-        if task.id in homes:
-            found[task.id] = Candidates(members=(homes[task.id],))
-        elif task.stateful and task.id not in situation.owner and task.id not in settled and situation.eligible(task.id):
-            found[task.id] = Candidates(fresh=situation.eligible(task.id))
+    for task in indexed.tasks.values():
+        if task.id in returned_to:
+            found[task.id] = Candidates(members=(returned_to[task.id],))
+        elif task.stateful and task.id not in indexed.owner and task.id not in settled and indexed.eligible(task.id):
+            found[task.id] = Candidates(fresh=indexed.eligible(task.id))
     return found

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 import attrs
 
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.movements import Merits, Movements
 from equipoise.assignors.common.plan import Reason
 from equipoise.assignors.common.problem import AssignmentProblem, Memory, Movement, MovementState, Revocations
@@ -18,15 +18,15 @@ IN_PARTS = "in_parts"
 
 
 def plan_movements(
-    problem: AssignmentProblem, situation: Situation, delays: Delays, target: Mapping[TaskId, str], lost: Mapping[TaskId, int]
+    problem: AssignmentProblem, indexed: IndexedProblem, delays: Delays, target: Mapping[TaskId, str], lost: Mapping[TaskId, int]
 ) -> tuple[Movements, Revocations, Memory]:
     """What is to move is revoked at once, but for what moves for balance alone: that waits while
     lost work waits, and for the back-off, and goes in parts."""
-    moving = [task for task, owner in situation.owner.items() if target.get(task, owner) != owner]
-    carried = [task for task in moving if task in situation.in_flight]
-    forced = [task for task in moving if task not in situation.in_flight and not _may_stay(situation, task)]
-    for_balance = sorted(task for task in moving if task not in situation.in_flight and _may_stay(situation, task))
-    under_way = sum(_may_stay(situation, task) for task in carried)
+    moving = [task for task, owner in indexed.owner.items() if target.get(task, owner) != owner]
+    carried = [task for task in moving if task in indexed.in_flight]
+    forced = [task for task in moving if task not in indexed.in_flight and not _may_stay(indexed, task)]
+    for_balance = sorted(task for task in moving if task not in indexed.in_flight and _may_stay(indexed, task))
+    under_way = sum(_may_stay(indexed, task) for task in carried)
     most = delays.revocations_per_round - under_way if delays.revocations_per_round else len(for_balance)
     if IN_PARTS in problem.memory and for_balance and not lost:
         waits_for, revocations = "", attrs.evolve(problem.revocations, since_ms=problem.now_ms, until_ms=0)
@@ -35,7 +35,7 @@ def plan_movements(
         waits_for, revocations = _back_off(problem, delays, wanted=bool(for_balance), under_way=bool(carried), lost=bool(lost))
     begins = [] if waits_for else for_balance[: max(0, most)]
     later = for_balance[len(begins) :]
-    merits = Merits(situation, situation.owner, target)
+    merits = Merits(indexed, indexed.owner, target)
     planned: list[Movement] = []
     reasons: dict[TaskId, Reason] = {}
     for state, tasks in (
@@ -43,10 +43,10 @@ def plan_movements(
         (MovementState.WAITING, later),
     ):
         for task in tasks:
-            because = _wanted(situation, merits, task, target[task])
-            code = "carried" if task in situation.in_flight else because if state is MovementState.REVOKING else waits_for or "next_step"
-            planned.append(Movement(task=task, source=situation.owner[task], destination=target[task], state=state))
-            lag_records, rack_costs = situation.lag(target[task], task), merits.rack_costs(task)
+            because = _wanted(indexed, merits, task, target[task])
+            code = "carried" if task in indexed.in_flight else because if state is MovementState.REVOKING else waits_for or "next_step"
+            planned.append(Movement(task=task, source=indexed.owner[task], destination=target[task], state=state))
+            lag_records, rack_costs = indexed.lag(target[task], task), merits.rack_costs(task)
             reasons[task] = Reason(code=code, lag_records=lag_records, because=because, rack_costs=rack_costs)
     return (
         Movements(planned=tuple(planned), reasons=reasons, warmups=frozenset(), standby_destinations={}, ready_by_chance=()),
@@ -55,9 +55,9 @@ def plan_movements(
     )
 
 
-def _may_stay(situation: Situation, task: TaskId) -> bool:
+def _may_stay(indexed: IndexedProblem, task: TaskId) -> bool:
     """It moves for balance alone: its owner stays and may run it."""
-    return not situation.members[situation.owner[task]].leaving and not situation.must_move(task)
+    return not indexed.members[indexed.owner[task]].leaving and not indexed.must_move(task)
 
 
 def _back_off(problem: AssignmentProblem, delays: Delays, *, wanted: bool, under_way: bool, lost: bool) -> tuple[str, Revocations]:
@@ -80,9 +80,9 @@ def _back_off(problem: AssignmentProblem, delays: Delays, *, wanted: bool, under
     return "", Revocations(times=said.times + 1, since_ms=problem.now_ms)
 
 
-def _wanted(situation: Situation, merits: Merits, task: TaskId, destination: str) -> str:
+def _wanted(indexed: IndexedProblem, merits: Merits, task: TaskId, destination: str) -> str:
     """Why it is to move."""
-    parting = situation.parting(situation.owner[task])
+    parting = indexed.parting(indexed.owner[task])
     if parting:
         return "leaving" if parting == "overdue" else parting
-    return "return_home" if situation.comes_home(destination, task) else merits.code(task)
+    return "return_home" if indexed.goes_back_to(destination, task) else merits.code(task)

@@ -8,7 +8,7 @@ from equipoise.assignors.common import options
 from equipoise.assignors.common.assignor import Guarantee
 from equipoise.assignors.common.bounds import moves_lower_bound
 from equipoise.assignors.common.handover import GUARANTEES_1, hand_over
-from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, Situation
+from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, IndexedProblem
 from equipoise.assignors.common.plan import Plan
 from equipoise.assignors.common.problem import AssignmentProblem
 from equipoise.assignors.common.shares import Shares
@@ -35,8 +35,8 @@ class HighAvailability:
         option that it does not have.
         """
         options.known_only(problem.settings, self.name, self.options)
-        situation = Situation(problem, announced=self.announced, behaviour=self.behaviour)
-        return hand_over(situation, _Counts(situation))
+        indexed = IndexedProblem(problem, announced=self.announced, behaviour=self.behaviour)
+        return hand_over(indexed, _Counts(indexed))
 
 
 class HighAvailability1(HighAvailability):
@@ -50,9 +50,9 @@ class HighAvailability1(HighAvailability):
 class _Counts:
     """Even in numbers of tasks."""
 
-    def __init__(self, situation: Situation) -> None:
-        self._situation = situation
-        self._shares = Shares(situation)
+    def __init__(self, indexed: IndexedProblem) -> None:
+        self._situation = indexed
+        self._shares = Shares(indexed)
 
     def target(self, candidates: Mapping[TaskId, Candidates], settled: Mapping[TaskId, str]) -> Target:
         return adopted_target(self._situation, self._shares, candidates, settled)

@@ -29,7 +29,7 @@ import attrs
 
 from equipoise.assignors.common import options
 from equipoise.assignors.common.assignor import Guarantee
-from equipoise.assignors.common.indexed_problem import VERSION_1, Situation
+from equipoise.assignors.common.indexed_problem import VERSION_1, IndexedProblem
 from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason
 from equipoise.assignors.common.problem import AssignmentProblem, Memory
 from equipoise.assignors.common.shares import Shares
@@ -68,24 +68,24 @@ class KafkaConnect:
         connectors = options.whole(problem.settings, CONNECTORS, 0) if CONNECTORS in problem.settings.options else None
         max_delay_ms = options.whole(problem.settings, SCHEDULED_DELAY_MS, DEFAULT_DELAY_MS)
         protocol = options.one_of(problem.settings, CONNECT_PROTOCOL, ("compatible", "eager"))
-        situation = Situation(problem, crash_loops=False, behaviour=VERSION_1)
-        awaited = _awaited(situation, problem.memory)
+        indexed = IndexedProblem(problem, crash_loops=False, behaviour=VERSION_1)
+        awaited = _awaited(indexed, problem.memory)
         if awaited:
-            return _unchanged(situation, problem.memory, awaited)
-        reported = _reported(situation)
+            return _unchanged(indexed, problem.memory, awaited)
+        reported = _reported(indexed)
         if not reported:
-            return _unchanged(situation, problem.memory, frozenset())
+            return _unchanged(indexed, problem.memory, frozenset())
         if CONNECT_PROTOCOL in self.options and _is_eager(problem, protocol):
-            return _eager_round(situation, reported, connectors, problem.memory)
+            return _eager_round(indexed, reported, connectors, problem.memory)
         decided = decide(
-            configured=situation.tasks,
+            configured=indexed.tasks,
             reported=reported,
             connectors=connectors,
             remembered=_remembered({} if EAGER_MEMBERS in problem.memory else problem.memory),
             now_ms=problem.now_ms,
             max_delay_ms=max_delay_ms,
         )
-        return _plan(problem, situation, reported, decided)
+        return _plan(problem, indexed, reported, decided)
 
 
 class KafkaConnect1(KafkaConnect):
@@ -100,41 +100,41 @@ def _is_eager(problem: AssignmentProblem, protocol: str) -> bool:
     return protocol == "eager" or any(member.eager and not member.leaving for member in problem.members)
 
 
-def _eager_round(situation: Situation, reported: Mapping[str, tuple[TaskId, ...]], connectors: int | None, memory: Memory) -> Plan:
+def _eager_round(indexed: IndexedProblem, reported: Mapping[str, tuple[TaskId, ...]], connectors: int | None, memory: Memory) -> Plan:
     """All stop when who is there or what there is has changed since all was dealt; once all have
     stopped, it is dealt.
     """
-    dealt: Memory = {"awaited_tasks": (), EAGER_MEMBERS: tuple(sorted(reported)), EAGER_TASKS: tuple(situation.tasks)}
-    owned = {task for name in reported for task in situation.members[name].active}
-    owner = {task: name for task, name in deal(situation.tasks, reported, connectors).items() if situation.may_run(name, task)}
+    dealt: Memory = {"awaited_tasks": (), EAGER_MEMBERS: tuple(sorted(reported)), EAGER_TASKS: tuple(indexed.tasks)}
+    owned = {task for name in reported for task in indexed.members[name].active}
+    owner = {task: name for task, name in deal(indexed.tasks, reported, connectors).items() if indexed.may_run(name, task)}
     if owned == owner.keys() and memory == dealt:
-        return _unchanged(situation, memory, frozenset())
+        return _unchanged(indexed, memory, frozenset())
     if owned:
-        return _unchanged(situation, {EAGER_TASKS: ()}, frozenset(owned))
-    members = {name: MemberPlan(active=tuple(task for task, at in owner.items() if at == name)) for name in situation.members}
-    return _answer(situation, members, dict.fromkeys(owner, "dealt_in_turn"), dealt, {}, probing=False)
+        return _unchanged(indexed, {EAGER_TASKS: ()}, frozenset(owned))
+    members = {name: MemberPlan(active=tuple(task for task, at in owner.items() if at == name)) for name in indexed.members}
+    return _answer(indexed, members, dict.fromkeys(owner, "dealt_in_turn"), dealt, {}, probing=False)
 
 
-def _awaited(situation: Situation, memory: Memory) -> frozenset[TaskId]:
+def _awaited(indexed: IndexedProblem, memory: Memory) -> frozenset[TaskId]:
     """What somebody still runs and was told to give up, or must because it is leaving; members that
     say what they have are not waited for.
     """
     told = frozenset(_tasks(memory, "awaited_tasks"))
     return frozenset(
         task
-        for task, owner in situation.owner.items()
-        if situation.members[owner].leaving or (task in told and situation.members[owner].reported is None)
+        for task, owner in indexed.owner.items()
+        if indexed.members[owner].leaving or (task in told and indexed.members[owner].reported is None)
     )
 
 
-def _reported(situation: Situation) -> dict[str, tuple[TaskId, ...]]:
+def _reported(indexed: IndexedProblem) -> dict[str, tuple[TaskId, ...]]:
     """Worker -> what it says it runs. Raises FieldError when it leaves out what it owns."""
     reported: dict[str, tuple[TaskId, ...]] = {}
-    for name, member in situation.members.items():
+    for name, member in indexed.members.items():
         if member.leaving:
             continue
-        reported[name] = tuple(task for task in sorted(member.active) if task in situation.tasks) if member.reported is None else member.reported
-        missing = [task for task in sorted(member.active) if task in situation.tasks and task not in reported[name]]
+        reported[name] = tuple(task for task in sorted(member.active) if task in indexed.tasks) if member.reported is None else member.reported
+        missing = [task for task in sorted(member.active) if task in indexed.tasks and task not in reported[name]]
         if missing:
             raise FieldError(f"members[{name}].reported", f"{missing[0]} is active there; name it here too")
     return reported
@@ -190,31 +190,31 @@ def _memory(remembered: Remembered, awaited: Iterable[TaskId]) -> Memory:
 # The plan
 
 
-def _unchanged(situation: Situation, memory: Memory, awaited: Set[TaskId]) -> Plan:
+def _unchanged(indexed: IndexedProblem, memory: Memory, awaited: Set[TaskId]) -> Plan:
     """Everybody keeps what it is not to give up, and nobody gets anything."""
     why = "all_stop" if EAGER_TASKS in memory else "given_up"
     members: dict[str, MemberPlan] = {}
-    for name, member in situation.members.items():
-        revoke = tuple(task for task in sorted(member.active) if task in awaited or task not in situation.tasks)
+    for name, member in indexed.members.items():
+        revoke = tuple(task for task in sorted(member.active) if task in awaited or task not in indexed.tasks)
         members[name] = MemberPlan(active=tuple(task for task in sorted(member.active) if task not in revoke), revoke=revoke)
-    codes = {task: "leaving" if situation.members[situation.owner[task]].leaving else why for task in awaited if task in situation.owner}
+    codes = {task: "leaving" if indexed.members[indexed.owner[task]].leaving else why for task in awaited if task in indexed.owner}
     kept = {**memory, "awaited_tasks": tuple(sorted(awaited))} if memory or awaited else memory
-    return _answer(situation, members, codes, dict(sorted(kept.items())), {}, probing=bool(awaited))
+    return _answer(indexed, members, codes, dict(sorted(kept.items())), {}, probing=bool(awaited))
 
 
-def _plan(problem: AssignmentProblem, situation: Situation, reported: Mapping[str, tuple[TaskId, ...]], decided: Decided) -> Plan:
+def _plan(problem: AssignmentProblem, indexed: IndexedProblem, reported: Mapping[str, tuple[TaskId, ...]], decided: Decided) -> Plan:
     members: dict[str, MemberPlan] = {}
     codes: dict[TaskId, str] = {}
     refused: set[TaskId] = set()
-    for name, member in situation.members.items():
+    for name, member in indexed.members.items():
         if name not in reported:
             members[name] = MemberPlan(revoke=tuple(sorted(member.active)))
             continue
-        granted = [task for task in decided.granted[name] if situation.may_run(name, task)]
-        refused.update(task for task in decided.granted[name] if not situation.may_run(name, task))
-        gone = [task for task in member.active if task not in situation.tasks]
+        granted = [task for task in decided.granted[name] if indexed.may_run(name, task)]
+        refused.update(task for task in decided.granted[name] if not indexed.may_run(name, task))
+        gone = [task for task in member.active if task not in indexed.tasks]
         revoke = frozenset(decided.revoked[name]).union(gone)
-        kept = [task for task in reported[name] if task not in revoke and _may_hold(situation, name, task)]
+        kept = [task for task in reported[name] if task not in revoke and _may_hold(indexed, name, task)]
         members[name] = MemberPlan(active=(*kept, *granted), revoke=tuple(sorted(revoke)))
         codes.update(dict.fromkeys(granted, "fewest"))
     codes.update(dict.fromkeys(decided.surplus, "given_up"))
@@ -226,21 +226,21 @@ def _plan(problem: AssignmentProblem, situation: Situation, reported: Mapping[st
     lost_until_ms = {
         task: remembered.scheduled_ms
         for task in sorted(decided.waiting)
-        if waiting and task in situation.tasks and situation.tasks[task].lost_since_ms is not None
+        if waiting and task in indexed.tasks and indexed.tasks[task].lost_since_ms is not None
     }
-    plan = _answer(situation, members, codes, _memory(remembered, awaited), lost_until_ms, probing=bool(awaited) or waiting)
+    plan = _answer(indexed, members, codes, _memory(remembered, awaited), lost_until_ms, probing=bool(awaited) or waiting)
     return attrs.evolve(plan, ask_again_ms=remembered.scheduled_ms if waiting else None)
 
 
-def _may_hold(situation: Situation, name: str, task: TaskId) -> bool:
+def _may_hold(indexed: IndexedProblem, name: str, task: TaskId) -> bool:
     """Whether the plan may speak of it: of a task that no longer is, but that its leader does not
     know as deleted, it says nothing.
     """
-    return task in situation.tasks and (situation.owner.get(task) == name or situation.may_run(name, task))
+    return task in indexed.tasks and (indexed.owner.get(task) == name or indexed.may_run(name, task))
 
 
 def _answer(
-    situation: Situation,
+    indexed: IndexedProblem,
     members: Mapping[str, MemberPlan],
     codes: Mapping[TaskId, str],
     memory: Memory,
@@ -252,16 +252,16 @@ def _answer(
     its owner does not know, and keeps.
     """
     owner = {task: name for name, part in members.items() for task in part.active}
-    now = {**{task: name for name, part in members.items() for task in part.revoke if task in situation.owner}, **owner}
-    shares = Shares(situation)
+    now = {**{task: name for name, part in members.items() for task in part.revoke if task in indexed.owner}, **owner}
+    shares = Shares(indexed)
     return Plan(
         members=members,
-        target={name: tuple(sorted(task for task in part.active if not situation.must_move(task))) for name, part in members.items()},
+        target={name: tuple(sorted(task for task in part.active if not indexed.must_move(task))) for name, part in members.items()},
         movements=(),
         reasons={
-            task: Reason(code=code, lag_records=situation.lag(owner[task], task) if task in owner else None)
+            task: Reason(code=code, lag_records=indexed.lag(owner[task], task) if task in owner else None)
             for task, code in sorted(codes.items())
-            if task in situation.tasks
+            if task in indexed.tasks
         },
         probing=probing,
         cost=PlanCost(moves=0, moves_lower_bound=0, restore_records=0, cross_rack=0, imbalance=shares.imbalance(owner), optimal=not probing),

@@ -30,7 +30,7 @@ from equipoise.assignors.common import options
 from equipoise.assignors.common.assignor import Guarantee
 from equipoise.assignors.common.bounds import moves_lower_bound
 from equipoise.assignors.common.costs import cross_rack, restore_records
-from equipoise.assignors.common.indexed_problem import VERSION_1, Pool, Situation
+from equipoise.assignors.common.indexed_problem import VERSION_1, IndexedProblem, Pool
 from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason
 from equipoise.assignors.common.problem import AssignmentProblem, Member, Movement, MovementState
 from equipoise.assignors.common.shares import Shares
@@ -62,16 +62,16 @@ class KafkaStreams:
         option: it has none.
         """
         options.known_only(problem.settings, self.name)
-        situation = Situation(problem, crash_loops=False, behaviour=VERSION_1)
+        indexed = IndexedProblem(problem, crash_loops=False, behaviour=VERSION_1)
         answer = _Answer()
         slots = Slots(problem.settings.max_warmups)
         pools: dict[Pool, list[TaskId]] = {}
-        for task in situation.tasks:
-            pools.setdefault(situation.eligible(task), []).append(task)
+        for task in indexed.tasks:
+            pools.setdefault(indexed.eligible(task), []).append(task)
         for pool, tasks in pools.items():
             if pool:
-                _assign(situation, pool, tasks, slots, answer)
-        return _plan(situation, answer)
+                _assign(indexed, pool, tasks, slots, answer)
+        return _plan(indexed, answer)
 
 
 @attrs.define
@@ -85,8 +85,8 @@ class _Answer:
     probing: bool = False
 
 
-def _assign(situation: Situation, pool: Pool, tasks: list[TaskId], slots: Slots, answer: _Answer) -> None:
-    members = [situation.members[name] for name in sorted(pool.members, key=member_key)]
+def _assign(indexed: IndexedProblem, pool: Pool, tasks: list[TaskId], slots: Slots, answer: _Answer) -> None:
+    members = [indexed.members[name] for name in sorted(pool.members, key=member_key)]
     clients = [
         Client(index=index, id=member.id, capacity=member.capacity, rack=member.rack, tags=member.tags) for index, member in enumerate(members)
     ]
@@ -94,7 +94,7 @@ def _assign(situation: Situation, pool: Pool, tasks: list[TaskId], slots: Slots,
     for client, member in zip(clients, members, strict=True):
         for task, lag in {**dict.fromkeys(member.active, LagSentinel.ACTIVE), **member.lags}.items():
             reported.setdefault(task, {})[client.index] = _lag(lag)
-    assigned = assign(clients, [situation.tasks[task] for task in tasks], reported, settings_of(situation.settings), slots)
+    assigned = assign(clients, [indexed.tasks[task] for task in tasks], reported, settings_of(indexed.settings), slots)
     for client in clients:
         for task in client.active:
             answer.owner[task] = answer.target[task] = client.id
@@ -122,16 +122,16 @@ def settings_of(settings: GroupSettings) -> Settings:
     )
 
 
-def _plan(situation: Situation, answer: _Answer) -> Plan:
+def _plan(indexed: IndexedProblem, answer: _Answer) -> Plan:
     now: dict[TaskId, str] = {}
     target: dict[TaskId, str] = {}
     revoked: set[TaskId] = set()
-    for task in situation.tasks:
-        owner, wanted = situation.owner.get(task), answer.owner.get(task)
+    for task in indexed.tasks:
+        owner, wanted = indexed.owner.get(task), answer.owner.get(task)
         if wanted is None:
             if owner is not None:  # nobody may be given it; who leaves gives it up all the same
                 now[task] = owner
-                if situation.members[owner].leaving:
+                if indexed.members[owner].leaving:
                     revoked.add(task)
                 else:
                     target[task] = owner
@@ -140,23 +140,23 @@ def _plan(situation: Situation, answer: _Answer) -> Plan:
         else:
             now[task], target[task] = owner, wanted
             revoked.add(task)
-    movements = _movements(situation, now, target, revoked)
-    members = _member_plans(situation, answer, now, target, revoked)
-    shares = Shares(situation)
+    movements = _movements(indexed, now, target, revoked)
+    members = _member_plans(indexed, answer, now, target, revoked)
+    shares = Shares(indexed)
     imbalance = shares.imbalance(target)
-    granted = {task: Candidates(members=(member,)) for task, member in now.items() if task not in situation.owner}
-    bound = moves_lower_bound(situation, shares, granted, {}, balanced=imbalance == 0)
+    granted = {task: Candidates(members=(member,)) for task, member in now.items() if task not in indexed.owner}
+    bound = moves_lower_bound(indexed, shares, granted, {}, balanced=imbalance == 0)
     return Plan(
         members=members,
-        target=_by_member(situation, target.items()),
+        target=_by_member(indexed, target.items()),
         movements=movements,
-        reasons=_reasons(situation, answer, now, members, movements),
+        reasons=_reasons(indexed, answer, now, members, movements),
         probing=answer.probing,
         cost=PlanCost(
             moves=len(movements),
             moves_lower_bound=bound,
-            restore_records=restore_records(situation, target),
-            cross_rack=cross_rack(situation, target),
+            restore_records=restore_records(indexed, target),
+            cross_rack=cross_rack(indexed, target),
             imbalance=imbalance,
             optimal=len(movements) == bound,
         ),
@@ -164,15 +164,15 @@ def _plan(situation: Situation, answer: _Answer) -> Plan:
     )
 
 
-def _by_member(situation: Situation, tasks: Iterable[tuple[TaskId, str]]) -> dict[str, tuple[TaskId, ...]]:
+def _by_member(indexed: IndexedProblem, tasks: Iterable[tuple[TaskId, str]]) -> dict[str, tuple[TaskId, ...]]:
     """Tasks of each member, all in rising order."""
-    found: dict[str, list[TaskId]] = {name: [] for name in situation.members}
+    found: dict[str, list[TaskId]] = {name: [] for name in indexed.members}
     for task, member in sorted(tasks):
         found[member].append(task)
     return {name: tuple(its) for name, its in found.items()}
 
 
-def _movements(situation: Situation, now: Mapping[TaskId, str], target: Mapping[TaskId, str], revoked: Set[TaskId]) -> tuple[Movement, ...]:
+def _movements(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], revoked: Set[TaskId]) -> tuple[Movement, ...]:
     """Soonest ready first. What waits for a copy waits for a probing round, too: Kafka does not
     look before.
     """
@@ -181,19 +181,19 @@ def _movements(situation: Situation, now: Mapping[TaskId, str], target: Mapping[
         for task, member in sorted(target.items())
         if now[task] != member
     ]
-    return tuple(sorted(movements, key=lambda each: (each.task not in revoked, situation.records(each.destination, each.task))))
+    return tuple(sorted(movements, key=lambda each: (each.task not in revoked, indexed.records(each.destination, each.task))))
 
 
 def _member_plans(
-    situation: Situation, answer: _Answer, now: Mapping[TaskId, str], target: Mapping[TaskId, str], revoked: Set[TaskId]
+    indexed: IndexedProblem, answer: _Answer, now: Mapping[TaskId, str], target: Mapping[TaskId, str], revoked: Set[TaskId]
 ) -> dict[str, MemberPlan]:
-    active = _by_member(situation, ((task, owner) for task, owner in now.items() if task not in revoked))
-    gone = [(task, name) for name, member in situation.members.items() for task in member.active if task not in situation.tasks]
-    revoke = _by_member(situation, [*((task, now[task]) for task in revoked), *gone])
-    kept = ((task, target[task]) for task in revoked if task in target and _has_copy(situation.members[target[task]], task))
-    keeps = _by_member(situation, ((task, member) for task, member in kept if situation.tasks[task].stateful))
+    active = _by_member(indexed, ((task, owner) for task, owner in now.items() if task not in revoked))
+    gone = [(task, name) for name, member in indexed.members.items() for task in member.active if task not in indexed.tasks]
+    revoke = _by_member(indexed, [*((task, now[task]) for task in revoked), *gone])
+    kept = ((task, target[task]) for task in revoked if task in target and _has_copy(indexed.members[target[task]], task))
+    keeps = _by_member(indexed, ((task, member) for task, member in kept if indexed.tasks[task].stateful))
     plans = {}
-    for name in situation.members:
+    for name in indexed.members:
         standby = answer.standbys.get(name, frozenset[TaskId]()).union(keeps[name]).difference(revoke[name])
         plans[name] = MemberPlan(active=active[name], standby=tuple(sorted(standby)), revoke=revoke[name])
     return plans
@@ -204,35 +204,35 @@ def _has_copy(member: Member, task: TaskId) -> bool:
 
 
 def _reasons(
-    situation: Situation, answer: _Answer, now: Mapping[TaskId, str], members: Mapping[str, MemberPlan], movements: Iterable[Movement]
+    indexed: IndexedProblem, answer: _Answer, now: Mapping[TaskId, str], members: Mapping[str, MemberPlan], movements: Iterable[Movement]
 ) -> dict[TaskId, Reason]:
     """For each task that moves, waits, is placed, or gets a copy."""
     reasons: dict[TaskId, Reason] = {}
     for name, part in members.items():
-        reasons.update({task: Reason(code="standby") for task in part.standby if not _has_copy(situation.members[name], task)})
+        reasons.update({task: Reason(code="standby") for task in part.standby if not _has_copy(indexed.members[name], task)})
     for task, member in now.items():
-        if task not in situation.owner:
+        if task not in indexed.owner:
             code = "unowned_stateless"
-            if situation.tasks[task].stateful:
-                code = "unowned" if situation.caught_up(member, task) else "unowned_cold"
-            reasons[task] = Reason(code=code, lag_records=situation.lag(member, task))
-        elif situation.members[member].leaving and not situation.eligible(task):
+            if indexed.tasks[task].stateful:
+                code = "unowned" if indexed.caught_up(member, task) else "unowned_cold"
+            reasons[task] = Reason(code=code, lag_records=indexed.lag(member, task))
+        elif indexed.members[member].leaving and not indexed.eligible(task):
             reasons[task] = Reason(code="leaving")
     for movement in movements:
-        reasons[movement.task] = _reason(situation, answer, movement)
+        reasons[movement.task] = _reason(indexed, answer, movement)
     return dict(sorted(reasons.items()))
 
 
-def _reason(situation: Situation, answer: _Answer, movement: Movement) -> Reason:
+def _reason(indexed: IndexedProblem, answer: _Answer, movement: Movement) -> Reason:
     task, destination = movement.task, movement.destination
-    lag = situation.lag(destination, task)
-    wanted = "leaving" if movement.source is not None and situation.members[movement.source].leaving else "turn"
-    if not situation.tasks[task].stateful:
+    lag = indexed.lag(destination, task)
+    wanted = "leaving" if movement.source is not None and indexed.members[movement.source].leaving else "turn"
+    if not indexed.tasks[task].stateful:
         return Reason(code="dealt_anew", because=wanted)
     if movement.state is MovementState.WAITING:
         code = "next_probing" if task in answer.standbys[destination] else "slot_full"
     elif destination != answer.target[task]:
         code = "stand_in"
     else:
-        code = "ready" if situation.caught_up(destination, task) else wanted
+        code = "ready" if indexed.caught_up(destination, task) else wanted
     return Reason(code=code, lag_records=lag, because=wanted)

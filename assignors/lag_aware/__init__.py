@@ -21,8 +21,8 @@ those that need an owner are dealt, beside the others; the rest waits until that
 partition that changes its owner is revoked first and granted when its owner has let go; the KIP's
 consumers all stop.
 
-Racks, which the KIP does not know, come last: with `rack_aware_strategy` the same hands are given
-so that the least is read across racks (`near_hands`). Counts are what they would be without; so are
+Racks, which the KIP does not know, come last: with `rack_aware_strategy` the same bundles are given
+so that the least is read across racks (`rack_aware_bundles`). Counts are what they would be without; so are
 lags, but for partitions that stand for each other, of equal lag or within `rack_lag_tolerance`:
 with a tolerance of d records, two members that have k partitions of a topic each at most may differ
 by 2*d*k more. What is even moves only when the traffic falls by more than the moves cost, and then

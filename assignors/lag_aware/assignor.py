@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 
 from equipoise.assignors.common.assignor import Guarantee
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.plan import Plan
 from equipoise.assignors.common.problem import AssignmentProblem, MovementState
 from equipoise.assignors.common.transport import SOLVER
@@ -35,30 +35,30 @@ class LagAware:
         option is unsound or none of its own.
         """
         ways = Ways.of(problem.settings)
-        situation = Situation(problem)
-        topics = topics_of(situation, task_lags(situation))
-        settled = {task: movement.destination for task, movement in situation.in_flight.items() if movement.state is MovementState.REVOKING}
-        heading = {**situation.owner, **settled}
-        dealt = (_deal_all if ways.cross_topic else _deal_each)(situation, topics, heading, settled, ways)
-        return plan_of(situation, topics, {**heading, **dealt.owner}, dealt)
+        indexed = IndexedProblem(problem)
+        topics = topics_of(indexed, task_lags(indexed))
+        settled = {task: movement.destination for task, movement in indexed.in_flight.items() if movement.state is MovementState.REVOKING}
+        heading = {**indexed.owner, **settled}
+        dealt = (_deal_all if ways.cross_topic else _deal_each)(indexed, topics, heading, settled, ways)
+        return plan_of(indexed, topics, {**heading, **dealt.owner}, dealt)
 
 
-def task_lags(situation: Situation) -> dict[TaskId, int]:
+def task_lags(indexed: IndexedProblem) -> dict[TaskId, int]:
     """Task -> records of its source that are still to be read; what is not known counts 0."""
-    return {task.id: task.lag or 0 for task in situation.tasks.values()}
+    return {task.id: task.lag or 0 for task in indexed.tasks.values()}
 
 
-def _deal_each(situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], ways: Ways) -> Dealt:
+def _deal_each(indexed: IndexedProblem, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], ways: Ways) -> Dealt:
     dealt: list[Dealt] = []
     for topic in topics:
-        even = topic.is_even(heading) and not situation.anew
+        even = topic.is_even(heading) and not indexed.anew
         if any(task in settled for task in topic.lags):
             staying = _staying([topic], heading)
-            dealt.append(_left(situation, [topic]) if even else Dealt(hand_out(topic, staying, loads_of([topic], staying))))
+            dealt.append(_left(indexed, [topic]) if even else Dealt(hand_out(topic, staying, loads_of([topic], staying))))
         elif even:
-            dealt.append(_nearer(situation, [topic], ways))
+            dealt.append(_nearer(indexed, [topic], ways))
         else:
-            dealt.append(deal_topic(situation, topic, ways.rack_lag_tolerance))
+            dealt.append(deal_topic(indexed, topic, ways.rack_lag_tolerance))
     return Dealt(
         {task: name for each in dealt for task, name in each.owner.items()},
         all(each.unique for each in dealt),
@@ -67,23 +67,23 @@ def _deal_each(situation: Situation, topics: Sequence[Topic], heading: Mapping[T
     )
 
 
-def _deal_all(situation: Situation, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], ways: Ways) -> Dealt:
-    even = not situation.anew and all(topic.is_even(heading) for topic in topics) and _is_even_in_the_whole(topics, heading)
+def _deal_all(indexed: IndexedProblem, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], ways: Ways) -> Dealt:
+    even = not indexed.anew and all(topic.is_even(heading) for topic in topics) and _is_even_in_the_whole(topics, heading)
     if settled:
-        return _left(situation, topics) if even else Dealt(fill_all(topics, _staying(topics, heading)))
-    return _nearer(situation, topics, ways) if even else deal_all(situation, topics, ways.rack_lag_tolerance)
+        return _left(indexed, topics) if even else Dealt(fill_all(topics, _staying(topics, heading)))
+    return _nearer(indexed, topics, ways) if even else deal_all(indexed, topics, ways.rack_lag_tolerance)
 
 
-def _left(situation: Situation, topics: Iterable[Topic]) -> Dealt:
+def _left(indexed: IndexedProblem, topics: Iterable[Topic]) -> Dealt:
     """Nothing of these topics is dealt."""
-    return Dealt({}, True, sum(situation.racks.active(task).least for topic in topics for task in topic.lags))
+    return Dealt({}, True, sum(indexed.racks.active(task).least for topic in topics for task in topic.lags))
 
 
-def _nearer(situation: Situation, topics: Sequence[Topic], ways: Ways) -> Dealt:
+def _nearer(indexed: IndexedProblem, topics: Sequence[Topic], ways: Ways) -> Dealt:
     """What is even stays, but for partitions that change places because that is less to read across
     racks, by more than the changes cost.
     """
-    return deal_nearer(situation, topics, ways.rack_lag_tolerance) if situation.racks.counts else Dealt({})
+    return deal_nearer(indexed, topics, ways.rack_lag_tolerance) if indexed.racks.counts else Dealt({})
 
 
 def _staying(topics: Iterable[Topic], heading: Mapping[TaskId, str]) -> dict[TaskId, str]:

@@ -1,12 +1,12 @@
-"""Who gets which hand: what was dealt to members that are alike goes to them so that the fewest
+"""Who gets which bundle: what was dealt to members that are alike goes to them so that the fewest
 tasks change their owner.
 
-Members that subscribe to the same are dealt to alike, so any of them may have any hand; and tasks
-of one *suit*, such as those of one sub-topology with equal lags, may stand for each other in any
-hand. So a member keeps, of each suit, as many of its own as its hand has, and which hand it gets is
+Members that subscribe to the same are dealt to alike, so any of them may have any bundle; and tasks
+of one *lag_class*, such as those of one sub-topology with equal lags, may stand for each other in any
+bundle. So a member keeps, of each lag_class, as many of its own as its bundle has, and which hand it gets is
 an assignment problem: the sum of what is kept, at its largest.
 
-Before: m1 owns 0_0 and 0_1, m2 owns 0_2, m3 nothing; lags are equal; hands (0_0), (0_1), (0_2).
+Before: m1 owns 0_0 and 0_1, m2 owns 0_2, m3 nothing; lags are equal; bundles (0_0), (0_1), (0_2).
 After: m1 keeps 0_0, m2 keeps 0_2, 0_1 goes to m3.
 """
 
@@ -22,10 +22,10 @@ from equipoise.assignors.common.round_robin import deal
 from equipoise.assignors.common.transport import Network, solve, stable_hash
 from equipoise.events.tasks import TaskId
 
-Suit = tuple[int, int]
+LagClass = tuple[int, int]
 """What tasks share that may stand for each other; the last number is their lag."""
-Shape = tuple[tuple[Suit, int], ...]
-"""How many tasks of each suit a hand has."""
+Shape = tuple[tuple[LagClass, int], ...]
+"""How many tasks of each lag_class a bundle has."""
 
 
 MOST_PAIRS = 4_000_000
@@ -42,59 +42,60 @@ class Dealt:
     owner: Mapping[TaskId, str]
     unique: bool = True
     rack_cost_lower_bound: int = 0
-    """Where racks make a difference: of what these hands cost, traffic and changes of owner,
+    """Where racks make a difference: of what these bundles cost, traffic and changes of owner,
     however they are given.
     """
     for_traffic: frozenset[TaskId] = frozenset()
     """Tasks that change their owner for that alone."""
 
 
-def given(hands: Mapping[str, Sequence[TaskId]], suits: Mapping[TaskId, Suit], owner: Mapping[TaskId, str]) -> Dealt:
-    """The same hands, given anew among the members named. When none of them owns any of it, each
+def given(bundles: Mapping[str, Sequence[TaskId]], lag_classes: Mapping[TaskId, LagClass], owner: Mapping[TaskId, str]) -> Dealt:
+    """The same bundles, given anew among the members named. When none of them owns any of it, each
     has the hand it was dealt.
     """
-    tasks = [task for hand in hands.values() for task in hand]
-    if not any(owner.get(task) in hands for task in tasks):
-        return Dealt({task: name for name, hand in hands.items() for task in hand})
-    held: dict[Suit, dict[str, list[TaskId]]] = {}
+    tasks = [task for bundle in bundles.values() for task in bundle]
+    if not any(owner.get(task) in bundles for task in tasks):
+        return Dealt({task: name for name, bundle in bundles.items() for task in bundle})
+    held: dict[LagClass, dict[str, list[TaskId]]] = {}
     for task in sorted(tasks):
-        if owner.get(task) in hands:
-            held.setdefault(suits[task], {}).setdefault(owner[task], []).append(task)
+        if owner.get(task) in bundles:
+            held.setdefault(lag_classes[task], {}).setdefault(owner[task], []).append(task)
     shapes: dict[Shape, int] = {}
-    for hand in hands.values():
-        its_shape = shape(suits[task] for task in hand)
+    for bundle in bundles.values():
+        its_shape = shape(lag_classes[task] for task in bundle)
         shapes[its_shape] = shapes.get(its_shape, 0) + 1
-    if len(shapes) * len(hands) > MOST_PAIRS:
-        shape_of, unique = {name: shape(suits[task] for task in hand) for name, hand in hands.items()}, True
+    if len(shapes) * len(bundles) > MOST_PAIRS:
+        shape_of, unique = {name: shape(lag_classes[task] for task in bundle) for name, bundle in bundles.items()}, True
     else:
-        shape_of, unique = _matched(shapes, {suit: {name: len(own) for name, own in of.items()} for suit, of in held.items()}, sorted(hands))
+        counts = {lag_class: {name: len(own) for name, own in of.items()} for lag_class, of in held.items()}
+        shape_of, unique = _matched(shapes, counts, sorted(bundles))
     kept: dict[TaskId, str] = {}
-    open_places: dict[Suit, dict[str, int]] = {}
+    open_places: dict[LagClass, dict[str, int]] = {}
     for name, its_shape in shape_of.items():
-        for suit, count in its_shape:
-            own = held.get(suit, {}).get(name, [])[:count]
+        for lag_class, count in its_shape:
+            own = held.get(lag_class, {}).get(name, [])[:count]
             kept.update(dict.fromkeys(own, name))
-            open_places.setdefault(suit, {})[name] = count - len(own)
-    rest: dict[Suit, list[TaskId]] = {}
+            open_places.setdefault(lag_class, {})[name] = count - len(own)
+    rest: dict[LagClass, list[TaskId]] = {}
     for task in sorted(tasks):
         if task not in kept:
-            rest.setdefault(suits[task], []).append(task)
-    for suit, left in rest.items():
-        kept.update(deal(left, open_places[suit]))
+            rest.setdefault(lag_classes[task], []).append(task)
+    for lag_class, left in rest.items():
+        kept.update(deal(left, open_places[lag_class]))
     return Dealt(kept, unique)
 
 
-def shape(suits: Iterable[Suit]) -> Shape:
-    """How many tasks of each suit these are."""
-    counts: dict[Suit, int] = {}
-    for suit in suits:
-        counts[suit] = counts.get(suit, 0) + 1
+def shape(lag_classes: Iterable[LagClass]) -> Shape:
+    """How many tasks of each lag_class these are."""
+    counts: dict[LagClass, int] = {}
+    for lag_class in lag_classes:
+        counts[lag_class] = counts.get(lag_class, 0) + 1
     return tuple(sorted(counts.items()))
 
 
-def _matched(shapes: Mapping[Shape, int], held: Mapping[Suit, Mapping[str, int]], members: Sequence[str]) -> tuple[dict[str, Shape], bool]:
-    """Member -> the shape of its hand, and whether no other way keeps as much. `shapes`: how many
-    hands have each; as many as members.
+def _matched(shapes: Mapping[Shape, int], held: Mapping[LagClass, Mapping[str, int]], members: Sequence[str]) -> tuple[dict[str, Shape], bool]:
+    """Member -> the shape of its bundle, and whether no other way keeps as much. `shapes`: how many
+    bundles have each; as many as members.
 
     A flow: from each shape to the members that would keep more of it than of the worst, or through
     a pool to any, and from each member one unit to the sink.
@@ -134,16 +135,16 @@ def _matched(shapes: Mapping[Shape, int], held: Mapping[Suit, Mapping[str, int]]
     return shape_of, flow.unique
 
 
-def keeps_of(shapes: Sequence[Shape], held: Mapping[Suit, Mapping[str, int]], members: Sequence[str]) -> Ints:
+def keeps_of(shapes: Sequence[Shape], held: Mapping[LagClass, Mapping[str, int]], members: Sequence[str]) -> Ints:
     """How much of each shape (row) each member (column) would keep."""
     column = {name: index for index, name in enumerate(members)}
-    wanted: dict[Suit, list[tuple[int, int]]] = {}
+    wanted: dict[LagClass, list[tuple[int, int]]] = {}
     for row, shape in enumerate(shapes):
-        for suit, count in shape:
-            wanted.setdefault(suit, []).append((row, count))
+        for lag_class, count in shape:
+            wanted.setdefault(lag_class, []).append((row, count))
     keeps = np.zeros((len(shapes), len(members)), dtype=np.int64)
-    for suit, own in held.items():
-        rows, counts = zip(*wanted[suit], strict=True)
+    for lag_class, own in held.items():
+        rows, counts = zip(*wanted[lag_class], strict=True)
         columns = [column[name] for name in own]
         keeps[np.ix_(rows, columns)] += np.minimum.outer(np.array(counts), np.array(list(own.values())))
     return keeps

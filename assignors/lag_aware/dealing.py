@@ -9,8 +9,8 @@
         then to the one with the least lag             of this topic
         then to the first by id                        of its UTF-16 units
 
-All members of a topic begin with nothing, so what is dealt are anonymous *hands*, in rising order
-of the members. Who gets which hand is open among members that subscribe to the same; `hands`
+All members of a topic begin with nothing, so what is dealt are anonymous *bundles*, in rising order
+of the members. Who gets which bundle is open among members that subscribe to the same; `bundles`
 settles it, so that the fewest partitions change their owner. When nobody owns anything, they go by
 id.
 
@@ -27,10 +27,10 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from equipoise.assignors.common.indexed_problem import Pool, Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem, Pool
 from equipoise.assignors.common.java_order import text_key
-from equipoise.assignors.lag_aware.bundles import Dealt, Suit, given
-from equipoise.assignors.lag_aware.rack_aware_bundles import given_near
+from equipoise.assignors.lag_aware.bundles import Dealt, LagClass, given
+from equipoise.assignors.lag_aware.rack_aware_bundles import given_by_racks
 from equipoise.events.tasks import TaskId
 
 
@@ -75,15 +75,15 @@ class Load:
         self.lag += lag
 
 
-def topics_of(situation: Situation, lags: Mapping[TaskId, int]) -> list[Topic]:
+def topics_of(indexed: IndexedProblem, lags: Mapping[TaskId, int]) -> list[Topic]:
     """The topics in the order of their sub-topologies; those that nobody subscribes to are absent.
 
     Partitions of a topic that only members of a newer topology know are a topic of their own,
     behind it.
     """
-    topics: dict[tuple[int, Pool], dict[TaskId, int]] = {(task.subtopology, situation.eligible(task)): {} for task in situation.tasks}
-    for task in sorted(situation.tasks, key=lambda task: -lags[task]):  # tasks are in rising order, and equals stay so
-        topics[task.subtopology, situation.eligible(task)][task] = lags[task]
+    topics: dict[tuple[int, Pool], dict[TaskId, int]] = {(task.subtopology, indexed.eligible(task)): {} for task in indexed.tasks}
+    for task in sorted(indexed.tasks, key=lambda task: -lags[task]):  # tasks are in rising order, and equals stay so
+        topics[task.subtopology, indexed.eligible(task)][task] = lags[task]
     return [Topic(of_topic, pool) for (_, pool), of_topic in topics.items() if pool]
 
 
@@ -102,9 +102,9 @@ def subscriptions(topics: Sequence[Topic]) -> dict[tuple[int, ...], list[str]]:
 # Topic by topic
 
 
-def deal_topic(situation: Situation, topic: Topic, tolerance: int = 0) -> Dealt:
-    """KIP-169 for one topic, from nothing. `tolerance`: see `_suits`."""
-    return _given(situation, hand_out(topic, {}, loads_of([topic], {})), [topic], _suits([topic], tolerance))
+def deal_topic(indexed: IndexedProblem, topic: Topic, tolerance: int = 0) -> Dealt:
+    """KIP-169 for one topic, from nothing. `tolerance`: see `_lag_classes`."""
+    return _given(indexed, hand_out(topic, {}, loads_of([topic], {})), [topic], _lag_classes([topic], tolerance))
 
 
 def hand_out(topic: Topic, fixed: Mapping[TaskId, str], loads: Mapping[str, Load]) -> dict[TaskId, str]:
@@ -149,7 +149,7 @@ class Row:
         return self.most - (min(self.lags.values()) if self.is_full else 0)
 
 
-def deal_all(situation: Situation, topics: Sequence[Topic], tolerance: int = 0) -> Dealt:
+def deal_all(indexed: IndexedProblem, topics: Sequence[Topic], tolerance: int = 0) -> Dealt:
     """All topics in rows, from nothing: first the full ones, then what is left of each topic.
 
     A full row gives one partition to each subscriber, so it is a matter of lag alone: the more
@@ -162,7 +162,7 @@ def deal_all(situation: Situation, topics: Sequence[Topic], tolerance: int = 0) 
     within one. Two members of one subscription that all topics share differ in lag by at most the
     widest full row, the largest lag among what is left of topics, and what the lags left of each
     topic differ by: the one's (j+1)th such partition comes after the other's j-th. `tolerance`: see
-    `_suits`.
+    `_lag_classes`.
     """
     rank = {name: (numbers, text_key(name)) for numbers, names in subscriptions(topics).items() for name in names}
     loads = loads_of(topics, {})
@@ -174,7 +174,7 @@ def deal_all(situation: Situation, topics: Sequence[Topic], tolerance: int = 0) 
         fewest = heapq.nsmallest(len(row.lags), row.members, key=lambda name: (loads[name].count, loads[name].lag, rank[name]))
         _take(row, fewest, rank, loads, owner)
     singles = {task: _single(topics, row.place) for row in rows if len(row.lags) == 1 for task in row.lags}
-    return _given(situation, owner, topics, _suits(topics, tolerance, singles))
+    return _given(indexed, owner, topics, _lag_classes(topics, tolerance, singles))
 
 
 def fill_all(topics: Sequence[Topic], fixed: Mapping[TaskId, str]) -> dict[TaskId, str]:
@@ -212,13 +212,13 @@ def loads_of(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> dict[str, 
     return loads
 
 
-def deal_nearer(situation: Situation, topics: Sequence[Topic], tolerance: int = 0) -> Dealt:
+def deal_nearer(indexed: IndexedProblem, topics: Sequence[Topic], tolerance: int = 0) -> Dealt:
     """What members have of these topics, which is even, is given anew where that is worth it by
-    racks; else it stays. `tolerance`: see `_suits`.
+    racks; else it stays. `tolerance`: see `_lag_classes`.
     """
-    now = {task: situation.owner[task] for topic in topics for task in topic.lags}
-    near = _given(situation, now, topics, _suits(topics, tolerance))
-    racks = situation.racks
+    now = {task: indexed.owner[task] for topic in topics for task in topic.lags}
+    near = _given(indexed, now, topics, _lag_classes(topics, tolerance))
+    racks = indexed.racks
     worth = sum(racks.cost(task, name) - racks.cost(task, near.owner[task]) for task, name in now.items())
     price = sum(racks.move_cost(task) for task, name in now.items() if near.owner[task] != name)
     if worth <= price:
@@ -226,19 +226,19 @@ def deal_nearer(situation: Situation, topics: Sequence[Topic], tolerance: int = 
     return attrs.evolve(near, for_traffic=frozenset(task for task, name in now.items() if near.owner[task] != name))
 
 
-def _suits(topics: Iterable[Topic], tolerance: int = 0, singles: Mapping[TaskId, int] | None = None) -> dict[TaskId, Suit]:
+def _lag_classes(topics: Iterable[Topic], tolerance: int = 0, singles: Mapping[TaskId, int] | None = None) -> dict[TaskId, LagClass]:
     """Partitions of a topic stand for each other whose lags are equal; where racks make a
-    difference, also those that differ by no more than `tolerance` from the largest of their suit.
+    difference, also those that differ by no more than `tolerance` from the largest of their lag_class.
     `singles`: partitions that do so across topics, with a number for what they have in common."""
-    suits: dict[TaskId, Suit] = {}
+    lag_classes: dict[TaskId, LagClass] = {}
     found = [(task, lag) for topic in topics for task, lag in topic.lags.items()]
     largest: dict[int, int] = {}
     for task, lag in sorted(found, key=lambda item: (-item[1], item[0])):
         group = (singles or {}).get(task, task.subtopology)
         if largest.get(group, lag) - lag > tolerance or group not in largest:
             largest[group] = lag
-        suits[task] = (group, largest[group])
-    return suits
+        lag_classes[task] = (group, largest[group])
+    return lag_classes
 
 
 def _single(topics: Sequence[Topic], place: int) -> int:
@@ -248,14 +248,14 @@ def _single(topics: Sequence[Topic], place: int) -> int:
     return -1 - next(index for index, topic in enumerate(topics) if topic.pool.members == topics[place].pool.members)
 
 
-def _given(situation: Situation, owner: Mapping[TaskId, str], topics: Sequence[Topic], suits: Mapping[TaskId, Suit]) -> Dealt:
-    """The same hands, so that the fewest partitions move, and before that, where racks make a
-    difference, so that it costs least; members with the same subscription may change hands."""
-    hands: dict[str, list[TaskId]] = {}
+def _given(indexed: IndexedProblem, owner: Mapping[TaskId, str], topics: Sequence[Topic], lag_classes: Mapping[TaskId, LagClass]) -> Dealt:
+    """The same bundles, so that the fewest partitions move, and before that, where racks make a
+    difference, so that it costs least; members with the same subscription may change bundles."""
+    bundles: dict[str, list[TaskId]] = {}
     for task, name in owner.items():
-        hands.setdefault(name, []).append(task)
-    groups = [{name: hands.get(name, []) for name in members} for members in subscriptions(topics).values()]
-    dealt = [given_near(situation, group, suits) if situation.racks.counts else given(group, suits, situation.owner) for group in groups]
+        bundles.setdefault(name, []).append(task)
+    groups = [{name: bundles.get(name, []) for name in members} for members in subscriptions(topics).values()]
+    dealt = [given_by_racks(indexed, group, lag_classes) if indexed.racks.counts else given(group, lag_classes, indexed.owner) for group in groups]
     return Dealt(
         {task: name for part in dealt for task, name in part.owner.items()},
         all(part.unique for part in dealt),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Container, Iterable, Mapping, Sequence
 
 from equipoise.assignors.common.costs import cross_rack, rack_cost, restore_records
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.movements import Merits
 from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason, StageCost
 from equipoise.assignors.common.problem import Movement, MovementState
@@ -14,34 +14,34 @@ from equipoise.assignors.lag_aware.dealing import Topic
 from equipoise.events.tasks import TaskId
 
 
-def plan_of(situation: Situation, topics: Sequence[Topic], target: Mapping[TaskId, str], dealt: Dealt) -> Plan:
+def plan_of(indexed: IndexedProblem, topics: Sequence[Topic], target: Mapping[TaskId, str], dealt: Dealt) -> Plan:
     """Who owns a task that goes elsewhere is told to give it up; who gets a free one has it at
     once.
     """
-    now = {**target, **situation.owner}
+    now = {**target, **indexed.owner}
     movements = tuple(
         Movement(task=task, source=now[task], destination=target[task], state=MovementState.REVOKING)
         for task in sorted(target)
         if now[task] != target[task]
     )
     moves = len(movements)
-    bound = min(moves, _moves_lower_bound(topics, situation.owner))
-    targets: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    bound = min(moves, _moves_lower_bound(topics, indexed.owner))
+    targets: dict[str, list[TaskId]] = {member: [] for member in indexed.members}
     for task, owner in sorted(target.items()):
         targets[owner].append(task)
     lags = {task: lag for topic in topics for task, lag in topic.lags.items()}
-    stages = _rack_stages(situation, target, dealt)
+    stages = _rack_stages(indexed, target, dealt)
     return Plan(
-        members=_member_plans(situation, now, movements, lags),
+        members=_member_plans(indexed, now, movements, lags),
         target={member: tuple(tasks) for member, tasks in targets.items()},
         movements=movements,
-        reasons=_reasons(situation, target, lags, dealt.for_traffic),
+        reasons=_reasons(indexed, target, lags, dealt.for_traffic),
         probing=bool(movements),
         cost=PlanCost(
             moves=moves,
             moves_lower_bound=bound,
-            restore_records=restore_records(situation, target),
-            cross_rack=cross_rack(situation, target),
+            restore_records=restore_records(indexed, target),
+            cross_rack=cross_rack(indexed, target),
             imbalance=_imbalance(topics, target),
             optimal=all(stage.cost == stage.lower_bound for stage in stages) if stages else moves == bound,
             stages=stages,
@@ -52,51 +52,53 @@ def plan_of(situation: Situation, topics: Sequence[Topic], target: Mapping[TaskI
     )
 
 
-def _rack_stages(situation: Situation, target: Mapping[TaskId, str], dealt: Dealt) -> tuple[StageCost, ...]:
+def _rack_stages(indexed: IndexedProblem, target: Mapping[TaskId, str], dealt: Dealt) -> tuple[StageCost, ...]:
     """What is read across racks and what the moves cost, where that counts, and a lower bound of it
-    for the same hands, however they are given.
+    for the same bundles, however they are given.
     """
-    if not situation.racks.counts:
+    if not indexed.racks.counts:
         return ()
-    return (StageCost(name="active", cost=rack_cost(situation, situation.owner, target), lower_bound=dealt.rack_cost_lower_bound),)
+    return (StageCost(name="active", cost=rack_cost(indexed, indexed.owner, target), lower_bound=dealt.rack_cost_lower_bound),)
 
 
 def _member_plans(
-    situation: Situation, now: Mapping[TaskId, str], movements: Iterable[Movement], lags: Mapping[TaskId, int]
+    indexed: IndexedProblem, now: Mapping[TaskId, str], movements: Iterable[Movement], lags: Mapping[TaskId, int]
 ) -> dict[str, MemberPlan]:
     """What each member may hold now, `active` in the order of dealing: no copies.
 
     It revokes what moves, what nobody may run while it is leaving, and what no topology has.
     """
     revoked = {movement.task for movement in movements}
-    revoked.update(task for task, owner in situation.owner.items() if situation.members[owner].leaving and not situation.eligible(task))
-    active: dict[str, list[TaskId]] = {member: [] for member in situation.members}
+    revoked.update(task for task, owner in indexed.owner.items() if indexed.members[owner].leaving and not indexed.eligible(task))
+    active: dict[str, list[TaskId]] = {member: [] for member in indexed.members}
     revoke: dict[str, list[TaskId]] = {
-        member.id: [task for task in member.active if task not in situation.tasks] for member in situation.members.values()
+        member.id: [task for task in member.active if task not in indexed.tasks] for member in indexed.members.values()
     }
     by_lag = sorted(sorted(now), key=lambda task: -lags.get(task, 0))
     for task in sorted(by_lag, key=lambda task: task.subtopology):  # equals stay in the order they had
         (revoke if task in revoked else active)[now[task]].append(task)
-    return {member: MemberPlan(active=tuple(active[member]), revoke=tuple(sorted(revoke[member]))) for member in situation.members}
+    return {member: MemberPlan(active=tuple(active[member]), revoke=tuple(sorted(revoke[member]))) for member in indexed.members}
 
 
-def _reasons(situation: Situation, target: Mapping[TaskId, str], lags: Mapping[TaskId, int], for_traffic: Container[TaskId]) -> dict[TaskId, Reason]:
+def _reasons(
+    indexed: IndexedProblem, target: Mapping[TaskId, str], lags: Mapping[TaskId, int], for_traffic: Container[TaskId]
+) -> dict[TaskId, Reason]:
     """For each task that moves or is placed, with its lag, or that of its new owner if it has
     state; and for what who leaves gives up for nobody.
     """
     reasons: dict[TaskId, Reason] = {}
-    merits = Merits(situation, situation.owner, target)
+    merits = Merits(indexed, indexed.owner, target)
     for task, destination in sorted(target.items()):
-        owner = situation.owner.get(task)
-        leaving = owner is not None and situation.members[owner].leaving
-        parting = "" if owner is None else situation.parting(owner)
+        owner = indexed.owner.get(task)
+        leaving = owner is not None and indexed.members[owner].leaving
+        parting = "" if owner is None else indexed.parting(owner)
         if owner == destination:
-            if leaving and not situation.eligible(task):
+            if leaving and not indexed.eligible(task):
                 reasons[task] = Reason(code="leaving")
             continue
-        movement = situation.in_flight.get(task)
+        movement = indexed.in_flight.get(task)
         carried = movement is not None and movement.state is MovementState.REVOKING
-        behind = situation.lag(destination, task) if situation.tasks[task].stateful else lags[task]
+        behind = indexed.lag(destination, task) if indexed.tasks[task].stateful else lags[task]
         code = "carried" if carried else merits.code(task) if task in for_traffic else "dealt"
         reasons[task] = Reason(
             code=code,

@@ -1,18 +1,18 @@
-"""Who gets which hand where racks make a difference: the same hands as without them, given so that
+"""Who gets which bundle where racks make a difference: the same bundles as without them, given so that
 the least is read across racks.
 
-Counts, and lags but for partitions that stand for each other, are settled when the hands are dealt
-(`dealing`). What is open is which of the members that are alike gets which hand, and, within a
-suit, which of its tasks. Two stages, each solved exactly by min-cost flow:
+Counts, and lags but for partitions that stand for each other, are settled when the bundles are dealt
+(`dealing`). What is open is which of the members that are alike gets which bundle, and, within a
+lag_class, which of its tasks. Two stages, each solved exactly by min-cost flow:
 
-1. **Hands to members.** A hand costs a member at least what the cheapest tasks of its suits would
-   cost it, as many as the hand has. That is exact where each suit has one task, as it is when all
+1. **Hands to members.** A bundle costs a member at least what the cheapest tasks of its lag_classes would
+   cost it, as many as the bundle has. That is exact where each lag_class has one task, as it is when all
    lags differ.
-2. **Tasks to members**, suit by suit, with as many places as the hands say.
+2. **Tasks to members**, lag_class by lag_class, with as many places as the bundles say.
 
 A cost is that of the traffic and of a change of owner, in one coin (`racks`); then the fewest
-changes. What the first stage costs is a lower bound of what any way to give these hands costs;
-where the second reaches it, the whole is proven. Where all tasks are of one suit the two are one
+changes. What the first stage costs is a lower bound of what any way to give these bundles costs;
+where the second reaches it, the whole is proven. Where all tasks are of one lag_class the two are one
 stage, and exact.
 
 Before: m1 in rack a runs 0_0, whose replica is in b; m2 in b runs 0_1, whose is in a; lags are
@@ -26,62 +26,62 @@ from collections.abc import Mapping, Sequence
 import attrs
 import numpy as np
 
-from equipoise.assignors.common.indexed_problem import Situation, pool_of
+from equipoise.assignors.common.indexed_problem import IndexedProblem, pool_of
 from equipoise.assignors.common.network import AssignmentNetwork, Offer
 from equipoise.assignors.common.node_aggregation import Ints
 from equipoise.assignors.common.transport import Flow, Network, solve
-from equipoise.assignors.lag_aware.bundles import MOST_PAIRS, Dealt, Shape, Suit, arc_names, given, keeps_of, shape
+from equipoise.assignors.lag_aware.bundles import MOST_PAIRS, Dealt, LagClass, Shape, arc_names, given, keeps_of, shape
 from equipoise.events.tasks import TaskId
 
 
-def given_near(situation: Situation, hands: Mapping[str, Sequence[TaskId]], suits: Mapping[TaskId, Suit]) -> Dealt:
-    """The hands, given anew among the members named."""
-    members = sorted(hands)
-    of_suit: dict[Suit, list[TaskId]] = {}
-    for task in sorted(task for hand in hands.values() for task in hand):
-        of_suit.setdefault(suits[task], []).append(task)
-    if len(of_suit) == 1:
-        return _one_suit(situation, next(iter(of_suit.values())), {name: len(hand) for name, hand in hands.items()})
-    shapes: dict[str, Shape] = {name: shape(suits[task] for task in hand) for name, hand in hands.items()}
-    unique, bound = True, sum(situation.racks.active(task).least for tasks in of_suit.values() for task in tasks)
+def given_by_racks(indexed: IndexedProblem, bundles: Mapping[str, Sequence[TaskId]], lag_classes: Mapping[TaskId, LagClass]) -> Dealt:
+    """The bundles, given anew among the members named."""
+    members = sorted(bundles)
+    of_class: dict[LagClass, list[TaskId]] = {}
+    for task in sorted(task for bundle in bundles.values() for task in bundle):
+        of_class.setdefault(lag_classes[task], []).append(task)
+    if len(of_class) == 1:
+        return _one_class(indexed, next(iter(of_class.values())), {name: len(bundle) for name, bundle in bundles.items()})
+    shapes: dict[str, Shape] = {name: shape(lag_classes[task] for task in bundle) for name, bundle in bundles.items()}
+    unique, bound = True, sum(indexed.racks.active(task).least for tasks in of_class.values() for task in tasks)
     if len(set(shapes.values())) * len(members) <= MOST_PAIRS:
-        shapes, bound, unique = _matched(situation, shapes, of_suit, members)
+        shapes, bound, unique = _matched(indexed, shapes, of_class, members)
     owner: dict[TaskId, str] = {}
-    for suit, tasks in of_suit.items():
-        places = {name: count for name in members for each, count in shapes[name] if each == suit}
+    for lag_class, tasks in of_class.items():
+        places = {name: count for name in members for each, count in shapes[name] if each == lag_class}
         if len(places) == 1:
             owner.update(dict.fromkeys(tasks, next(iter(places))))
         else:
-            placed, flow = _placed(situation, tasks, places)
+            placed, flow = _placed(indexed, tasks, places)
             owner.update(placed)
             unique &= flow.unique
-    plain = given(hands, suits, situation.owner)
-    if _cost(situation, plain.owner) < _cost(situation, owner):
+    plain = given(bundles, lag_classes, indexed.owner)
+    if _cost(indexed, plain.owner) < _cost(indexed, owner):
         return attrs.evolve(plain, rack_cost_lower_bound=bound)
     return Dealt(owner, unique, bound)
 
 
-def _cost(situation: Situation, owner: Mapping[TaskId, str]) -> int:
-    racks, now = situation.racks, situation.owner
+def _cost(indexed: IndexedProblem, owner: Mapping[TaskId, str]) -> int:
+    racks, now = indexed.racks, indexed.owner
     return sum(racks.cost(task, name) + (racks.move_cost(task) if now.get(task, name) != name else 0) for task, name in owner.items())
 
 
-def _one_suit(situation: Situation, tasks: Sequence[TaskId], counts: Mapping[str, int]) -> Dealt:
+def _one_class(indexed: IndexedProblem, tasks: Sequence[TaskId], counts: Mapping[str, int]) -> Dealt:
     """All tasks stand for each other: who has how many of them is settled together with which, so
     one stage is exact.
     """
-    placed, flow = _placed(situation, tasks, dict.fromkeys(sorted(counts), min(counts.values())), more=max(counts.values()) - min(counts.values()))
-    return Dealt(placed, flow.unique, _cost(situation, placed) if flow.optimal else 0)
+    placed, flow = _placed(indexed, tasks, dict.fromkeys(sorted(counts), min(counts.values())), more=max(counts.values()) - min(counts.values()))
+    return Dealt(placed, flow.unique, _cost(indexed, placed) if flow.optimal else 0)
 
 
-def _placed(situation: Situation, tasks: Sequence[TaskId], places: Mapping[str, int], more: int = 0) -> tuple[dict[TaskId, str], Flow]:
-    """Tasks of one suit -> members that have so many places for them, at the least cost. `more`:
+def _placed(indexed: IndexedProblem, tasks: Sequence[TaskId], places: Mapping[str, int], more: int = 0) -> tuple[dict[TaskId, str], Flow]:
+    """Tasks of one lag_class -> members that have so many places for them, at the least cost. `more`:
     places that each has, if all others are taken.
     """
-    racks, pool = situation.racks, pool_of(sorted(places))
-    network = AssignmentNetwork(situation.tasks, levels=3, racks=racks.of)
+    racks, pool = indexed.racks, pool_of(sorted(places))
+    network = AssignmentNetwork(indexed.tasks, levels=3, racks=racks.of)
     for task in tasks:
-        owner, traffic = situation.owner.get(task), racks.active(task)
+        owner, traffic = indexed.owner.get(task), racks.active(task)
         moves = int(owner is not None)
         if owner is not None and owner in places:
             network.direct(task, owner, (0, traffic.at(racks.of[owner]), 0))
@@ -97,54 +97,54 @@ def _placed(situation: Situation, tasks: Sequence[TaskId], places: Mapping[str, 
 
 
 def _matched(
-    situation: Situation, dealt: Mapping[str, Shape], of_suit: Mapping[Suit, Sequence[TaskId]], members: Sequence[str]
+    indexed: IndexedProblem, dealt: Mapping[str, Shape], of_class: Mapping[LagClass, Sequence[TaskId]], members: Sequence[str]
 ) -> tuple[dict[str, Shape], int, bool]:
-    """Member -> the shape of its hand, the least that costs, and whether there is no other way.
+    """Member -> the shape of its bundle, the least that costs, and whether there is no other way.
 
     A flow: from each shape to the members that own any of it, or through those of a rack to any,
     and from each member one unit to the sink.
     """
-    racks, column = situation.racks, {name: index for index, name in enumerate(members)}
+    racks, column = indexed.racks, {name: index for index, name in enumerate(members)}
     ordered = sorted(set(dealt.values()))
     counts = np.array([sum(shape == each for each in dealt.values()) for shape in ordered], dtype=np.int64)
     places = sorted({racks.of[name] for name in members}, key=lambda rack: (rack is not None, rack or ""))
-    held = _held(situation, of_suit, column)
+    held = _held(indexed, of_class, column)
     by_rack = np.zeros((len(ordered), len(places)), dtype=np.int64)
     by_member = np.zeros((len(ordered), len(members)), dtype=np.int64)
     rack_of_member = np.array([places.index(racks.of[name]) for name in members], dtype=np.int64)
-    for suit, tasks in of_suit.items():
-        rows = [(row, count) for row, shape in enumerate(ordered) for each, count in shape if each == suit]
-        price = np.array([racks.move_cost(task) if task in situation.owner else 0 for task in tasks], dtype=np.int64)
+    for lag_class, tasks in of_class.items():
+        rows = [(row, count) for row, shape in enumerate(ordered) for each, count in shape if each == lag_class]
+        price = np.array([racks.move_cost(task) if task in indexed.owner else 0 for task in tasks], dtype=np.int64)
         traffic = np.array([[racks.active(task).at(rack) for rack in places] for task in tasks], dtype=np.int64)
         at_least = np.cumsum(np.sort(traffic + price[:, None], axis=0), axis=0)
         of_owner = {
             name: np.cumsum(np.sort(traffic[:, rack_of_member[column[name]]] + np.where(np.isin(np.arange(len(tasks)), own), 0, price)))
-            for name, own in held.get(suit, {}).items()
+            for name, own in held.get(lag_class, {}).items()
         }
         for row, count in rows:
             by_rack[row] += at_least[count - 1]
             by_member[row] += at_least[count - 1][rack_of_member]
             for name, own_least in of_owner.items():
                 by_member[row, column[name]] += own_least[count - 1] - at_least[count - 1, rack_of_member[column[name]]]
-    keeps = keeps_of(ordered, {suit: {name: len(own) for name, own in of.items()} for suit, of in held.items()}, members)
+    keeps = keeps_of(ordered, {lag_class: {name: len(own) for name, own in of.items()} for lag_class, of in held.items()}, members)
     owns_some = {name for of in held.values() for name in of}
     return _given(ordered, counts, members, rack_of_member, by_rack, by_member, keeps, [column[name] for name in sorted(owns_some)])
 
 
-def _held(situation: Situation, of_suit: Mapping[Suit, Sequence[TaskId]], column: Mapping[str, int]) -> dict[Suit, dict[str, list[int]]]:
-    """Suit -> member -> which of the suit's tasks it owns, by their places there."""
-    held: dict[Suit, dict[str, list[int]]] = {}
-    for suit, tasks in of_suit.items():
+def _held(indexed: IndexedProblem, of_class: Mapping[LagClass, Sequence[TaskId]], column: Mapping[str, int]) -> dict[LagClass, dict[str, list[int]]]:
+    """LagClass -> member -> which of the lag_class's tasks it owns, by their places there."""
+    held: dict[LagClass, dict[str, list[int]]] = {}
+    for lag_class, tasks in of_class.items():
         for place, task in enumerate(tasks):
-            if situation.owner.get(task) in column:
-                held.setdefault(suit, {}).setdefault(situation.owner[task], []).append(place)
+            if indexed.owner.get(task) in column:
+                held.setdefault(lag_class, {}).setdefault(indexed.owner[task], []).append(place)
     return held
 
 
 def _given(
     shapes: Sequence[Shape], counts: Ints, members: Sequence[str], rack_of: Ints, by_rack: Ints, by_member: Ints, keeps: Ints, owners: Sequence[int]
 ) -> tuple[dict[str, Shape], int, bool]:
-    """`shapes`, and how many hands have each; the least that each (row) costs in each rack, and
+    """`shapes`, and how many bundles have each; the least that each (row) costs in each rack, and
     each member (column), and how much it would keep.
     """
     racks = by_rack.shape[1]

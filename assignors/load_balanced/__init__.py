@@ -4,11 +4,11 @@ first, as in `high_availability`.
 All but the target is `high_availability`: ranks, warm-ups, slots, standbys, hand-over. The target
 is this:
 
-* Every task has a weight (`load`), made of what members report of their hosts (`TaskLoad`; how a
+* Every task has a weight (`weights`), made of what members report of their hosts (`TaskLoad`; how a
   host's load is told apart by tasks says `equipoise.statemachine.loads`).
 * What must have an owner goes to the least full of those that may have it, the heaviest first; what
   is under way is carried to its end.
-* Other tasks move only when it pays (`levels`): when some single move betters things by more than
+* Other tasks move only when it pays (`utilisation`): when some single move betters things by more than
   `load_high_percent` of a fair share, the group is *rebalanced*, by moves that each better it by
   more than `load_low_percent`, until none does. Between the two nothing begins: so loads that
   wander by less than the difference move no work. That a group is being rebalanced is remembered
@@ -16,7 +16,7 @@ is this:
 
 With `rack_aware_strategy` outcomes that are alike by load are told apart by traffic, and while no
 rebalancing goes on tasks change places for traffic as far as that leaves loads as even
-(`near_levels`). `balanced_min_cost` means the same as `min_cost`: what is spread here is load.
+(`rack_aware_swaps`). `balanced_min_cost` means the same as `min_cost`: what is spread here is load.
 
 What it promises, where every task may go everywhere: at rest the fullest and the emptiest member
 differ per thread by at most the lightest task of the fullest one plus `load_high_percent` of a fair
@@ -30,7 +30,7 @@ default  is ====================  =======
 =====================================================================================
 `load_high_percent`   20       of a fair share: what one move must better for a rebalancing to begin
 `load_low_percent`    5        the same for it to go on; 1 or more, at most the former `load_cpu`,
-...                weights of the dimensions: see `load` ====================  =======
+...                weights of the dimensions: see `weights` ====================  =======
 =====================================================================================
 """
 

@@ -6,7 +6,7 @@ import attrs
 
 from equipoise.assignors.common.assignor import Guarantee
 from equipoise.assignors.common.handover import GUARANTEES_1, hand_over
-from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, Situation
+from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, IndexedProblem
 from equipoise.assignors.common.plan import Plan
 from equipoise.assignors.common.problem import AssignmentProblem
 from equipoise.assignors.common.transport import SOLVER
@@ -27,8 +27,8 @@ class LoadBalanced:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
         option is unsound or none of its own.
         """
-        balance = LoadTarget(Situation(problem, behaviour=self.behaviour), Thresholds.of(problem.settings), problem.memory)
-        plan = hand_over(balance.situation, balance)
+        balance = LoadTarget(IndexedProblem(problem, behaviour=self.behaviour), Thresholds.of(problem.settings), problem.memory)
+        plan = hand_over(balance.indexed, balance)
         return attrs.evolve(
             plan,
             reasons={task: balance.reason(task, reason) for task, reason in plan.reasons.items()},

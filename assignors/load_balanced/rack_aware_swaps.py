@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from equipoise.assignors.load_balanced.utilisation import Levels, Move
+from equipoise.assignors.load_balanced.utilisation import Move, Utilisation
 from equipoise.events.tasks import TaskId
 
 PARTNERS = 8
@@ -37,12 +37,12 @@ MOST_LOOKS = 100_000
 """Changes looked at for one plan; the rest is for the next one."""
 
 
-def bring_near(levels: Levels, *, mean: int, low: int, high: int) -> list[Move]:
+def swap_for_racks(utilisation: Utilisation, *, mean: int, low: int, high: int) -> list[Move]:
     """Moves that are made for traffic; the levels are then as if they were made. `mean`: the level
     of all; `low`, `high`: the thresholds.
     """
-    search = _Search(levels, mean, low, high)
-    for _ in range(len(levels.owner)):
+    search = _Search(utilisation, mean, low, high)
+    for _ in range(len(utilisation.owner)):
         change = search.best()
         if change is None:
             break
@@ -110,28 +110,32 @@ class _Book:
 class _Search:
     """Changes so far, and which others are worth making beside them."""
 
-    def __init__(self, levels: Levels, mean: int, low: int, high: int) -> None:
-        self.levels = levels
+    def __init__(self, utilisation: Utilisation, mean: int, low: int, high: int) -> None:
+        self.utilisation = utilisation
         self.even = (mean - low, mean + low)
         self.moves: list[Move] = []
         self.looks = 0
-        situation = levels.situation
-        staying = {member.id: member.capacity for member in situation.members.values() if not member.leaving}
-        self.held = {name: sorted(levels.weights(name)) for name in staying}
+        indexed = utilisation.indexed
+        staying = {member.id: member.capacity for member in indexed.members.values() if not member.leaving}
+        self.held = {name: sorted(utilisation.weights(name)) for name in staying}
         self.book = _Book(staying, {name: _stand(held) for name, held in self.held.items()})
         self.most = max(low, min(high, self.book.pays(self.book.stands)))
-        self._open = [task for task in levels.owner if task not in levels.fixed and situation.owner.get(task) == levels.owner[task] in staying]
+        self._open = [
+            task
+            for task, owner in utilisation.owner.items()
+            if task not in utilisation.fixed and indexed.owner.get(task) == owner and owner in staying
+        ]
         self._queue = sorted(self._open, key=lambda task: (-self._could_save(task), task), reverse=True)
         self._by_weight: dict[str | None, list[tuple[int, TaskId]]] = {}
         for task in self._open:
-            self._by_weight.setdefault(situation.racks.of[levels.owner[task]], []).append((levels.weight[task], task))
+            self._by_weight.setdefault(indexed.racks.of[utilisation.owner[task]], []).append((utilisation.weight[task], task))
         for of_rack in self._by_weight.values():
             of_rack.sort()
         self._moved: set[TaskId] = set()
 
     def _could_save(self, task: TaskId) -> int:
-        racks = self.levels.situation.racks
-        return racks.cost(task, self.levels.owner[task]) - racks.active(task).least
+        racks = self.utilisation.indexed.racks
+        return racks.cost(task, self.utilisation.owner[task]) - racks.active(task).least
 
     def best(self) -> tuple[Move, ...] | None:
         """The best change of the task that could save most of those that have one; None: there is
@@ -153,24 +157,24 @@ class _Search:
         """(What it costs, how uneven it is, the other member's place, the other task, the change),
         for those that save something.
         """
-        levels, racks = self.levels, self.levels.situation.racks
-        source, weight = levels.owner[task], levels.weight[task]
+        utilisation, racks = self.utilisation, self.utilisation.indexed.racks
+        source, weight = utilisation.owner[task], utilisation.weight[task]
         here = racks.cost(task, source)
         for rack, cost in racks.active(task).near.items():
             if cost >= here:
                 continue
-            for name in levels.least_full_in(rack, levels.situation.unblocked(task)):
+            for name in utilisation.least_full_in(rack, utilisation.indexed.unblocked(task)):
                 saved = here - cost - racks.move_cost(task)
                 if saved > 0 and name != source:
-                    yield -saved, weight, levels.order[name], task, (Move(task, source, name),)
+                    yield -saved, weight, utilisation.order[name], task, (Move(task, source, name),)
             for other in self._partners(rack, weight):
-                name = levels.owner[other]
+                name = utilisation.owner[other]
                 if other in self._moved or name == source or not self._may_go(task, name) or not self._may_go(other, source):
                     continue
                 saved = here - cost - racks.move_cost(task) + racks.cost(other, name) - racks.cost(other, source) - racks.move_cost(other)
                 if saved > 0:
                     change = (Move(task, source, name), Move(other, name, source))
-                    yield -saved, abs(levels.weight[other] - weight), levels.order[name], other, change
+                    yield -saved, abs(utilisation.weight[other] - weight), utilisation.order[name], other, change
 
     def _partners(self, rack: str | None, weight: int) -> list[TaskId]:
         of_rack = self._by_weight.get(rack, [])
@@ -178,18 +182,18 @@ class _Search:
         return [task for _, task in of_rack[max(0, middle - PARTNERS) : middle + PARTNERS]]
 
     def _may_go(self, task: TaskId, name: str) -> bool:
-        return name in self.levels.situation.unblocked(task)
+        return name in self.utilisation.indexed.unblocked(task)
 
     def _may_be(self, change: tuple[Move, ...]) -> bool:
         """Are loads as even as they must be?"""
         after = self._stands_after(change)
-        before = [self.levels.level(name) for name in after]
+        before = [self.utilisation.of(name) for name in after]
         within = min(*before, self.even[0]), max(*before, self.even[1])
-        levels = [stand.load // self.book.capacity[name] for name, stand in after.items()]
-        return within[0] <= min(levels) and max(levels) <= within[1] and self.book.pays(after) <= self.most
+        utilisation = [stand.load // self.book.capacity[name] for name, stand in after.items()]
+        return within[0] <= min(utilisation) and max(utilisation) <= within[1] and self.book.pays(after) <= self.most
 
     def _stands_after(self, change: tuple[Move, ...]) -> dict[str, _Stand]:
-        weight = self.levels.weight
+        weight = self.utilisation.weight
         stands = {}
         for name in _members(change):
             held = list(self.held[name])
@@ -204,11 +208,11 @@ class _Search:
     def make(self, change: tuple[Move, ...]) -> None:
         self.book.change(self._stands_after(change))
         for move in change:
-            self.levels.give(move.task, move.destination)
+            self.utilisation.give(move.task, move.destination)
             self._moved.add(move.task)
             self.moves.append(move)
         for name in _members(change):
-            self.held[name] = sorted(self.levels.weights(name))
+            self.held[name] = sorted(self.utilisation.weights(name))
 
 
 def _members(change: Iterable[Move]) -> list[str]:

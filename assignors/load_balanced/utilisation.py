@@ -19,7 +19,7 @@ left where it is.
 **No thrash.** A plan is a set of moves of which any part may be carried out, in any order, and each
 move still pays when its turn comes: in one plan a member gives or takes, never both, and at the end
 of the whole plan each taker is still more than g below where each of its givers was with the task.
-So from plan to plan the levels, sorted from the highest down, only fall, and no state of the group
+So from plan to plan the utilisation, sorted from the highest down, only fall, and no state of the group
 comes twice as long as its loads stay what they are.
 """
 
@@ -31,7 +31,7 @@ from collections.abc import Container, Iterator, Mapping
 
 import attrs
 
-from equipoise.assignors.common.indexed_problem import Pool, Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem, Pool
 from equipoise.assignors.common.target import Candidates
 from equipoise.events.tasks import LagSentinel, TaskId
 
@@ -45,31 +45,31 @@ class Move:
     destination: str
 
 
-class Levels:
+class Utilisation:
     """Who has which tasks, and how full that makes the members that stay. `weight`: task -> its
     weight, at least 1.
 
-    `grain`: outcomes whose levels differ by less are alike.
+    `tolerance`: outcomes whose levels differ by less are alike.
     """
 
-    def __init__(self, situation: Situation, weight: Mapping[TaskId, int], owner: Mapping[TaskId, str], *, grain: int) -> None:
-        self.situation = situation
+    def __init__(self, indexed: IndexedProblem, weight: Mapping[TaskId, int], owner: Mapping[TaskId, str], *, tolerance: int) -> None:
+        self.indexed = indexed
         self.weight = weight
-        self.grain = max(1, grain)
+        self.tolerance = max(1, tolerance)
         self.owner: dict[TaskId, str] = {}
         self.fixed: set[TaskId] = set()
         """Tasks that no move may have."""
-        self._capacity = {member.id: member.capacity for member in situation.members.values()}
+        self._capacity = {member.id: member.capacity for member in indexed.members.values()}
         self._most_threads = max(self._capacity.values(), default=1)
-        self._load = dict.fromkeys(situation.members, 0)
-        self._tasks: dict[str, set[TaskId]] = {member: set() for member in situation.members}
-        self.order = _canonical_order(situation)
+        self._load = dict.fromkeys(indexed.members, 0)
+        self._tasks: dict[str, set[TaskId]] = {member: set() for member in indexed.members}
+        self.order = _canonical_order(indexed)
         self._ladders: dict[tuple[int, str | None], list[tuple[int, int, str]]] = {}
         """Capacity, and rack where racks make a difference -> (level, place in the canonical order,
         member) of those that stay, rising.
         """
-        self._ladder_of = {name: (threads, situation.racks.of[name] if situation.racks.counts else None) for name, threads in self._capacity.items()}
-        for member in situation.members.values():
+        self._ladder_of = {name: (threads, indexed.racks.of[name] if indexed.racks.counts else None) for name, threads in self._capacity.items()}
+        for member in indexed.members.values():
             if not member.leaving:
                 self._ladders.setdefault(self._ladder_of[member.id], []).append((0, self.order[member.id], member.id))
         for ladder in self._ladders.values():
@@ -79,7 +79,7 @@ class Levels:
 
     # Who has what
 
-    def level(self, member: str, more: int = 0) -> int:
+    def of(self, member: str, more: int = 0) -> int:
         """What it carries per thread, with `more` weight on it."""
         return (self._load[member] + more) // self._capacity[member]
 
@@ -95,12 +95,12 @@ class Levels:
 
     def _change(self, member: str, by: int) -> None:
         ladder = self._ladders.get(self._ladder_of[member], [])
-        rung = (self.level(member), self.order[member], member)
+        rung = (self.of(member), self.order[member], member)
         self._load[member] += by
         place = bisect.bisect_left(ladder, rung)
         if place < len(ladder) and ladder[place] == rung:
             del ladder[place]
-            bisect.insort(ladder, (self.level(member), self.order[member], member))
+            bisect.insort(ladder, (self.of(member), self.order[member], member))
 
     def falling(self) -> Iterator[str]:
         """Members that stay, the fullest first."""
@@ -126,14 +126,14 @@ class Levels:
         """Gives the task to whoever is least full with it: of `candidates`, or of all that may run
         it (`unblocked`: and may begin a warm-up of it).
 
-        Those that differ by less than the grain are alike: then who is nearest to what it reads
+        Those that differ by less than the tolerance are alike: then who is nearest to what it reads
         comes first, then who had it before, then who is soonest ready.
         """
-        situation, weight = self.situation, self.weight[task]
+        indexed, weight = self.indexed, self.weight[task]
         if candidates is None:
-            pool: Pool | None = (situation.unblocked(task) if unblocked else None) or situation.eligible(task)
-            held = situation.copies[task] if situation.tasks[task].stateful else ()
-            found = [member for member in (*situation.homes(task), *held) if pool is not None and member in pool]
+            pool: Pool | None = (indexed.unblocked(task) if unblocked else None) or indexed.eligible(task)
+            held = indexed.copies[task] if indexed.tasks[task].stateful else ()
+            found = [member for member in (*indexed.previous_owners(task), *held) if pool is not None and member in pool]
         else:
             pool = candidates.fresh
             found = list(candidates.members)
@@ -142,9 +142,9 @@ class Levels:
             return
 
         def worth(member: str) -> tuple[int, int, bool, int, int, int]:
-            level = self.level(member, weight)
-            away = not situation.comes_home(member, task)
-            return level // self.grain, situation.racks.cost(task, member), away, situation.span(member, task), level, self.order[member]
+            level = self.of(member, weight)
+            away = not indexed.goes_back_to(member, task)
+            return level // self.tolerance, indexed.racks.cost(task, member), away, indexed.restore_time(member, task), level, self.order[member]
 
         self.give(task, min(dict.fromkeys(found), key=worth))
 
@@ -177,14 +177,14 @@ class Levels:
         best = 0
         ends = self.ends()
         for source in self.falling() if ends is not None else ():
-            level, lowest = self.level(source), self.level(ends[1])  # type: ignore[index]
+            level, lowest = self.of(source), self.of(ends[1])  # type: ignore[index]
             if level - lowest <= best:
                 break
             near: dict[Pool, list[str]] = {}
             for task in self.movable(source):
                 if level - lowest - self.weight[task] // self._most_threads > best:
                     for member in self.destinations(task, source, (), near):
-                        best = max(best, level - self.level(member, self.weight[task]))
+                        best = max(best, level - self.of(member, self.weight[task]))
         return best
 
     def even_out(self, margin: int, mean: int) -> list[Move]:
@@ -212,14 +212,14 @@ class Levels:
         `near`: pool -> its least full members, for as long as source, levels and `besides` are the
         same.
         """
-        situation = self.situation
-        pool = situation.unblocked(task)
+        indexed = self.indexed
+        pool = indexed.unblocked(task)
         if pool not in near:
             near[pool] = self._least_full(pool, source, besides)
-        if situation.tasks[task].stateful:
-            held = [member for member, copy in situation.copies[task].items() if copy.caught_up and situation.may_run(member, task)]
+        if indexed.tasks[task].stateful:
+            held = [member for member, copy in indexed.copies[task].items() if copy.caught_up and indexed.may_run(member, task)]
         else:
-            held = [member for member in situation.homes(task) if situation.may_run(member, task)]
+            held = [member for member in indexed.previous_owners(task) if indexed.may_run(member, task)]
         if not held:
             return near[pool]
         return list(dict.fromkeys((*near[pool], *(member for member in held if member != source and member not in besides))))
@@ -228,58 +228,59 @@ class Levels:
 class _Plan:
     """Moves so far, and which others may stand beside them."""
 
-    def __init__(self, levels: Levels, margin: int, mean: int) -> None:
-        self.levels = levels
+    def __init__(self, utilisation: Utilisation, margin: int, mean: int) -> None:
+        self.utilisation = utilisation
         self.margin = margin
         self.even = (mean - margin // 2, mean + margin // 2)
         self.moves: list[Move] = []
         self.given: dict[str, list[Move]] = {}
         self.taken: dict[str, list[Move]] = {}
-        self.sources = [(-levels.level(member), levels.order[member], member) for member in levels.falling()]
+        self.sources = [(-utilisation.of(member), utilisation.order[member], member) for member in utilisation.falling()]
         """A heap, the fullest first. Who has nothing to give in this plan is left out of it; what
         remains is for the next plan.
         """
 
     def next_move(self) -> Move | None:
         """The best move of the fullest member that has one; None: no move pays."""
-        levels = self.levels
+        utilisation = self.utilisation
         while self.sources:
             _, order, source = heapq.heappop(self.sources)
             best = None if source in self.taken else min(self._moves_of(source), default=None)
             if best is not None:
                 move = best[-1]
-                heapq.heappush(self.sources, (-levels.level(source, -levels.weight[move.task]), order, source))
+                heapq.heappush(self.sources, (-utilisation.of(source, -utilisation.weight[move.task]), order, source))
                 return move
         return None
 
     def _moves_of(self, source: str) -> Iterator[tuple[int, int, bool, int, int, int, TaskId, Move]]:
-        levels, situation = self.levels, self.levels.situation
-        level = levels.level(source)
+        utilisation, indexed = self.utilisation, self.utilisation.indexed
+        level = utilisation.of(source)
         near: dict[Pool, list[str]] = {}
-        for task in levels.movable(source):
-            weight = levels.weight[task]
-            for member in levels.destinations(task, source, self.given, near):
+        for task in utilisation.movable(source):
+            weight = utilisation.weight[task]
+            for member in utilisation.destinations(task, source, self.given, near):
                 move = Move(task, source, member)
-                if levels.level(member, weight) + self.margin < level and self._may_stand(move):
-                    outside = self._outside(levels.level(member, weight)) + self._outside(levels.level(source, -weight))
-                    away = not situation.comes_home(member, task)
-                    farther = situation.racks.cost(task, member) - situation.racks.cost(task, source)
-                    yield outside // levels.grain, farther, away, situation.span(member, task), -weight, levels.order[member], task, move
+                if utilisation.of(member, weight) + self.margin < level and self._may_stand(move):
+                    outside = self._outside(utilisation.of(member, weight)) + self._outside(utilisation.of(source, -weight))
+                    away = not indexed.goes_back_to(member, task)
+                    farther = indexed.racks.cost(task, member) - indexed.racks.cost(task, source)
+                    place = utilisation.order[member]
+                    yield outside // utilisation.tolerance, farther, away, indexed.restore_time(member, task), -weight, place, task, move
 
     def _outside(self, level: int) -> int:
         return max(0, level - self.even[1], self.even[0] - level)
 
     def _may_stand(self, move: Move) -> bool:
         """With it, does each move of the plan still pay at the end of the plan?"""
-        levels, weight = self.levels, self.levels.weight[move.task]
-        taker = levels.level(move.destination, weight)
+        utilisation, weight = self.utilisation, self.utilisation.weight[move.task]
+        taker = utilisation.of(move.destination, weight)
         for other in self.taken.get(move.destination, ()):
             without = weight if other.source == move.source else 0
-            if taker + self.margin >= levels.level(other.source, levels.weight[other.task] - without):
+            if taker + self.margin >= utilisation.of(other.source, utilisation.weight[other.task] - without):
                 return False
         for other in self.given.get(move.source, ()):
-            level = taker if other.destination == move.destination else levels.level(other.destination)
-            if level + self.margin >= levels.level(move.source, levels.weight[other.task] - weight):
+            level = taker if other.destination == move.destination else utilisation.of(other.destination)
+            if level + self.margin >= utilisation.of(move.source, utilisation.weight[other.task] - weight):
                 return False
         return True
 
@@ -287,7 +288,7 @@ class _Plan:
         self.moves.append(move)
         self.given.setdefault(move.source, []).append(move)
         self.taken.setdefault(move.destination, []).append(move)
-        self.levels.give(move.task, move.destination)
+        self.utilisation.give(move.task, move.destination)
 
 
 def fewest_moves(dealt: Mapping[str, list[int]], capacity: Mapping[str, int], highest: int, lowest: int, forced: int) -> int:
@@ -318,20 +319,20 @@ def fewest_moves(dealt: Mapping[str, list[int]], capacity: Mapping[str, int], hi
     return max(leave, arrive)
 
 
-def _canonical_order(situation: Situation) -> dict[str, int]:
+def _canonical_order(indexed: IndexedProblem) -> dict[str, int]:
     """Member -> its place among all by what it is and has, so that names decide only between
     members that differ in nothing else.
     """
     incoming: dict[str, list[TaskId]] = {}
-    for movement in situation.in_flight.values():
+    for movement in indexed.in_flight.values():
         incoming.setdefault(movement.destination, []).append(movement.task)
     blocked: dict[str, list[TaskId]] = {}
-    for task, members in situation.blocked.items():
+    for task, members in indexed.blocked.items():
         for member_id in members:
             blocked.setdefault(member_id, []).append(task)
 
     def looks(name: str) -> tuple[object, ...]:
-        member = situation.members[name]
+        member = indexed.members[name]
         return (
             member.leaving,
             member.drain_expired,
@@ -346,7 +347,7 @@ def _canonical_order(situation: Situation) -> dict[str, int]:
             sorted(member.ready),
             member.readiness,
             -1 if member.ready_lag_records is None else member.ready_lag_records,
-            sorted(member.home),
+            sorted(member.previously_owned),
             sorted(incoming.get(name, ())),
             sorted(blocked.get(name, ())),
             (member.subtopologies is None, sorted((member.subtopologies or {}).items())),
@@ -356,4 +357,4 @@ def _canonical_order(situation: Situation) -> dict[str, int]:
             name,
         )
 
-    return {name: place for place, name in enumerate(sorted(situation.members, key=looks))}
+    return {name: place for place, name in enumerate(sorted(indexed.members, key=looks))}

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 import attrs
 
-from equipoise.assignors import AssignmentProblem, Assignor, Movement, Plan, WrappedAssignor, registry
+from equipoise.assignors import AssignmentProblem, Assignor, DelegatingAssignor, Movement, Plan, registry
 from equipoise.events.errors import InputError
 
 DEFECTS = ("none", "owner_twice", "gives_up", "other_ties")
@@ -28,7 +28,7 @@ class Build:
         return _Defective(registry.load(name, version), self)
 
 
-class _Defective(WrappedAssignor):
+class _Defective(DelegatingAssignor):
     """An assignor with the defect that its build has at the moment."""
 
     def __init__(self, assignor: Assignor, build: Build) -> None:

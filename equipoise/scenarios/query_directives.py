@@ -45,7 +45,7 @@ def show(context: Context, parsed: ParsedDirective) -> None:
         setattr(context.shown, name, parsed.get(name, False))
 
 
-@directive("state", "", "The state as tables: group, members, movements in flight, holds, homes, lost tasks, back-offs, crashes.")
+@directive("state", "", "The state as tables: group, members, movements in flight, holds, previous owners, lost tasks, back-offs, crashes.")
 def state_table(context: Context, parsed: ParsedDirective) -> None:
     state = context.state
     deadline_ms = context.group_harness.machine.next_deadline_ms
@@ -60,8 +60,8 @@ def state_table(context: Context, parsed: ParsedDirective) -> None:
         context.say(f"waiting for a slot: {state.waiting}")
     if state.holds:
         context.say(f"hold_ms: {by_task_text({task: str(ms) for task, ms in state.holds.items()})}")
-    if state.homes:
-        context.say(f"homes: {by_task_text(dict(state.homes))}")
+    if state.previous_owners:
+        context.say(f"previous owners: {by_task_text(dict(state.previous_owners))}")
     if state.lost:
         context.say(f"lost: {by_task_text({task: f'{lost.since_ms}..{lost.until_ms}' for task, lost in state.lost.items()})}")
     if state.revocations.since_ms is not None:

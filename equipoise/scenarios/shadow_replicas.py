@@ -15,7 +15,7 @@ from typing import Any
 
 import attrs
 
-from equipoise.assignors import AssignmentProblem, Plan, WrappedAssignor
+from equipoise.assignors import AssignmentProblem, DelegatingAssignor, Plan
 from equipoise.events import codec
 from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import Fact
@@ -97,7 +97,7 @@ def _shuffle_state(state: Any, rng: random.Random) -> None:
                 _shuffle_state(member, rng)
 
 
-class ShuffledAssignor(WrappedAssignor):
+class ShuffledAssignor(DelegatingAssignor):
     """An assignor that is asked the same question in another order."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:

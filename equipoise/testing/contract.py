@@ -262,7 +262,7 @@ def shuffled(problem: AssignmentProblem, dice: random.Random) -> AssignmentProbl
                 warmup=turned(member.warmup),
                 lags=dict(turned(member.lags.items())),
                 ready=frozenset(turned(sorted(member.ready))),
-                home=frozenset(turned(sorted(member.home))),
+                previously_owned=frozenset(turned(sorted(member.previously_owned))),
             )
             for member in problem.members
         ),

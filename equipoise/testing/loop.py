@@ -96,7 +96,7 @@ class Group:
                     standby=tuple(sorted(process.standby)),
                     warmup=tuple(sorted(process.warmup)),
                     ready=frozenset(task for task in process.standby | process.warmup if process.copies.get(task) == 0),
-                    home=frozenset(task for task, (_, home) in self.lost.items() if home == name),
+                    previously_owned=frozenset(task for task, (_, owner) in self.lost.items() if owner == name),
                     lags={**process.copies, **{task: LagSentinel.ACTIVE for task in process.owned if self.tasks[task].stateful}},
                 )
                 for name, process in self.members.items()

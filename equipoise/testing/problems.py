@@ -111,7 +111,7 @@ def _member(draw: st.DrawFn, every: tuple[Task, ...], name: str, owned: list[Tas
         ready=frozenset(ready),
         readiness="word_or_lag" if simple else draw(st.sampled_from(READINESS)),
         ready_lag_records=None if simple else draw(st.sampled_from([None, None, 0, 700])),
-        home=frozenset(draw(st.sets(st.sampled_from([task.id for task in every]), max_size=2))) if every else frozenset(),
+        previously_owned=frozenset(draw(st.sets(st.sampled_from([task.id for task in every]), max_size=2))) if every else frozenset(),
         restore_records_per_s=draw(st.sampled_from([0, 5, 100])),
     )
 
@@ -146,9 +146,9 @@ def problems(
             blocked.update((task.id, name) for name in names if draw(st.integers(0, 20)) == 0)
     now_ms = draw(st.sampled_from([0, 1_000, 1_000_000]))
     lost = {task.id: draw(st.integers(0, now_ms)) for task in every if owner[task.id] is None and not simple and draw(st.booleans())}
-    guests = {task.id for task in every if owner[task.id] is not None and not simple and draw(st.integers(0, 3)) == 0}
+    displaced = {task.id for task in every if owner[task.id] is not None and not simple and draw(st.integers(0, 3)) == 0}
     return AssignmentProblem(
-        tasks=tuple(attrs.evolve(task, lost_since_ms=lost.get(task.id), guest=task.id in guests) for task in every),
+        tasks=tuple(attrs.evolve(task, lost_since_ms=lost.get(task.id), displaced=task.id in displaced) for task in every),
         members=tuple(group),
         in_flight=tuple(in_flight),
         blocked=frozenset(blocked),

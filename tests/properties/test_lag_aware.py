@@ -173,7 +173,7 @@ def test_with_state_too_other_names_change_no_count_no_lag_and_no_move(
     lag_of = {task.id: task.lag or 0 for task in tasks}
     for topic in {task.id.subtopology for task in tasks}:
         of_topic = [[[lag_of[task] for task in has if task.subtopology == topic] for has in plan.target.values()] for plan in found]
-        dealt = [sorted((len(hand), sum(hand)) for hand in hands) for hands in of_topic]
+        dealt = [sorted((len(bundle), sum(bundle)) for bundle in bundles) for bundles in of_topic]
         assert dealt[0] == dealt[1]
 
 

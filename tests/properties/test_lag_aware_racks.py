@@ -1,4 +1,4 @@
-"""`lag_aware` with racks: the same hands as without them, given so that less is read across racks;
+"""`lag_aware` with racks: the same bundles as without them, given so that less is read across racks;
 judged by trying every other way to give them.
 """
 
@@ -65,7 +65,7 @@ def without_racks(problem: AssignmentProblem) -> AssignmentProblem:
     return attrs.evolve(problem, settings=GroupSettings())
 
 
-def hands(problem: AssignmentProblem, owner: Owners) -> Hands:
+def bundles(problem: AssignmentProblem, owner: Owners) -> Hands:
     """What members have, by lags: of which topics with which lags, whoever has them."""
     held: dict[str, list[int]] = {member.id: [] for member in problem.members}
     for task in problem.tasks:
@@ -83,7 +83,7 @@ def cost(problem: AssignmentProblem, owner: Owners) -> int:
 def ways(problem: AssignmentProblem, wanted: Hands) -> Iterator[Owners]:
     for chosen in itertools.product([member.id for member in problem.members], repeat=len(problem.tasks)):
         owner = dict(zip([task.id for task in problem.tasks], chosen, strict=True))
-        if hands(problem, owner) == wanted:
+        if bundles(problem, owner) == wanted:
             yield owner
 
 
@@ -91,11 +91,11 @@ def ways(problem: AssignmentProblem, wanted: Hands) -> Iterator[Owners]:
 @given(groups())
 def test_the_same_hands_at_no_higher_cost_and_no_bound_above_the_least(problem: AssignmentProblem):
     plan, plain = answer(problem), owners(answer(without_racks(problem)))
-    assert hands(problem, owners(plan)) == hands(problem, plain)
+    assert bundles(problem, owners(plan)) == bundles(problem, plain)
     told = cost(problem, owners(plan))
     assert told <= cost(problem, plain)
     if plan.cost.stages:
-        least = min(cost(problem, owner) for owner in ways(problem, hands(problem, plain)))
+        least = min(cost(problem, owner) for owner in ways(problem, bundles(problem, plain)))
         assert plan.cost.rack_cost == told
         assert plan.cost.rack_cost_lower_bound <= least
         assert plan.cost.optimal == (told == plan.cost.rack_cost_lower_bound)
@@ -105,21 +105,21 @@ def test_the_same_hands_at_no_higher_cost_and_no_bound_above_the_least(problem: 
 
 @given(groups(topics=3, most=4))
 def test_topic_by_topic_counts_and_lags_are_those_without_racks(problem: AssignmentProblem):
-    """A fresh deal; what runs and is even keeps its own hands, so there is nothing to compare it
+    """A fresh deal; what runs and is even keeps its own bundles, so there is nothing to compare it
     with.
     """
     fresh = attrs.evolve(problem, members=tuple(attrs.evolve(member, active=()) for member in problem.members))
     near, plain = owners(answer(fresh)), owners(answer(without_racks(fresh)))
     for topic in range(3):
         part = attrs.evolve(fresh, tasks=tuple(task for task in fresh.tasks if task.id.subtopology == topic))
-        assert hands(part, near) == hands(part, plain)
+        assert bundles(part, near) == bundles(part, plain)
 
 
 @given(groups(most=8, tolerance=6))
 def test_with_a_tolerance_lags_are_within_it_for_each_partition(problem: AssignmentProblem):
     fresh = attrs.evolve(problem, members=tuple(attrs.evolve(member, active=()) for member in problem.members))
-    near, plain = hands(fresh, owners(answer(fresh))), hands(fresh, owners(answer(without_racks(fresh))))
-    counts = [len(hand) for hand in plain]
+    near, plain = bundles(fresh, owners(answer(fresh))), bundles(fresh, owners(answer(without_racks(fresh))))
+    counts = [len(bundle) for bundle in plain]
     assert sorted(map(len, near)) == sorted(counts)
     spread, bound = (max(map(sum, dealt)) - min(map(sum, dealt)) for dealt in (near, plain))
     assert spread <= bound + 2 * 6 * max(counts)

@@ -1,7 +1,7 @@
 """What `load_balanced` promises of loads: the bound, how it gets there, and that noise moves no
 work. (The rest: test_contract.)
 
-Levels and weights are counted here anew.
+Utilisation and weights are counted here anew.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def measured(amounts: Iterable[int]) -> list[Task]:
     return [Task(id=TaskId(0, place), stateful=True, end_offset=5_000, load=TaskLoad(records_per_s=amount)) for place, amount in enumerate(amounts)]
 
 
-def levels(tasks: Iterable[Task], capacity: Mapping[str, int], owner: Mapping[TaskId, str]) -> dict[str, Fraction]:
+def levels_of(tasks: Iterable[Task], capacity: Mapping[str, int], owner: Mapping[TaskId, str]) -> dict[str, Fraction]:
     """Of a fair share, what each member carries per thread."""
     amount = {task.id: task.load.records_per_s for task in tasks if task.load is not None}
     fair = Fraction(sum(amount.values()), sum(capacity.values()))
@@ -44,7 +44,7 @@ ROUNDING = Fraction(1, 10_000)
 @given(amounts=AMOUNTS, capacities=CAPACITIES, high=st.integers(5, 60), low=st.integers(1, 5), data=st.data())
 def test_at_rest_nobody_is_further_apart_than_the_bound(amounts: list[int], capacities: list[int], high: int, low: int, data: st.DataObject):
     """From any owners: the group comes to rest, and fullest and emptiest differ by at most the
-    fullest one's lightest task plus the threshold; no round makes the levels, sorted from the
+    fullest one's lightest task plus the threshold; no round makes the utilisation, sorted from the
     highest, higher; the plan says the same numbers."""
     names = {f"m{place}": capacity for place, capacity in enumerate(capacities)}
     options = {"load_high_percent": high, "load_low_percent": low}
@@ -53,19 +53,19 @@ def test_at_rest_nobody_is_further_apart_than_the_bound(amounts: list[int], capa
         group._grant(data.draw(st.sampled_from(sorted(names))), task)
     tasks = list(group.tasks.values())
     rebalanced = False
-    before = sorted(levels(tasks, names, group.owners()).values(), reverse=True)
+    before = sorted(levels_of(tasks, names, group.owners()).values(), reverse=True)
     for _ in range(4 * len(amounts) + 1):
         plan = group.decide()
         rebalanced |= bool(plan.memory)
         assert plan.load is not None
-        reached = sorted(levels(tasks, names, {task: name for name, held in plan.target.items() for task in held}).values(), reverse=True)
+        reached = sorted(levels_of(tasks, names, {task: name for name, held in plan.target.items() for task in held}).values(), reverse=True)
         assert reached <= before
         if not plan.movements:
             break
         group.warm()
-        before = sorted(levels(tasks, names, group.owners()).values(), reverse=True)
+        before = sorted(levels_of(tasks, names, group.owners()).values(), reverse=True)
     assert not plan.movements
-    of = levels(tasks, names, group.owners())
+    of = levels_of(tasks, names, group.owners())
     fullest, emptiest = max(of.values()), min(of.values())
     fair = Fraction(sum(amounts), sum(capacities))
     lightest = max(
@@ -123,10 +123,10 @@ def test_no_deal_as_even_is_reached_by_fewer_moves_than_the_bound_says(amounts: 
         settings=GroupSettings(max_warmups=9),
     )
     plan = ASSIGNOR.assign(problem)
-    reached = levels(tasks, names, {task: name for name, held in plan.target.items() for task in held}).values()
+    reached = levels_of(tasks, names, {task: name for name, held in plan.target.items() for task in held}).values()
     fewest = len(amounts)
     for deal in itertools.product(sorted(names), repeat=len(amounts)):
-        found = levels(tasks, names, {TaskId(0, place): at for place, at in enumerate(deal)}).values()
+        found = levels_of(tasks, names, {TaskId(0, place): at for place, at in enumerate(deal)}).values()
         if max(found) <= max(reached) and min(found) >= min(reached):
             fewest = min(fewest, sum(owner[place] != at for place, at in enumerate(deal)))
     assert plan.cost.moves_lower_bound <= fewest <= plan.cost.moves

@@ -11,17 +11,17 @@ import attrs
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from equipoise.assignors import AssignmentProblem, Partition, Plan, Task, TaskLoad, WrappedAssignor
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors import AssignmentProblem, DelegatingAssignor, Partition, Plan, Task, TaskLoad
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.racks import Racks
 from equipoise.assignors.load_balanced import LoadBalanced
-from equipoise.assignors.load_balanced.rack_aware_swaps import bring_near
+from equipoise.assignors.load_balanced.rack_aware_swaps import swap_for_racks
 from equipoise.assignors.load_balanced.target import REBALANCING
-from equipoise.assignors.load_balanced.utilisation import Levels
+from equipoise.assignors.load_balanced.utilisation import Utilisation
 from equipoise.assignors.load_balanced.weights import weights
 from equipoise.events.tasks import TaskId
 from equipoise.testing import Group
-from tests.properties.test_load_balanced import AMOUNTS, CAPACITIES, ROUNDING, levels, measured
+from tests.properties.test_load_balanced import AMOUNTS, CAPACITIES, ROUNDING, levels_of, measured
 
 ASSIGNOR = LoadBalanced()
 RACKS = ("a", "b", "c")
@@ -68,7 +68,7 @@ def assert_bound(group: Group, plan: Plan, amounts: list[int], margin: int) -> N
     threads, and the margin.
     """
     names = {name: process.capacity for name, process in group.members.items()}
-    of = levels(group.tasks.values(), names, group.owners())
+    of = levels_of(group.tasks.values(), names, group.owners())
     fullest, emptiest = max(of.values()), min(of.values())
     fair = Fraction(sum(amounts), sum(names.values()))
     lightest = max(
@@ -93,7 +93,7 @@ def test_the_bound_holds_at_rest_from_any_owners(amounts: list[int], capacities:
     assert_bound(group, group.plan, amounts, high)
 
 
-class Watched(WrappedAssignor):
+class Watched(DelegatingAssignor):
     """Whether any of its plans rebalanced."""
 
     rebalanced = False
@@ -131,33 +131,33 @@ def test_what_moves_for_traffic_leaves_no_move_that_pays_more(amounts: list[int]
     group = made(amounts, capacities)
     for task in group.tasks:
         group._grant(data.draw(st.sampled_from(sorted(group.members))), task)
-    situation = Situation(group.problem())
-    weight = weights(situation.tasks.values(), situation.members.values(), situation.settings)
-    levels = Levels(situation, weight, situation.owner, grain=6_000)
+    indexed = IndexedProblem(group.problem())
+    weight = weights(indexed.tasks.values(), indexed.members.values(), indexed.settings)
+    utilisation = Utilisation(indexed, weight, indexed.owner, tolerance=6_000)
     low = data.draw(st.sampled_from([0, 50_000, 500_000]))
-    before = paid(levels, situation.owner)
-    moves = bring_near(levels, mean=1_000_000, low=low, high=before)
+    before = paid(utilisation, indexed.owner)
+    moves = swap_for_racks(utilisation, mean=1_000_000, low=low, high=before)
     assert len({move.task for move in moves}) == len(moves)
-    assert paid(levels, levels.owner) <= max(low, before) + 2  # roundings
+    assert paid(utilisation, utilisation.owner) <= max(low, before) + 2  # roundings
     was, now = (
-        [sum(weight[task] for task, at in owner.items() if at == name) // each.capacity for name, each in situation.members.items()]
-        for owner in (situation.owner, levels.owner)
+        [sum(weight[task] for task, at in owner.items() if at == name) // each.capacity for name, each in indexed.members.items()]
+        for owner in (indexed.owner, utilisation.owner)
     )
     assert max(now) <= max(*was, 1_000_000 + low)
     assert min(now) >= min(*was, 1_000_000 - low)
-    saved = situation.racks.total(situation.owner) - situation.racks.total(levels.owner)
-    assert saved >= sum(situation.racks.move_cost(move.task) for move in moves) + bool(moves)
+    saved = indexed.racks.total(indexed.owner) - indexed.racks.total(utilisation.owner)
+    assert saved >= sum(indexed.racks.move_cost(move.task) for move in moves) + bool(moves)
 
 
-def paid(levels: Levels, owner: Mapping[TaskId, str]) -> int:
+def paid(utilisation: Utilisation, owner: Mapping[TaskId, str]) -> int:
     """What the best move pays."""
-    capacity = {member.id: member.capacity for member in levels.situation.members.values()}
+    capacity = {member.id: member.capacity for member in utilisation.indexed.members.values()}
     load = dict.fromkeys(capacity, 0)
     for task, name in owner.items():
-        load[name] += levels.weight[task]
+        load[name] += utilisation.weight[task]
     return max(
         (
-            load[name] // capacity[name] - (load[other] + levels.weight[task]) // capacity[other]
+            load[name] // capacity[name] - (load[other] + utilisation.weight[task]) // capacity[other]
             for task, name in owner.items()
             for other in capacity
             if other != name

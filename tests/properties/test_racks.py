@@ -246,7 +246,9 @@ def test_no_standbys_are_further_apart_and_none_as_far_and_as_even_cost_less(pro
     everywhere = attrs.evolve(
         everywhere,
         members=tuple(
-            attrs.evolve(member, active=tuple(task for task in member.active if task in tasks), ready=frozenset(), home=frozenset(), lags={})
+            attrs.evolve(
+                member, active=tuple(task for task in member.active if task in tasks), ready=frozenset(), previously_owned=frozenset(), lags={}
+            )
             for member in everywhere.members
         ),
     )

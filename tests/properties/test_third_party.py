@@ -15,7 +15,7 @@ import attrs
 import pytest
 from hypothesis import Phase, settings
 
-from equipoise.assignors import AssignmentProblem, Plan, WrappedAssignor, registry
+from equipoise.assignors import AssignmentProblem, DelegatingAssignor, Plan, registry
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.scenarios import run_text
 from equipoise.testing import CONTRACT, Check, Subject, contract
@@ -79,7 +79,7 @@ def test_the_page_names_every_check():
 # Teeth
 
 
-class Defective(WrappedAssignor):
+class Defective(DelegatingAssignor):
     """high_availability with a defect."""
 
     def __init__(self) -> None:

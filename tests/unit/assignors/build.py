@@ -48,7 +48,7 @@ def member(
     capacity: int = 1,
     leaving: bool = False,
     drain_expired: bool = False,
-    home: str = "",
+    previously_owned: str = "",
     ready: str = "",
     subtopologies: Iterable[int] | Mapping[int, int] | None = None,
     speed: int = 0,
@@ -73,7 +73,7 @@ def member(
         warmup=ids(warmup),
         lags=reported,
         ready=frozenset(ids(ready)),
-        home=frozenset(ids(home)),
+        previously_owned=frozenset(ids(previously_owned)),
         restore_records_per_s=speed,
     )
 

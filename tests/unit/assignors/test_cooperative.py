@@ -70,7 +70,7 @@ def test_lost_work_waits_for_its_member_and_nobody_else_moves():
 
 
 def test_who_comes_back_has_its_own_again():
-    group = [member("w1", "0_0 0_1 0_2"), member("w2", "0_3 0_4 0_5"), member("w3", home="0_6 0_7 0_8")]
+    group = [member("w1", "0_0 0_1 0_2"), member("w2", "0_3 0_4 0_5"), member("w3", previously_owned="0_6 0_7 0_8")]
     answer = plan(asked(NINE, *group, lost="0_6 0_7 0_8", now_ms=1))
     assert text(answer.members["w3"].active) == "0_6 0_7 0_8"
     assert (answer.lost_until_ms, answer.scheduled_ms) == ({}, None)
@@ -78,7 +78,7 @@ def test_who_comes_back_has_its_own_again():
 
 
 def test_who_comes_back_and_leaves_is_waited_for_as_if_it_were_away():
-    group = [member("w1", "0_0 0_1 0_2"), member("w3", home="0_6", leaving=True)]
+    group = [member("w1", "0_0 0_1 0_2"), member("w3", previously_owned="0_6", leaving=True)]
     answer = plan(asked(NINE[:3] + NINE[6:7], *group, lost="0_6", now_ms=1))
     assert list(map(str, answer.lost_until_ms)) == ["0_6"]
 

@@ -36,7 +36,7 @@ def stateless(*names: str) -> list[Task]:
 @pytest.mark.parametrize("assignor", STATE_FIRST)
 def test_task_goes_to_another_caught_up_member_and_not_home(assignor: str):
     home = frozenset({TaskId(0, 0)})
-    crashing = looping(attrs.evolve(member("m1", lags={"0_0": 0}), home=home, ready=home))
+    crashing = looping(attrs.evolve(member("m1", lags={"0_0": 0}), previously_owned=home, ready=home))
     other = attrs.evolve(member("m2", lags={"0_0": 100}), ready=home)
     answer = asked(assignor, problem(tasks("0_0"), crashing, other))
     assert text(answer.members["m2"].active) == "0_0"

@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from equipoise.assignors import AssignmentProblem, Guarantee, MovementState, Reason, registry
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.high_availability import HighAvailability
 from equipoise.events.errors import FieldError
 from equipoise.events.tasks import parse_task
@@ -274,7 +274,7 @@ def test_a_new_target_that_is_no_better_than_what_runs_is_not_adopted():
 def test_back_home_first():
     """m2 was away and has its old copies: of all tasks that could come, its own do, and at once."""
     six = numbered(6)
-    answer = plan(problem(tasks(six), member("m1", six), member("m2", every=40, of="0_1 0_3 0_5", home="0_1 0_3 0_5")))
+    answer = plan(problem(tasks(six), member("m1", six), member("m2", every=40, of="0_1 0_3 0_5", previously_owned="0_1 0_3 0_5")))
     assert text(answer.target["m2"]) == "0_1 0_3 0_5"
     assert movements(answer) == [f"{task} m1 -> m2 revoking" for task in ("0_1", "0_3", "0_5")]
     assert answer.reasons[parse_task("0_1")].code == "return_home"
@@ -285,17 +285,17 @@ def test_guests_go_on_first():
     gets.
     """
     question = problem(tasks("0_0 0_1 0_2 0_3"), member("m1", "0_0 0_1 0_2 0_3"), member("m2"))
-    for guests in itertools.combinations(ids("0_0 0_1 0_2 0_3"), 2):
-        asked = attrs.evolve(question, tasks=tuple(attrs.evolve(task, guest=task.id in guests) for task in question.tasks))
-        assert plan(asked).target["m2"] == guests
+    for displaced in itertools.combinations(ids("0_0 0_1 0_2 0_3"), 2):
+        asked = attrs.evolve(question, tasks=tuple(attrs.evolve(task, displaced=task.id in displaced) for task in question.tasks))
+        assert plan(asked).target["m2"] == displaced
 
 
 def test_home_counts_only_with_a_good_part_of_the_state():
     """Of 0_1 it has to restore more than half: no home to return to; 0_2 is closer."""
     three = numbered(3)
-    question = problem(tasks(three), member("m1", three), member("m2", lags={"0_1": STATE // 2, "0_2": 30_000}, home="0_1"))
+    question = problem(tasks(three), member("m1", three), member("m2", lags={"0_1": STATE // 2, "0_2": 30_000}, previously_owned="0_1"))
     assert text(plan(question).target["m2"]) == "0_2"
-    closer = problem(tasks(three), member("m1", three), member("m2", lags={"0_1": STATE // 2 - 1, "0_2": 30_000}, home="0_1"))
+    closer = problem(tasks(three), member("m1", three), member("m2", lags={"0_1": STATE // 2 - 1, "0_2": 30_000}, previously_owned="0_1"))
     assert text(plan(closer).target["m2"]) == "0_1"
 
 
@@ -514,12 +514,12 @@ def test_standbys_of_new_partitions_are_kept_by_new_members_only():
 def test_every_task_has_the_pool_of_those_that_know_it(partitions: int):
     known = {0: 3} if partitions == 0 else {0: 3, 1: partitions}
     question = problem(tasks("0_0 0_1 1_1 1_3"), member("m1", subtopologies=known), member("m2", leaving=True), member("m3", subtopologies={1: 2}))
-    situation = Situation(question)
+    indexed = IndexedProblem(question)
     staying = [each for each in question.members if not each.leaving]
-    for task in situation.tasks:
-        assert situation.eligible(task).members == tuple(each.id for each in staying if each.knows(task))
-        assert all(situation.may_run(each.id, task) == (each in staying and each.knows(task)) for each in question.members)
-    assert situation.eligible_for_any(0).members == ("m1",)
+    for task in indexed.tasks:
+        assert indexed.eligible(task).members == tuple(each.id for each in staying if each.knows(task))
+        assert all(indexed.may_run(each.id, task) == (each in staying and each.knows(task)) for each in question.members)
+    assert indexed.eligible_for_any(0).members == ("m1",)
 
 
 def test_what_nobody_may_run_stays_unassigned():

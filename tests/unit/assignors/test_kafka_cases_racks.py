@@ -13,7 +13,7 @@ import attrs
 import pytest
 
 from equipoise.assignors import AssignmentProblem, Plan
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.shares import Share
 from equipoise.assignors.common.standby_goal import standby_goal
 from equipoise.assignors.common.standby_search import Wish
@@ -55,14 +55,14 @@ def goal(question: AssignmentProblem) -> dict[str, list[str]]:
     """Where standbys are to be. (Kafka exchanges them, so each client keeps two; here each has two
     as far as what comes first allows.)
     """
-    situation = Situation(question)
-    here = {task: tuple(each.id for each in question.members if task in each.standby) for task in situation.owner}
-    wishes = {task: Wish(copies=2, owner=owner, never=frozenset((owner,)), here=here[task], begun=()) for task, owner in situation.owner.items()}
-    found = standby_goal(situation, wishes, dict.fromkeys(CLIENTS, 1), dict.fromkeys(CLIENTS, Share(3, 3)))
+    indexed = IndexedProblem(question)
+    here = {task: tuple(each.id for each in question.members if task in each.standby) for task in indexed.owner}
+    wishes = {task: Wish(copies=2, owner=owner, never=frozenset((owner,)), here=here[task], begun=()) for task, owner in indexed.owner.items()}
+    found = standby_goal(indexed, wishes, dict.fromkeys(CLIENTS, 1), dict.fromkeys(CLIENTS, Share(3, 3)))
     held = Counter(name for names in found.holders.values() for name in names)
     assert sum(held.values()) == 12
     assert all(1 <= held[name] <= 3 for name in CLIENTS)
-    assert all(situation.owner[task] not in names and len(set(names)) == 2 for task, names in found.holders.items())
+    assert all(indexed.owner[task] not in names and len(set(names)) == 2 for task, names in found.holders.items())
     return {str(task): list(names) for task, names in found.holders.items()}
 
 

@@ -198,7 +198,7 @@ def test_cross_topic_is_true_or_false(value: Any):
 
 
 def test_racks_decide_what_counts_and_lags_leave_open():
-    """Of the KIP's example with a member in each rack: who has the one hand and who the other."""
+    """Of the KIP's example with a member in each rack: who has the one bundle and who the other."""
     question: dict[str, Any] = {
         "assignor": "lag_aware",
         "config": {"rack_aware_strategy": "min_cost"},

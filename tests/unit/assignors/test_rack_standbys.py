@@ -14,7 +14,7 @@ import attrs
 import pytest
 
 from equipoise.assignors import AssignmentProblem, Member, Plan
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.shares import Share
 from equipoise.assignors.common.standby_goal import standby_goal
 from equipoise.assignors.common.standby_search import Wish
@@ -52,17 +52,17 @@ def preset(actives: Mapping[str, str], tags: Tags, *, num_standbys: int, capacit
 
 
 def placed(question: AssignmentProblem) -> dict[str, list[str]]:
-    situation = Situation(question)
+    indexed = IndexedProblem(question)
     copies, wanted = len(question.tasks) * (1 + question.settings.num_standbys), question.settings.num_standbys
     capacity = sum(each.capacity for each in question.members)
     shares = {each.id: Share(copies * each.capacity // capacity, -(-copies * each.capacity // capacity)) for each in question.members}
     wishes = {
         task: Wish(copies=min(wanted, len(question.members) - 1), owner=owner, never=frozenset((owner,)), here=(), begun=())
-        for task, owner in situation.owner.items()
+        for task, owner in indexed.owner.items()
     }
-    goal = standby_goal(situation, wishes, {each.id: len(each.active) for each in question.members}, shares)
+    goal = standby_goal(indexed, wishes, {each.id: len(each.active) for each in question.members}, shares)
     for task, members in goal.holders.items():
-        assert len({situation.owner[task], *members}) == 1 + len(members)
+        assert len({indexed.owner[task], *members}) == 1 + len(members)
     return {str(task): list(members) for task, members in sorted(goal.holders.items())}
 
 
@@ -257,7 +257,7 @@ def test_a_leaving_members_standby_is_replaced_elsewhere():
 
 
 def test_a_task_on_its_way_keeps_its_standby_and_has_no_more_than_asked_for():
-    """m1 hands 0_0 over to m2, which has its standby; the other one is for m2's rack."""
+    """m1 bundles 0_0 over to m2, which has its standby; the other one is for m2's rack."""
     question = aware(
         [reading("0_0", "b", changelog="abc"), reading("0_1", "a", changelog="abc")],
         *in_racks("abac", m1=member("m1", "0_0"), m2=member("m2", "0_1", standby="0_0", lags={"0_0": 200})),
@@ -293,14 +293,14 @@ def test_many_at_random(copies: int):
         for name in names
     ]
     question = aware(parts, *members, num_standbys=copies, rack_standby_strategy="greedy")
-    situation = Situation(question)
+    indexed = IndexedProblem(question)
     found = {parse_task(task): some for task, some in placed(question).items()}
 
     def apart(standbys: Mapping[TaskId, list[str]]) -> int:
         return sum(len({where[owner[task]], *(where[name] for name in some)}) for task, some in standbys.items())
 
     def traffic(standbys: Mapping[TaskId, list[str]]) -> int:
-        return sum(situation.racks.standby(task).at(where[name]) for task, some in standbys.items() for name in some)
+        return sum(indexed.racks.standby(task).at(where[name]) for task, some in standbys.items() for name in some)
 
     assert apart(found) == len(parts) * (1 + copies), "every copy in a rack of its own"
     assert apart(held) < apart(found)

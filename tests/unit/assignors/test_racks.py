@@ -11,7 +11,7 @@ import attrs
 import pytest
 
 from equipoise.assignors import AssignmentProblem, Member, Partition, Plan, Reason, StageCost, Task
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.plan_json import reason_texts
 from equipoise.assignors.common.racks import RACK_TAG, Racks, rack_of, traffic_cost
 from equipoise.assignors.common.shares import Shares
@@ -59,7 +59,7 @@ def target(answer: Plan) -> dict[str, str]:
 
 
 def racks_of(question: AssignmentProblem) -> Racks:
-    return Situation(question).racks
+    return IndexedProblem(question).racks
 
 
 # What a task costs
@@ -204,7 +204,7 @@ def test_a_sub_topology_is_spread_before_traffic_is_saved():
 def test_limits_of_a_sub_topology_are_kafkas_with_the_upper_share():
     tasks = [reading(f"{subtopology}_{number}", "a") for subtopology, count in enumerate((5, 3)) for number in range(count)]
     question = aware(tasks, at(A, member("m1")), at(B, member("m2", capacity=2)), rack_aware_strategy="balanced_min_cost")
-    shares = Shares(Situation(question))
+    shares = Shares(IndexedProblem(question))
     assert {name: share.upper for name, share in shares.every.items()} == {"m1": 3, "m2": 6}
     assert shares.limits() == {(0, True): {"m1": 2, "m2": 4}, (1, True): {"m1": 2, "m2": 3}}
     assert shares.crowding(dict.fromkeys(ids(numbered(5), numbered(3, subtopology=1)), "m1")) == 3 + 1

@@ -17,7 +17,7 @@ import attrs
 import pytest
 
 from equipoise.assignors import AssignmentProblem, Member, Partition, Task, registry
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.shares import Shares
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.settings import GroupSettings
@@ -62,10 +62,10 @@ def drawn(seed: int, strategy: str, *, running: bool) -> AssignmentProblem:
 
 def worth(problem: AssignmentProblem, owner: dict[TaskId, str]) -> tuple[int, int, int]:
     """Imbalance, crowding, and cost."""
-    situation = Situation(problem)
-    shares = Shares(situation)
-    moves = sum(situation.racks.move_cost(task) for task, name in owner.items() if situation.owner.get(task, name) != name)
-    return shares.imbalance(owner), shares.crowding(owner), situation.racks.total(owner) + moves
+    indexed = IndexedProblem(problem)
+    shares = Shares(indexed)
+    moves = sum(indexed.racks.move_cost(task) for task, name in owner.items() if indexed.owner.get(task, name) != name)
+    return shares.imbalance(owner), shares.crowding(owner), indexed.racks.total(owner) + moves
 
 
 @pytest.mark.parametrize("running", [False, True], ids=["new", "running"])
@@ -74,7 +74,7 @@ def test_what_is_left_of_traffic_is_never_more_than_kafka_leaves(strategy: str, 
     ours_is_less = 0
     for seed in range(60):
         problem = drawn(seed, strategy, running=running)
-        if not Situation(problem).racks.counts:
+        if not IndexedProblem(problem).racks.counts:
             continue
         kafka = registry.latest("kafka_streams").assign(problem)
         theirs = worth(problem, {task: name for name, part in kafka.members.items() for task in (*part.active, *part.revoke)})
@@ -106,8 +106,8 @@ def test_optimize_active_tasks():
         tasks = [reading(task, rack, stateful=stateful) for task, rack in (("0_0", "a"), ("1_0", "a"), ("1_1", "b"), ("0_1", "c"))]
         members = owners(m1="0_1 1_1", m2="1_0", m3="0_0")
         question = aware(tasks, at("a", members["m1"]), at("b", members["m2"]), at("c", members["m3"]))
-        racks = Situation(question).racks
-        assert racks.total(Situation(question).owner) == (40 if stateful else 4)
+        racks = IndexedProblem(question).racks
+        assert racks.total(IndexedProblem(question).owner) == (40 if stateful else 4)
         answer = plan(question)
         assert target(answer) == {"m1": "0_0 1_0", "m2": "1_1", "m3": "0_1"}
         assert answer.cost.rack_cost == after
@@ -132,8 +132,8 @@ def test_more_than_one_task_each():
         tasks = [reading(task, rack, stateful=stateful) for task, rack in (("0_0", "b"), ("0_1", "b"), ("1_0", "c"), ("1_1", "c"))]
         members = owners(m1="", m2="1_0 1_1", m3="0_0 0_1")
         question = aware(tasks, at("a", members["m1"]), at("b", members["m2"]), at("c", members["m3"]), balance_factor=2)
-        racks = Situation(question).racks
-        assert racks.total(Situation(question).owner) == before
+        racks = IndexedProblem(question).racks
+        assert racks.total(IndexedProblem(question).owner) == before
         answer = plan(question)
         assert target(answer) == {"m1": "", "m2": "0_0 0_1", "m3": "1_0 1_1"}
         assert answer.cost.rack_cost == after
@@ -212,12 +212,12 @@ def test_many_at_random(strategy: str):
         for number in range(30)
     ]
     question = aware(tasks, *members, rack_aware_strategy=strategy)
-    situation = Situation(question)
+    indexed = IndexedProblem(question)
     answer = plan(question)
     owner = {task: name for name, owned in answer.target.items() for task in owned}
     assert {len(owned) for owned in answer.target.values()} == {4}
     assert answer.cost.stages[0].cost == answer.cost.stages[0].lower_bound
     if strategy == "min_cost":
-        assert answer.cost.rack_cost < situation.racks.total(situation.owner)
+        assert answer.cost.rack_cost < indexed.racks.total(indexed.owner)
     else:
         assert max(Counter((task.subtopology, name) for task, name in owner.items()).values()) == 1

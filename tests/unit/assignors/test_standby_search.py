@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from equipoise.assignors import AssignmentProblem
 from equipoise.assignors.common import standby_search
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.shares import Share
 from equipoise.assignors.common.standby_search import NOTHING, StandbySearch, Wish
 from equipoise.assignors.common.validation import plan_faults
@@ -27,12 +27,12 @@ STRATEGIES = ["min_cost", "balanced_min_cost"]
 
 def placed_anyhow(data: st.DataObject, problem: AssignmentProblem, *, apart: int) -> StandbySearch | None:
     """Standbys wherever they may be; None: no task may have one."""
-    situation = Situation(problem)
+    indexed = IndexedProblem(problem)
     wishes: dict[TaskId, Wish] = {}
     holders: dict[TaskId, list[str]] = {}
-    load: Counter[str] = Counter(dict.fromkeys(situation.members, 0))
-    for task in situation.stateful:
-        able = list(situation.eligible(task).members)
+    load: Counter[str] = Counter(dict.fromkeys(indexed.members, 0))
+    for task in indexed.stateful:
+        able = list(indexed.eligible(task).members)
         if len(able) < 2:
             continue
         owner = data.draw(st.sampled_from(able))
@@ -43,10 +43,10 @@ def placed_anyhow(data: st.DataObject, problem: AssignmentProblem, *, apart: int
         holders[task] = chosen
         load[owner] += 1
     copies = sum(map(len, holders.values())) + len(holders)
-    share = Share(copies // len(situation.members), -(-copies // len(situation.members)))
+    share = Share(copies // len(indexed.members), -(-copies // len(indexed.members)))
     if not holders:
         return None
-    return StandbySearch(situation, wishes, load, dict.fromkeys(situation.members, share), lambda number: number < apart, holders)
+    return StandbySearch(indexed, wishes, load, dict.fromkeys(indexed.members, share), lambda number: number < apart, holders)
 
 
 @settings(max_examples=200)
@@ -64,9 +64,9 @@ def test_a_search_makes_nothing_worse_and_ends_where_no_move_gains(data: st.Data
     for task, members in search.holders.items():
         assert len(set(members)) == len(members)
         assert not search.wishes[task].never.intersection(members)
-        assert all(search.situation.may_run(member, task) for member in members)
+        assert all(search.indexed.may_run(member, task) for member in members)
     assert sum(search.load.values()) == total
-    again = StandbySearch(search.situation, search.wishes, _without(search), search.shares, search.apart, search.holders)
+    again = StandbySearch(search.indexed, search.wishes, _without(search), search.shares, search.apart, search.holders)
     assert again.worth() == after, "its own books are what they would be if they were kept anew"
     again.search()
     assert again.worth() == after
@@ -108,16 +108,16 @@ def test_a_search_is_over_after_so_many_looks(monkeypatch: pytest.MonkeyPatch):
     from tests.unit.assignors.test_kafka_cases_racks import CLIENTS, crossed, traffic
 
     question = crossed(rack_standbys_apart=0)
-    situation = Situation(question)
-    here = {task: [each.id for each in question.members if task in each.standby] for task in situation.owner}
-    wishes = {task: Wish(copies=2, owner=owner, never=frozenset((owner,)), here=(), begun=()) for task, owner in situation.owner.items()}
+    indexed = IndexedProblem(question)
+    here = {task: [each.id for each in question.members if task in each.standby] for task in indexed.owner}
+    wishes = {task: Wish(copies=2, owner=owner, never=frozenset((owner,)), here=(), begun=()) for task, owner in indexed.owner.items()}
     costs = []
     for looks in (0, 40, 120, 4_000):
         monkeypatch.setattr(standby_search, "MOST_LOOKS", looks)
         holders = {task: list(members) for task, members in here.items()}
-        StandbySearch(situation, wishes, dict.fromkeys(CLIENTS, 1), dict.fromkeys(CLIENTS, Share(3, 3)), lambda number: False, holders).search()
+        StandbySearch(indexed, wishes, dict.fromkeys(CLIENTS, 1), dict.fromkeys(CLIENTS, Share(3, 3)), lambda number: False, holders).search()
         costs.append(traffic({str(task): members for task, members in holders.items()}))
-        assert all(len(set(members)) == 2 and situation.owner[task] not in members for task, members in holders.items())
+        assert all(len(set(members)) == 2 and indexed.owner[task] not in members for task, members in holders.items())
     assert costs[0] == 60
     assert costs == sorted(costs, reverse=True)
     assert costs[-1] < costs[1] <= 60

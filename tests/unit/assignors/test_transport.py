@@ -195,11 +195,12 @@ def test_alike_sources_are_seen_as_one_and_told_apart_again():
     tail, head = np.array([0, 0, 1, 1, 2, 2, 3]), np.array([3, 4, 3, 4, 3, 4, 4])
     cost, capacity = np.array([3, 1, 3, 1, 2, 1, 0]), np.array([1, 1, 1, 1, 1, 1, 9])
     supply = np.array([1, 1, 1, 0, -3])
-    assert node_aggregation.Merged(supply, tail, head, capacity, cost).tail.tolist() == tail.tolist(), "two kinds of three: it does not pay"
+    aggregated = node_aggregation.AggregatedNetwork(supply, tail, head, capacity, cost)
+    assert aggregated.tail.tolist() == tail.tolist(), "two kinds of three: it does not pay"
     supply, tail, head = np.array([1, 1, 1, 1, 0, -4]), np.array([0, 0, 1, 1, 2, 2, 3, 3, 4]), np.array([4, 5, 4, 5, 4, 5, 4, 5, 5])
     cost, capacity = np.array([3, 1, 3, 1, 2, 1, 3, 1, 0]), np.array([1, 1, 1, 1, 1, 1, 1, 1, 9])
-    merged = node_aggregation.Merged(supply, tail, head, capacity, cost)
-    assert merged.supply.tolist() == [3, 0, 1, 0, 0, -4]
-    assert merged.tail.tolist() == [0, 0, 2, 2, 4]
-    assert merged.capacity.tolist() == [3, 3, 1, 1, 9]
-    assert merged.unmerged(np.array([2, 1, 0, 1, 2])).tolist() == [1, 0, 1, 0, 0, 1, 0, 1, 2]
+    aggregated = node_aggregation.AggregatedNetwork(supply, tail, head, capacity, cost)
+    assert aggregated.supply.tolist() == [3, 0, 1, 0, 0, -4]
+    assert aggregated.tail.tolist() == [0, 0, 2, 2, 4]
+    assert aggregated.capacity.tolist() == [3, 3, 1, 1, 9]
+    assert aggregated.disaggregated(np.array([2, 1, 0, 1, 2])).tolist() == [1, 0, 1, 0, 0, 1, 0, 1, 2]

@@ -22,7 +22,7 @@ ALL = frozenset(Guarantee)
 SMALL = problem(
     tasks("0_0 0_1 0_2 0_3", "1_0 1_1"),
     member("m1", "0_0 0_1 0_2 0_3 1_0 1_1", lags={"0_3": 5}),
-    member("m2", standby="0_0", lags={"0_0": 40, "0_1": 9000}, home="1_0"),
+    member("m2", standby="0_0", lags={"0_0": 40, "0_1": 9000}, previously_owned="1_0"),
     member("m3", leaving=True, lags={"0_1": 0}),
     num_standbys=1,
     max_warmups=1,

@@ -124,7 +124,7 @@ def test_everything_a_machine_knows_can_be_said():
         restore_records_per_s=12.5,
         subtopologies={"0": 6},
         rack=None,
-        drain_expired=False,
+        drained=False,
         readiness="word_and_lag",
         ready_lag_records=50_000,
     )
@@ -132,7 +132,7 @@ def test_everything_a_machine_knows_can_be_said():
     member = problem.members[1]
     assert version == 1
     assert member.warmup == (parse_task("0_0"),)
-    assert member.ready == member.home == frozenset(member.warmup)
+    assert member.ready == member.previously_owned == frozenset(member.warmup)
     assert member.lags[parse_task("0_1")] is LagSentinel.UNKNOWN
     assert (member.restore_records_per_s, member.subtopologies) == (12, {0: 6})
     assert (member.readiness, member.ready_lag_records) == ("word_and_lag", 50_000)

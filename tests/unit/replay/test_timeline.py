@@ -15,7 +15,7 @@ from typing import Any
 import attrs
 import pytest
 
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.shares import Shares
 from equipoise.events.decisions import AssignmentIssued, MemberExpired
 from equipoise.events.facts import AssignmentObserved, MemberJoined, MemberLeft
@@ -84,7 +84,7 @@ def test_the_balance_is_counted_as_the_assignors_count_it() -> None:
     for step in replayer.follow(lived()):
         state = replayer.machine.state
         if step.decisions and state.members:
-            situation = Situation(build_problem(state))
+            situation = IndexedProblem(build_problem(state))
             assert _imbalance(state) == Shares(situation).imbalance(situation.owner)
             seen.add(_imbalance(state))
     assert len(seen) > 3
@@ -97,7 +97,7 @@ def test_a_member_that_keeps_crashing_has_no_share_while_another_stays(monkeypat
         pass
     state = replayer.machine.state
     monkeypatch.setattr(GroupState, "is_crash_looping", lambda self, member_id: member_id in looping)
-    situation = Situation(build_problem(state))
+    situation = IndexedProblem(build_problem(state))
     assert _imbalance(state) == Shares(situation).imbalance(situation.owner)
 
 

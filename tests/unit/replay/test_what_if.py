@@ -10,7 +10,7 @@ from collections.abc import Iterator
 import attrs
 import pytest
 
-from equipoise.assignors import AssignmentProblem, Plan, WrappedAssignor, registry
+from equipoise.assignors import AssignmentProblem, DelegatingAssignor, Plan, registry
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured, LogOpened, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Entry, Record
@@ -115,7 +115,7 @@ def test_what_is_unsound_is_told_before_anything_is_simulated(configurations: li
 def test_a_configuration_that_cannot_lead_is_an_outcome_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     real = registry.latest("learner")
 
-    class Broken(WrappedAssignor):
+    class Broken(DelegatingAssignor):
         def assign(self, problem: AssignmentProblem) -> Plan:
             return attrs.evolve(self.wrapped.assign(problem), members={})
 

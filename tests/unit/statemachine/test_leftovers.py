@@ -9,7 +9,7 @@ from collections.abc import Callable
 import attrs
 import pytest
 
-from equipoise.assignors import AssignmentProblem, MovementState, Plan, WrappedAssignor, registry
+from equipoise.assignors import AssignmentProblem, DelegatingAssignor, MovementState, Plan, registry
 from equipoise.events.facts import LagReported, MemberLeft, TasksRevoked
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.deadlines import Timer
@@ -126,7 +126,7 @@ def test_task_that_its_dead_owner_was_to_give_up_for_good_is_not_waited_for_when
     (task,) = group.state.owner
     group.fact(topology(2))
     group.fact(joined("m1", 2))
-    assert (group.state.homes, group.state.lost) == ({}, {})
+    assert (group.state.previous_owners, group.state.lost) == ({}, {})
     group.fact(topology(3, stateless=1))
     group.fact(joined("m1", 3, topology_epoch=3))
     assert group.state.owner == {task: "m1"}
@@ -171,7 +171,7 @@ def test_hold_is_not_ended_by_a_late_report_of_an_earlier_grant():
 CALL_OFF = {"call_off": True}
 
 
-class CallsOff(WrappedAssignor):
+class CallsOff(DelegatingAssignor):
     """Calls off every hand-over when it is told to, and keeps the copies."""
 
     def assign(self, problem: AssignmentProblem) -> Plan:

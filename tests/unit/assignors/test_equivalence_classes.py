@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from equipoise.assignors import AssignmentProblem, Member, Movement, MovementState, Partition, Plan, Task, registry
 from equipoise.assignors.common import node_aggregation
-from equipoise.assignors.common.indexed_problem import Situation
+from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.racks import traffic_cost
 from equipoise.assignors.common.ranking import whole
 from equipoise.assignors.common.round_robin import deal
@@ -45,7 +45,7 @@ def groups(draw: st.DrawFn) -> AssignmentProblem:
                     end_offset=draw(st.sampled_from([0, 1_000, 1_000, 5_000])) if has_state else 0,
                     source=(Partition(topic="s", partition=partition, racks=at),),
                     changelog=(Partition(topic="c", partition=partition, racks=at),) if has_state else (),
-                    guest=draw(st.integers(0, 4)) == 0,
+                    displaced=draw(st.integers(0, 4)) == 0,
                 )
             )
     members = {name: Member(id=name, capacity=draw(st.sampled_from([1, 1, 2])), rack=draw(st.sampled_from(RACKS))) for name in names}
@@ -62,7 +62,7 @@ def groups(draw: st.DrawFn) -> AssignmentProblem:
             case "copy" if task.stateful:
                 member = attrs.evolve(member, lags={**member.lags, task.id: draw(st.sampled_from([0, 600]))})
             case "home":
-                member = attrs.evolve(member, home=member.home | {task.id})
+                member = attrs.evolve(member, previously_owned=member.previously_owned | {task.id})
             case "blocked":
                 blocked.add((task.id, member.id))
             case "in flight":
@@ -87,7 +87,7 @@ def all_but_name_and_size(problem: AssignmentProblem, task: Task, *, racks_count
     def at(member: Member) -> tuple[Any, ...]:
         return (
             member.knows(task.id),
-            task.id in member.active or task.id in member.home or (task.stateful and (task.id in member.lags or task.id in member.ready)),
+            task.id in member.active or task.id in member.previously_owned or (task.stateful and (task.id in member.lags or task.id in member.ready)),
             task.stateful and (task.id, member.id) in problem.blocked,
             traffic_cost(task, member, problem.settings) if racks_count else None,
         )
@@ -95,7 +95,7 @@ def all_but_name_and_size(problem: AssignmentProblem, task: Task, *, racks_count
     promised = {movement.destination for movement in problem.in_flight if movement.task == task.id}
     return (
         task.stateful,
-        task.guest,
+        task.displaced,
         *[at(member) for member in problem.members],
         *[each.knows(task.id) and each.id in promised for each in problem.members],
     )
@@ -104,26 +104,26 @@ def all_but_name_and_size(problem: AssignmentProblem, task: Task, *, racks_count
 @settings(max_examples=300)
 @given(groups())
 def test_tasks_that_are_alike_differ_in_name_and_size_alone(problem: AssignmentProblem):
-    situation = Situation(problem)
-    for alike in situation.alike:
-        tasks = [situation.tasks[task] for task in alike.tasks]
+    indexed = IndexedProblem(problem)
+    for alike in indexed.equivalence_classes:
+        tasks = [indexed.tasks[task] for task in alike.tasks]
         assert tasks[0] is alike.first
         assert alike.tasks == sorted(alike.tasks)
         assert alike.records == [whole(task) if task.stateful else 0 for task in tasks]
-        assert len({all_but_name_and_size(problem, task, racks_count=situation.racks.counts) for task in tasks}) == 1
-        assert all(situation.alike_of[task.id] is alike for task in tasks)
+        assert len({all_but_name_and_size(problem, task, racks_count=indexed.racks.counts) for task in tasks}) == 1
+        assert all(indexed.class_of[task.id] is alike for task in tasks)
         for task in tasks:
-            had = [member.id for member in problem.members if task.id in member.active or task.id in member.home or task.id in member.lags]
-            assert not had, f"{task.id} is alike to others, and {had} knew it before"
-    grouped = [task for alike in situation.alike for task in alike.tasks]
-    assert sorted([*grouped, *situation.others]) == sorted(task.id for task in problem.tasks)
-    assert not set(grouped).intersection(situation.others)
+            had = [member.id for member in problem.members if task.id in {*member.active, *member.previously_owned, *member.lags}]
+            assert not had, f"{task.id} is in an equivalence class, and {had} knew it before"
+    grouped = [task for alike in indexed.equivalence_classes for task in alike.tasks]
+    assert sorted([*grouped, *indexed.others]) == sorted(task.id for task in problem.tasks)
+    assert not set(grouped).intersection(indexed.others)
 
 
 @given(groups())
 def test_in_a_new_group_all_tasks_are_alike_but_for_what_they_are(problem: AssignmentProblem):
-    members = tuple(attrs.evolve(member, active=(), home=frozenset(), lags={}) for member in problem.members)
-    assert Situation(attrs.evolve(problem, members=members, in_flight=(), blocked=frozenset())).others == []
+    members = tuple(attrs.evolve(member, active=(), previously_owned=frozenset(), lags={}) for member in problem.members)
+    assert IndexedProblem(attrs.evolve(problem, members=members, in_flight=(), blocked=frozenset())).others == []
 
 
 def planned(name: str, problem: AssignmentProblem, *, together: bool) -> Plan:
@@ -131,7 +131,7 @@ def planned(name: str, problem: AssignmentProblem, *, together: bool) -> Plan:
     assignor = registry.latest(name)
     with pytest.MonkeyPatch.context() as patch:
         if not together:
-            patch.setattr(Situation, "_group_alike", lambda situation: [])
+            patch.setattr(IndexedProblem, "_equivalence_classes", lambda indexed: [])
             patch.setattr(node_aggregation, "LEAST_SAVED", len(problem.tasks) + 1)
         plan = assignor.assign(problem)
     assert plan_faults(problem, plan, assignor.guarantees) == []
@@ -162,7 +162,7 @@ NAMES = ("m0", "m1", "m2", "m3")
 
 
 @st.composite
-def hands(draw: st.DrawFn) -> tuple[list[TaskId], dict[str, int], dict[TaskId, tuple[str, ...]]]:
+def bundles(draw: st.DrawFn) -> tuple[list[TaskId], dict[str, int], dict[TaskId, tuple[str, ...]]]:
     """Tasks in some order, places on members, and members that a task must not go to."""
     tasks = draw(st.permutations([TaskId(0, partition) for partition in range(draw(st.integers(0, 7)))]))
     places = {name: draw(st.integers(0, 3)) for name in NAMES}
@@ -184,20 +184,20 @@ def most_that_fit(tasks: Iterable[TaskId], places: Mapping[str, int], shut: Mapp
 
 
 @settings(max_examples=300)
-@given(hands())
-def test_nobody_is_left_out_for_whom_others_could_change_places(hand: tuple[list[TaskId], dict[str, int], dict[TaskId, tuple[str, ...]]]):
-    tasks, places, shut = hand
+@given(bundles())
+def test_nobody_is_left_out_for_whom_others_could_change_places(bundle: tuple[list[TaskId], dict[str, int], dict[TaskId, tuple[str, ...]]]):
+    tasks, places, shut = bundle
     dealt = deal(tasks, places, shut.__getitem__)
     assert all(member not in shut[task] for task, member in dealt.items())
     assert all(count <= places[member] for member, count in Counter(dealt.values()).items())
     assert len(dealt) == most_that_fit(tasks, places, shut)
 
 
-@given(hands())
-def test_who_may_go_everywhere_is_dealt_round_after_round(hand: tuple[list[TaskId], dict[str, int], dict[TaskId, tuple[str, ...]]]):
+@given(bundles())
+def test_who_may_go_everywhere_is_dealt_round_after_round(bundle: tuple[list[TaskId], dict[str, int], dict[TaskId, tuple[str, ...]]]):
     """A round gives one to each member that has a place left, in rising order; that is the same
     with a rule that forbids nothing.
     """
-    tasks, places, _ = hand
+    tasks, places, _ = bundle
     turns = [name for number in range(max(places.values())) for name in NAMES if places[name] > number]
     assert deal(tasks, places) == dict(zip(tasks, turns, strict=False)) == deal(tasks, places, lambda task: ())
