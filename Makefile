@@ -50,7 +50,7 @@ states: $(READY) ## write docs/states.md anew from the transition table
 	@$(BIN)/python -c 'from tests.state_diagram import render; print(render(), end="")' >docs/states.md
 
 pictures: $(READY) ## write the numbers of README, of docs/tuning.md, assignors.md, what-if.md and spark.md, and docs/pictures anew
-	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py
+	@$(BIN)/python -m pytest -q --rewrite -k "numbers or pictures or example or exchange or table_of_the_architecture" tests/unit/test_protocol_exchange.py tests/unit/test_readme.py tests/unit/test_tuning_docs.py tests/unit/test_assignors_compared.py tests/unit/test_replay_example.py tests/unit/test_what_if_docs.py tests/unit/test_public_names.py
 
 clean: ## remove what was made
 	rm -rf .venv build dist out .mypy_cache .pytest_cache .ruff_cache .hypothesis *.egg-info

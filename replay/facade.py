@@ -1,5 +1,10 @@
-"""The functions of `equipoise.replay`: each opens the log, and calls what the command of its name
+"""The functions of `equipoise.replay`. Each opens the log and calls what the command of its name
 calls.
+
+Every function takes `log`, a location (see `equipoise.open_log`) or an open log, which stays open.
+`group` names the group to read; it may be None when the log holds only one. Every function raises
+InputError when the location, the group or another argument is wrong, and LogError when the log
+cannot be read, unless its docstring says otherwise.
 """
 
 from __future__ import annotations
@@ -11,76 +16,117 @@ from typing import Any
 
 from equipoise.events.log import Log, PartitionedLog, open_log
 from equipoise.events.records import Entry
-from equipoise.replay.timelines import Timeline, build_timeline, render_page, render_picture
-from equipoise.replay.verification import Verdict, Verification
-from equipoise.replay.verification import verify as _verify
-from equipoise.replay.whatif.advice import Advice, advise, pareto_front
-from equipoise.replay.whatif.evaluate import Configuration, WhatIf
-from equipoise.replay.whatif.evaluate import what_if as _what_if
-from equipoise.replay.whatif.picture import render_what_if
-from equipoise.replay.whatif.sweep import grid, read_configurations
-
-__all__ = [
-    "Advice",
-    "Configuration",
-    "Timeline",
-    "Verdict",
-    "Verification",
-    "WhatIf",
-    "advise",
-    "grid",
-    "pareto_front",
-    "read_configurations",
-    "render_page",
-    "render_picture",
-    "render_what_if",
-    "spark_timeline",
-    "spark_verify",
-    "spark_what_if",
-    "timeline",
-    "verify",
-    "what_if",
-]
+from equipoise.events.tasks import TaskId, parse_task
+from equipoise.replay import explanation, group_view, recorded_inputs, timelines, verification
+from equipoise.replay.simulation import run
+from equipoise.replay.simulation.restore import RestoreModel
+from equipoise.replay.whatif import evaluate, recording
+from equipoise.replay.whatif.fit import fit
 
 Location = str | PathLike[str] | Log
 
 
-def verify(log: Location, *, group: str | None = None) -> Verification:
-    """Does the log replay to the byte? `group`: that one alone; default: every group. Raises
-    InputError; what damage the log has is in the answer.
+def verify(log: Location, *, group: str | None = None) -> verification.Verification:
+    """Recomputes every decision of a log and compares it with the stored one, byte for byte.
+
+    `group` None: every group. Damage of the log is part of the answer, not an error. Raises
+    InputError when the location is wrong.
     """
-    with _open(log) as opened:
-        return _verify(opened.read(group=group))
+    with _opened(log) as opened:
+        return verification.verify(opened.read(group=group))
 
 
-def timeline(log: Location, *, group: str | None = None, until_offset: int | None = None) -> Timeline:
-    """The history of a group (needed when the log holds several), up to the fact at `until_offset`.
-    Raises InputError, LogError.
+def explain(log: Location, task: TaskId | str, *, group: str | None = None, at_offset: int | None = None) -> explanation.Explanation:
+    """Why a task is where it is, why it moved, and what happens next.
+
+    `task`: as in ``0_3``. `at_offset`: after the fact at this offset; None: at the end of the log.
+    Raises InputError when the group has no such task then; GroupHalted when the group had halted.
     """
-    with _open(log) as opened:
-        return build_timeline(_entries(opened, group), group=group, until_offset=until_offset)
+    with _opened(log) as opened:
+        task_id = parse_task(task) if isinstance(task, str) else task
+        return explanation.explain(_entries(opened, group), task_id, group=group, at_offset=at_offset)
+
+
+def show(log: Location, *, group: str | None = None, at_offset: int | None = None) -> group_view.GroupView:
+    """The state of a group: its members, its tasks and what is in flight.
+
+    `at_offset`: after the fact at this offset; None: at the end of the log. Raises GroupHalted when
+    the group had halted by then.
+    """
+    with _opened(log) as opened:
+        return group_view.show(_entries(opened, group), group=group, at_offset=at_offset)
+
+
+def timeline(log: Location, *, group: str | None = None, until_offset: int | None = None) -> timelines.Timeline:
+    """The history of a group: which member owned which task when, moves, rounds and members' lives.
+
+    `until_offset`: up to the fact at this offset; None: all. Raises GroupHalted when the group
+    halted by then.
+    """
+    with _opened(log) as opened:
+        return timelines.build_timeline(_entries(opened, group), group=group, until_offset=until_offset)
+
+
+def read_recorded_inputs(log: Location, *, group: str | None = None, announce_closes: bool | None = True) -> recorded_inputs.RecordedInputs:
+    """The recorded inputs of a group: the part of its log that does not depend on who led it.
+
+    `announce_closes`: members that close ask to leave first (True), stop at once (False), or do
+    what they did (None). Raises InputError when the log has no configuration or no topology.
+    """
+    with _opened(log) as opened:
+        return recorded_inputs.read_recorded_inputs(opened.read(group=group), group=group, announce_closes=announce_closes)
+
+
+def simulate(
+    log: Location, simulation: run.Simulation | None = None, *, group: str | None = None, announce_closes: bool = True, to: Log | None = None
+) -> run.SimulationResult:
+    """Plays the recorded inputs of a group in the simulated cluster, led by equipoise.
+
+    `simulation` None: the log's own settings, with the restore speed fitted from the log.
+    `announce_closes`: see `read_recorded_inputs`. `to`: a new log that gets every fact and
+    decision. Raises InputError for a setting or an assignor that does not exist; InvariantBroken
+    for a defect.
+    """
+    with _opened(log) as opened:
+        inputs = read_recorded_inputs(opened, group=group, announce_closes=announce_closes)
+        if simulation is None:
+            simulation = run.Simulation(restore=RestoreModel(records_per_s=fit(opened.read(group=inputs.start.group)).records_per_s))
+        return run.simulate(inputs, simulation, sink=to)
+
+
+def read_recording(log: Location, *, group: str | None = None) -> recording.Recording:
+    """Reads a log once for several calls of `what_if`. Raises GroupHalted when the group halted."""
+    with _opened(log) as opened:
+        return recording.read_recording(opened.read(group=group), group=group)
 
 
 def what_if(
-    log: Location,
-    configurations: Sequence[Configuration] = (),
+    log: Location | recording.Recording,
+    configurations: Sequence[evaluate.Configuration] = (),
     *,
     group: str | None = None,
     seeds: Sequence[int] = (0,),
     restore_records_per_s: int | None = None,
-) -> WhatIf:
-    """What each configuration would have cost, beside the factual one. Raises InputError, LogError;
-    see `equipoise.replay.whatif.evaluate.what_if`."""
-    with _open(log) as opened:
-        return _what_if(opened.read(group=group), configurations, group=group, seeds=seeds, restore_records_per_s=restore_records_per_s)
+) -> evaluate.WhatIf:
+    """What each configuration would have cost a group, and its own configuration, for comparison.
+
+    `log`: also a `Recording`. `seeds`: one simulation of each configuration per seed.
+    `restore_records_per_s`: restore speed of a member; None: fitted from the log. A configuration
+    that cannot lead is an outcome with an error. Raises InputError for a setting or an assignor
+    that does not exist, two configurations of one name, or a log of under
+    `equipoise.replay.whatif.evaluate.LEAST_SPAN_MS`; FieldError for an unsound value.
+    """
+    recorded = log if isinstance(log, recording.Recording) else read_recording(log, group=group)
+    return evaluate.what_if_recorded(recorded, configurations, seeds=seeds, restore_records_per_s=restore_records_per_s)
 
 
 # -------------------------------------------------------------------------------------- many groups
 
 
 def spark_verify(*archives: str, spark: Any = None) -> Any:
-    """A DataFrame with a row for each group of the archives. `spark`: a session; default: the
-    active one, else one on this machine.
+    """`verify` for every group of some archives, on Spark: a DataFrame with one row for each group.
+
+    `spark`: a session; None: the active one, else one on this machine.
     """
     from equipoise.replay.spark.groups import units_of
     from equipoise.replay.spark.session import session
@@ -90,8 +136,10 @@ def spark_verify(*archives: str, spark: Any = None) -> Any:
 
 
 def spark_timeline(*archives: str, spark: Any = None) -> dict[str, Any]:
-    """Table -> DataFrame; the tables are those of `equipoise.replay.spark.timeline.TABLES`, and
-    ``groups``.
+    """`timeline` for every group of some archives, on Spark: a DataFrame for each table.
+
+    The tables are those of `equipoise.replay.spark.timeline.TABLES`, and ``groups``. `spark`: see
+    `spark_verify`.
     """
     from equipoise.replay.spark.groups import units_of
     from equipoise.replay.spark.session import session
@@ -100,8 +148,14 @@ def spark_timeline(*archives: str, spark: Any = None) -> dict[str, Any]:
     return spark_timeline(spark or session()[0], units_of(archives))
 
 
-def spark_what_if(*archives: str, configurations: Sequence[Configuration], seeds: Sequence[int] = (0,), spark: Any = None) -> Any:
-    """A DataFrame with a row for each group and configuration, the factual one's among them."""
+def spark_what_if(
+    *archives: str, configurations: Sequence[evaluate.Configuration], seeds: Sequence[int] = (0,), spark: Any = None
+) -> Any:
+    """`what_if` for every group of some archives, on Spark: a DataFrame with one row for each group
+    and configuration, the group's own included.
+
+    `spark`: see `spark_verify`.
+    """
     from equipoise.replay.spark.groups import units_of
     from equipoise.replay.spark.session import session
     from equipoise.replay.spark.what_if import spark_what_if
@@ -113,8 +167,7 @@ def spark_what_if(*archives: str, configurations: Sequence[Configuration], seeds
 
 
 @contextlib.contextmanager
-def _open(log: Location) -> Iterator[Log]:
-    """A log that was given open stays open."""
+def _opened(log: Location) -> Iterator[Log]:
     if isinstance(log, str | PathLike):
         with open_log(log) as opened:
             yield opened

@@ -1,12 +1,11 @@
-"""Replay as a library: a group that lived in the simulated cluster is verified, its history told,
-and another setting tried.
+"""Replay as a library: verifies a log from the simulated cluster, shows its history, and tries other
+settings.
 
 ::
 
     python -m examples.replay [FOLDER]         # prints what it finds, writes history.svg and costs.svg to FOLDER (default: out/replay)
 
-The same steps work in a notebook, cell by cell. With your own log, take its location in the place
-of `log`.
+The same steps work in a notebook, cell by cell. For your own log, use its location as `log`.
 """
 
 from __future__ import annotations
@@ -16,8 +15,6 @@ from pathlib import Path
 
 from equipoise import replay
 from equipoise.replay.simulation.fleet import Fleet, make_fleet
-from equipoise.replay.whatif.advice import advise
-from equipoise.replay.whatif.picture import render_what_if
 
 GROUP = "g000"
 
@@ -51,9 +48,9 @@ def main(folder: Path) -> None:
         restored = (each.metrics.records_restored or 0) / 1_000_000
         said = f"{each.metrics.unavailable_task_seconds:8,.1f} task-s silent {restored:6.1f} million restored {each.metrics.moves:4.0f} moves"
         print(f"{each.configuration.name:14} {said}")
-    advice = advise(costs)
+    advice = replay.advise(costs)
     print(advice.line)
-    (folder / "costs.svg").write_text(render_what_if(costs, advice), encoding="utf-8")
+    (folder / "costs.svg").write_text(replay.render_what_if(costs, advice), encoding="utf-8")
 
 
 if __name__ == "__main__":

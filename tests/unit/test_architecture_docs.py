@@ -1,5 +1,5 @@
-"""docs/architecture.md holds: every event has its row with its fields, every public name is told,
-the sizes it names are so, lines are short.
+"""docs/architecture.md holds: every event has its row with its fields, the sizes are correct, lines
+are short.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ from typing import get_args
 import attrs
 import pytest
 
-import equipoise
 from equipoise.events.codec import MOST_EVENT_BYTES, encode
 from equipoise.events.decisions import Decision, MemberAssigned
 from equipoise.events.errors import TooLargeError
@@ -32,12 +31,6 @@ def test_every_event_has_its_row_with_its_fields(heading: str, events: tuple[typ
     rows = re.findall(r"^\| `(\w+)` \|[^|]*\|([^|]*)\|$", section(heading), re.MULTILINE)
     wanted = [(event.__name__, [field.name for field in attrs.fields(event)]) for event in events]
     assert [(name, re.findall(r"`(\w+)`", fields)) for name, fields in rows] == wanted
-
-
-def test_every_public_name_is_told() -> None:
-    table = section("The command line and the library").partition("| names | for |")[2]
-    named = [name for cell in re.findall(r"^\| ([^|]*) \|", table, re.MULTILINE) for name in re.findall(r"`(\w+)`", cell)]
-    assert sorted(named) == sorted(equipoise.__all__)
 
 
 def test_the_sizes_are_as_the_page_says() -> None:

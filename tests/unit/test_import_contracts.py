@@ -112,7 +112,7 @@ def front() -> list[str]:
     needs.
     """
     found = [path.stem for path in (ROOT / "equipoise").iterdir() if path.suffix == ".py" or (path / "__init__.py").exists()]
-    modules = [f"equipoise.{name}" for name in found if name not in ("__init__", "__main__", "_guard")]
+    modules = [f"equipoise.{name}" for name in found if not name.startswith("_")]
     return sorted(module for module in modules if module not in LAYERS)
 
 

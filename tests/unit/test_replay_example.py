@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from equipoise import replay
 from equipoise.events.log import open_log
 from equipoise.replay.simulation.fleet import Fleet, make_fleet
 from equipoise.replay.verification import Verdict
@@ -31,14 +32,12 @@ def test_the_example_prints_and_draws_what_stands_in_the_docs(tmp_path: Path, ca
 
 
 def test_the_library_takes_a_location_or_an_open_log(tmp_path: Path) -> None:
-    import equipoise
-
     location = tmp_path / "fleet"
     make_fleet(Fleet(groups=2, records=800, seed=1), location)
-    assert equipoise.replay.verify(str(location)).verdict is Verdict.IDENTICAL
+    assert replay.verify(str(location)).verdict is Verdict.IDENTICAL
     with open_log(location) as log:
-        assert [group.group for group in equipoise.replay.verify(log, group="g001").groups] == ["g001"]
-        by_log = equipoise.replay.timeline(log, group=GROUP)
+        assert [group.group for group in replay.verify(log, group="g001").groups] == ["g001"]
+        by_log = replay.timeline(log, group=GROUP)
         assert log.count() > 800, "it is still open"
-    assert by_log == equipoise.replay.timeline(location, group=GROUP)
-    assert equipoise.replay.timeline(location, group=GROUP, until_offset=50).facts < by_log.facts
+    assert by_log == replay.timeline(location, group=GROUP)
+    assert replay.timeline(location, group=GROUP, until_offset=50).facts < by_log.facts

@@ -146,13 +146,14 @@ def test_equipoise_replay_takes_a_location_or_a_log(tmp_path: Path) -> None:
     tried = replay.grid({"max_warmups": [4]})
     with equipoise.open_log(path) as log:
         by_log = replay.what_if(log, tried)
-        assert by_log == equipoise.what_if(log.read(), tried)
     assert replay.what_if(path, tried, group="orders") == by_log
+    assert replay.what_if(replay.read_recording(path), tried) == by_log
     assert replay.pareto_front(by_log)
     assert replay.render_what_if(by_log, replay.advise(by_log)).startswith("<svg ")
 
 
 def test_what_the_page_names_of_equipoise_is_there() -> None:
-    named = re.findall(r"`equipoise\.(\w+)", PAGE.read_text(encoding="utf-8"))
-    assert {"verify", "build_timeline", "simulate", "replay"} <= set(named)
-    assert all(hasattr(equipoise, name) for name in named)
+    page = PAGE.read_text(encoding="utf-8")
+    named = re.findall(r"replay\.(\w+)", page)
+    assert {"verify", "timeline", "simulate", "what_if"} <= set(named)
+    assert set(named) <= set(replay.__all__)

@@ -273,11 +273,3 @@ def test_equal_runs_write_equal_bytes_under_another_hash_seed(recorded: Path, tm
         written_bytes.append(path.read_bytes())
     assert written_bytes[0] == written_bytes[1]
     assert len(written_bytes[0]) > 100_000
-
-
-def test_the_public_names_are_there() -> None:
-    assert [name for name in equipoise.__all__ if not hasattr(equipoise, name)] == []
-    assert set(equipoise.__all__) <= set(dir(equipoise))
-    with pytest.raises(AttributeError, match="nothing_of_that_name"):
-        equipoise.nothing_of_that_name  # noqa: B018
-    assert Record is equipoise.Record
