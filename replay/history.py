@@ -27,8 +27,8 @@ from equipoise.events.decisions import AssignmentIssued, Move
 from equipoise.events.facts import AssignmentObserved, LagReported, MemberJoined, MemberLeft, Subtopology, TaskReady, TopologyDeclared
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
-from equipoise.replay.replayer import Step
-from equipoise.replay.silence import Silence, Silences
+from equipoise.replay.replayer import ReplayStep
+from equipoise.replay.silence import SilenceFinder, SilentPeriod
 from equipoise.statemachine.state import GroupPhase, GroupState
 
 FAR_BEHIND = 10_000
@@ -196,10 +196,10 @@ class History:
         self._tasks: dict[TaskId, None] = {}
         """Those that are followed, of this topology."""
         self._last_owner: dict[TaskId, str] = {}
-        self._silences = Silences()
+        self._silences = SilenceFinder()
         self._starting: dict[str, set[TaskId]] = {}
 
-    def observe(self, step: Step, state: GroupState) -> None:
+    def observe(self, step: ReplayStep, state: GroupState) -> None:
         """Takes in one step; `state` is as it is after it."""
         record = step.record
         event = record.event
@@ -225,12 +225,12 @@ class History:
 
     # Movements
 
-    def _note_waiting(self, step: Step, state: GroupState) -> None:
-        if step.asked is None or state.phase is GroupPhase.SHADOWING:
+    def _note_waiting(self, step: ReplayStep, state: GroupState) -> None:
+        if step.assignor_call is None or state.phase is GroupPhase.SHADOWING:
             return
         wanted = {
             movement.task: movement
-            for movement in step.asked.plan.movements
+            for movement in step.assignor_call.plan.movements
             if movement.state is MovementState.WAITING and self._only in (None, movement.task)
         }
         for task in [task for task in self.waiting if task not in wanted and task not in state.in_flight]:
@@ -242,9 +242,9 @@ class History:
             else:
                 self.waiting[task] = self._wait(step, state, movement)
 
-    def _wait(self, step: Step, state: GroupState, movement: Movement) -> MoveStory:
-        assert step.asked is not None
-        reason = step.asked.plan.reasons.get(movement.task)
+    def _wait(self, step: ReplayStep, state: GroupState, movement: Movement) -> MoveStory:
+        assert step.assignor_call is not None
+        reason = step.assignor_call.plan.reasons.get(movement.task)
         first = MoveStep(
             state="waiting",
             offset=step.record.offset,
@@ -265,7 +265,7 @@ class History:
             wanted_because=None if reason is None else reason.because,
         )
 
-    def _note_move(self, step: Step, state: GroupState, decided: DecisionRecord, issued: AssignmentIssued, move: Move) -> None:
+    def _note_move(self, step: ReplayStep, state: GroupState, decided: DecisionRecord, issued: AssignmentIssued, move: Move) -> None:
         if move.destination is None or move.reason == "eager":
             return  # lost work that waits, and what an eager member is to have again, move nowhere
         task = move.task
@@ -304,10 +304,10 @@ class History:
         else:
             self.under_way[task] = story
 
-    def _candidates(self, step: Step, task: TaskId) -> tuple[Candidate, ...]:
-        if self._only is None or step.asked is None:
+    def _candidates(self, step: ReplayStep, task: TaskId) -> tuple[Candidate, ...]:
+        if self._only is None or step.assignor_call is None:
             return ()
-        return tuple(candidates(step.asked.problem, task, by_load=step.asked.plan.load is not None))
+        return tuple(candidates(step.assignor_call.problem, task, by_load=step.assignor_call.plan.load is not None))
 
     def _note_declared(self, record: Record, state: GroupState) -> None:
         if isinstance(record.event, TaskReady | LagReported):
@@ -318,7 +318,7 @@ class History:
 
     # Owners
 
-    def _cut(self, silences: Mapping[str, Silence]) -> None:
+    def _cut(self, silences: Mapping[str, SilentPeriod]) -> None:
         """What these members own was not run while they were silent, and goes on afterwards."""
         for task, now in self._open.items() if silences else ():
             silence = silences.get(now.member_id or "")
@@ -326,7 +326,7 @@ class History:
                 self._close(task, silence.to_ms, silence.from_ms)
                 self._open[task] = attrs.evolve(now, from_ms=max(now.from_ms, silence.to_ms))
 
-    def _note_owners(self, step: Step, state: GroupState, fell_silent_ms: Mapping[str, int]) -> None:
+    def _note_owners(self, step: ReplayStep, state: GroupState, fell_silent_ms: Mapping[str, int]) -> None:
         """`fell_silent_ms`: wall time of the last word of members whose end this step tells."""
         gone: list[TaskId] = []
         if state.topology is not self._topology:
@@ -345,7 +345,7 @@ class History:
             self._close(task, step.record.append_ms)
             del self._open[task]
 
-    def _change_owner(self, step: Step, state: GroupState, task: TaskId, owner: str | None, fell_silent_ms: Mapping[str, int]) -> None:
+    def _change_owner(self, step: ReplayStep, state: GroupState, task: TaskId, owner: str | None, fell_silent_ms: Mapping[str, int]) -> None:
         record = step.record
         before = self._open.get(task)
         if before is not None:
@@ -381,7 +381,7 @@ class History:
         near = member.is_caught_up(task, min(FAR_BEHIND, state.acceptable_lag(member)))
         return Condition.RUNNING if near or member.lags.get(task) is LagSentinel.ACTIVE else Condition.STARTING
 
-    def _note_observed(self, step: Step, state: GroupState, task: TaskId, owner: str) -> None:
+    def _note_observed(self, step: ReplayStep, state: GroupState, task: TaskId, owner: str) -> None:
         source = self._last_owner.get(task)
         event = step.record.event
         if source == owner or not isinstance(event, AssignmentObserved):

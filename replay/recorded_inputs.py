@@ -247,14 +247,14 @@ class RecordedInputs:
 
 
 @attrs.define
-class _Life:
+class _Incarnation:
     """One incarnation, while the log is read."""
 
     join: MemberJoined
     joined_ms: int
     offset: int
     """Of its join."""
-    before: _Life | None
+    before: _Incarnation | None
     """The life of the same member that its join ended."""
     heard_ms: int
     intended_ms: int | None = None
@@ -303,9 +303,9 @@ class _Reading:
         self.topology: TopologyDeclared | None = None
         self.changes: list[Happening] = []
         self.samples: dict[tuple[str, int], list[tuple[int, int]]] = {}
-        self.lives: list[_Life] = []
-        self.live: dict[str, _Life] = {}
-        self.known: dict[tuple[str, int], _Life] = {}
+        self.lives: list[_Incarnation] = []
+        self.live: dict[str, _Incarnation] = {}
+        self.known: dict[tuple[str, int], _Incarnation] = {}
         self.now_ms = 0
 
     def fact(self, record: Record) -> None:
@@ -370,14 +370,14 @@ class _Reading:
             before.ends(before.heard_ms, "killed", inferred=True, removed_ms=self.now_ms)
         else:
             before = None
-        self.live[event.member_id] = _Life(join=event, joined_ms=self.now_ms, offset=offset, before=before, heard_ms=self.now_ms)
+        self.live[event.member_id] = _Incarnation(join=event, joined_ms=self.now_ms, offset=offset, before=before, heard_ms=self.now_ms)
         self.known[event.member_id, event.incarnation] = self.live[event.member_id]
         self.lives.append(self.live[event.member_id])
 
-    def _life(self, member_id: str, incarnation: int) -> _Life | None:
+    def _life(self, member_id: str, incarnation: int) -> _Incarnation | None:
         return self.known.get((member_id, incarnation))
 
-    def _heard(self, life: _Life, event: LagReported | TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled | MemberLeft) -> None:
+    def _heard(self, life: _Incarnation, event: LagReported | TaskReady | TasksRevoked | LeaveIntended | LeaveCancelled | MemberLeft) -> None:
         life.heard_ms = self.now_ms
         if isinstance(event, LeaveIntended) or (isinstance(event, LagReported) and event.leaving):
             life.intended_ms = self.now_ms if life.intended_ms is None else life.intended_ms
@@ -388,7 +388,7 @@ class _Reading:
             how = "announced" if said_ms else "closed"
             life.ends(min(said_ms, default=self.now_ms), how, inferred=False, removed_ms=self.now_ms)
 
-    def _refused(self, life: _Life) -> None:
+    def _refused(self, life: _Incarnation) -> None:
         """Its join was rejected, as that of a member whose group has no configuration yet: it never
         was one, and joins as another incarnation.
         """
@@ -533,9 +533,9 @@ def _windows(manifest: Mapping[str, Any]) -> tuple[Window, ...]:
     )
 
 
-def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: bool) -> list[Happening]:
+def _processes(lives: list[_Incarnation], supplied: list[dict[str, Any]], *, imported: bool) -> list[Happening]:
     """Starts and ends of all processes; what operators wrote down wins."""
-    by_member: dict[str, list[_Life]] = {}
+    by_member: dict[str, list[_Incarnation]] = {}
     for life in lives:
         by_member.setdefault(life.join.member_id, []).append(life)
     found: list[Happening] = []
@@ -580,7 +580,7 @@ def _processes(lives: list[_Life], supplied: list[dict[str, Any]], *, imported: 
     return found
 
 
-def _told_start(told: list[dict[str, Any]], life: _Life, before: _Life | None) -> dict[str, Any] | None:
+def _told_start(told: list[dict[str, Any]], life: _Incarnation, before: _Incarnation | None) -> dict[str, Any] | None:
     """The last start that was written down before the log first has the process, and after its
     predecessor joined.
     """
@@ -589,7 +589,7 @@ def _told_start(told: list[dict[str, Any]], life: _Life, before: _Life | None) -
     return starts[-1] if starts else None
 
 
-def _told_end(told: list[dict[str, Any]], life: _Life, begin_ms: int, next_begin_ms: int | None) -> ProcessEnded | None:
+def _told_end(told: list[dict[str, Any]], life: _Incarnation, begin_ms: int, next_begin_ms: int | None) -> ProcessEnded | None:
     """The first kill or close that was written down between its start and its removal, or its
     successor's start.
     """
@@ -610,7 +610,7 @@ def _told_end(told: list[dict[str, Any]], life: _Life, begin_ms: int, next_begin
     return None
 
 
-def _state_kept(life: _Life, before: _Life | None, start: dict[str, Any] | None, *, imported: bool) -> bool:
+def _state_kept(life: _Incarnation, before: _Incarnation | None, start: dict[str, Any] | None, *, imported: bool) -> bool:
     """Written down; else, for an imported group, by the process id (it lives in the state
     directory); else by what it joined with.
     """

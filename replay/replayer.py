@@ -36,7 +36,7 @@ accepted.
 
 
 @attrs.frozen(kw_only=True)
-class Asked:
+class AssignorCall:
     """One question to the assignor and its answer."""
 
     problem: AssignmentProblem
@@ -48,21 +48,21 @@ class RecordingAssignor(DelegatingAssignor):
 
     def __init__(self, assignor: Assignor) -> None:
         super().__init__(assignor)
-        self.asked: Asked | None = None
+        self.last_call: AssignorCall | None = None
 
     def assign(self, problem: AssignmentProblem) -> Plan:
         plan = self.wrapped.assign(problem)
-        self.asked = Asked(problem=problem, plan=plan)
+        self.last_call = AssignorCall(problem=problem, plan=plan)
         return plan
 
 
 @attrs.frozen
-class Step:
+class ReplayStep:
     """One fact, the decisions it caused, and the last assignor call it caused (None: no call)."""
 
     record: Record
     decisions: list[DecisionRecord]
-    asked: Asked | None
+    assignor_call: AssignorCall | None
 
 
 class Replayer:
@@ -101,7 +101,7 @@ class Replayer:
         self._recording = RecordingAssignor(self._load(name, version))
         return self._recording
 
-    def follow(self, entries: Iterable[Entry], *, until_offset: int | None = None) -> Iterator[Step]:
+    def follow(self, entries: Iterable[Entry], *, until_offset: int | None = None) -> Iterator[ReplayStep]:
         """Steps the machine through `entries` up to and including the fact at `until_offset` (None:
         all), and yields each step after it was taken.
 
@@ -147,7 +147,7 @@ class Replayer:
         if until_offset is not None and last_offset < until_offset:
             raise InputError(f"--at: the log ends at offset {last_offset}; name one up to that")
 
-    def _known(self, entries: Iterable[Entry]) -> Iterator[Step]:
+    def _known(self, entries: Iterable[Entry]) -> Iterator[ReplayStep]:
         for entry in entries:
             if isinstance(entry, Record):
                 yield self._step(entry)
@@ -158,16 +158,16 @@ class Replayer:
             elif self.first_divergence is None:
                 self.first_divergence = entry.offset
 
-    def _step(self, record: Record) -> Step:
+    def _step(self, record: Record) -> ReplayStep:
         if self._recording is not None:
-            self._recording.asked = None
+            self._recording.last_call = None
         decisions = self.machine.step(record)
         self.facts += 1
         if self.first_append_ms is None:
             self.first_append_ms = record.append_ms
         self.last_append_ms = record.append_ms
         self._uncompared.extend(decisions)
-        return Step(record, decisions, None if self._recording is None else self._recording.asked)
+        return ReplayStep(record, decisions, None if self._recording is None else self._recording.last_call)
 
     def _compare(self, stored: DecisionRecord) -> None:
         if self.first_divergence is not None:

@@ -26,7 +26,7 @@ from equipoise.statemachine.state import GroupPhase, GroupState
 
 
 @attrs.frozen
-class Silence:
+class SilentPeriod:
     """`member_id` was silent over [`from_ms`, `to_ms`). `ended`: with the second, its incarnation
     is over.
     """
@@ -37,14 +37,14 @@ class Silence:
     ended: bool
 
 
-class Silences:
+class SilenceFinder:
     """Finds the silences of one group, step by step. Costs no time in the group's size."""
 
     def __init__(self) -> None:
         self._heard: dict[str, tuple[int, int]] = {}
         """Member -> (incarnation, append time of its last fact in ms)."""
 
-    def note(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState) -> list[Silence]:
+    def note(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState) -> list[SilentPeriod]:
         """The silences that this step shows to be over. `state`: behind the step."""
         event = record.event
         found = []
@@ -53,9 +53,9 @@ class Silences:
             if isinstance(ended, MemberExpired):
                 incarnation, heard_ms = self._heard.pop(ended.member_id, (ended.incarnation, record.append_ms))
                 if ended.cause != "revocation_timeout" and incarnation == ended.incarnation:
-                    found.append(Silence(ended.member_id, heard_ms, record.append_ms, ended=True))
+                    found.append(SilentPeriod(ended.member_id, heard_ms, record.append_ms, ended=True))
         if isinstance(event, AssignmentObserved):
-            found += [Silence(each.member_id, min(each.ended_ms, record.append_ms), record.append_ms, ended=True) for each in event.ended]
+            found += [SilentPeriod(each.member_id, min(each.ended_ms, record.append_ms), record.append_ms, ended=True) for each in event.ended]
         member_id = getattr(event, "member_id", None)
         member = None if member_id is None else state.members.get(member_id)
         if member is not None and member.incarnation == getattr(event, "incarnation", None):
@@ -63,6 +63,6 @@ class Silences:
             lease_ms = member.session_timeout_ms - member.lease_margin_ms
             leads = state.phase is not GroupPhase.SHADOWING  # members of something else hold no lease
             if leads and incarnation == member.incarnation and record.append_ms - heard_ms > lease_ms:
-                found.append(Silence(member.member_id, heard_ms, record.append_ms, ended=False))
+                found.append(SilentPeriod(member.member_id, heard_ms, record.append_ms, ended=False))
             self._heard[member.member_id] = member.incarnation, record.append_ms
         return found

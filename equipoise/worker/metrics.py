@@ -16,7 +16,7 @@ from prometheus_client.registry import Collector
 
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.group_view import task_rows
-from equipoise.replay.silence import Silences
+from equipoise.replay.silence import SilenceFinder
 from equipoise.replay.wording import setting_text, setting_values
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import GroupLead
@@ -50,7 +50,7 @@ class WorkerMetrics:
         """Group -> time of its last fact (ms), and the tasks that had no owner, or one that waited
         for a hold, after it.
         """
-        self._silences: dict[str, Silences] = {}
+        self._silences: dict[str, SilenceFinder] = {}
         self._owned: dict[str, Tasks[str]] = {}
         """Group -> member -> tasks that it owned without a hold, after the last fact that changed
         any.
@@ -92,7 +92,7 @@ class WorkerMetrics:
         owned = self._owned.get(record.group)
         if owned is None:
             owned = self._owned[record.group] = runnable(state)
-        found = self._silences.setdefault(record.group, Silences()).note(record, decisions, state)
+        found = self._silences.setdefault(record.group, SilenceFinder()).note(record, decisions, state)
         task_ms = sum((each.to_ms - each.from_ms) * owned[each.member_id] for each in found)
         if decisions or owned.total() != len(state.owner) - held(state):
             self._owned[record.group] = runnable(state)

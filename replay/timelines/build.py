@@ -21,7 +21,7 @@ from equipoise.events.records import Entry
 from equipoise.events.tasks import TaskId
 from equipoise.replay.history import Condition, History, Interval, MoveStory
 from equipoise.replay.recorded_inputs import Window, marked_windows
-from equipoise.replay.replayer import Replayer, Step
+from equipoise.replay.replayer import Replayer, ReplayStep
 from equipoise.statemachine.machine import Load
 from equipoise.statemachine.state import GroupState
 
@@ -230,7 +230,7 @@ class _Builder:
         self._rejections = 0
         self._topology: TopologyDeclared | None = None
 
-    def observe(self, step: Step) -> None:
+    def observe(self, step: ReplayStep) -> None:
         state, record = self._state, step.record
         event, at_ms = record.event, record.append_ms
         moves_before = len(self._history.moves)

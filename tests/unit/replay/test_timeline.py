@@ -111,7 +111,7 @@ def test_a_history_is_told_without_another_problem_for_each_round(monkeypatch: p
         return real(*args, **kwargs)
 
     monkeypatch.setattr(leader, "build_problem", counted)
-    asked = sum(step.asked is not None for step in Replayer().follow(lived()))
+    asked = sum(step.assignor_call is not None for step in Replayer().follow(lived()))
     assert len(built) == asked > 10
     built.clear()
     build_timeline(lived())
