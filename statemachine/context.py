@@ -8,21 +8,15 @@ from collections.abc import Callable
 
 import attrs
 
-from equipoise.assignors import Guarantee, MovementState, Plan, Revocations
+from equipoise.assignors import Guarantee, MovementState, Plan
 from equipoise.events.decisions import Decision, MemberAsked, MemberExpired, Move
 from equipoise.events.facts import AssignmentObserved, GroupConfigured
 from equipoise.events.tasks import TaskId
+from equipoise.statemachine import actions
 from equipoise.statemachine.deadlines import NO_TASK, Deadlines, Timer
 from equipoise.statemachine.state import (
-    ASKED_MEMORY_MS,
-    MOST_INITIAL_DELAYS,
-    Crashes,
-    FencedIncarnation,
     GroupState,
-    Lost,
     MemberState,
-    crash_backoff_ms,
-    fenced_key,
     known_lag,
 )
 
@@ -129,28 +123,22 @@ class Context:
         """The reason of a movement in flight is gone, or its slot is taken away: it ends here,
         explicitly (PROTOCOL D9).
         """
-        movement = self.state.in_flight.pop(task)
+        movement = actions.end_movement(self.state, task)
         self.note(Move(task=task, source=movement.source, destination=movement.destination, state="cancelled", reason=reason))
-        destination = self.state.members.get(movement.destination)
-        if destination is not None:
-            destination.incoming.discard(task)
-            if destination.warmup.pop(task, None) is not None:
-                self.changed.add(destination.member_id)
+        if actions.end_warmup(self.state.members[movement.destination], task):
+            self.changed.add(movement.destination)
 
     def release(self, member: MemberState, task: TaskId) -> None:
         """The member has given the task up: its destination may have it at once, and if there is
         none, a round decides.
         """
-        del member.revoking[task]
-        del self.state.owner[task]
+        actions.release(self.state, member, task)
         self.changed.add(member.member_id)
         if task in member.eager_regrants:
             pass  # nobody else's: it is its own again when it has given up everything, see `grant_all_eager`
         elif task in self.state.in_flight:
-            if member.leaving or self.state.is_crash_looping(member.member_id):
-                self.state.previous_owners[task] = member.member_id
-            else:
-                self.state.previous_owners.pop(task, None)
+            returns = member.leaving or self.state.is_crash_looping(member.member_id)
+            actions.set_previous_owner(self.state, task, member if returns else None)
             movement = self.state.in_flight[task]
             if movement.state is not MovementState.REVOKING:  # an eager member gave up all it had for one movement, and this one is not that far
                 self.cancel(task, "source_gone")
@@ -193,13 +181,12 @@ class Context:
             lag = known_lag(member.lags.get(task))
             self.note(Move(task=task, source=source, destination=member.member_id, state="granted", reason="carried", lag_records=lag))
         taken = bool(arriving or member.eager_regrants)
-        member.eager_regrants.clear()
+        actions.clear_eager_regrants(member)
         if taken and (self.state.waiting or not self.state.in_flight):
             self.causes.add("handover")
 
     def _take(self, destination: MemberState, task: TaskId) -> None:
-        movement = self.state.in_flight.pop(task)
-        destination.incoming.discard(task)
+        movement = actions.end_movement(self.state, task)
         self.grant(destination, task)
         lag = known_lag(destination.lags.get(task))
         self.note(Move(task=task, source=movement.source, destination=movement.destination, state="granted", reason="carried", lag_records=lag))
@@ -216,12 +203,11 @@ class Context:
             self._never_told(task, "not_wanted" if self.state.has_task(task) else "task_gone")
             return
         destination = self.state.members[movement.destination]
-        del self.state.in_flight[task]
-        destination.incoming.discard(task)
+        actions.end_movement(self.state, task)
         del self.moves[task, _PLACE["revoking"]]
         if destination.eager:
             self._never_told(task, "not_wanted")
-            destination.eager_regrants[task] = False
+            actions.add_eager_regrant(destination, task, had_it=False)
             self.note_eager_regrant(attrs.evolve(granted, source=None, destination=movement.destination, state="revoking", reason="eager"))
             return
         self.grant(destination, task)
@@ -234,8 +220,7 @@ class Context:
         Nothing ends by this: that the member is to have the task was decided before and still
         stands (PROTOCOL D3). Returns whether the member had the task before.
         """
-        del member.active[task]
-        del self.state.owner[task]
+        actions.take_back(self.state, member, task)
         granted = self.moves.pop((task, _PLACE["granted"]), None)
         return granted is not None and granted.source == member.member_id
 
@@ -251,16 +236,7 @@ class Context:
         """The member may run the task from the next MemberAssigned on. The task has no owner, or
         this one.
         """
-        state = self.state
-        member.revoking.pop(task, None)
-        member.active[task] = member.issued_epoch + 1
-        member.standby.discard(task)
-        member.warmup.pop(task, None)
-        state.owner[task] = member.member_id
-        state.tokens[task] = state.tokens.get(task, 0) + 1
-        state.lost.pop(task, None)
-        if state.previous_owners.get(task) == member.member_id:
-            del state.previous_owners[task]
+        actions.grant(self.state, member, task)
         self.changed.add(member.member_id)
 
     def expire(self, member: MemberState, cause: str, *, hold_ms: int) -> None:
@@ -268,36 +244,19 @@ class Context:
         silent_ms = self.state.now_ms - member.last_heard_ms
         expired = MemberExpired(member_id=member.member_id, incarnation=member.incarnation, cause=cause, silent_ms=silent_ms, hold_ms=hold_ms)
         self.emitted.append(expired)
-        self._note_crash(member.member_id)
+        actions.record_crash(self.state, member.member_id)
         self.remove_member(member, hold_ms=hold_ms)
-
-    def _note_crash(self, member_id: str) -> None:
-        state = self.state
-        self._forget_crashes()
-        crashes = state.crashes.setdefault(member_id, Crashes(times=0, first_ms=state.now_ms, changed_ms=state.now_ms))
-        crashes.times, crashes.changed_ms = crashes.times + 1, state.now_ms
 
     def back_off_from_crashes(self, member_id: str) -> None:
         """The member joins: if it crashed again and again, it has to run for its back-off first
         (PROTOCOL D10).
         """
-        state = self.state
-        self._forget_crashes()
-        crashes = state.crashes.get(member_id)
-        if crashes is not None:
-            crashes.changed_ms = state.now_ms
-            backoff_ms = crash_backoff_ms(crashes.times)
-            if backoff_ms:
-                crashes.until_ms = state.now_ms + backoff_ms
-                self.deadlines.watch(Timer.CRASH_BACKOFF, (member_id, NO_TASK))
-
-    def _forget_crashes(self) -> None:
-        state = self.state
-        state.crashes = {name: crashes for name, crashes in state.crashes.items() if state.recent_crashes(name) is not None}
+        if actions.begin_crash_backoff(self.state, member_id):
+            self.deadlines.watch(Timer.CRASH_BACKOFF, (member_id, NO_TASK))
 
     def ask(self, member: MemberState) -> None:
         """An operator wants the member to leave: it is told so, and drained (PROTOCOL M8)."""
-        self.state.asked[member.member_id] = None
+        actions.request_leave(self.state, member)
         self.emitted.append(MemberAsked(member_id=member.member_id, incarnation=member.incarnation, leave=True))
         if not member.leaving:
             self.begin_drain(member, "leave_requested")
@@ -308,9 +267,7 @@ class Context:
         """
         state = self.state
         if self.deals_by_lag and not state.awaiting_lags and not state.knows_source_lags():
-            assert state.gathering_until_ms is not None, "its timer was due"
-            state.awaiting_lags = True
-            state.gathering_until_ms += (MOST_INITIAL_DELAYS - 1) * state.settings.initial_delay_ms
+            actions.await_lags(state)
             self.deadlines.watch(Timer.GATHERING)
             return
         self._begin_first_round()
@@ -321,25 +278,15 @@ class Context:
             self._begin_first_round()
 
     def _begin_first_round(self) -> None:
-        self.state.gathering_until_ms = None
-        self.state.awaiting_lags = False
+        actions.end_gathering(self.state)
         self.causes.add("start")
 
     def rest_if_empty(self) -> None:
         """Nobody is left: nothing is under way, and no timer of a round runs (PROTOCOL L3: no ticks
         while a group is empty).
         """
-        state = self.state
-        if not state.members:
-            state.gathering_until_ms = None
-            state.awaiting_lags = False
-            state.probing_deadline_ms = None
-            state.scheduled_ms = None
-            state.revocations = Revocations()
-            state.memory = {}
-            state.lost.clear()  # who comes first comes to an empty group, and that has a delay of its own (PROTOCOL D2)
-            state.waiting = 0
-            state.queued = {}
+        if not self.state.members:
+            actions.rest(self.state)
 
     def remove_member(self, member: MemberState, *, hold_ms: int) -> None:
         """The incarnation is out. What it ran is free; with hold_ms > 0 the next owner waits, for
@@ -347,9 +294,11 @@ class Context:
         """
         state = self.state
         if hold_ms:
-            self._fence(member, hold_ms)
+            key = actions.fence(state, member, hold_ms)
+            if key is not None:
+                self.deadlines.watch(Timer.FENCED, (key, NO_TASK))
         for task in sorted((*member.active, *member.revoking)):
-            del state.owner[task]
+            actions.disown(state, task)
             if member.is_untold(task):
                 self._never_told(task, "destination_gone")
                 continue
@@ -364,69 +313,32 @@ class Context:
         for task in [task for task, movement in state.in_flight.items() if movement.source == member.member_id]:
             if task in state.in_flight:  # an eager member may have taken it with another one
                 self._source_gone(task)
-        for key in [key for key in state.backoffs if key[1] == member.member_id]:
-            del state.backoffs[key]
-        del state.members[member.member_id]
-        if member.member_id in state.crashes:
-            state.crashes[member.member_id].until_ms = None
-        if state.is_asked(member.member_id):
-            state.asked[member.member_id] = state.now_ms + ASKED_MEMORY_MS
+        actions.remove(state, member)
         self.changed.discard(member.member_id)
 
     def drop_eager_regrant(self, member: MemberState, task: TaskId, reason: str) -> None:
         """What an eager member was to get, or to get again, goes elsewhere, or comes to it
         otherwise.
         """
-        source = member.member_id if member.eager_regrants.pop(task) else None
+        source = member.member_id if actions.drop_eager_regrant(member, task) else None
         self.moves[task, _REGRANT_DROPPED] = Move(
             task=task, source=source, destination=member.member_id, state="cancelled", reason=reason
         )  # fmt: skip
 
     def _lose(self, member: MemberState, task: TaskId) -> None:
-        if not self.state.has_task(task):
-            return  # it was to be given up for good: should it come back, it is a new one
-        self.state.previous_owners[task] = member.member_id
-        self.state.lost[task] = Lost(since_ms=self.state.now_ms)
-
-    def _fence(self, member: MemberState, hold_ms: int) -> None:
-        state = self.state
-        tasks = {task for task in (*member.active, *member.revoking) if not member.is_untold(task)}
-        for task in tasks:
-            state.holds[task] = max(hold_ms, state.holds.get(task, 0))
-        key = fenced_key(member.member_id, member.incarnation)
-        if tasks:
-            state.fenced[key] = FencedIncarnation(
-                member_id=member.member_id,
-                incarnation=member.incarnation,
-                session_timeout_ms=member.session_timeout_ms,
-                lease_margin_ms=member.lease_margin_ms,
-                last_heard_ms=member.last_heard_ms,
-                tasks=tasks,
-            )
-            self.deadlines.watch(Timer.FENCED, (key, NO_TASK))
+        if self.state.has_task(task):  # else the topology dropped it: should it come back, it is a new task
+            actions.lose(self.state, member, task)
 
     def unfence(self, key: str) -> None:
-        """The fenced has been silent for its session timeout: who has its tasks need not wait any
-        longer (PROTOCOL M5).
+        """The fenced incarnation was silent for its session timeout, so nobody waits for it any
+        longer (docs/protocol.md#m5).
         """
         state = self.state
-        for task in sorted(state.fenced.pop(key).tasks):
-            if any(task in fenced.tasks for fenced in state.fenced.values()):
-                continue
-            del state.holds[task]
+        for task in actions.unfence(state, key):
             owner = state.owner.get(task)
             if owner is not None and task in state.members[owner].active:
                 self.changed.add(owner)
                 self.lifted = True
-
-    def clear_hold(self, task: TaskId) -> None:
-        """Its owner is known to run it, so whoever had it before is over."""
-        state = self.state
-        del state.holds[task]
-        for key in [key for key, fenced in state.fenced.items() if task in fenced.tasks]:
-            state.fenced[key].tasks.discard(task)
-            if not state.fenced[key].tasks:
-                del state.fenced[key]
 
     def _source_gone(self, task: TaskId) -> None:
         """The task is free now. A movement that was being handed over is finished; one that was
@@ -438,7 +350,7 @@ class Context:
             return
         self.complete_handover(task)
         if task in self.state.in_flight:
-            self.state.in_flight[task] = attrs.evolve(movement, source=None)
+            actions.forget_source(self.state, task)
 
     def is_apart(self, task: TaskId) -> bool:
         """Whether a copy that is to take the task over is outside the caps of warm-ups: its owner
@@ -451,8 +363,7 @@ class Context:
         """The member is to leave: it gets nothing new, and its tasks go elsewhere by
         drain_timeout_ms (PROTOCOL M7).
         """
-        member.leaving = True
-        member.drain_deadline_ms = self.state.now_ms + self.state.settings.drain_timeout_ms
+        actions.begin_drain(self.state, member)
         self.deadlines.watch(Timer.DRAIN, (member.member_id, NO_TASK))
         for task in sorted(member.incoming):
             self.cancel(task, "destination_leaving")
@@ -461,7 +372,6 @@ class Context:
         for task in sorted(task for task, epoch in member.active.items() if epoch > member.issued_epoch):
             # Granted by a deadline of this very step, before its word was heard: nobody was told,
             # so it is free for somebody who stays.
-            del member.active[task]
-            del self.state.owner[task]
+            actions.take_back(self.state, member, task)
             self._never_told(task, "destination_leaving")
         self.causes.add(cause)

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from equipoise.statemachine import actions
 from equipoise.statemachine.context import Context
 from equipoise.statemachine.deadlines import Key, Timer
 from equipoise.statemachine.slots import look_at
@@ -19,11 +20,11 @@ def deadline_passed(context: Context, timer: Timer, key: Key) -> None:
         context.initial_delay_over()
         return
     if timer is Timer.SCHEDULED:
-        state.scheduled_ms = None
+        actions.schedule(state, None)
         context.causes.add("scheduled")
         return
     if timer is Timer.PROBING:
-        state.probing_deadline_ms = None
+        actions.set_probing(state, None)
         context.causes.add("probing")
         return
     if timer is Timer.FENCED:
@@ -32,7 +33,7 @@ def deadline_passed(context: Context, timer: Timer, key: Key) -> None:
     if timer is Timer.UNBLOCK:
         backoff = state.backoffs.get((task, member_id))
         if backoff is not None:
-            backoff.over = True
+            actions.end_backoff(backoff)
             context.causes.add("unblocked")
         return
     member = state.members.get(member_id)
@@ -47,14 +48,13 @@ def deadline_passed(context: Context, timer: Timer, key: Key) -> None:
         context.rest_if_empty()
         context.causes.add("expelled")
     elif timer is Timer.DRAIN:
-        member.drain_deadline_ms = None
-        member.drain_expired = True
+        actions.expire_drain(member)
         context.causes.add("overdue")
     elif timer is Timer.CRASH_BACKOFF and member_id in state.crashes:
-        state.crashes[member_id].until_ms = None
+        actions.end_crash_backoff(state, member_id)
         context.causes.add("recovered")
     elif timer is Timer.SLOT_BACKOFF and member.slot_backoff is not None:
-        member.slot_backoff.over = True
+        actions.end_backoff(member.slot_backoff)
         context.causes.add("unblocked")
     elif timer is Timer.STALL and task in member.warmup:
         look_at(context, member, task)

@@ -18,9 +18,10 @@ from equipoise.events.decisions import AssignmentIssued, AssignmentProposed, Bal
 from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import Subtopology
 from equipoise.events.tasks import TaskId
+from equipoise.statemachine import actions
 from equipoise.statemachine.context import CAUSES, NATURAL, NEWS, Context
 from equipoise.statemachine.deadlines import NO_TASK, Timer
-from equipoise.statemachine.state import GroupState, MemberState, Warmup, known_lag
+from equipoise.statemachine.state import GroupState, MemberState, known_lag
 
 
 def build_problem(state: GroupState, *, follow_up: bool = False, anew: bool = False) -> AssignmentProblem:
@@ -128,12 +129,12 @@ def decide(context: Context, assignor: Assignor, offset: int) -> None:
     _schedule(context, plan)
     natural = bool(context.causes & NATURAL)
     if not plan.probing and not plan.watching:
-        state.probing_deadline_ms = None
+        actions.set_probing(state, None)
     elif natural or state.probing_deadline_ms is None:
-        state.probing_deadline_ms = state.now_ms + state.settings.probing_interval_ms
+        actions.set_probing(state, state.now_ms + state.settings.probing_interval_ms)
         context.deadlines.watch(Timer.PROBING)
     if passed_on and not state.in_flight:
-        state.probing_deadline_ms = state.now_ms  # nobody will report that it is done: the next record sees
+        actions.set_probing(state, state.now_ms)  # nobody will report that it is done: the next record sees
         context.deadlines.watch(Timer.PROBING)
     _end_slot_backoffs(context)
     _note_verdict(context, plan)
@@ -182,11 +183,11 @@ def _apply(context: Context, plan: Plan) -> bool:
         part = plan.members[member_id]
         keep = set() if member_id in gathering else set(part.active)
         for task in sorted(task for task in member.active if task not in keep):
-            if member.active.pop(task) > member.issued_epoch:
-                del state.owner[task]  # granted in this very step and not told yet: nobody runs it
+            if member.is_untold(task):
+                actions.take_back(state, member, task)
                 untold.append(task)
                 continue
-            member.revoking[task] = (member.issued_epoch + 1, state.now_ms)
+            actions.revoke(state, member, task)
             context.changed.add(member_id)
             context.deadlines.watch(Timer.REVOCATION, (member_id, NO_TASK))
     onward = {movement.task: movement.destination for movement in plan.movements}
@@ -203,12 +204,10 @@ def _apply(context: Context, plan: Plan) -> bool:
                 _note_grant(context, reason, member, task)
         _apply_copies(context, member, set(part.standby), set(part.warmup), acceptable)
         if member.leaving and not member.released and member.owns_nothing():
-            member.released = True
-            member.standby.clear()
-            member.warmup.clear()
+            actions.release_member(member)
             context.changed.add(member_id)
         elif member.released and not member.leaving:
-            member.released = False
+            actions.readmit(member)
     for task in untold:
         context.regrant_untold(task)
     for member_id in sorted(gathering):
@@ -223,11 +222,10 @@ def _schedule(context: Context, plan: Plan) -> None:
         until_ms = plan.lost_until_ms.get(task)
         if until_ms is not None and until_ms != lost.until_ms:
             context.note(Move(task=task, source=state.previous_owners.get(task), destination=None, state="waiting", reason=plan.reasons[task].code))
-        lost.until_ms = until_ms
-    state.revocations = plan.revocations
-    state.memory = plan.memory
+        actions.postpone_lost(lost, until_ms)
+    actions.remember_plan(state, plan.revocations, plan.memory)
     if plan.scheduled_ms != state.scheduled_ms:
-        state.scheduled_ms = plan.scheduled_ms
+        actions.schedule(state, plan.scheduled_ms)
         context.rescheduled = plan.scheduled_ms is not None
         context.deadlines.watch(Timer.SCHEDULED)
 
@@ -239,7 +237,7 @@ def _end_slot_backoffs(context: Context) -> None:
     state = context.state
     for member_id, member in sorted(state.members.items()) if not state.queued else ():
         if member.slot_backoff is not None and not member.slot_backoff.over:
-            member.slot_backoff.until_ms = state.now_ms
+            actions.cut_slot_backoff(state, member.slot_backoff)
             context.deadlines.watch(Timer.SLOT_BACKOFF, (member_id, NO_TASK))
 
 
@@ -263,14 +261,14 @@ def _gather(context: Context, plan: Plan) -> set[str]:
         for task in sorted(set(member.eager_regrants).difference(active if not gathers else wanted)):
             context.drop_eager_regrant(member, task, "not_wanted")
         if not gathers:
-            member.eager_regrants.clear()
+            actions.clear_eager_regrants(member)
             continue
         gathering.add(member_id)
         for task in wanted:
             taken_back = task in member.active and member.is_untold(task)
             if taken_back or task not in member.eager_regrants:
                 had_it = context.take_back(member, task) if taken_back else task in state.owner
-                member.eager_regrants[task] = had_it
+                actions.add_eager_regrant(member, task, had_it=had_it)
                 source = member_id if had_it else None
                 context.note_eager_regrant(Move(task=task, source=source, destination=member_id, state="revoking", reason="eager"))
     return gathering
@@ -278,23 +276,17 @@ def _gather(context: Context, plan: Plan) -> set[str]:
 
 def _apply_movements(context: Context, plan: Plan) -> None:
     state = context.state
-    before = state.in_flight
-    state.in_flight = {}
-    state.waiting = 0
-    state.queued = {}
-    for member in state.members.values():
-        member.incoming.clear()
+    before = actions.clear_movements(state)
     for movement in sorted(plan.movements, key=lambda movement: movement.task):
         if movement.state is MovementState.WAITING:
-            state.waiting += 1
+            actions.count_waiting(state)
             if plan.reasons[movement.task].code == "slot_full":
-                state.queued[movement.task] = movement.destination
+                actions.queue(state, movement)
             continue
         if movement.source is None:
             before.pop(movement.task, None)
             continue  # free, so granted in this very round
-        state.in_flight[movement.task] = movement
-        state.members[movement.destination].incoming.add(movement.task)
+        actions.begin_movement(state, movement)
         if before.get(movement.task) != movement:
             context.note(_move(plan, movement))
             context.deadlines.watch(Timer.STALL, (movement.destination, movement.task))
@@ -343,15 +335,13 @@ def _note_grant(context: Context, reason: Reason, member: MemberState, task: Tas
 def _apply_copies(context: Context, member: MemberState, standby: set[TaskId], warmup: set[TaskId], acceptable: int) -> None:
     state = context.state
     if member.standby != standby:
-        member.standby = standby
+        actions.set_standbys(member, standby)
         context.changed.add(member.member_id)
     for task in sorted(set(member.warmup) - warmup):
-        del member.warmup[task]
+        actions.end_warmup(member, task)
         context.changed.add(member.member_id)
     for task in sorted(warmup - set(member.warmup)):
-        caught_up = member.is_caught_up(task, acceptable)
-        lag = known_lag(member.lags.get(task))
-        member.warmup[task] = Warmup(best_lag=lag, improved_ms=state.now_ms, caught_up=caught_up, looked_lag=lag, looked_ms=state.now_ms)
+        actions.begin_warmup(state, member, task, caught_up=member.is_caught_up(task, acceptable))
         context.changed.add(member.member_id)
         context.deadlines.watch(Timer.STALL, (member.member_id, task))
 
@@ -374,7 +364,7 @@ def _note_verdict(context: Context, plan: Plan) -> None:
         verdict = "blocked"
     evaluated = (verdict, available, len(plan.movements), plan.imbalance_now, plan.cost.imbalance)
     if evaluated != state.verdict:
-        state.verdict = evaluated
+        actions.set_verdict(state, evaluated)
         context.emitted.append(
             BalanceEvaluated(
                 verdict=verdict,
@@ -394,9 +384,7 @@ def settle(context: Context) -> None:
     for member_id in sorted(context.changed):
         member = context.state.members[member_id]
         if member.leaving and not member.released and member.owns_nothing():
-            member.released = True
-            member.standby.clear()
-            member.warmup.clear()
+            actions.release_member(member)
 
 
 def issue(context: Context) -> None:
@@ -407,7 +395,7 @@ def issue(context: Context) -> None:
     members = tuple(sorted(context.changed))
     if not members and not context.moves and not context.rescheduled:
         return
-    state.generation += 1
+    actions.begin_generation(state)
     cause = next((cause for cause in CAUSES if cause in context.causes), "hold_over" if context.lifted else "handover")
     moves = tuple(context.moves[place] for place in sorted(context.moves))
     delay_ms = 0 if state.scheduled_ms is None else max(0, state.scheduled_ms - state.now_ms)
@@ -423,7 +411,7 @@ def issue(context: Context) -> None:
     context.emitted += parts.split(issued, context.most_event_bytes)
     for member_id in members:
         member = state.members[member_id]
-        member.issued_epoch += 1
+        actions.begin_epoch(member)
         active = tuple(sorted(member.active))
         assigned = MemberAssigned(
             member_id=member_id,

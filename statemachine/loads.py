@@ -33,13 +33,13 @@ MOST_OF_A_HOST = 1_000
 """
 
 
-def note_load(state: GroupState, member: MemberState, load: Load) -> None:
-    """Divides what the member reports of its host among the tasks it holds. Costs time in their
-    number.
+def measured_loads(state: GroupState, member: MemberState, load: Load) -> dict[TaskId, MeasuredLoad]:
+    """The load of each task that the member holds, from what it reports of its host; empty when the
+    report says nothing of it, or the member restores. Costs time in the number of these tasks.
     """
     held = [task for task in member.held if state.has_task(task) and (task in load.tasks or not load.tasks)]
     if not held or not (load.cpu or load.memory or load.disk or load.records_per_s or load.tasks) or _restores(member):
-        return
+        return {}
     processed = {task: load.tasks.get(task, 0) for task in held}
     share = processed if any(processed.values()) else _written(state, held)
     busy = {task: load.busy.get(task, 0) for task in held}
@@ -52,14 +52,8 @@ def note_load(state: GroupState, member: MemberState, load: Load) -> None:
         (_millionths(load.disk) * member.capacity, by_kept, sum(by_kept.values())),
         (throughput, share, sum(share.values())),
     ]
-    for task in held:
-        parts = [amount * of[task] // total for amount, of, total in host]
-        state.loads[task] = _averaged(state.loads.get(task), parts, state.now_ms, state.settings.load_window_ms)
-
-
-def note_behind(state: GroupState, load: Load) -> None:
-    """What a member says of the sources of tasks; it stays known when the member is gone."""
-    state.behind.update((task, records) for task, records in load.behind.items() if state.has_task(task))
+    now_ms, window_ms = state.now_ms, state.settings.load_window_ms
+    return {task: _averaged(state.loads.get(task), [amount * of[task] // total for amount, of, total in host], now_ms, window_ms) for task in held}
 
 
 def _restores(member: MemberState) -> bool:

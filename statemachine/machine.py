@@ -15,13 +15,13 @@ from equipoise.events.decisions import Checkpointed, Decision, EventRejected
 from equipoise.events.errors import EquipoiseError, GroupHalted, InputError, RepeatError
 from equipoise.events.facts import GroupConfigured, LogOpened
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.statemachine import leader, snapshots
+from equipoise.statemachine import actions, leader, snapshots
 from equipoise.statemachine.context import Context
 from equipoise.statemachine.deadlines import Deadlines, Key, Timer
 from equipoise.statemachine.due import deadline_passed
 from equipoise.statemachine.rejections import ASSIGNOR_UNAVAILABLE, Rejected
 from equipoise.statemachine.state import GroupPhase, GroupState
-from equipoise.statemachine.transitions import TRANSITIONS, make_current
+from equipoise.statemachine.transitions import TRANSITIONS
 
 Load = Callable[[str, int], Assignor]
 
@@ -73,8 +73,7 @@ class GroupMachine:
             raise RepeatError(record.offset, f"the group is at offset {state.last_offset} already")
         event = record.event
         if event.__class__ is LogOpened:
-            state.log_id = event.log_id
-            state.last_offset = record.offset
+            actions.open_log(state, event.log_id, record.offset)
             return []
         if state.group and record.group != state.group:
             raise InputError(f"offset {record.offset}: a fact of group {record.group!r} was handed to the machine of group {state.group!r}")
@@ -113,7 +112,7 @@ class GroupMachine:
         context.begin_if_lags_known()
         if context.observed is not None:
             self._decide(leader.propose, context, record)
-            make_current(context, context.observed)
+            actions.observe_assignment(state, context.observed)
         elif context.causes or context.changed or context.moves:
             self._lead(context, record)
         settings = state.settings
@@ -123,14 +122,8 @@ class GroupMachine:
 
     def _advance(self, record: Record) -> None:
         """Group time moves by what the log's clock moved, clamped (PROTOCOL L2)."""
-        state = self.state
-        if state.last_append_ms is not None:
-            state.now_ms += self._time_step_ms(state.last_append_ms, record.append_ms)
-        elif not state.group:
-            state.group = record.group
-        state.last_append_ms = record.append_ms
-        state.last_offset = record.offset
-        state.seq += 1
+        last_append_ms = self.state.last_append_ms
+        actions.advance(self.state, record, 0 if last_append_ms is None else self._time_step_ms(last_append_ms, record.append_ms))
 
     def _time_step_ms(self, previous_append_ms: int, append_ms: int) -> int:
         return min(max(0, append_ms - previous_append_ms), self.state.settings.max_step_ms)
@@ -195,8 +188,7 @@ class GroupMachine:
     def _number(self, record: Record, emitted: list[Decision]) -> list[DecisionRecord]:
         """Dense numbers per group, each with the fact that caused it (PROTOCOL L4)."""
         state = self.state
-        first = state.number + 1
-        state.number += len(emitted)
+        first = actions.number_decisions(state, len(emitted))
         return [
             DecisionRecord(state.log_id, state.group, first + index, record.offset, index, record.checksum, decision)
             for index, decision in enumerate(emitted)
@@ -206,9 +198,7 @@ class GroupMachine:
         """The hash of what `snapshot` gives after this step, which has then numbered all that it
         emitted.
         """
-        self.state.number += emitted
-        checkpoint = self.snapshot()
-        self.state.number -= emitted
+        checkpoint = snapshots.dump(attrs.evolve(self.state, number=self.state.number + emitted))
         return Checkpointed(state_sha256=hashlib.sha256(checkpoint).hexdigest(), seq=self.state.seq, form=snapshots.FORM)
 
     @property

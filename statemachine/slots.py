@@ -19,9 +19,10 @@ import attrs
 
 from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
+from equipoise.statemachine import actions
 from equipoise.statemachine.context import Context
 from equipoise.statemachine.deadlines import NO_TASK, Timer
-from equipoise.statemachine.state import Backoff, GroupState, MemberState, SlotBackoff, known_lag, stall_ms
+from equipoise.statemachine.state import GroupState, MemberState, known_lag
 
 FAR_SOONER = 2
 """A copy gives way to one whose expected time, times this, is at most its own."""
@@ -59,8 +60,8 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
     if state.is_handed_over(member, task):
         # It gets the task however slow it is, and nothing is in its place sooner. Should that be
         # called off, it has stalled a whole time later.
-        warmup.looked_lag, warmup.looked_ms = lag, state.now_ms
-        warmup.improved_ms = state.now_ms
+        actions.look_again(state, member, task)
+        actions.restart_stall(state, member, task)
         context.deadlines.watch(Timer.STALL, (member.member_id, task))
         return
     nearer = 0 if lag is None or warmup.looked_lag is None else warmup.looked_lag - lag
@@ -68,16 +69,16 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
     prepares = member.awaits_word(task, state.acceptable_lag(member))
     if state.now_ms - warmup.improved_ms >= state.settings.warmup_stall_ms:
         if not prepares:
-            member.measured_records_per_s = 1
+            actions.measure_speed(member, 1)
         if not context.is_apart(task):
             _give_way(context, member, None, Progress(0, 1))
         _stalled(context, member, task, "not_prepared" if prepares else "stalled")
         return
-    warmup.looked_lag, warmup.looked_ms = lag, state.now_ms
+    actions.look_again(state, member, task)
     context.deadlines.watch(Timer.STALL, (member.member_id, task))
     if warmup.caught_up or prepares:
         return  # it is awaited: its member has not said yet that it is ready, and no lag tells when it will
-    member.measured_records_per_s = progress.records_per_s(len(member.warmup))
+    actions.measure_speed(member, progress.records_per_s(len(member.warmup)))
     expected_ms = progress.expected_ms(_missing(state, member, task))
     is_slow = expected_ms is None or expected_ms > state.settings.warmup_stall_ms
     if is_slow and not context.is_apart(task) and _give_way(context, member, expected_ms, progress):
@@ -87,11 +88,8 @@ def look_at(context: Context, member: MemberState, task: TaskId) -> None:
 
 def _stalled(context: Context, member: MemberState, task: TaskId, reason: str) -> None:
     """It may try again later, each time twice as late."""
-    state = context.state
     _end(context, member, task, reason)
-    backoff = state.backoffs.get((task, member.member_id))
-    times = 1 if backoff is None else backoff.times + 1
-    state.backoffs[task, member.member_id] = Backoff(until_ms=state.now_ms + stall_ms(state.settings, times), times=times)
+    actions.begin_backoff(context.state, member, task)
     context.deadlines.watch(Timer.UNBLOCK, (member.member_id, task))
     context.causes.add("stalled")
 
@@ -101,7 +99,7 @@ def _end(context: Context, member: MemberState, task: TaskId, reason: str) -> No
     if movement is not None and movement.destination == member.member_id:
         context.cancel(task, reason)
     else:  # it was to replace a standby elsewhere
-        del member.warmup[task]
+        actions.end_warmup(member, task)
         context.changed.add(member.member_id)
 
 
@@ -116,15 +114,13 @@ def _give_way(context: Context, member: MemberState, expected_ms: int | None, pr
     waiter = _far_sooner(context, member, expected_ms, progress)
     if waiter is None:
         return False
-    destination = context.promised[waiter] = state.queued.pop(waiter)
+    destination = context.promised[waiter] = actions.take_queued(state, waiter)
     own = {waiter} if destination == member.member_id else set()
     backoff = member.slot_backoff
     if backoff is not None and not backoff.over:
-        backoff.exempt |= own
+        actions.exempt_from(backoff, own)
         return True
-    times = 1 if backoff is None else backoff.times + 1
-    length_ms = max(stall_ms(state.settings, times), (expected_ms or 0) // FAR_SOONER)
-    member.slot_backoff = SlotBackoff(until_ms=state.now_ms + length_ms, times=times, exempt=own)
+    actions.begin_slot_backoff(state, member, own, least_ms=(expected_ms or 0) // FAR_SOONER)
     context.deadlines.watch(Timer.SLOT_BACKOFF, (member.member_id, NO_TASK))
     return True
 

@@ -19,6 +19,7 @@ from equipoise.events.decisions import Checkpointed
 from equipoise.events.errors import EquipoiseError, InputError
 from equipoise.events.facts import GroupConfigured, TopologyDeclared
 from equipoise.events.tasks import Lag, LagSentinel, TaskId, parse_task
+from equipoise.statemachine import actions
 from equipoise.statemachine.state import (
     Backoff,
     Crashes,
@@ -150,6 +151,7 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         group=group,
         log_id=log_id,
         config=None if config is None else _expect(GroupConfigured, codec.decode(*config)),
+        topologies={each.epoch: each for each in (_expect(TopologyDeclared, codec.decode(*encoded)) for encoded in topologies)},
         end_offsets=ends,
         racks={topic: {partition: tuple(names) for partition, names in of_topic.items()} for topic, of_topic in racks.items()},
         weights=weights,
@@ -163,13 +165,16 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         seq=seq,
         number=number,
         generation=generation,
+        members={member.member_id: member for member in map(_member_from_wire, members)},
         owner=_from_task_map(owner),
         tokens=_from_task_map(tokens),
         holds=_from_task_map(holds),
+        fenced={fenced_key(each.member_id, each.incarnation): each for each in map(_fenced_from_wire, fenced)},
         previous_owners=_from_task_map(previous_owners),
         lost={parse_task(text): Lost(since_ms=since_ms, until_ms=until_ms) for text, (since_ms, until_ms) in lost.items()},
         waiting=waiting[0],
         queued=_from_task_map(waiting[1]),
+        backoffs={(parse_task(text), name): Backoff(until_ms=until_ms, times=times, over=over) for text, name, until_ms, times, over in backoffs},
         nonces=nonces,
         crashes={name: Crashes(*values) for name, values in crashes.items()},
         asked=asked,
@@ -181,23 +186,14 @@ def _state_from_wire(wire: list[Any]) -> GroupState:
         memory={key: _memory_from_wire(key, value) for key, value in memory.items()},
         verdict=None if verdict is None else tuple(verdict),
     )
-    for member_id, incarnation, session_timeout_ms, lease_margin_ms, last_heard_ms, tasks in fenced:
-        had = set(map(parse_task, tasks))
-        state.fenced[fenced_key(member_id, incarnation)] = FencedIncarnation(
-            member_id, incarnation, session_timeout_ms, lease_margin_ms, last_heard_ms, had
-        )
-    for encoded in topologies:
-        topology = _expect(TopologyDeclared, codec.decode(*encoded))
-        state.topologies[topology.epoch] = topology
-    for member in map(_member_from_wire, members):
-        state.members[member.member_id] = member
     for text, source, destination, what in in_flight:
-        task = parse_task(text)
-        state.in_flight[task] = Movement(task=task, source=source, destination=destination, state=MovementState(what))
-        state.members[destination].incoming.add(task)
-    for text, member_id, until_ms, times, over in backoffs:
-        state.backoffs[parse_task(text), member_id] = Backoff(until_ms=until_ms, times=times, over=over)
+        actions.begin_movement(state, Movement(task=parse_task(text), source=source, destination=destination, state=MovementState(what)))
     return state
+
+
+def _fenced_from_wire(wire: list[Any]) -> FencedIncarnation:
+    member_id, incarnation, session_timeout_ms, lease_margin_ms, last_heard_ms, tasks = wire
+    return FencedIncarnation(member_id, incarnation, session_timeout_ms, lease_margin_ms, last_heard_ms, set(map(parse_task, tasks)))
 
 
 def _slot_backoff_to_wire(backoff: SlotBackoff | None) -> list[Any] | None:

@@ -1,4 +1,4 @@
-"""What the leader knows of one group. Mutable, and touched by `transitions` and `leader` only.
+"""What the leader knows of one group. Mutable; only `actions` writes to it.
 
 A task has at most one owner: the member that was granted it and has not been proven to have let go.
 A member's own sets say what it was told: `active` (it may run these), `revoking` (it was told to

@@ -8,7 +8,7 @@ cause, and the machine asks the leader once per step.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 from typing import Any, TypeVar
 
 from equipoise.assignors import MovementState
@@ -32,27 +32,23 @@ from equipoise.events.facts import (
     TopologyDeclared,
     Undecodable,
 )
-from equipoise.events.fields import INT64_MAX
 from equipoise.events.tasks import TaskId
+from equipoise.statemachine import actions
 from equipoise.statemachine.context import Context
 from equipoise.statemachine.deadlines import NO_TASK, Timer
-from equipoise.statemachine.loads import note_behind, note_load
+from equipoise.statemachine.loads import measured_loads
 from equipoise.statemachine.rack_warnings import warn_of_racks
 from equipoise.statemachine.rejections import Rejected
-from equipoise.statemachine.state import REMEMBERED_TOPOLOGIES, GroupPhase, GroupState, Growth, MemberState, Preparation, fenced_key, known_lag
+from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, fenced_key, known_lag
 
 V = TypeVar("V")
 
-NONCE_MEMORY_MS = 3_600_000
-"""How long a join nonce is remembered: far longer than any producer retries (Kafka's
-delivery.timeout.ms defaults to 120 s).
-"""
 FURTHEST = 2**63
 """More records than any copy can be behind."""
 
 
 def log_opened(context: Context, fact: LogOpened) -> None:
-    context.state.log_id = fact.log_id
+    actions.open_log(context.state, fact.log_id, context.state.last_offset)
 
 
 def group_configured(context: Context, fact: GroupConfigured) -> None:
@@ -66,9 +62,7 @@ def group_configured(context: Context, fact: GroupConfigured) -> None:
     refusal = context.refusal_of(fact)
     if refusal is not None:
         raise Rejected(refusal)
-    state.config = fact
-    if before is None or (before.assignor, before.behaviour_version) != (fact.assignor, fact.behaviour_version):
-        state.memory = {}  # another assignor's memory means nothing to this one
+    actions.configure(state, fact)
     if before is None or before.knobs.rack_aware_tags != fact.knobs.rack_aware_tags:
         for member_id in sorted(state.members):
             warn_of_racks(context, state.members[member_id])
@@ -115,7 +109,7 @@ def _give_back_slots(context: Context) -> None:
         elif movement is not None and movement.destination == member_id:
             context.cancel(task, "reconfigured")
         else:
-            del state.members[member_id].warmup[task]
+            actions.end_warmup(state.members[member_id], task)
             context.changed.add(member_id)
 
 
@@ -124,64 +118,17 @@ def topology_declared(context: Context, fact: TopologyDeclared) -> None:
     newest = state.topology
     if newest is not None and fact.epoch <= newest.epoch:
         raise Rejected("topology_not_newer", fact.epoch, newest.epoch)
-    state.topologies[fact.epoch] = fact
-    kept = {member.topology_epoch for member in state.members.values()}.union(sorted(state.topologies)[-REMEMBERED_TOPOLOGIES:])
-    state.topologies = {epoch: topology for epoch, topology in state.topologies.items() if epoch in kept}
+    actions.declare_topology(state, fact)
     tasks = state.tasks()
     for task in sorted(task for task in state.in_flight if task not in tasks):
         context.cancel(task, "task_gone")
-    for remembered in (state.previous_owners, state.lost):
-        for task in [task for task in remembered if task not in tasks]:
-            del remembered[task]
-    state.loads = {task: load for task, load in state.loads.items() if task in tasks}
-    state.behind = {task: records for task, records in state.behind.items() if task in tasks}
-    for key in [key for key in state.backoffs if key[0] not in tasks]:
-        del state.backoffs[key]
+    actions.forget_removed_tasks(state)
     context.causes.add("topology")
 
 
 def partitions_observed(context: Context, fact: PartitionsObserved) -> None:
-    for topic, ends in fact.end_offsets.items():
-        known = context.state.end_offsets.setdefault(topic, {})
-        _note_growth(context.state.growth.setdefault(topic, {}), known, ends, context.state.now_ms)
-        known.update(ends)
-    _learned(context.state.source_lags, fact.source_lags)
-    _forget_told_lags(context.state, fact.source_lags)
-    changed = _learned(context.state.racks, fact.racks)
-    if (_learned(context.state.weights, fact.weights) or changed) and context.state.settings.rack_aware_strategy != "none":
+    if actions.observe_partitions(context.state, fact) and context.state.settings.rack_aware_strategy != "none":
         context.causes.add("racks")
-
-
-def _forget_told_lags(state: GroupState, observed: Mapping[str, Iterable[int]]) -> None:
-    """What members said of these partitions' tasks is older."""
-    topology = state.topology
-    for part in () if topology is None or not observed else topology.subtopologies:
-        for topic in part.source_topics:
-            for partition in observed.get(topic, ()):
-                state.behind.pop(TaskId(part.subtopology, partition), None)
-
-
-def _learned(known: dict[str, dict[int, V]], said: Mapping[str, Mapping[int, V]]) -> bool:
-    """Whether any of what is said was not known."""
-    news = False
-    for topic, of_topic in said.items():
-        before = known.setdefault(topic, {})
-        news |= any(before.get(partition) != value for partition, value in of_topic.items())
-        before.update(of_topic)
-    return news
-
-
-def _note_growth(growth: dict[int, Growth], known: dict[int, int], ends: dict[int, int], now_ms: int) -> None:
-    """How fast each partition grew since it was last observed. Two observations at one moment are
-    one; one that shrank was made anew.
-    """
-    for partition, end in ends.items():
-        before = growth.get(partition)
-        if before is None or end < known[partition]:
-            growth[partition] = Growth(now_ms)
-        elif now_ms > before.observed_ms:
-            records_per_s = -(-(end - known[partition]) * 1_000 // (now_ms - before.observed_ms))
-            growth[partition] = Growth(now_ms, min(records_per_s, INT64_MAX))
 
 
 def member_joined(context: Context, fact: MemberJoined) -> None:
@@ -200,8 +147,6 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
     if fact.lease_margin_ms >= fact.session_timeout_ms:
         raise Rejected("margin_too_large", fact.lease_margin_ms, fact.session_timeout_ms)
 
-    state.nonces = {nonce: until_ms for nonce, until_ms in state.nonces.items() if until_ms > state.now_ms}
-    state.nonces[fact.join_nonce] = state.now_ms + NONCE_MEMORY_MS
     speed = old.restore_records_per_s if old is not None else 0
     speed = speed or min((member.restore_records_per_s for member in state.members.values() if member.restore_records_per_s), default=0)
     if old is not None and state.phase is not GroupPhase.SHADOWING:
@@ -209,31 +154,14 @@ def member_joined(context: Context, fact: MemberJoined) -> None:
         context.expire(old, "proven_dead" if proven else "superseded", hold_ms=0 if proven else old.session_timeout_ms)
     elif old is not None:
         context.remove_member(old, hold_ms=0)
-    member = MemberState(
-        member_id=fact.member_id,
-        incarnation=fact.incarnation,
-        capacity=fact.capacity,
-        rack=fact.rack,
-        tags=dict(fact.tags),
-        session_timeout_ms=fact.session_timeout_ms,
-        lease_margin_ms=fact.lease_margin_ms,
-        topology_epoch=fact.topology_epoch,
-        last_heard_ms=state.now_ms,
-        lags=dict(fact.lags),
-        eager=fact.eager,
-        readiness=fact.readiness,
-        ready_lag_records=fact.ready_lag_records,
-        restore_records_per_s=speed,
-        measured_records_per_s=0 if old is None else old.measured_records_per_s,
-    )
-    state.members[fact.member_id] = member
+    member = actions.join(
+        state, fact, restore_records_per_s=speed, measured_records_per_s=0 if old is None else old.measured_records_per_s
+    )  # fmt: skip
     context.back_off_from_crashes(fact.member_id)
     warn_of_racks(context, member)
-    state.asked = {member_id: until_ms for member_id, until_ms in state.asked.items() if until_ms is None or state.is_to_be_asked(member_id)}
     context.deadlines.watch(Timer.SESSION, (fact.member_id, NO_TASK))
     if first and state.settings.initial_delay_ms and state.phase is not GroupPhase.SHADOWING:
-        state.gathering_until_ms = state.now_ms + state.settings.initial_delay_ms
-        state.behind, state.source_lags = {}, {}  # from the group's life before
+        actions.begin_gathering(state)
         context.deadlines.watch(Timer.GATHERING)
     context.causes.add("join")
 
@@ -253,29 +181,14 @@ def lag_reported(context: Context, fact: LagReported) -> None:
                 raise Rejected("held_not_granted", *task)
 
     had = frozenset(task for task in member.incoming if _has_copy(member, task))
-    member.report_number = fact.number
-    if fact.load is not None and fact.load.restored_records_per_s >= 1:
-        member.restore_records_per_s = member.measured_records_per_s = min(int(fact.load.restored_records_per_s), INT64_MAX)
-    if fact.base is None:
-        member.lags = dict(fact.lags)  # ours to change: a delta must not cost more than its own size
-    else:
-        member.lags.update(fact.lags)
-        for task in fact.forgotten:
-            member.lags.pop(task, None)
-    before, member.ready = member.ready, frozenset(fact.ready)
-    member.held = fact.held
-    member.preparing = {
-        task: Preparation(done, member.preparing[task].since_ms if task in member.preparing else context.state.now_ms)
-        for task, done in fact.preparing.items()
-    }
-    member.failed = frozenset(fact.failed)
+    before = member.ready
+    actions.report(context.state, member, fact)
     if fact.load is not None:
-        note_load(context.state, member, fact.load)
-        note_behind(context.state, fact.load)
+        actions.record_loads(context.state, measured_loads(context.state, member, fact.load), fact.load.behind)
     if shadowing:
         return
     _applied(context, member, fact.assignment_epoch, fact.held)
-    member.intends = fact.leaving
+    actions.intend_leave(member, fact.leaving)
     if context.state.is_to_be_asked(fact.member_id):
         context.ask(member)  # with its first report: what ran on it has come home to its copies by now, and moves state first
     leaving = fact.leaving or context.state.is_asked(fact.member_id)
@@ -294,7 +207,8 @@ def task_ready(context: Context, fact: TaskReady) -> None:
     for task in fact.tasks:
         if task not in member.warmup and task not in member.standby and task not in member.active:
             raise Rejected("not_a_copy", *task)
-    before, member.ready = member.ready, member.ready | frozenset(fact.tasks)
+    before = member.ready
+    actions.declare_ready(member, fact.tasks)
     _note_progress(context, member, declared=member.ready - before)
 
 
@@ -306,15 +220,14 @@ def tasks_revoked(context: Context, fact: TasksRevoked) -> None:
             raise Rejected("not_revoking", *task)
         if fact.assignment_epoch < member.revoking[task][0]:
             raise Rejected("epoch_too_low", fact.assignment_epoch, member.revoking[task][0])
-    given_up = set(fact.tasks)
-    member.held = tuple(task for task in member.held if task not in given_up)
+    actions.stop_holding(member, fact.tasks)
     for task in fact.tasks:
         context.release(member, task)
 
 
 def leave_intended(context: Context, fact: LeaveIntended) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
-    member.intends = True
+    actions.intend_leave(member, True)
     if not member.leaving:
         context.begin_drain(member, "leave_intended")
 
@@ -323,7 +236,7 @@ def leave_cancelled(context: Context, fact: LeaveCancelled) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
     if member.released:
         raise Rejected("already_released")
-    member.intends = False
+    actions.intend_leave(member, False)
     if member.leaving and not context.state.is_asked(fact.member_id):
         _cancel_drain(context, member, "leave_cancelled")
 
@@ -365,7 +278,8 @@ def _withdraw(context: Context, members: tuple[str, ...]) -> None:
     if not staying:
         raise Rejected("nobody_asked")
     for member_id in staying:
-        told = state.asked.pop(member_id) is None
+        told = state.is_asked(member_id)
+        actions.withdraw_request(state, member_id)
         if told:
             member = state.members[member_id]
             context.emitted.append(MemberAsked(member_id=member_id, incarnation=member.incarnation, leave=False))
@@ -381,8 +295,8 @@ def _may_stay(state: GroupState, member_id: str) -> bool:
 def member_left(context: Context, fact: MemberLeft) -> None:
     member = _renew(context, fact.member_id, fact.incarnation)
     context.remove_member(member, hold_ms=0)
-    context.state.asked.pop(fact.member_id, None)  # what was asked is done
-    context.state.crashes.pop(fact.member_id, None)
+    actions.withdraw_request(context.state, fact.member_id)  # what was asked is done
+    actions.forget_crashes(context.state, fact.member_id)
     context.rest_if_empty()
     context.causes.add("leave")
 
@@ -420,20 +334,8 @@ def assignment_observed(context: Context, fact: AssignmentObserved) -> None:
     for member_id in sorted(state.members):
         if member_id not in present:
             context.remove_member(state.members[member_id], hold_ms=0)
-    state.generation = fact.generation
+    actions.observe_generation(state, fact.generation)
     context.observed = fact
-
-
-def make_current(context: Context, fact: AssignmentObserved) -> None:
-    """The observed assignment, found sound before, is what members have from here on."""
-    state = context.state
-    for observed in fact.members:
-        member = state.members[observed.member_id]
-        member.last_heard_ms = state.now_ms
-        member.active = dict.fromkeys(observed.active, 0)
-        member.standby = set(observed.standby) - set(observed.active)
-    state.owner = {task: observed.member_id for observed in fact.members for task in observed.active}
-    state.lost = {task: lost for task, lost in state.lost.items() if task not in state.owner}
 
 
 def _hear(context: Context, member_id: str, incarnation: int) -> MemberState | None:
@@ -445,11 +347,11 @@ def _hear(context: Context, member_id: str, incarnation: int) -> MemberState | N
     state = context.state
     member = state.members.get(member_id)
     if member is not None and member.incarnation == incarnation:
-        member.last_heard_ms = state.now_ms
+        actions.hear(state, member)
         return member
     fenced = state.fenced.get(fenced_key(member_id, incarnation))
     if fenced is not None:
-        fenced.last_heard_ms = state.now_ms
+        actions.hear(state, fenced)
     return None
 
 
@@ -478,7 +380,7 @@ def _applied(context: Context, member: MemberState, epoch: int, held: tuple[Task
     """The member has applied `epoch` and runs `held`: what it was told to give up by then and does
     not run is released.
     """
-    member.applied_epoch = epoch
+    actions.apply_epoch(member, epoch)
     if member.revoking:
         holding = set(held)
         for task in sorted(task for task, (revoked_epoch, _) in member.revoking.items() if epoch >= revoked_epoch and task not in holding):
@@ -486,7 +388,7 @@ def _applied(context: Context, member: MemberState, epoch: int, held: tuple[Task
     if context.state.holds:
         for task in held:
             if task in context.state.holds and member.active.get(task, epoch + 1) <= epoch:
-                context.clear_hold(task)
+                actions.clear_hold(context.state, task)
 
 
 def _note_progress(context: Context, member: MemberState, *, declared: frozenset[TaskId], had: frozenset[TaskId] = frozenset()) -> None:
@@ -502,32 +404,19 @@ def _note_progress(context: Context, member: MemberState, *, declared: frozenset
             context.causes.add("ready")
     acceptable = state.acceptable_lag(member)
     for task, warmup in sorted(member.warmup.items()):
-        lag = known_lag(member.lags.get(task))
-        before, warmup.caught_up = warmup.caught_up, member.is_caught_up(task, acceptable)
+        before = warmup.caught_up
+        actions.record_progress(state, member, task, caught_up=member.is_caught_up(task, acceptable))
         if warmup.caught_up and not before:
-            state.backoffs.pop((task, member.member_id), None)
-            member.slot_backoff = None
             context.causes.add("ready")
         elif before and not warmup.caught_up:
-            warmup.improved_ms = warmup.looked_ms = state.now_ms  # it fell behind again: its time to stall begins anew
-            warmup.looked_lag = lag
             context.deadlines.watch(Timer.STALL, (member.member_id, task))
-        prepared = member.preparing[task].thousandths if task in member.preparing else -1
-        if prepared > warmup.best_prepared:
-            warmup.best_prepared = prepared
-            warmup.improved_ms = state.now_ms
-        if warmup.looked_lag is None and lag is not None:
-            warmup.looked_lag, warmup.looked_ms = lag, state.now_ms
-        if lag is not None and (warmup.best_lag is None or lag < warmup.best_lag):
-            warmup.best_lag = lag
-            warmup.improved_ms = state.now_ms
-        elif lag is None and task not in member.lags and warmup.best_lag is not None:
+        if task not in member.lags and warmup.best_lag is not None:
             context.causes.add("wiped")
             movement = state.in_flight.get(task)
             if movement is not None and movement.destination == member.member_id:
                 context.cancel(task, "destination_wiped")
             else:
-                del member.warmup[task]
+                actions.end_warmup(member, task)
                 context.changed.add(member.member_id)
     for task in sorted(member.incoming.difference(member.warmup)):  # to a standby, or to a copy nobody asked for
         movement = state.in_flight[task]
@@ -547,12 +436,10 @@ def _cancel_drain(context: Context, member: MemberState, cause: str) -> None:
     """It stays: what was to be moved for its leaving alone is not moved (PROTOCOL D9); what it was
     told to give up is given up.
     """
-    member.leaving = False
+    actions.end_drain(member)
     for task, movement in sorted(context.state.in_flight.items()):
         if movement.source == member.member_id and movement.state is MovementState.WARMING:
             context.cancel(task, "source_stays")
-    member.drain_deadline_ms = None
-    member.drain_expired = False
     context.causes.add(cause)
 
 
