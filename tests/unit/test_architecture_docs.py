@@ -16,6 +16,7 @@ from equipoise.events.decisions import Decision, MemberAssigned
 from equipoise.events.errors import TooLargeError
 from equipoise.events.facts import MOST_TASKS, Fact, LagReported
 from equipoise.events.tasks import TaskId
+from tests.pages import check_place
 
 ROOT = Path(__file__).parents[2]
 PAGE = (ROOT / "docs" / "architecture.md").read_text(encoding="utf-8")
@@ -74,3 +75,11 @@ def test_the_tree_names_every_package_once() -> None:
     folders = ("events", "assignors", "statemachine", "replay", "equipoise")
     packages = {path.parent for folder in folders for path in (ROOT / folder).rglob("__init__.py") if not linked(path)}
     assert sorted(tree()) == sorted(str(path.relative_to(ROOT)) for path in packages)
+
+
+@pytest.mark.parametrize(("path", "most_files"), [("Following one fact", 15), ("Following verify", 10)])
+def test_paths_through_the_code_name_files_that_exist_and_are_short(path: str, most_files: int) -> None:
+    steps = re.findall(r"^\d+\. `([^`]+)`", section("Following the code").partition(f"**{path}**")[2].partition("\n**")[0], re.MULTILINE)
+    assert 0 < len(steps) <= most_files
+    for place in steps:
+        check_place(place.replace("::TRANSITIONS", ""))
