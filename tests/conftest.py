@@ -11,11 +11,17 @@ Neither has a deadline: two shared cores say nothing about speed. Benchmarks do 
 
 from __future__ import annotations
 
+import json
 import os
 import signal
+from collections.abc import Iterator
+from typing import Any
 
+import click
 import hypothesis
 import pytest
+
+from equipoise.cli.screen import Screen
 
 _SLOW_IS_NO_FAULT = [hypothesis.HealthCheck.too_slow]
 
@@ -40,3 +46,31 @@ def pytest_configure(config: pytest.Config) -> None:
 def rewrite(request: pytest.FixtureRequest) -> bool:
     """True: golden files are to be written anew instead of compared."""
     return bool(request.config.getoption("--rewrite"))
+
+
+@pytest.fixture(scope="session", autouse=True)
+def json_output_is_checked() -> Iterator[None]:
+    """Whatever a command prints with --json in this process fits its schema, in every test."""
+    answer, json_line = Screen.answer, Screen.json_line
+
+    def checked(document: Any, *, is_line: bool) -> None:
+        from tests.json_schemas import check, reference_of
+
+        context = click.get_current_context(silent=True)
+        reference = None if context is None else reference_of(context, is_line=is_line)
+        if reference is not None:
+            check(reference, document)
+
+    def answer_checked(screen: Screen, document: Any, *parts: Any) -> None:
+        if screen.json:
+            checked(json.loads(json.dumps(document)), is_line=False)
+        answer(screen, document, *parts)
+
+    def json_line_checked(screen: Screen, document: str) -> None:
+        checked(json.loads(document), is_line=True)
+        json_line(screen, document)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Screen, "answer", answer_checked)
+        patch.setattr(Screen, "json_line", json_line_checked)
+        yield

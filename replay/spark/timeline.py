@@ -29,7 +29,7 @@ TABLES: dict[str, tuple[tuple[str, str], ...]] = {
         ("silent_ms", _WHOLE), ("how", _TEXT),
     ),
 }  # fmt: skip
-"""Table -> its columns, behind `group`; the names are those of docs/json.md, "timeline".
+"""Table -> its columns, after `group`, named as in equipoise/schemas/timeline.json.
 Unavailability: stretches without a running owner.
 """
 

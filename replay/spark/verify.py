@@ -25,7 +25,7 @@ COLUMNS = (
     ("document", "string"),
 )
 """`offset`: where it diverges, or cannot be verified any further. `document`: what ``equipoise
-verify --json`` says of it (docs/json.md).
+verify --json`` prints for it.
 """
 
 

@@ -19,12 +19,12 @@ import pytest
 from equipoise.events.settings import GroupSettings
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
+from tests.json_schemas import check
 from tests.live.leader import leading
 from tests.live.swarm import Swarm, topology
 from tests.live.test_member import Application
 from tests.live.test_restorer import until
 from tests.live.test_worker import CONFIG, settings
-from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 
 __all__ = ["settings"]
 
@@ -36,7 +36,7 @@ async def configure(settings: WorkerSettings, *words: str) -> tuple[int, dict[st
     done = await asyncio.to_thread(subprocess.run, [*command, *words], capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode in (0, 1), done.stderr
     document = json.loads(done.stdout)
-    Reader(shapes_of(SECTIONS["configure"])).read(document)
+    check("configure", document)
     return done.returncode, document
 
 

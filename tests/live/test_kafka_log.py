@@ -23,8 +23,8 @@ from equipoise.events.records import Record
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
 from tests.groups import configured
+from tests.json_schemas import NOT_MET, Coverage
 from tests.live.swarm import Swarm, everything, topology
-from tests.unit.equipoise.test_json_docs import NOT_MET, SECTIONS, Reader, shapes_of
 
 
 def equipoise(*args: str) -> Result:
@@ -105,10 +105,10 @@ async def test_every_reader_says_of_a_log_in_kafka_what_it_says_of_its_archive(b
     listed = document("groups", "--bootstrap", bootstrap, "--prefix", prefix)
     shown = {"status": [status], "archive": [copied], "groups": [listed], "tail": with_facts}
     for name, documents in shown.items():
-        read = Reader(shapes_of(SECTIONS[name]))
+        coverage = Coverage(name)
         for each in documents:
-            read.read(each)
-        assert set(read.never_met()) <= {("group", "halted"), ("", "halted"), *NOT_MET.get(name, set())}
+            coverage.check(each)
+        assert coverage.never_met() <= {("groups#group", "halted"), ("status", "halted"), *NOT_MET.get(name, set())}
 
 
 async def test_an_archive_goes_on_where_it_was_cut_off(bootstrap: str, prefix: str, tmp_path: Path) -> None:

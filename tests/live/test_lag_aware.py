@@ -23,8 +23,8 @@ from equipoise.member import Member, TaskContext
 from equipoise.replay.verification import Verdict, verify
 from equipoise.worker.app import Worker
 from equipoise.worker.settings import WorkerSettings
+from tests.json_schemas import check
 from tests.live.test_restorer import make_topic, producing, until
-from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 
 
 class Group:
@@ -98,7 +98,7 @@ class Group:
         done = await asyncio.to_thread(subprocess.run, [*command, *words], capture_output=True, text=True, timeout=120, check=False)
         assert done.returncode in (0, 1), done.stderr
         document = json.loads(done.stdout)
-        Reader(shapes_of(SECTIONS["deal"])).read(document)
+        check("deal", document)
         return done.returncode, document
 
 

@@ -26,8 +26,8 @@ from equipoise.events.log.kafka.opening import admin_client, reader
 from equipoise.events.records import Record
 from equipoise.replay.importers.kafka_streams.broker import StreamsGroup, offsets_partition
 from equipoise.replay.verification import Verdict, verify
+from tests.json_schemas import check
 from tests.live.streams import StreamsApplication, changelog_of
-from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 
 PARTITIONS = 4
 QUIET_S = 8.0
@@ -140,7 +140,7 @@ async def test_what_is_imported_is_what_the_application_did(bootstrap: str, pref
     assert found.verdict is Verdict.IDENTICAL, "facts alone: nothing was decided, nothing differs"
 
     shadowed = json.loads(equipoise("shadow", f"kafka://{bootstrap}", "--group", prefix, "--once", "--json"))
-    Reader(shapes_of(SECTIONS["shadow"])).read(shadowed)
+    check("shadow", shadowed)
     rounds = shadowed["rounds"]
     assert [each["generation"] for each in rounds][: len(observed)] == [event.generation for event in observed]
     assert rounds[-1]["members"] == [] or rounds[-1]["members"] == ["i2"]

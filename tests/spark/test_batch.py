@@ -37,8 +37,8 @@ from equipoise.replay.spark.what_if import plain_rows, spark_what_if
 from equipoise.replay.timelines import build_timeline, timeline_document
 from equipoise.replay.verification import verify
 from equipoise.replay.whatif.evaluate import Configuration, what_if
+from tests.json_schemas import check
 from tests.spark.executors import Mortal
-from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 from tests.unit.replay.lived import lived, write
 
 pytestmark = pytest.mark.xdist_group("spark")
@@ -175,7 +175,7 @@ def test_the_command_ends_as_verify_does(spark: Any, fleet: Path, damaged: Path,
     assert bad.exit_code == 1, bad.output
     document = json.loads(bad.stdout)
     assert [row["verdict"] for row in document["groups"]] == ["cannot verify", "cannot verify", "divergence", "identical"]
-    Reader(shapes_of(SECTIONS["spark-verify"])).read(document)
+    check("spark-verify", document)
 
 
 def test_what_is_no_archive_is_said_before_spark_is_begun(tmp_path: Path) -> None:
@@ -223,7 +223,7 @@ def test_a_group_without_a_history_is_one_row(spark: Any, damaged: Path, tmp_pat
     result = CliRunner().invoke(main, ["spark", "timeline", str(damaged), "--to", str(tmp_path / "history"), "--json"])
     assert result.exit_code == 2, result.output
     document = json.loads(result.stdout)
-    Reader(shapes_of(SECTIONS["spark-timeline"])).read(document)
+    check("spark-timeline", document)
     assert [(row["group"], row["problem"] is None) for row in document["groups"]] == [("", False), ("g000", False), ("g001", True), ("g003", True)]
     assert {row["group"] for row in ds.dataset(tmp_path / "history" / "intervals").to_table().to_pylist()} == {"g001", "g003"}
 
@@ -257,7 +257,7 @@ def test_the_command_sums_over_the_groups(spark: Any, fleet: Path, tmp_path: Pat
     assert tasks == [4]
     assert result.exit_code == 0, result.output
     document = json.loads(result.stdout)
-    Reader(shapes_of(SECTIONS["spark-what-if"])).read(document)
+    check("spark-what-if", document)
     rows = ds.dataset(tmp_path / "costs").to_table().to_pylist()
     for seq, each in enumerate(document["configurations"]):
         of = [row for row in rows if row["seq"] == seq]

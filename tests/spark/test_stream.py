@@ -19,9 +19,9 @@ from equipoise.cli.spark.stream import _metrics
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import partition_of
 from equipoise.replay.verification import verify
+from tests.json_schemas import check
 from tests.live.brokers import free_ports
 from tests.spark.leading import GROUPS, PARTITIONS, Leader, alerts_in, facts_of
-from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 
 pytestmark = pytest.mark.xdist_group("spark")
 
@@ -52,7 +52,7 @@ def test_a_live_log_is_verified_and_archived_by_queries_that_end_and_begin_again
     leader.publish(facts_of(100, 150))
     second = run(*verifying, "--most-records", "200", code=1)
     assert (second["facts"], second["alerts"]) == (200, 1)
-    Reader(shapes_of(SECTIONS["spark-stream"])).read(second)
+    check("spark-stream", second)
     (alert,) = alerts_in(alerts)
     assert (alert["group"], alert["partition"], alert["verdict"]) == ("bills", partition_of("bills", PARTITIONS), "divergence")
     with open_log(location) as log:
@@ -68,7 +68,7 @@ def test_a_live_log_is_verified_and_archived_by_queries_that_end_and_begin_again
 
     written = run(*archiving)
     assert run(*archiving) == written
-    Reader(shapes_of(SECTIONS["spark-archive"])).read(written)
+    check("spark-archive", written)
     with open_log(location) as log, open_log(archive) as copy:
         for group in GROUPS:
             ours, theirs = list(copy.read(group=group)), list(log.read(group=group))

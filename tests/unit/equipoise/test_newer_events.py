@@ -25,8 +25,8 @@ from equipoise.replay.spark.groups import units_of
 from equipoise.replay.spark.timeline import timeline_group
 from equipoise.replay.spark.verify import verify_group
 from equipoise.replay.spark.what_if import what_if_group
+from tests.json_schemas import check
 from tests.unit.equipoise.test_commands import document, one_line, run
-from tests.unit.equipoise.test_json_docs import SECTIONS, Reader, shapes_of
 from tests.unit.replay.lived import END_MS, lived, write
 
 LEFT = MemberLeft(member_id="m1", incarnation=1)
@@ -150,7 +150,7 @@ def test_archive_keeps_every_byte_and_says_so(source: str, tmp_path: Path, to: s
     result = run("archive", mixed, "--to", target, "--json")
     told: Any = json.loads(result.stdout)
     assert (result.exit_code, [each["group"] for each in told["unread"]]) == (1, ["newer", "later", "longer"])
-    Reader(shapes_of(SECTIONS["archive"])).read(told)
+    check("archive", told)
     assert rows_of(target) == rows_of(mixed)
     again = run("archive", mixed, "--to", target)
     assert (again.exit_code, again.stderr) == (0, "")

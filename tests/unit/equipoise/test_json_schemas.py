@@ -1,18 +1,18 @@
-"""docs/json.md holds: what each command prints with --json has the keys that stand there, no more
-and no fewer, and each of them is met.
+"""The schemas in equipoise/schemas: every command has one, what a command prints with --json fits
+it, and every property is met.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import attrs
 import pytest
 from click.testing import CliRunner
+from jsonschema import Draft202012Validator
 
 from equipoise.cli import COMMANDS, main
 from equipoise.cli.spark import SPARK_COMMANDS
@@ -20,84 +20,12 @@ from equipoise.events.decisions import MemberAssigned, MemberExpired
 from equipoise.events.facts import GroupConfigured, LeaveIntended, LogOpened
 from equipoise.events.log import open_log
 from equipoise.events.records import DecisionRecord, Record
+from tests.json_schemas import NOT_MET, SHARED, Coverage, check, closed_objects, properties_of, references_in, schemas
+from tests.pages import rows_of
 from tests.unit.replay.lived import END_MS, JOINED_MS, lived, write
 
 ROOT = Path(__file__).parents[3]
 PAGE = (ROOT / "docs" / "json.md").read_text(encoding="utf-8")
-SECTIONS = dict(re.findall(r"^## ([\w-]+)\n.*?^```\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL))
-WORD = re.compile(r"(?P<key>\w*)(?P<many>\[\]|\{\w+\})?(?:@(?P<shape>\w+)|(?P<open>\.\.\.))?")
-
-Shapes = dict[str, list[str]]
-
-
-def shapes_of(block: str) -> Shapes:
-    """Name of a shape -> its words; the document's own is ""."""
-    shapes: Shapes = {"": []}
-    name = ""
-    for line in block.splitlines():
-        if line.startswith("@"):
-            name = line[1:]
-            shapes[name] = []
-        else:
-            shapes[name] += line.split()
-    return shapes
-
-
-class Reader:
-    """Reads documents by the shapes of one section, and remembers which keys it has met with a
-    value.
-    """
-
-    def __init__(self, shapes: Shapes) -> None:
-        self.shapes = shapes
-        self.met: set[tuple[str, str]] = set()
-
-    def read(self, document: Any) -> None:
-        words = self.shapes[""]
-        if words == [words[0]] and words[0].startswith("[]"):
-            self._value("", words[0], document, "document")
-        else:
-            self._object("", document, "document")
-
-    def _object(self, shape: str, value: Any, place: str) -> None:
-        words = {self._parts(word)["key"]: word for word in self.shapes[shape]}
-        assert isinstance(value, dict), place
-        assert sorted(value) == sorted(words), place
-        for key, inner in value.items():
-            if inner is not None and (inner not in ([], {}) or self._parts(words[key])["open"]):
-                self.met.add((shape, key))
-            self._value(shape, words[key], inner, f"{place}.{key}")
-
-    def _value(self, shape: str, word: str, value: Any, place: str) -> None:
-        parts = self._parts(word)
-        if value is None or parts["open"]:
-            return
-        if parts["many"] == "[]":
-            assert isinstance(value, list), place
-            inner = list(value)
-        elif parts["many"]:
-            assert isinstance(value, dict), place
-            inner = list(value.values())
-        else:
-            inner = [value]
-        for each in inner:
-            if parts["shape"]:
-                self._object(parts["shape"], each, place)
-            else:
-                assert not isinstance(each, dict), place
-
-    @staticmethod
-    def _parts(word: str) -> dict[str, str]:
-        found = WORD.fullmatch(word)
-        assert found is not None, word
-        return {name: text or "" for name, text in found.groupdict().items()}
-
-    def never_met(self) -> Iterator[tuple[str, str]]:
-        for shape, words in self.shapes.items():
-            for word in words:
-                key = self._parts(word)["key"]
-                if key and (shape, key) not in self.met:
-                    yield shape, key
 
 
 def drains_at(log: Path) -> int:
@@ -187,45 +115,64 @@ def write_log(path: Path, entries: Any = None) -> None:
 
 
 ON_SPARK = {f"spark-{name}" for name in SPARK_COMMANDS}
-"""Held to their sections in tests/spark, where there is a session."""
+"""Checked in tests/spark, where there is a session."""
 LIVE = {"configure", "deal", "groups", "shadow", "status", "tail"}
-"""Held to their sections in tests/live (test_kafka_log.py, test_streams_import.py,
-test_configure.py, test_lag_aware.py), where there is a broker.
+"""Checked in tests/live (test_kafka_log.py, test_streams_import.py, test_configure.py,
+test_lag_aware.py), where there is a broker.
 """
-
-_NOT_PREPARED = {("task", "preparing"), ("copy", "preparing"), *(("preparing", each) for each in ("thousandths", "since_ms", "has_failed"))}
-NOT_MET: dict[str, set[tuple[str, str]]] = {
-    "show": {
-        *(("drain", each) for each in ("expected_ms", "left_ms")),
-        *(("member", each) for each in ("drain", "crash_backoff_ms", "rack", "ready_lag_records")),
-        *_NOT_PREPARED,
-    },
-    "explain": {("candidate", "rack"), ("candidate", "traffic_cost"), ("candidate", "load_share"), ("candidate", "task_share"),
-                *_NOT_PREPARED},
-    "timeline": {("lifeline", "rack")},
-    "archive": {("", "unread"), *(("unread", each) for each in ("group", "partition", "offset", "number", "kind", "version", "problem"))},
-    "scenario": {("file", "disagreements")},
-}
-"""Keys that these logs have no value for: no member names a rack or a limit of its own, prepares,
-is leaving or keeps crashing, no scenario disagrees with itself, nothing is of a newer build
-(test_newer_events.py has that)."""
+COMMANDS_WITH_JSON = {*COMMANDS, *ON_SPARK} - {"assign", "worker", "spark"}
 
 
-def test_every_command_with_a_document_has_a_section() -> None:
-    assert sorted(SECTIONS) == sorted({*COMMANDS, *ON_SPARK} - {"assign", "worker", "spark"})
+def test_schemas_every_command_with_json_has_one() -> None:
+    assert set(schemas()) == {*COMMANDS_WITH_JSON, SHARED}
 
 
-@pytest.mark.parametrize("command", sorted(set(SECTIONS) - LIVE - ON_SPARK))
-def test_a_command_prints_the_keys_of_its_section(documents: dict[str, list[Any]], command: str) -> None:
-    reader = Reader(shapes_of(SECTIONS[command]))
+@pytest.mark.parametrize("name", sorted(schemas()))
+def test_schema_is_sound_and_closed(name: str) -> None:
+    """Every object lists all its keys, and allows no others. Only what some recorded groups lack may
+    be missing.
+    """
+    schema = schemas()[name]
+    Draft202012Validator.check_schema(schema)
+    assert schema["$schema"] == Draft202012Validator.META_SCHEMA["$id"]
+    for each in closed_objects(schema):
+        assert each["additionalProperties"] is False
+        assert each is schema.get("$defs", {}).get("some_totals") or sorted(each["required"]) == sorted(each["properties"])
+
+
+def test_schemas_references_lead_to_definitions_and_every_definition_is_used() -> None:
+    defined = {f"{name}#{each}" for name, schema in schemas().items() for each in schema.get("$defs", {})}
+    used = {reference for name in schemas() for reference in references_in(name)}
+    assert used - defined <= set(schemas())
+    assert defined - used == set()
+
+
+@pytest.mark.parametrize("command", sorted(COMMANDS_WITH_JSON - LIVE - ON_SPARK))
+def test_command_prints_what_its_schema_says(documents: dict[str, list[Any]], command: str) -> None:
+    coverage = Coverage(command)
     for document in documents[command]:
-        reader.read(document)
-    assert set(reader.never_met()) == NOT_MET.get(command, set())
+        coverage.check(document)
+    assert coverage.never_met() == NOT_MET.get(command, set())
 
 
-def test_a_key_too_many_or_too_few_is_found() -> None:
-    shapes = shapes_of("a b[]@inner c{x}\n\n@inner\nd")
-    Reader(shapes).read({"a": 1, "b": [{"d": 2}], "c": {"u": 1, "v": None}})
-    for wrong in ({"a": 1, "b": []}, {"a": 1, "b": [{"e": 1}], "c": {}}, {"a": {"x": 1}, "b": [], "c": {}}, {"a": 1, "b": [], "c": {"u": {}}}):
-        with pytest.raises(AssertionError):
-            Reader(shapes).read(wrong)
+@pytest.mark.parametrize("name", sorted(COMMANDS_WITH_JSON))
+def test_json_page_lists_the_schema_and_its_example_names_keys_of_it(name: str) -> None:
+    (row,) = [row for row in rows_of(PAGE) if row.cells[1].startswith(f"[{name}.json](../equipoise/schemas/{name}.json)")]
+    _, _, query = row.cells[2].partition("jq")
+    assert set(re.findall(r"[.]([a-z_]+)", query)) <= properties_of(name)
+
+
+def test_check_finds_a_key_too_many_a_key_too_few_and_a_wrong_value() -> None:
+    right = {"archive": "fleet/", "groups": 1, "records": 2}
+    check("fleet", right)
+    values = ({"groups": "1"}, {"groups": None}, {"records": -1})
+    for wrong in ({**right, "more": 1}, {"archive": "fleet/", "groups": 1}, *({**right, **value} for value in values)):
+        with pytest.raises(AssertionError, match="fleet at"):
+            check("fleet", wrong)
+
+
+def test_coverage_notes_properties_that_have_a_value() -> None:
+    coverage = Coverage("archive")
+    coverage.check({"facts": 1, "decisions": 0, "next_offset": None, "next_offsets": [], "waiting": 0, "unread": []})
+    assert {("archive", "next_offset"), ("archive", "next_offsets"), ("archive#unread", "kind")} <= coverage.never_met()
+    assert ("archive", "facts") not in coverage.never_met()
