@@ -1,15 +1,4 @@
-"""`Member`: what an application embeds to be one member of a group that equipoise leads.
-
-::
-
-    async def count(record, context):
-        total = int(context.state.get(record.key) or b"0") + 1
-        context.state.put(record.key, b"%d" % total)
-        context.send("counts", b"%d" % total, key=record.key)
-
-    async with Member("orders", "m1", count, topology, connection=Connection(bootstrap="127.0.0.1:9092"),
-                      guarantee="exactly_once", state_directory="state") as member:
-        await member.wait()
+"""`Member`: one member of a group that equipoise leads. `equipoise.member` has a complete example.
 """
 
 from __future__ import annotations
@@ -37,42 +26,43 @@ if TYPE_CHECKING:
 
 
 class Member:
-    """One member of `group`, for as long as the context is entered; `member_id` is for one process
-    at a time, the same one after each restart.
+    """One member of the group `group`. It joins when the context is entered and leaves when it is
+    exited. Use one `member_id` for one process at a time, and the same one after each restart.
 
-    `handler(record, context)` gets each source record (aiokafka's ConsumerRecord) of the tasks
-    granted here, in their order within a partition. It may be a coroutine. What it writes to
-    `context.state` and sends takes effect at the next commit, together. If it raises, the member
-    stops everything, says that it leaves, and `wait` raises that.
+    `handler(record, context)` is called with each source record (an aiokafka `ConsumerRecord`) of
+    the tasks granted here, in order within a partition, and the task's `TaskContext`. It may be a
+    coroutine function. What it writes to `context.state` and sends takes effect together, at the
+    next commit. When it raises, the member stops its tasks, leaves, and `wait` raises the error.
 
-    `topology`: the tasks of this build of the application; a build with other tasks has a higher
-    epoch (PROTOCOL D1).
+    `topology`: the tasks of this build of the application. A build with other tasks needs a higher
+    epoch (docs/protocol.md#d1).
 
-    `on_assigned(context)` is called when a task has been restored, before its first record;
-    `on_revoked(context)` when it has stopped here, given up or taken, and before anybody hears that
-    it was given up; `on_standby(task)` when a copy of it begins to be kept here. `on_asked(leave)`
-    when an operator asks this member to leave (`equipoise scale-down`), or takes that back: nothing
-    needs to be done. It goes on until its tasks run elsewhere; then it is released, and `wait`
-    returns as after `leave`.
+    `connection`: to the brokers that have both the log's topics and the application's.
 
-    `prepare(context)` makes a task ready to run here: caches to warm, indexes to open, models to
-    load. It is called for each copy that is near enough, and the task moves here when it has
-    returned, and not before; so its first record finds everything there. It may take minutes, and
-    say how far it is: `context.progress(0.4)`. A coroutine runs in the application's loop, a
-    function on a thread of its own. What it raises is logged, and it is tried again later. A task
-    that must be granted before anybody has prepared it waits for that before its first record.
-    `prepare` is called once for each copy and incarnation, and again for a task that has run here
-    and stopped. A sub-topology without changelogs is prepared too if it is declared with
-    ``stateful=True``: its tasks are to be made ready before they move, with no state to restore.
+    Callbacks, each a function or a coroutine function; when one raises, `wait` raises the error:
 
-    `lead`: also run a worker in this process; True, or its settings. When several members do, each
-    log partition is led by one of them.
+    - `on_assigned(context)`: a task was granted and restored here; called before its first record.
+    - `on_revoked(context)`: a task has stopped here; called before the group hears of it.
+    - `on_standby(task)`: this member begins to keep a copy of `task`.
+    - `on_asked(leave)`: an operator asks this member to leave (`equipoise scale-down`), or, with
+      False, withdraws the request. There is nothing to do: the member runs its tasks until they run
+      elsewhere, then it is released and `wait` returns.
 
-    `options`: the fields of `MemberOptions`. The connection is to the brokers that have the log's
-    topics and the application's alike.
+    `prepare(context)` makes a task ready to run here: it warms caches, opens indexes or loads
+    models. It is called with a `PrepareContext` for each copy that has caught up, and the task moves
+    here only after it has returned. It may take minutes and report `context.progress(0.4)`. A
+    coroutine function runs in the application's loop, a function on a thread of its own. An attempt
+    that raises is logged and repeated later. A task that was granted unprepared is prepared before
+    its first record. `prepare` is called once for each copy and incarnation, and again for a task
+    that has run here and stopped. A sub-topology without changelogs is prepared too if it is
+    declared with ``stateful=True``.
 
-    Entering raises InputError for a setting, topic or state directory that cannot be used, and when
-    no broker or log is there.
+    `lead`: True, or the settings of a worker: also runs a worker in this process. Several members
+    may; each partition of the log is then led by one of them.
+
+    `options`: fields of `MemberOptions`. The constructor raises InputError when one is unknown or
+    invalid, or a name is too long. Entering the context raises InputError when a topic or the state
+    directory cannot be used, and when no broker or log is found.
     """
 
     def __init__(
@@ -113,7 +103,7 @@ class Member:
     async def __aenter__(self) -> Self:
         await self._check_topics()
         if self._leads is not False:
-            from equipoise.member.embedded_worker import EmbeddedWorker, worker_settings  # a worker brings much along
+            from equipoise.member.embedded_worker import EmbeddedWorker, worker_settings  # loads Faust
 
             settings = worker_settings(self._connection, self._options.prefix) if self._leads is True else self._leads
             self._lead = EmbeddedWorker(settings)
@@ -153,87 +143,89 @@ class Member:
 
     @property
     def http_port(self) -> int:
-        """Where the worker in this process serves health, metrics and states (`lead`); 0: there is
-        none.
+        """Port on which the worker in this process (`lead`) serves health, metrics and states; 0:
+        there is no worker.
         """
         return 0 if self._lead is None else self._lead.http_port
 
     async def wait(self) -> None:
-        """Until the member has ended: released after `leave` or because it was asked to, closed, or
-        by an error, which this raises.
+        """Returns when the member has ended: it was closed, or released after `leave` or an
+        operator's request.
 
-        SupersededError: another process has joined with its id. Else what the handler or a callback
-        raised, or an EquipoiseError.
+        Raises SupersededError when another process has joined with this member id, the error of the
+        handler or a callback when one raised, and EquipoiseError when the member cannot go on.
         """
         await asyncio.shield(self._running_host().over)
 
     async def leave(self) -> None:
-        """Asks to leave, goes on running its tasks until they run elsewhere, and returns when it
-        was released.
+        """Leaves the group: runs its tasks until they run elsewhere, and returns when the member is
+        released. Raises what `wait` raises.
         """
         self._running_host().leave()
         await self.wait()
 
     def cancel_leave(self) -> None:
-        """Stays after all. Too late when it was released already."""
+        """Withdraws `leave`. Has no effect once the member is released."""
         self._running_host().cancel_leave()
 
     def close(self) -> None:
-        """Stops everything at once, in order, and says so: `wait` returns when that is done.
-        Leaving the context does it too.
+        """Stops all tasks after the record at hand and a commit, and leaves. `wait` returns when
+        that is done. Exiting the context closes the member too.
         """
         self._running_host().close()
 
     def ready(self, task: TaskId) -> None:
-        """Declares that the application could process `task` here at once, for one that prepares
-        tasks by itself (``declares_ready=True``). `on_standby` tells when a copy begins. The word
-        holds until the copy is gone, or the task has run here and stopped. Any thread may call it.
+        """Declares that the application has prepared `task` (with ``declares_ready=True``).
+        `on_standby` reports when a copy begins. The declaration holds until the copy is gone, or
+        until the task has run here and stopped. Any thread may call this.
 
-        Raises InputError when no copy of `task` is to be kept here."""
+        Raises InputError when this member keeps no copy of `task`, or does not declare readiness.
+        """
         self._running_host().declare_ready(task)
 
-    # For people and metrics
+    # State, for people and metrics; any thread may read it
 
     @property
     def incarnation(self) -> int:
+        """Number of this life of the member; every restart and rejoin has a higher one."""
         return self._running_host().session.incarnation
 
     @property
     def leaving(self) -> bool:
-        """It goes once its tasks run elsewhere: of itself (`leave`), or because an operator asked
-        it to.
+        """Whether the member leaves once its tasks run elsewhere, after `leave` or an operator's
+        request.
         """
         session = self._running_host().session
         return session.leaving or session.asked
 
     @property
     def running(self) -> dict[TaskId, int]:
-        """Task it may process at this moment -> fencing token."""
+        """Task that the member may process at this moment -> fencing token of its grant."""
         return self._running_host().work.running
 
     @property
     def lags(self) -> dict[TaskId, Lag]:
-        """Copies it has, but of what runs -> records behind."""
+        """Task of each copy here that does not run -> lag in records, or `LagSentinel.UNKNOWN`."""
         return dict(self._running_host().work.lags)
 
     @property
     def preparing(self) -> Mapping[TaskId, PreparationProgress]:
-        """What `prepare` is at work on, and how far it is."""
+        """Task that `prepare` works on -> progress."""
         return self._running_host().work.preparing
 
     @property
     def acceptable_lag(self) -> int | None:
-        """Records that a copy here may be behind and be ready: its own limit, else the group's as
-        it is now; None: not known yet.
+        """Largest lag, in records, with which a copy here counts as ready: the member's own
+        `ready_lag_records`, else the group's present limit; None: not known yet.
         """
         return self._running_host().session.acceptable_lag
 
     @property
     def fenced_writes(self) -> int:
-        """Commits that Kafka refused because somebody else had begun the task (exactly_once)."""
+        """Number of commits that were refused, or found to be overtaken, because a later owner of
+        the task had begun. Kafka refuses them with ``exactly_once``.
+        """
         return self._running_host().work.fenced_writes
-
-    # Inside
 
     def _running_host(self) -> MemberHost:
         if self._host is None:
@@ -241,7 +233,7 @@ class Member:
         return self._host
 
     def _check_facts(self) -> None:
-        """Raises InputError for what no fact of this member could say."""
+        """Raises InputError when a name or the size of a fact of this member is invalid."""
         for index, part in enumerate(self._topology.subtopologies):
             for names in ("source_topics", "changelog_topics"):
                 for topic in getattr(part, names):

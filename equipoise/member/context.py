@@ -1,4 +1,4 @@
-"""What a handler works with: its task's state, and where its output goes."""
+"""What a handler works with: the state of its task, and the records it sends."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ class Output:
 
 
 class State:
-    """The keys and values of one changelog: its store, and over it what was written since the last
-    commit.
+    """The state of a task in one changelog: keys and values, both bytes. It holds the store's
+    content and, over it, the changes since the last commit.
     """
 
     def __init__(self, store: StateStore) -> None:
@@ -38,17 +38,19 @@ class State:
         return self._written[key] if key in self._written else self.store.get(key)
 
     def put(self, key: bytes, value: bytes) -> None:
-        """Sets `key`, from here on and, once it is committed, for ever."""
+        """Sets `key`. It lasts with the next commit. Raises InputError when key or value is not
+        bytes, or the key is reserved (it begins with ``\\0equipoise.``).
+        """
         if value.__class__ is not bytes:
             raise InputError(f"put({key!r:.40}, {value!r:.40}): state has bytes as keys and values")
         self._written[_of_application(key)] = value
 
     def delete(self, key: bytes) -> None:
-        """Removes `key`."""
+        """Removes `key`. Raises InputError as `put` does."""
         self._written[_of_application(key)] = None
 
     def write_again(self, changes: Iterable[Change]) -> None:
-        """Adds what the state already holds to what is to be committed."""
+        """Adds changes that the state already holds to the next commit."""
         self._written.update(changes)
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
@@ -65,10 +67,11 @@ class State:
             yield from _there(*written.pop())
 
     def written(self) -> list[Change]:
-        """What is to be committed, each key once."""
+        """The changes since the last commit, each key once."""
         return list(self._written.items())
 
     def committed(self) -> None:
+        """The changes were applied to the store."""
         self._written.clear()
 
 
@@ -86,22 +89,24 @@ def _there(key: bytes, value: bytes | None) -> Iterator[tuple[bytes, bytes]]:
 
 
 class TaskContext:
-    """One grant of one task. What is written and sent takes effect together, at the next commit."""
+    """One grant of one task. State changes and sent records take effect together, at the next
+    commit. `task`: its id. `states`: changelog topic -> state.
+    """
 
     def __init__(self, task: TaskId, token: int, states: Mapping[str, State]) -> None:
         self.task = task
         self.token = token
-        """Fencing token. Of two grants of this task by one log, the one with the larger token is
-        the later one (docs/protocol.md#m6).
+        """Fencing token of the grant. Of two grants of this task in one log, the later one has the
+        larger token. See docs/protocol.md#m6.
         """
         self.states = states
-        """Changelog topic -> state."""
         self.outputs: list[Output] = []
+        """Records to send with the next commit."""
 
     @property
     def state(self) -> State:
-        """The state of a task with one changelog. Raises InputError when it has none, or several:
-        then say which, in `states`.
+        """The state of a task with one changelog. Raises InputError when the task has none or
+        several; then use `states`.
         """
         if len(self.states) != 1:
             raise InputError(f"task {self.task} has {len(self.states)} changelogs; use context.states[topic]")
@@ -116,21 +121,25 @@ class TaskContext:
         partition: int | None = None,
         headers: Iterable[tuple[str, bytes]] = (),
     ) -> None:
-        """A record for `topic`; without `partition`, as Kafka's clients choose by the key."""
+        """Sends a record to `topic` with the next commit. `partition` None: Kafka's client chooses
+        it by the key. Raises InputError when both key and value are None.
+        """
         if value is None and key is None:
             raise InputError(f"send to {topic}: a record needs a key or a value")
         self.outputs.append(Output(topic, value, key, partition, tuple(headers)))
 
 
 def pack_sources(positions: Mapping[tuple[str, int], int]) -> bytes:
-    """(topic, partition) -> offset of the next record, as the value under SOURCES_KEY."""
+    """Packs source positions, (topic, partition) -> offset of the next record, as the value of
+    SOURCES_KEY.
+    """
     packed: bytes = msgpack.packb([[topic, partition, offset] for (topic, partition), offset in sorted(positions.items())])
     return packed
 
 
 def read_sources(states: Mapping[str, State]) -> dict[tuple[str, int], int]:
-    """(topic, partition) -> offset of the next source record, where every changelog of the task
-    says one: the lowest of them.
+    """The source positions in the task's changelogs: (topic, partition) -> lowest offset of the
+    next record. Partitions that one of the changelogs lacks are absent.
     """
     known: dict[tuple[str, int], int] = {}
     for index, state in enumerate(states.values()):

@@ -1,9 +1,10 @@
-"""Hosts a MemberSession on a thread of its own: hands it what arrives, sends what it says, and
-makes the process do what it has decided.
+"""Hosts a `MemberSession` on a thread of its own: passes it the decisions, sends its facts, and
+carries out its orders.
 
-The protocol is the session's; here is no rule of it. Three threads meet: the application's loop
-runs tasks (`TaskRunner`), the restorer's keeps copies, and this one, "equipoise", speaks with the
-leader. The session is asked from the first and the last, under one lock.
+The session has all rules of the protocol; this module has none. Three threads work together: the
+application's loop runs tasks (`TaskRunner`), the thread "equipoise-restore" keeps copies up to
+date, and this one, "equipoise", talks to the leader. The first and the last use the session, under
+one lock.
 """
 
 from __future__ import annotations
@@ -35,27 +36,27 @@ from equipoise.statemachine.rejections import refusal_text
 _LOG = logging.getLogger(__name__)
 LONGEST_REJOIN_WAIT_S = 5.0
 LONGEST_LAG_WAIT_S = 5.0
-"""How long a join waits for lags that are not known: they will be in a moment, or not for long."""
+"""How long a join waits for lags that are unknown. They are known in a moment, or not for long."""
 LAG_LOOK_S = 0.02
 MOST_OUTRUN = 3
-"""How often in a row a process whose clock is behind joins above the incarnation that is there,
-before it takes itself for the older one.
+"""How often in a row a process whose clock is behind joins above the incarnation that is in the
+group, before it considers itself the older process.
 """
 LONGEST_WAIT_AFTER_GIVING_UP_S = 60.0
-"""When it cannot read what it is told, or fails: it takes somebody, or another build of the worker,
-to mend that.
+"""Longest wait to rejoin after a failure, or after decisions that this build cannot read: an
+operator, or another build of the worker, must fix that.
 """
 LAST_WORD_S = 10.0
-"""How long MemberLeft may take to be appended before the process goes without it."""
+"""How long MemberLeft may take to be appended before the process ends without it."""
 
 
 class SupersededError(EquipoiseError):
-    """Another process has joined with this member's id; this one is out, for good."""
+    """Another process has joined with this member's id, so this one has ended for good."""
 
 
 class MemberHost:
-    """One process of a member, from its start to its end. `begin` in the application's loop; `over`
-    when it has ended, with what ended it.
+    """Hosts one process of a member, from `begin` (in the application's loop) to its end. `over`: a
+    future that is done when the member has ended, with the error that ended it.
     """
 
     def __init__(
@@ -78,11 +79,11 @@ class MemberHost:
         self._last_incarnation = None if self._directory is None else self._directory.last_incarnation
         self._proven_dead = None if self._directory is None else self._directory.ended_incarnation
         self._log_id = None if self._directory is None else self._directory.last_log_id
-        """Of the log that was joined last."""
+        """Id of the log that was joined last."""
         self._declared_in = ""
-        """Of the log that was told the topology."""
+        """Id of the log that the topology was sent to."""
         self._configured_in: str | None = ""
-        """Log to which the group's configuration was sent."""
+        """Id of the log that the group's configuration was sent to."""
         if self._directory is not None and self._directory.unproven:
             _LOG.info(
                 "member %s: no proof that incarnation %d is dead (%s); if the leader still lists it, its tasks wait for one session timeout",
@@ -126,25 +127,27 @@ class MemberHost:
             None if self._directory is None else self._directory.folder, wake=self.wake, fail=self.fail, call=self._call,
         )  # fmt: skip
 
-    # Beginning and end, in the application's loop
+    # Begin and end, in the application's loop
 
     async def begin(self) -> None:
-        """Connects, and begins to live. Raises InputError."""
+        """Connects, and starts the member's thread. Raises InputError when no broker or log is
+        found.
+        """
         try:
             await self._restore_thread.run(self._restorer.start())
             await self._thread.run(self._link.open())
         except BaseException:
-            await self._let_go()
+            await self._close_all()
             raise
         self._life = self._thread.start(self._live())
 
     async def end(self) -> None:
-        """Waits for the end of its life, then lets go of everything."""
+        """Waits until the member has ended, then closes everything."""
         await asyncio.wait((asyncio.ensure_future(asyncio.wrap_future(self._life)),))
         await self.work.let_go()
-        await self._let_go()
+        await self._close_all()
 
-    async def _let_go(self) -> None:
+    async def _close_all(self) -> None:
         with contextlib.suppress(Exception):
             await self._thread.run(self._link.close())
         await self._restore_thread.run(self._restorer.stop())
@@ -155,32 +158,33 @@ class MemberHost:
 
     @property
     def session(self) -> MemberSession:
+        """The session of the present incarnation."""
         return self.shared.session
 
     def wake(self) -> None:
-        """Something may have changed; from any thread."""
+        """Makes the member's thread look at the session again. Any thread may call this."""
         self._call(self._wake.set)
 
     def _call(self, function: Callable[..., object], *arguments: object) -> None:
-        with contextlib.suppress(RuntimeError):  # the loop is closed: there is nobody to tell
+        with contextlib.suppress(RuntimeError):  # the loop is closed
             self._thread.loop.call_soon_threadsafe(function, *arguments)
 
     def leave(self) -> None:
-        """Goes once its tasks run elsewhere."""
+        """Leaves once its tasks run elsewhere."""
         with self.shared.lock:
             self._leaving = True
             self.session.intend_leave()
         self.wake()
 
     def cancel_leave(self) -> None:
-        """Stays after all."""
+        """Withdraws `leave`."""
         with self.shared.lock:
             self._leaving = False
             self.session.cancel_leave()
         self.wake()
 
     def close(self) -> None:
-        """Stops everything and says so."""
+        """Stops all tasks and leaves."""
         with self.shared.lock:
             self._closing = True
             if self.session.joined:
@@ -188,7 +192,9 @@ class MemberHost:
         self.wake()
 
     def declare_ready(self, task: TaskId) -> None:
-        """The application's word. Raises InputError when no copy of the task is to be kept here."""
+        """The application has prepared `task`. Raises InputError when this member keeps no copy of
+        it, or does not declare readiness.
+        """
         if not self._prepares:
             raise InputError(f"ready({task}): this member's copies are ready by their lag; give Member declares_ready=True, or prepare")
         with self.shared.lock:
@@ -198,14 +204,12 @@ class MemberHost:
         self.wake()
 
     def fail(self, error: BaseException) -> None:
-        """Something is wrong that going on would not mend: it stops everything, says that it
-        leaves, and ends with `error`.
-        """
+        """Stops all tasks, leaves, and ends the member with `error`."""
         if self._error is None:
             self._error = error
         self.close()
 
-    # Lives, in the member's own loop
+    # Incarnations, in the member's own loop
 
     async def _live(self) -> None:
         helpers = [asyncio.ensure_future(self._keep_going(each)) for each in (self._link.speak, self._link.read, self._link.probe)]
@@ -213,7 +217,7 @@ class MemberHost:
             each.add_done_callback(self._helper_ended)
         try:
             await self._lives()
-        except Exception as error:  # noqa: BLE001  # whatever it is, the application must hear of it
+        except Exception as error:  # noqa: BLE001  # the application must get every error
             self._error = self._error or error
             self.work.abandon()
             while not self.work.is_over:
@@ -225,10 +229,10 @@ class MemberHost:
             self._app.call_soon_threadsafe(self._tell_over)
 
     async def _keep_going(self, job: Callable[[], Awaitable[None]]) -> None:
-        """Runs one of the link's endless jobs. An error ends the incarnation and not the member:
-        the next incarnation begins where the log is then.
+        """Runs one of the link's endless jobs. An error ends the incarnation, not the member: the
+        next incarnation starts from the present end of the log.
 
-        Raises InputError, because only the application or its operator can mend its cause.
+        Raises InputError, because only the application or its operator can fix its cause.
         """
         while True:
             try:
@@ -237,8 +241,8 @@ class MemberHost:
                 raise
             except DamagedError as error:
                 self._give_up(End.UNREADABLE, str(error))
-            except Exception as error:  # noqa: BLE001  # whatever it is, the next incarnation may be free of it
-                _LOG.exception("group %s: member %s cannot go on", self._group, self._member_id)
+            except Exception as error:  # noqa: BLE001  # the next incarnation may be free of it
+                _LOG.exception("group %s: member %s failed and rejoins", self._group, self._member_id)
                 self._give_up(End.FAILED, repr(error))
             await asyncio.sleep(RETRY_S)
 
@@ -259,7 +263,7 @@ class MemberHost:
                 self.over.set_result(None)
             else:
                 self.over.set_exception(self._error)
-                self.over.exception()  # the application may never ask
+                self.over.exception()  # retrieved here, so that asyncio does not warn
 
     async def _lives(self) -> None:
         wait_s = RETRY_S
@@ -270,7 +274,7 @@ class MemberHost:
             await self._one_life()
             if await self._ends_for_good():
                 return
-            self._proven_dead = self.session.incarnation  # nothing of it runs any more
+            self._proven_dead = self.session.incarnation  # all its tasks have stopped
             self._last_incarnation = max(self._proven_dead, self._last_incarnation or 0)
             gave_up = self.session.ended in (End.UNREADABLE, End.FAILED)
             longest_s = LONGEST_WAIT_AFTER_GIVING_UP_S if gave_up else LONGEST_REJOIN_WAIT_S
@@ -284,7 +288,8 @@ class MemberHost:
                 self.work.begin_life()
 
     async def _rest(self, seconds: float, *, also_until_leaving: bool = False) -> None:
-        """Waits, but no longer than until the member is closed or, if asked for, wants to leave."""
+        """Waits until the member is closed or, with `also_until_leaving`, leaves; at most `seconds`.
+        """
         end_s = time.monotonic() + seconds
         while not (self._closing or (also_until_leaving and self._leaving)) and (left_s := end_s - time.monotonic()) > 0:
             self._wake.clear()
@@ -295,15 +300,14 @@ class MemberHost:
         session = self.session
         if session.ended is End.UNREADABLE:
             _LOG.error(
-                "group %s: member %s has stopped its tasks and left the group, because it cannot read what it is ordered to do: %s. "
-                "It joins again in %.1f s",
+                "group %s: member %s has stopped its tasks and left, because it cannot read its assignment: %s. It joins again in %.1f s",
                 self._group, self._member_id, self._gave_up_because, wait_s,
             )  # fmt: skip
         elif session.ended is End.FAILED:
             _LOG.error("group %s: member %s failed: %s. It joins again in %.1f s", self._group, self._member_id, self._gave_up_because, wait_s)
         elif session.ended in (End.LOG_REPLACED, End.LOG_WENT_BACK):
-            what = "its topics are those of another log" if session.ended is End.LOG_REPLACED else "decisions are gone from it"
-            _LOG.error("group %s: member %s has stopped its tasks: log %s is not what it was; %s", self._group, self._member_id, self._log_id, what)
+            what = "was replaced by another log" if session.ended is End.LOG_REPLACED else "has lost decisions"
+            _LOG.error("group %s: member %s has stopped its tasks: log %s %s", self._group, self._member_id, self._log_id, what)
         else:
             _LOG.warning("member %s, incarnation %d has ended: %s %s", self._member_id, session.incarnation, session.ended, session.end_cause)
 
@@ -338,12 +342,12 @@ class MemberHost:
         return session
 
     async def _join(self) -> bool:
-        """Places the reader and says MemberJoined. False: it was closed before."""
+        """Places the reader and sends MemberJoined. False: the member was closed before."""
         from aiokafka.errors import KafkaError
 
         self._link.forget()
         await self._until_lags_are_known()
-        wait_s, told = RETRY_S, ""
+        wait_s, logged = RETRY_S, ""
         while not self._closing:
             try:
                 placed = await self._link.place()
@@ -354,10 +358,10 @@ class MemberHost:
                     )  # fmt: skip
                     waits_s = (self.session.join_from_ms - now_ms) / 1_000
                 if waits_s > 0:
-                    if told != placed.log_id:
-                        told = placed.log_id
+                    if logged != placed.log_id:
+                        logged = placed.log_id
                         _LOG.warning(
-                            "group %s: log %s has replaced log %s; member %s joins it in %.1f s, when members of the former one have stopped",
+                            "group %s: log %s has replaced log %s; member %s joins it in %.1f s, when the members of the former log have stopped",
                             self._group, placed.log_id, self._log_id, self._member_id, waits_s,
                         )  # fmt: skip
                     await self._rest(waits_s)
@@ -365,7 +369,7 @@ class MemberHost:
                 if self._directory is not None:
                     self._directory.begin(self.session.incarnation, placed.log_id)
             except (KafkaError, EquipoiseError, OSError) as error:
-                _LOG.warning("group %s: member %s cannot join now: %r", self._group, self._member_id, error)
+                _LOG.warning("group %s: member %s failed to join, retrying: %r", self._group, self._member_id, error)
                 await self._rest(wait_s)
                 wait_s = min(LONGEST_REJOIN_WAIT_S, 2 * wait_s)
                 continue
@@ -385,15 +389,15 @@ class MemberHost:
         return False
 
     async def _until_lags_are_known(self) -> None:
-        """Of what ran here until now it is being asked how far others have written since. Who joins
-        without that looks as if it had no copies.
+        """Waits until the ends of changelogs of tasks that ran here are known. A member that joins
+        without them appears to have no copies.
         """
         end_s = time.monotonic() + LONGEST_LAG_WAIT_S
         while LagSentinel.UNKNOWN in self._restorer.lags.values() and time.monotonic() < end_s and not self._closing:
             await self._rest(LAG_LOOK_S)
 
     async def _one_life(self) -> None:
-        """Until the incarnation has ended and nothing of it runs any more."""
+        """Hosts one incarnation, until it has ended and all its tasks have stopped."""
         while True:
             self._wake.clear()
             with self.shared.lock:
@@ -415,7 +419,9 @@ class MemberHost:
             return self.session.poll(boot_ms())
 
     async def _ends_for_good(self) -> bool:
-        """After a life: whether it was the last one. Raises what speaks against another one."""
+        """After an incarnation: whether it was the last one. Raises SupersededError or FieldError
+        when another one would be rejected.
+        """
         session = self.session
         if session.ended in (End.LEFT, End.RELEASED):
             with contextlib.suppress(TimeoutError):
@@ -424,7 +430,7 @@ class MemberHost:
         if self._closing:
             return True
         if session.ended is End.LEASE_LAPSED and not session.end_cause:
-            with contextlib.suppress(TimeoutError):  # what was decided about it meanwhile is read first; if that can be read
+            with contextlib.suppress(TimeoutError):  # reads first what was decided about it meanwhile, if it can
                 await asyncio.wait_for(self._link.probe_once(), self._options.lease_ms / 1_000)
         if session.may_join_above(_clock()) and self._outrun < MOST_OUTRUN:
             self._outrun += 1
@@ -432,12 +438,12 @@ class MemberHost:
             return False
         self._outrun = 0
         if session.is_ousted:
-            raise SupersededError(f"member {self._member_id!r} of group {self._group!r}: another process has joined with this id")
+            raise SupersededError(f"member {self._member_id!r} of group {self._group!r}: another process has joined with this member id")
         if session.end_cause in ("margin_too_small", "margin_too_large"):
             raise FieldError("lease_margin_ms", f"the group refuses {self._options.lease_margin_ms}; it must be at least the group's max_step_ms")
         if session.end_cause == "not_configured":
             config = self._options.group_config or _default_config()
-            if self._configured_in == self._log_id:  # this life's join stands behind the configuration, and still there was none
+            if self._configured_in == self._log_id:  # this incarnation joined after the configuration, and the group still had none
                 raise FieldError("group_config", f"group {self._group!r} rejects it: {refusal_text(config)}")
             self._configured_in = self._log_id
             self._link.say(config)
@@ -454,7 +460,7 @@ class MemberHost:
                 self._group, self._member_id, self._group,
             )  # fmt: skip
 
-    # What arrives
+    # Callbacks of the link
 
     def _received(self, record: DecisionRecord | UnreadDecision) -> Reception:
         with self.shared.lock:
@@ -466,12 +472,12 @@ class MemberHost:
         self._say_if_config_is_unused()
         if unknown - unknown_before:
             _LOG.error(
-                "member %s was assigned %s, which its topology (epoch %d) does not have, and does not run them: upgrade the worker, "
+                "member %s was assigned %s, which its topology (epoch %d) lacks, and does not run them: upgrade the worker, "
                 "or give each topology an epoch of its own",
                 self._member_id, tasks_text(sorted(unknown)), self._topology.epoch,
             )  # fmt: skip
         if asked != before:
-            _LOG.info("member %s is asked to %s", self._member_id, "leave" if asked else "stay after all")
+            _LOG.info("member %s is asked to %s", self._member_id, "leave" if asked else "stay")
             self.work.tell_asked(asked)
         self._wake.set()
         return reception
@@ -506,8 +512,8 @@ class MemberHost:
 
 
 def _clock() -> int:
-    """Microseconds since 1970: where a new incarnation's number begins, so that a later process has
-    a higher one wherever it runs.
+    """Microseconds since 1970: the lowest number of a new incarnation, so that a later process has a
+    higher one on any machine.
     """
     return time.time_ns() // 1_000
 

@@ -1,5 +1,5 @@
-"""The member's line to its leader: facts out, decisions in, and proof of how far it has read. All
-of it on the member's own thread.
+"""The member's connection to its leader: sends facts, reads decisions, and proves how far it has
+read. Runs on the member's own thread.
 """
 
 from __future__ import annotations
@@ -28,21 +28,19 @@ from equipoise.statemachine.member import Reception
 _LOG = logging.getLogger(__name__)
 RETRY_S = 0.3
 SAME_FOR_S = 0.1
-"""How long topics may be taken for the same without being asked for their ids again, before
-something is sent to them.
-"""
+"""How long an answer that the topics are still the same is valid before a send."""
 FIRST_LOOK_BACK = 1_000
-"""Decisions from the end in which the group's are looked for at first; eight times as many each
-further time.
+"""Number of last decisions that are searched first for the group's; each further search covers
+eight times as many.
 """
 
 
 @attrs.frozen
 class ReaderPosition:
-    """Where the reader was placed: the end of the decisions of the log `log_id`.
+    """The reader's start: the end of the decisions of the log `log_id`.
 
-    `last_number`: the highest number of the group's decisions before it, 0 if there is none.
-    `asked_ms`: when the end was asked for.
+    `last_number`: the highest number of the group's decisions before it; 0: there is none.
+    `asked_ms`: when the end was requested (CLOCK_BOOTTIME).
     """
 
     log_id: str
@@ -51,11 +49,15 @@ class ReaderPosition:
 
 
 class Link:
-    """Callbacks: `received` gets each decision of the group, in order; `read_up_to_end` when the
-    end was asked for up to which all was handed in; `went_back` when it was asked for, if the
-    partition ends below what was read or begins above it; `replaced` is called when the topics are
-    another log's (docs/protocol.md#l9); `acknowledged` gets each fact that the broker has appended,
-    with when it was first sent."""
+    """Connects a member to the log of `group`.
+
+    Callbacks, with times in ms on CLOCK_BOOTTIME: `received(decision)` for each decision of the
+    group, in order. `read_up_to_end(asked_ms)` when all decisions up to the end that was requested
+    at `asked_ms` were received. `went_back(asked_ms)` when the partition ends before, or begins
+    behind, what was read. `replaced()` when the topics belong to another log (docs/protocol.md#l9).
+    `acknowledged(fact, said_ms)` when the broker has appended a fact that was first sent at
+    `said_ms`.
+    """
 
     def __init__(
         self,
@@ -79,19 +81,19 @@ class Link:
         self._replaced = replaced
         self._opening: LogOpened | None = None
         self._topic_ids: tuple[str, ...] | None = ()
-        """Of facts and decisions, when the reader was placed; None: the brokers give topics no ids.
-        (): it was not placed yet.
+        """Ids of the topics of facts and decisions when the reader was placed; None: the brokers
+        give topics no ids; (): not placed yet.
         """
         self._seen_same_s = 0.0
-        """When the topics' ids were found to be these last."""
+        """When the topics were last found to have these ids (monotonic, s)."""
         self._moves = 0
-        """Rises when the reader is placed: an answer to what was asked before says nothing about
-        the present incarnation.
+        """Rises when the reader is placed, so that answers to earlier requests are ignored: they do
+        not belong to the present incarnation.
         """
         self._acknowledged = acknowledged
         self._partition = 0
         self.log_id = ""
-        """Of the log, once it is open."""
+        """Id of the log; "" before `open`."""
         self._consumer: Any = None
         self._producer: Any = None
         self._decisions: Any = None
@@ -102,12 +104,12 @@ class Link:
         self._placed = asyncio.Event()
         self._probe_now = asyncio.Event()
         self._turn = asyncio.Lock()
-        """One coroutine at a time moves the reader."""
+        """Held by the one coroutine that moves the reader."""
         self._next_number_position = 0
 
     async def open(self) -> None:
-        """Connects, and learns the group's partition from the log. Raises InputError,
-        NotThereError.
+        """Connects, and reads the log's opening for the group's partition. Raises InputError when no
+        broker answers, NotThereError when there is no log.
         """
         self._opening = await self._read_opening(timeout_s=self._options.start_timeout_ms / 1_000)
         with reaching(self._connection):
@@ -128,6 +130,7 @@ class Link:
         return opening
 
     async def close(self) -> None:
+        """Closes the connections."""
         if self._producer is not None:
             await stop_client(self._producer)
         if self._consumer is not None:
@@ -142,14 +145,13 @@ class Link:
         self._producer = AIOKafkaProducer(**self._connection.options(), enable_idempotence=True, request_timeout_ms=timeout_ms)
         await start_client(self._producer)
 
-    # Where decisions end
+    # The end of the decisions
 
     async def place(self) -> ReaderPosition:
-        """Places the reader at the end of the decisions, where it stays until `begin_reading`.
+        """Places the reader at the end of the decisions, where it waits for `begin_reading`. Reads
+        the log's first record again unless the topics are known to be the same as before.
 
         Raises KafkaError, and InputError when there is no log.
-
-        The log's first record is read again unless its topics are known to be those of before.
         """
         from aiokafka.errors import StaleMetadata
 
@@ -162,7 +164,7 @@ class Link:
             await self._consumer.end_offsets([self._decisions])  # finds the leader
             ids = await self._ask_topic_ids()
             if ids is None or (self._topic_ids and ids != self._topic_ids):
-                self._opening, former = None, self._opening  # should it not be there yet, the next time begins with it
+                self._opening, former = None, self._opening  # None: read again next time, should it not be there yet
                 self._opening = await self._read_opening()
                 self._producer_failed |= self._opening != former
                 self._consumer.assign([self._decisions])
@@ -171,7 +173,7 @@ class Link:
             begin = (await self._consumer.beginning_offsets([self._decisions]))[self._decisions]
             number = await self._highest_number(begin, end)
             if ids != await self._ask_topic_ids():
-                raise StaleMetadata(f"the topics of {self._topics.prefix} were made again just now")
+                raise StaleMetadata(f"the topics of {self._topics.prefix} were created again just now")
             self._topic_ids = ids
             self._go_to(end)
             self._next_number_position = end
@@ -179,7 +181,9 @@ class Link:
         return ReaderPosition(self._opening.log_id, number, asked_ms)
 
     async def _ask_topic_ids(self) -> tuple[str, ...] | None:
-        """Of facts and decisions; None: the brokers give topics no ids. Raises KafkaError."""
+        """Present ids of the topics of facts and decisions; None: the brokers give topics no ids.
+        Raises KafkaError.
+        """
         asked_s = time.monotonic()
         ids = await topic_ids(self._consumer, (self._topics.facts, self._topics.decisions), self._decisions)
         if ids == self._topic_ids:
@@ -187,12 +191,12 @@ class Link:
         return ids
 
     def begin_reading(self) -> None:
-        """From the place on, decisions are handed in."""
+        """Passes decisions to `received`, from the reader's place on."""
         self._placed.set()
 
     async def _highest_number(self, begin: int, end: int) -> int:
-        """Not the last one: a worker that was paused and has not heard yet that another one leads
-        publishes what it had decided once more.
+        """The highest number of the group's decisions. The last decision need not have it: a worker
+        that was paused may publish its earlier decisions once more.
         """
         looked_from, back = end, FIRST_LOOK_BACK
         while looked_from > begin:
@@ -225,15 +229,14 @@ class Link:
         try:
             stored = stored_decision(record.key, record.value, _place_of(record))
         except DamagedError as error:
-            _LOG.warning("group %s: a decision is passed over: %s", self._group, error)
+            _LOG.warning("group %s: ignoring an unreadable decision: %s", self._group, error)
             return 0
         return stored.row.number if self._opening is not None and stored.log_id == self._opening.log_id else 0
 
     # Decisions in
 
     async def read(self) -> None:
-        """Reads on from each place, for ever. Raises DamagedError for bytes that are no decision.
-        """
+        """Reads decisions for ever. Raises DamagedError when a record holds no decision."""
         from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
         while True:
@@ -248,21 +251,21 @@ class Link:
                     self._went_back(asked_ms)
                     self._probe_now.set()
             except KafkaError as error:
-                _LOG.info("group %s: decisions cannot be read now: %r", self._group, error)
+                _LOG.info("group %s: cannot read decisions, retrying: %r", self._group, error)
                 whole = False
             if not whole:
                 await asyncio.sleep(RETRY_S)
 
     async def _read_some(self) -> bool:
-        """False: a decision was missing, and is to be read again (PROTOCOL L4). Should it be
-        missing for good, the lease ends of that.
+        """Reads one batch. False: a decision was missing and is read again (docs/protocol.md#l4).
+        If it stays missing, the lease runs out.
         """
         batch = await self._consumer.getmany(self._decisions, timeout_ms=1_000)
         if not self._placed.is_set():
             return True
         for record in batch.get(self._decisions, ()):
             if group_of(record.key) == self._group and self._received(self._decode(record)) is Reception.GAP:
-                _LOG.info("group %s: a decision is missing before %s/%d@%d, which is read again", self._group, *self._decisions, record.offset)
+                _LOG.info("group %s: a decision is missing before %s/%d@%d, reading again", self._group, *self._decisions, record.offset)
                 self._go_to(self._next_number_position)
                 return False
             self._next_number_position = record.offset + 1
@@ -271,11 +274,11 @@ class Link:
         return True
 
     async def probe(self) -> None:
-        """Asks where decisions end, and says when everything up to there was handed in, for ever:
-        what the lease rests on beside heartbeats (M4).
+        """Repeats `probe_once` every heartbeat interval, for ever. The lease depends on it, and on
+        heartbeats. See docs/protocol.md#m4.
 
-        As good as a fetch that reached the end, and dated by us: what stood in the partition when
-        the broker answered, later than the date, was read.
+        A probe is as good as a fetch that reached the end. It is dated by the time of the request,
+        which is earlier than the broker's answer.
         """
         while True:
             self._probe_now.clear()
@@ -284,8 +287,9 @@ class Link:
                 await asyncio.wait_for(self._probe_now.wait(), self._options.heartbeat_interval_ms / 1_000)
 
     async def probe_once(self) -> None:
-        """The topics' ids are asked for after the end, so they are still those of the log when that
-        is found (docs/protocol.md#l9).
+        """Requests the end of the decisions, and calls `read_up_to_end` when everything up to it was
+        received. Requests the topics' ids after the end, so the end is of the same log
+        (docs/protocol.md#l9).
         """
         from aiokafka.errors import KafkaError
 
@@ -296,7 +300,7 @@ class Link:
                 end = (await self._consumer.end_offsets([self._decisions]))[self._decisions]
                 ids = await self._ask_topic_ids()
             except KafkaError as error:
-                _LOG.info("group %s: the end of decisions is not known: %r", self._group, error)
+                _LOG.info("group %s: cannot read the end of the decisions, retrying: %r", self._group, error)
                 await asyncio.sleep(RETRY_S)
                 continue
             if moves != self._moves:
@@ -318,19 +322,19 @@ class Link:
     # Facts out
 
     def say(self, fact: Fact) -> None:
-        """`fact` counts as sent now; it goes out in its turn."""
+        """Queues `fact`. It is dated by the time of this call."""
         self._outbox.put_nowait((fact, boot_ms()))
 
     async def said(self) -> None:
-        """Returns when everything said was appended, or given up."""
+        """Returns when every queued fact was appended or dropped."""
         await self._outbox.join()
 
     async def speak(self) -> None:
-        """Sends what was said, one after the other, for ever.
+        """Sends queued facts one after the other, for ever.
 
-        What cannot be sent in time is given up: the next report says it again (PROTOCOL M2).
-        Nothing is sent to topics that were made again: there it could be the first record, and that
-        is LogOpened's place.
+        A fact that cannot be sent in time is dropped; the next report repeats it
+        (docs/protocol.md#m2). Nothing is sent to topics that were created again: the first record
+        there must be LogOpened.
         """
         from aiokafka.errors import KafkaError
 
@@ -340,7 +344,7 @@ class Link:
                 await self._send(pack_fact(fact))
                 self._acknowledged(fact, said_ms)
             except KafkaError as error:
-                _LOG.info("group %s: %s was not sent: %r", self._group, fact.__class__.__name__, error)
+                _LOG.info("group %s: sending %s failed: %r", self._group, fact.__class__.__name__, error)
                 await asyncio.sleep(RETRY_S)
             finally:
                 self._outbox.task_done()
@@ -348,14 +352,14 @@ class Link:
     async def _send(self, value: bytes) -> None:
         """Returns when the broker has appended it. Raises KafkaError."""
         await self._check_same_log()
-        if self._producer_failed:  # an idempotent producer that has given up a batch may never be able to send another
+        if self._producer_failed:  # an idempotent producer that gave up a batch may never send another
             await self._new_producer()
         self._producer_failed = True
         producer = self._producer
         sending = asyncio.ensure_future(producer.send_and_wait(self._topics.facts, value, key=group_key(self._group), partition=self._partition))
         wait_s = SAME_FOR_S
         try:
-            while not (await asyncio.wait((sending,), timeout=wait_s))[0]:  # the client sends it again and again, whatever topic is there by then
+            while not (await asyncio.wait((sending,), timeout=wait_s))[0]:  # the client retries the send, whatever topic exists by then
                 await self._check_same_log()
                 wait_s = min(1.0, 2 * wait_s)
         except BaseException:
@@ -366,8 +370,8 @@ class Link:
         self._producer_failed = False
 
     async def _check_same_log(self) -> None:
-        """Raises KafkaError when the topics are gone, and when they are another log's; not when no
-        broker answers now.
+        """Raises KafkaError when the topics are gone or belong to another log; not when no broker
+        answers.
         """
         from aiokafka.errors import KafkaError, StaleMetadata, UnknownTopicOrPartitionError
 
@@ -379,14 +383,14 @@ class Link:
         except UnknownTopicOrPartitionError:
             raise
         except KafkaError as error:
-            _LOG.debug("group %s: the topics' ids are not known: %r", self._group, error)
+            _LOG.debug("group %s: cannot read the topics' ids: %r", self._group, error)
             return
         if moves == self._moves and ids != self._topic_ids:
             self._replaced()
-            raise StaleMetadata(f"the topics of {self._topics.prefix} were made again")
+            raise StaleMetadata(f"the topics of {self._topics.prefix} were created again")
 
     def forget(self) -> None:
-        """Drops what was said and has not gone out: it is of an incarnation that is over."""
+        """Drops the queued facts, which belong to an incarnation that has ended."""
         while not self._outbox.empty():
             self._outbox.get_nowait()
             self._outbox.task_done()

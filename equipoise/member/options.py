@@ -1,4 +1,4 @@
-"""What an application may set of its member."""
+"""The settings of a member."""
 
 from __future__ import annotations
 
@@ -19,67 +19,83 @@ _CLOCK = getattr(time, "CLOCK_BOOTTIME", time.CLOCK_MONOTONIC)  # macOS has no C
 
 
 def boot_ms() -> int:
-    """Milliseconds on a clock that nobody sets and that goes on while the machine sleeps: what
-    leases are dated by (PROTOCOL M4).
+    """Milliseconds on CLOCK_BOOTTIME, which cannot be set and runs on while the machine sleeps.
+    Leases are dated by it. See docs/protocol.md#m4.
     """
     return time.clock_gettime_ns(_CLOCK) // 1_000_000
 
 
 @attrs.frozen(kw_only=True)
 class MemberOptions:
-    """One member. Times in milliseconds."""
+    """The settings of one member, which `Member` takes as keyword arguments. Names that end in
+    ``_ms`` are in milliseconds.
+
+    Raises FieldError when a value is invalid, or timeouts do not fit together.
+    """
 
     guarantee: str = attrs.field(default=AT_LEAST_ONCE, validator=fields.one_of(AT_LEAST_ONCE, EXACTLY_ONCE))
-    """exactly_once: output, changelog and source offset of a task in one transaction.
-    at_least_once: see docs/protocol.md, M6.
+    """``exactly_once``: outputs, changelog records and source offsets of a task are committed in one
+    transaction. ``at_least_once``: without transactions, see docs/protocol.md#m6.
     """
     capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
+    """Threads that run tasks. Tasks are shared out in proportion to it."""
     rack: str | None = attrs.field(default=None, validator=fields.optional(fields.name))
-    """Where it is, for the assignor and, as `client.rack`, for brokers that let sources and
-    changelogs be read from a near replica (KIP-392).
+    """The member's rack, for the assignor, and as `client.rack` for brokers, which let it read from
+    a near replica (KIP-392). None: unknown.
     """
     tags: Mapping[str, str] = attrs.field(factory=dict)
+    """Names and values by which standbys are spread, as the group's `rack_aware_tags` say."""
     session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
-    """Above the brokers' own failover time: below it, each failover fences the whole group."""
+    """The leader takes the tasks of a member that was silent for this time. Choose more than the
+    brokers' failover time, else each failover expires the whole group.
+    """
     lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
+    """The member stops processing this long before the leader may expire it. At least the group's
+    `max_step_ms`.
+    """
     heartbeat_interval_ms: int = attrs.field(default=3_000, validator=fields.integer(1))
+    """Time between two heartbeats; at most half of `lease_ms`."""
     ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
-    """A limit of this member's own: a copy with at most this lag is ready to take its task over.
-    None: the group's acceptable_recovery_lag and acceptable_recovery_ms, as they are at any moment.
+    """A copy with at most this lag, in records, is ready to take its task over. None: the group's
+    present `acceptable_recovery_lag` and `acceptable_recovery_ms` apply.
     """
     declares_ready: bool = attrs.field(default=False, validator=fields.boolean)
-    """The application declares by itself which copies are ready, with `Member.ready(task)`: no lag
-    makes one ready without that. Implied by `Member(prepare=...)`, which declares a task ready when
-    it returns."""
+    """A copy is ready only after the application has called `Member.ready(task)`, whatever its lag.
+    Implied by `Member(prepare=...)`, which declares a task ready when it returns.
+    """
 
     eager: bool = attrs.field(default=False, validator=fields.boolean)
-    """It cannot take up or give up a task beside others: before any change of what it runs it gives
-    up everything, and then gets its complete set at once (PROTOCOL M3). Others of the group need
-    not be."""
+    """The member gives up all its tasks before any change, and then gets its complete set at once
+    (the eager protocol). For applications that cannot add or remove single tasks. Other members of
+    the group need not be eager. See docs/protocol.md#m3.
+    """
 
     state_directory: str | PathLike[str] | None = None
-    """Where stores and the proof of death are. None: stores in memory, and who takes over an id
-    waits for the old one's session.
+    """Folder of the stores and of the proof that a former process is dead. None: stores are in
+    memory, and a restarted member waits for the session timeout of the former process.
     """
     open_store: OpenStore | None = None
-    """None: RocksStore with a state directory, MemoryStore without."""
+    """Opens a store. None: `RocksStore` with a state directory, `MemoryStore` without."""
     restore_records_per_s: float | None = attrs.field(default=None, validator=fields.optional(fields.number()))
-    """Of all copies together. None: as fast as it goes."""
+    """Limit on restoring, of all copies together. None: no limit."""
     restore_bytes_per_s: float | None = attrs.field(default=None, validator=fields.optional(fields.number()))
+    """The same in bytes of keys and values."""
 
     commit_interval_ms: int = attrs.field(default=100, validator=fields.integer())
-    """What was processed is sent and committed so often at least."""
+    """Longest time between two commits of a task that processes."""
     most_uncommitted_records: int = attrs.field(default=1_000, validator=fields.integer(1))
-    """And after this many records."""
+    """A task commits after this many records at the latest."""
     auto_offset_reset: str = attrs.field(default="earliest", validator=fields.one_of("earliest", "latest"))
-    """Where a task begins that has no committed offset."""
+    """Where a task without committed offset begins to read: ``earliest`` or ``latest``."""
 
     prefix: str = DEFAULT_PREFIX
-    """Of the log's topics."""
+    """What the names of the log's topics begin with."""
     start_timeout_ms: int = attrs.field(default=60_000, validator=fields.integer())
-    """How long to wait for a worker to make the log."""
+    """How long to wait at the start until a worker has made the log."""
     group_config: GroupConfigured | None = None
-    """Sent when the group has no configuration yet. None: high_availability, with its defaults."""
+    """The configuration to send when the group has none yet. None: the assignor high_availability
+    with its defaults.
+    """
 
     def __attrs_post_init__(self) -> None:
         if self.lease_margin_ms >= self.session_timeout_ms:
@@ -89,17 +105,20 @@ class MemberOptions:
 
     @property
     def lease_ms(self) -> int:
+        """How long the member may process without having read the log to its end."""
         return self.session_timeout_ms - self.lease_margin_ms
 
     @property
     def transactional(self) -> bool:
+        """Whether commits are transactions."""
         return self.guarantee == EXACTLY_ONCE
 
     @property
     def stores(self) -> OpenStore:
+        """`open_store`, or its default."""
         return self.open_store or (MemoryStore if self.state_directory is None else RocksStore)
 
     @property
     def request_timeout_ms(self) -> int:
-        """For requests to brokers: one that hangs must leave time for two more within the lease."""
+        """Timeout of requests to brokers: one that hangs leaves time for two more in the lease."""
         return max(1_000, self.lease_ms // 3)

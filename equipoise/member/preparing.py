@@ -1,9 +1,8 @@
-"""Runs the application's `prepare` for each task that needs it: caches to warm, indexes to open,
-models to load.
+"""Runs the application's `prepare` for each task that needs it.
 
-All of it is for the application's loop but `progress`, `thousandths` and `failed`, which any thread
-may ask. A hook that is no coroutine runs on a thread of its own, because it may take minutes and
-must not keep other tasks waiting.
+Everything here belongs to the application's loop, except `progress`, `thousandths` and `failed`,
+which any thread may read. A `prepare` that is not a coroutine function runs on a thread of its own,
+because it may take minutes and must not delay other tasks.
 """
 
 from __future__ import annotations
@@ -28,19 +27,20 @@ LONGEST_RETRY_S = 60.0
 
 @attrs.frozen
 class PreparationProgress:
-    """How far a preparation is. `fraction`: 0 to 1."""
+    """Progress of the preparation of one task, as `prepare` reported it. `fraction`: 0 to 1.
+    `attempt`: from 1. `is_under_way`: False when the last attempt failed and the next one begins
+    later.
+    """
 
     fraction: float
     text: str
     attempt: int
-    """From 1."""
     is_under_way: bool
-    """False: the last attempt failed, and the next one begins later."""
 
 
 class PrepareContext:
-    """One attempt to prepare one task. `runs_next`: the task was granted here before anybody had
-    prepared it, so that nobody runs it meanwhile.
+    """One attempt to prepare one task. `attempt`: its number, from 1. `runs_next`: the task was
+    granted here unprepared, so nobody runs it until this attempt ends.
     """
 
     def __init__(self, task: TaskId, attempt: int, *, runs_next: bool) -> None:
@@ -48,26 +48,27 @@ class PrepareContext:
         self.attempt = attempt
         self.runs_next = runs_next
         self.cancelled = False
-        """The task is not wanted here any more: what has been prepared may be let go of. A
-        coroutine is cancelled too; a function should look.
+        """Whether the task is no longer wanted here. A coroutine is cancelled too; a function should
+        check this and return.
         """
-        self.said: tuple[float, str] = (0.0, "")
+        self.reported: tuple[float, str] = (0.0, "")
+        """The last arguments of `progress`."""
 
     def progress(self, fraction: float, text: str = "") -> None:
-        """How far it is, 0 to 1. While that rises, however slowly, the leader waits; without a rise
-        no longer than `warmup_stall_ms`.
+        """Reports progress, 0 to 1. The leader waits as long as it rises, and no longer than
+        `warmup_stall_ms` without a rise. Raises InputError when `fraction` is not from 0 to 1.
         """
         if isinstance(fraction, bool) or not isinstance(fraction, int | float) or not 0 <= fraction <= 1:
-            raise InputError(f"progress({fraction!r:.40}): say a number from 0 to 1")
-        self.said = (float(fraction), text)
+            raise InputError(f"progress({fraction!r:.40}): give a number from 0 to 1")
+        self.reported = (float(fraction), text)
 
 
 PrepareCallback = Callable[[PrepareContext], Awaitable[None] | None]
 
 
 class Preparer:
-    """`declare` is called, in the application's loop, when a task is prepared. `changed`: there is
-    something else to report.
+    """Runs `prepare` for tasks. Calls `declare` in the application's loop when a task is prepared,
+    and `changed` when there is something else to report.
     """
 
     def __init__(self, prepare: PrepareCallback, declare: Callable[[TaskId], None], changed: Callable[[], None]) -> None:
@@ -78,38 +79,38 @@ class Preparer:
         self._contexts: dict[TaskId, PrepareContext] = {}
         self._failed: frozenset[TaskId] = frozenset()
         self._resting: frozenset[TaskId] = frozenset()
-        """Of these, what waits to be tried again."""
+        """Failed tasks that wait for their next attempt."""
 
     def update(self, wanted: frozenset[TaskId], kept: frozenset[TaskId]) -> None:
-        """Begins what is wanted, and calls off what is not kept here any more."""
+        """Begins to prepare `wanted`, and cancels preparations of tasks that are not in `kept`."""
         for task in sorted(self._jobs.keys() - kept):
             self._call_off(task)
         for task in sorted(wanted - self._jobs.keys()):
             self._begin(task, runs_next=False)
 
     async def prepared(self, task: TaskId) -> None:
-        """Returns when the task is prepared; begins that unless it is under way."""
+        """Returns when the task is prepared. Begins to prepare it unless that is under way."""
         if task not in self._jobs:
-            _LOG.info("task %s was granted before it was prepared: that is done now, before its first record", task)
+            _LOG.info("task %s was granted unprepared: preparing it before its first record", task)
             self._begin(task, runs_next=True)
         await asyncio.shield(self._jobs[task])
 
     def progress(self) -> Mapping[TaskId, PreparationProgress]:
-        """Of what is under way."""
+        """Progress of every task in preparation."""
         contexts = sorted(dict(self._contexts).items())
-        return {task: PreparationProgress(*context.said, context.attempt, task not in self._resting) for task, context in contexts}
+        return {task: PreparationProgress(*context.reported, context.attempt, task not in self._resting) for task, context in contexts}
 
     def thousandths(self) -> dict[TaskId, int]:
-        """The same for reports, without what waits to be tried again."""
+        """Progress in thousandths, for reports; without tasks that wait for their next attempt."""
         return {task: int(each.fraction * PREPARED) for task, each in self.progress().items() if each.is_under_way}
 
     @property
     def failed(self) -> frozenset[TaskId]:
-        """Tasks of which an attempt failed, those included that are tried again now."""
+        """Tasks with a failed attempt that are not prepared yet."""
         return self._failed
 
     async def let_go(self) -> None:
-        """Calls everything off."""
+        """Cancels all preparations."""
         jobs = list(self._jobs.values())
         for task in list(self._jobs):
             self._call_off(task)
@@ -136,15 +137,15 @@ class Preparer:
             try:
                 await _call(self._prepare, context)
                 break
-            except Exception:  # noqa: BLE001  # of the application's code, which may raise anything; another attempt may do better
+            except Exception:  # noqa: BLE001  # the application's code may raise anything; another attempt may succeed
                 took_s = time.monotonic() - begun_s
-                _LOG.exception("task %s: preparing it failed after %.1f s, attempt %d; again in %.0f s", task, took_s, attempt, wait_s)
+                _LOG.exception("task %s: attempt %d to prepare it failed after %.1f s, retrying in %.0f s", task, attempt, took_s, wait_s)
             self._failed |= {task}
             self._resting |= {task}
             self._changed()
             await asyncio.sleep(wait_s)
             attempt, wait_s = attempt + 1, min(LONGEST_RETRY_S, 2 * wait_s)
-        _LOG.info("task %s is prepared, after %.1f s", task, time.monotonic() - begun_s)
+        _LOG.info("task %s prepared in %.1f s", task, time.monotonic() - begun_s)
         del self._jobs[task], self._contexts[task]
         self._failed -= {task}
         self._declare(task)

@@ -1,14 +1,14 @@
-"""Runs one task under one grant, in the application's event loop: opens it, processes record by
-record, commits, and lets go.
+"""Runs one task under one grant, in the application's event loop: opens it, processes records,
+commits, and closes it.
 
-Opening (docs/protocol.md#m6): with exactly_once a producer with the transactional id ``group/task``
-begins, which fences a former owner with that guarantee. The changelogs are restored to their ends.
-Unless Kafka fences the former owner, a fence is written to each changelog, and they are restored up
-to it. Then the sources are read from where the changelogs say.
+Opening (docs/protocol.md#m6): with exactly_once, a producer starts with the transactional id
+``group/task``, which fences a former owner that has the same guarantee. The changelogs are restored
+to their ends. Unless Kafka has fenced the former owner, a fence is written to each changelog, and
+they are restored up to it. Then the sources are read from the positions in the changelogs.
 
-Each commit sends everything since the last one: outputs, changelog records, how far the sources
-were read, each with its origin, and the sources' offsets. Only what was acknowledged goes to the
-store, which so is never ahead of its changelog.
+Each commit sends everything since the last one: outputs, changelog records and source positions,
+each with its origin, and the sources' offsets. Only acknowledged changes go to the store, so it is
+never ahead of its changelog.
 """
 
 from __future__ import annotations
@@ -35,59 +35,59 @@ _LOG = logging.getLogger(__name__)
 RETRY_S = 0.5
 
 Handler = Callable[[Any, TaskContext], Awaitable[None] | None]
-"""Gets each record (aiokafka's ConsumerRecord) and the task's context."""
+"""Called with each record (aiokafka's ConsumerRecord) and the task's context."""
 Callback = Callable[[TaskContext], Awaitable[None] | None]
 
 
 class Permit(Protocol):
-    """What a runner asks of its member, from the application's thread."""
+    """What a runner needs of its member. Called from the application's thread."""
 
     def refusal(self, task: TaskId) -> str | None:
-        """Why `task` may not be processed at this moment; None: it may."""
+        """Why `task` may not be processed now; None: it may."""
 
     async def restore(self, task: TaskId) -> Mapping[str, ChangelogOwner | None]:
-        """Restores its stores to the changelogs' ends of now. Returns the owner of each changelog
-        there.
+        """Restores the task's stores to the present ends of its changelogs. Returns changelog topic
+        -> owner there; None: nobody has written to it.
         """
 
     async def take_stores(self, task: TaskId, goals: Mapping[str, int]) -> Mapping[str, FencedStore]:
-        """Its stores, restored at least up to `goals`: changelog topic -> offset of the record to
-        apply next.
+        """Hands over the task's stores, restored at least up to `goals`: changelog topic -> offset
+        of the record to apply next.
         """
 
     async def put_stores_back(self, task: TaskId) -> None:
-        """It has stopped, or was never to have them."""
+        """Takes the stores back: the task has stopped, or never got them."""
 
     async def prepare(self, task: TaskId) -> None:
-        """Returns when the application has prepared it, if it does that."""
+        """Returns when the application has prepared the task, or at once if it prepares none."""
 
     def restored(self, task: TaskId) -> None:
-        """It has its stores, and may process."""
+        """The task has its stores, and begins to process."""
 
     async def still_granted(self, task: TaskId, token: int) -> bool:
-        """Whether, by a reading of the decisions that begins now, the grant holds."""
+        """Whether the grant holds, by decisions read from now on."""
 
     def fenced(self, task: TaskId) -> None:
-        """Kafka refused a write: somebody else has begun this task after us."""
+        """A write was refused or overtaken: a later owner has begun this task."""
 
     def stopped(self, task: TaskId) -> None:
-        """Nothing is written any more: whoever waits for this task may begin."""
+        """The task writes nothing any more: its next owner may begin."""
 
     def ended(self, task: TaskId, error: BaseException | None) -> None:
-        """Nothing of this task is here any more. `error`: of the application's code."""
+        """The task is closed. `error`: raised by the application's code or a store; None: none."""
 
 
 class _Refused(Exception):
-    """The member may not process this task at this moment."""
+    """The member may not process this task now."""
 
 
 class _Overtaken(Exception):
-    """Somebody else has written to a changelog while this task ran here, or has fenced it."""
+    """Another owner has written to a changelog while this task ran here, or has fenced it."""
 
 
 @attrs.frozen
 class _WrittenChanges:
-    """What a commit wrote to one changelog, from offset `first` up to before `end`."""
+    """The records of one commit in one changelog, from offset `first` to before `end`."""
 
     changes: list[Change]
     headers: Headers
@@ -96,8 +96,8 @@ class _WrittenChanges:
 
 
 class TaskRunner:
-    """One grant. `start` and `stop` are for the application's loop. `connected`: clients that were
-    connected ahead.
+    """Runs one grant. `start` and `stop` belong to the application's loop. `connected`: clients
+    that were connected ahead; None: there are none.
     """
 
     def __init__(
@@ -132,16 +132,16 @@ class TaskRunner:
         self._origin = Origin(0, log_id, group, str(task), token)
         self._output_headers = self._origin.headers()
         self._origins: dict[str, Origin] = {}
-        """Changelog topic -> the origin of what this task writes to it."""
+        """Changelog topic -> origin of this grant's records there."""
         self._headers: dict[str, Headers] = {}
-        """The same, as headers."""
+        """The same as headers."""
         self._fence_is_due = False
-        """The first transaction is to write the fences."""
+        """Whether the first transaction has to write the fences."""
         self._stores: Mapping[str, FencedStore] = {}
         self._stopping = asyncio.Event()
         self._aborted = False
         self._letting_go = False
-        """Nothing is processed any more, and nothing is there to abort."""
+        """Whether processing has ended, so that nothing is left to abort."""
         self._job: asyncio.Task[None] | None = None
         self._producer: Any = None
         self._consumer: Any = None
@@ -151,16 +151,14 @@ class TaskRunner:
         self._uncommitted = 0
         self._commit_at_s = 0.0
         self.processed = 0
-        """Records that the handler was given so far. To be read from any thread."""
+        """Number of records given to the handler. Any thread may read it."""
         self.busy_ns = 0
-        """How long the handler has had them, what it waited for included. To be read from any
-        thread.
-        """
+        """Time spent in the handler, waits included. Any thread may read it."""
 
     @property
     def behind(self) -> int | None:
-        """Records of its sources that are still to be processed, as far as the last fetches tell;
-        None: that is not known. From any thread.
+        """Source records still to be processed, by the last fetches; None: unknown. Any thread may
+        read it.
         """
         consumer, positions = self._consumer, dict(self._positions)
         if consumer is None or not positions or not consumer.assignment().issuperset(positions):
@@ -169,11 +167,12 @@ class TaskRunner:
         return None if None in ends.values() else sum(max(0, ends[tp] - position) for tp, position in positions.items())
 
     def start(self) -> None:
+        """Begins to open and process the task."""
         self._job = asyncio.ensure_future(self._run())
 
     def stop(self, *, abort: bool) -> None:
-        """ChangelogEnds it: after the record at hand and a commit; with `abort` at once, and nothing more is
-        written.
+        """Stops the task: after the record at hand and a commit, or with `abort` at once, without
+        another write.
         """
         self._stopping.set()
         if abort and not self._aborted and not self._letting_go and self._job is not None:
@@ -188,17 +187,17 @@ class TaskRunner:
             await self._live()
         except asyncio.CancelledError:
             self._aborted = True
-        except Exception as raised:  # noqa: BLE001  # the application's code may raise anything; the member ends with it
+        except Exception as raised:  # noqa: BLE001  # the application's code may raise anything, and ends the member
             error, self._aborted = raised, True
         self._letting_go = True
         if self._aborted:
-            await self._stop_writing()  # else the last commit has seen to it that nothing is under way
+            await self._stop_writing()  # otherwise the last commit has waited for all sends
         if self._context is not None and self._on_revoked is not None:
             error = await self._tell_revoked(self._on_revoked, self._context) or error
-        self._permit.stopped(self.task)  # what is left to do keeps nobody waiting
+        self._permit.stopped(self.task)  # the next owner need not wait for the rest
         try:
             await self._put_away()
-        except Exception as raised:  # noqa: BLE001  # of a store; whatever it is, the member must hear that this task has ended
+        except Exception as raised:  # noqa: BLE001  # a store failed to close; the member must still hear the end
             error = error or raised
         self._permit.ended(self.task, error)
 
@@ -218,14 +217,13 @@ class TaskRunner:
                 self._permit.fenced(self.task)
                 _LOG.warning("task %s, token %d: another owner has begun: %r", self.task, self.token, error)
             except KafkaError as error:
-                _LOG.warning("task %s begins anew: %r", self.task, error)
+                _LOG.warning("task %s failed, reopening it: %r", self.task, error)
             self._aborted = True
             await self._stop_writing()
             await self._put_away()
             self._aborted = False
             await asyncio.sleep(RETRY_S)
-            # Whoever begins anew fences whoever has begun meanwhile; so it must be sure that nobody
-            # has.
+            # Reopening fences a later owner, so the grant must still hold.
             if self._stopping.is_set() or not await self._permit.still_granted(self.task, self.token):
                 return
 
@@ -266,8 +264,8 @@ class TaskRunner:
             await _call(self._on_assigned, self._context)
 
     async def _prepare(self) -> None:
-        """What nobody prepared before the grant. It may take minutes, and ends when the task is to
-        stop. Raises _Refused.
+        """Waits until the task is prepared, which may take minutes. Raises _Refused when the task
+        stops first.
         """
         preparing = asyncio.ensure_future(self._permit.prepare(self.task))
         stopping = asyncio.ensure_future(self._stopping.wait())
@@ -282,8 +280,8 @@ class TaskRunner:
             await asyncio.gather(preparing, stopping, return_exceptions=True)
 
     async def _take_stores(self, clients: TaskClients) -> Mapping[str, FencedStore]:
-        """Restores the changelogs and makes this grant their owner, so that nothing that a former
-        owner still sends counts.
+        """Restores the changelogs and makes this grant their owner: later records of former owners
+        do not count.
         """
         owners = await self._permit.restore(self.task)
         for topic, owner in owners.items():
@@ -310,7 +308,9 @@ class TaskRunner:
         return stores
 
     async def _send_fences(self) -> dict[str, int]:
-        """Changelog topic -> offset behind the fence, for each, when all are acknowledged."""
+        """Writes a fence to each changelog. Returns changelog topic -> offset behind the fence, when
+        all are acknowledged.
+        """
         if self._options.transactional:
             await self._producer.begin_transaction()
         guarantee = self._options.guarantee.encode()
@@ -354,8 +354,8 @@ class TaskRunner:
             await asyncio.gather(reading, stopping, return_exceptions=True)
 
     def _may_go_on(self) -> bool:
-        """To be asked before each record, and before each commit. False: the task is to be closed,
-        in order. Raises _Refused.
+        """Called before each record and each commit. False: commit and close the task. Raises
+        _Refused when the member may not process it.
         """
         refusal = self._permit.refusal(self.task)
         if refusal is not None and refusal != "closing":
@@ -366,11 +366,10 @@ class TaskRunner:
 
     async def _commit(self) -> None:
         if self._uncommitted:
-            self._may_go_on()  # what it is to close it still commits
+            self._may_go_on()  # raises _Refused; a closing task still commits
             await (self._commit_transaction() if self._options.transactional else self._commit_plainly())
             self._uncommitted = 0
-        # From its end: where commits take longer than the interval, each would otherwise hold a
-        # single record.
+        # Counted from the end of the commit: else slow commits would hold a single record each.
         self._commit_at_s = time.monotonic() + self._options.commit_interval_ms / 1_000
 
     async def _commit_transaction(self) -> None:
@@ -384,8 +383,7 @@ class TaskRunner:
         self._to_stores(written)
 
     async def _commit_plainly(self) -> None:
-        # The state may be ahead of no output: once the changelog says how far the source was read,
-        # nobody processes that again.
+        # Outputs first: once the changelog has the source positions, no record is processed again.
         await asyncio.gather(*await self._send_outputs())
         written = await self._send_changes()
         for topic, each in written.items():
@@ -396,15 +394,15 @@ class TaskRunner:
         await self._consumer.commit(dict(self._positions))
 
     async def _send_outputs(self) -> list[asyncio.Future[Any]]:
-        """Each done when it is acknowledged."""
+        """Sends all outputs. Each future is done when its record is acknowledged."""
         context = self._context
         assert context is not None, "a task that processes was opened"
         origin = self._output_headers
         return [await self._send(each.topic, each.value, each.key, each.partition, (*each.headers, *origin)) for each in context.outputs]
 
     async def _send_changes(self) -> dict[str, _WrittenChanges]:
-        """Sends each changelog its changes, and at their end how far the sources were read. Returns
-        when all are acknowledged.
+        """Sends each changelog its changes, then the source positions. Returns when all are
+        acknowledged.
         """
         context = self._context
         assert context is not None, "a task that processes was opened"
@@ -436,7 +434,7 @@ class TaskRunner:
             context.states[topic].committed()
         context.outputs.clear()
 
-    # Letting go
+    # Closing
 
     async def _stop_writing(self) -> None:
         producer, self._producer = self._producer, None
@@ -450,7 +448,7 @@ class TaskRunner:
         await self._stop_writing()
         if consumer is not None:
             await stop_client(consumer)
-        if self._connected is not None:  # it was to stop before it had begun
+        if self._connected is not None:  # stopped before it was opened
             await self._connected.close()
 
     async def _tell_revoked(self, on_revoked: Callback, context: TaskContext) -> BaseException | None:
@@ -468,6 +466,6 @@ async def _call(function: Callable[..., Awaitable[None] | None], *arguments: Any
 
 
 def _heard(sent: asyncio.Future[Any]) -> None:
-    """One of many sends may fail before anybody waits for the others."""
+    """Retrieves a send's error, so that asyncio does not warn when an earlier send failed first."""
     if not sent.cancelled():
         sent.exception()

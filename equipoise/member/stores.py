@@ -1,8 +1,8 @@
-"""State stores: what a task has made of its input, as it stands in its changelog up to `position`.
+"""State stores: the state of a task, made of its changelog up to `position`.
 
-A store holds what the changelog says and nothing more: a running task writes to the changelog
-first, and to its store what was acknowledged. So position and content always agree, a copy can be
-resumed wherever it was left, and no store is ever ahead of its changelog.
+A running task writes to the changelog first, and to its store only what the broker acknowledged. So
+position and content always agree, a copy can resume where it was left, and no store is ahead of its
+changelog.
 """
 
 from __future__ import annotations
@@ -21,20 +21,20 @@ Change = tuple[bytes, bytes | None]
 
 
 class StateStore(Protocol):
-    """Keys and values, and how much of one changelog partition they are made of. Used by one thread
-    at a time.
+    """Keys and values, and the position in one changelog partition that they correspond to. One
+    thread at a time uses a store.
 
-    Keys that begin with ``\\0equipoise.`` are the member's own; a store keeps them like any other.
+    A store keeps keys that begin with ``\\0equipoise.`` (the member's own) like any other.
     """
 
     @property
     def position(self) -> int:
-        """Offset of the changelog record to apply next; 0 for a store that is new."""
+        """Offset of the changelog record to apply next; 0 for a new store."""
         ...
 
     @property
     def lasting(self) -> bool:
-        """Whether it outlives the process."""
+        """Whether the store outlives the process."""
         ...
 
     def get(self, key: bytes) -> bytes | None:
@@ -42,35 +42,32 @@ class StateStore(Protocol):
         ...
 
     def items(self) -> Iterator[tuple[bytes, bytes]]:
-        """Every key with its value, in rising order of the keys' bytes."""
+        """Every key with its value, sorted by the keys' bytes."""
         ...
 
     def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
-        """Applies changelog records in their order, and moves to `position`. All of it lasts, or
-        nothing.
+        """Applies changelog records in order, and moves to `position`, atomically.
 
-        `bulk`: much more follows at once. A crash may then take back this call and those before it,
-        in their order and each whole, up to the last one without `bulk`.
+        `bulk`: much more follows at once. A crash may then undo this call and those before it, last
+        first and each as a whole, back to the last call without `bulk`.
         """
         ...
 
     def wipe(self) -> None:
-        """Forgets everything: position 0."""
+        """Removes everything; `position` is 0 again."""
         ...
 
     def close(self) -> None:
-        """Lets go of its files. Nothing applied is lost."""
+        """Closes the files. Everything applied is kept."""
         ...
 
 
 OpenStore = Callable[[Path], StateStore]
-"""Opens the store in a folder, or begins one there: `MemoryStore`, `RocksStore`, or one of your
-own.
-"""
+"""Opens the store in a folder, or makes one there: `MemoryStore`, `RocksStore`, or your own."""
 
 
 class MemoryStore:
-    """A dict. It is empty at each start; `folder` is not touched."""
+    """A store in memory, empty at each start. `folder` is not used."""
 
     lasting = False
 
@@ -102,23 +99,24 @@ class MemoryStore:
         self._position = 0
 
     def close(self) -> None:
-        """Nothing to let go of."""
+        """Does nothing."""
 
 
 PROGRESS_KEY = b"\x00equipoise.store"
-"""The key under which a RocksStore keeps its position, in 8 bytes. It is in the same column family
-as the application's keys: so even writes that skip RocksDB's own log come back after a crash
-together with the position they belong to, or not at all."""
+"""Key of a RocksStore's position (8 bytes). It is in the same column family as the application's
+keys, so that after a crash even writes that skip RocksDB's log come back with their position, or
+not at all.
+"""
 _POSITION_BYTES = 8
 WRITE_BUFFER_BYTES = 16 * 2**20
-"""A member may have hundreds of stores; RocksDB's default of 64 MB each would be much."""
+"""A member may have hundreds of stores; RocksDB's default is 64 MB for each."""
 
 
 class RocksStore:
-    """RocksDB by way of `rocksdict` (the extra `kafka`), in `folder`.
+    """A store in RocksDB, by `rocksdict` (the extra `kafka`), in `folder`. What was applied survives
+    a killed process. A failure of the machine may undo the last calls, each as a whole.
 
-    What is applied survives a killed process at once. The failure of the whole machine may take
-    back the last calls, each whole.
+    Raises InputError when `rocksdict` is not installed or RocksDB cannot open the folder.
     """
 
     lasting = True
@@ -141,15 +139,15 @@ class RocksStore:
         options.set_write_buffer_size(WRITE_BUFFER_BYTES)
         options.set_compression_type(self._rocksdict.DBCompressionType.lz4())
         options.set_keep_log_file_num(2)
-        if bulk:  # sorted when it is flushed, on another thread, instead of at each write: a third of the cost, and slow to look things up in
+        if bulk:  # sorted at each flush, on another thread, not at each write: a third of the cost, slow look-ups
             options.set_allow_concurrent_memtable_write(False)
             options.set_memtable_factory(self._rocksdict.MemtableFactory.vector())
         self._folder.mkdir(parents=True, exist_ok=True)
         try:
-            # Named, or else the column family that is there keeps the options it was made with.
+            # An existing column family that is not named keeps its former options.
             self._db = self._rocksdict.Rdict(str(self._folder), options, column_families={"default": options})
-        except Exception as error:  # noqa: BLE001  # rocksdict raises nothing more special
-            raise InputError(f"{self._folder}: no RocksDB can be opened here ({error}); remove the folder, and its task is restored anew") from None
+        except Exception as error:  # noqa: BLE001  # rocksdict raises plain Exception
+            raise InputError(f"{self._folder}: cannot open RocksDB here ({error}); remove the folder, and the task restores its state") from None
         self._bulk = bulk
         progress = self._db.get(PROGRESS_KEY)
         self._position = 0 if progress is None else int.from_bytes(progress[:_POSITION_BYTES])
@@ -171,7 +169,7 @@ class RocksStore:
     def apply(self, records: Iterable[Change], *, position: int, bulk: bool = False) -> None:
         if bulk != self._bulk:
             self._switch(bulk=bulk)
-        last = dict(records)  # of each key the last one counts, and RocksDB need not see the others
+        last = dict(records)  # only the last change of each key matters
         if PROGRESS_KEY in last:
             raise InputError(f"key {PROGRESS_KEY!r}: RocksStore keeps its own position there; use another key")
         batch = self._rocksdict.WriteBatch(raw_mode=True)
@@ -196,5 +194,5 @@ class RocksStore:
 
     def close(self) -> None:
         if self._bulk:
-            self._db.flush()  # a logged write must not come back after a crash without the unlogged ones before it
+            self._db.flush()  # after a crash a logged write must not come back without the unlogged ones before it
         self._db.close()

@@ -1,5 +1,5 @@
-"""What a process does because its session says so: it opens and closes tasks, keeps copies, and
-says how far they are.
+"""Carries out the orders of a member's session: opens and closes tasks, keeps copies, and reports
+their lags.
 """
 
 from __future__ import annotations
@@ -34,18 +34,18 @@ AskedCallback = Callable[[bool], Awaitable[None] | None]
 
 
 class SharedSession:
-    """The session of the current incarnation, which several threads ask: only with the lock."""
+    """The session of the present incarnation. Several threads use it, each with the lock held."""
 
     def __init__(self, session: MemberSession) -> None:
         self.lock = threading.Lock()
         self.session = session
         self.read_up_to_ms = 0
-        """What stood among the decisions at this moment, by CLOCK_BOOTTIME, was handed in."""
+        """All decisions published up to this time (ms, CLOCK_BOOTTIME) have been received."""
 
 
 @attrs.frozen
 class RunnerFactory:
-    """Makes the runner of one grant."""
+    """Makes runners, each for one grant of one task."""
 
     connection: Connection
     group: str
@@ -55,9 +55,10 @@ class RunnerFactory:
     on_assigned: Callback | None
     on_revoked: Callback | None
     log_id: Callable[[], str]
-    """Of the log that grants tasks now."""
+    """Returns the id of the log that grants tasks now."""
 
     def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
+        """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead."""
         part = self._part(task)
         return TaskRunner(
             permit, self.log_id(), self.group, task, token, new_clients=partial(self.clients, task), connected=connected, sources=part.source_topics,
@@ -66,11 +67,12 @@ class RunnerFactory:
         )  # fmt: skip
 
     def clients(self, task: TaskId) -> TaskClients:
+        """New clients of `task`, not connected yet."""
         part = self._part(task)
         return TaskClients(self.connection, self.group, task, self.options, sources=part.source_topics, changelogs=part.changelog_topics)
 
     def has_changelogs(self, task: TaskId) -> bool:
-        """Whether a copy of it is something to restore."""
+        """Whether `task` has changelogs to restore."""
         return bool(self._part(task).changelog_topics)
 
     def _part(self, task: TaskId) -> Subtopology:
@@ -78,10 +80,10 @@ class RunnerFactory:
 
 
 class Work:
-    """Made in the application's loop; `tell_progress`, `reconcile` and what follows them are for
-    the member's own, which `call` reaches.
-
-    It is the `Permit` of its runners.
+    """Carries out the orders of the session, and is the `Permit` of its runners. Construct it in the
+    application's loop; the sections below say which loop calls which methods. `call` runs a
+    function in the member's own loop, `wake` makes that loop look again, and `fail` ends the member
+    with an error.
     """
 
     def __init__(
@@ -109,28 +111,28 @@ class Work:
         self._app = asyncio.get_running_loop()
         self._preparer = None if prepare is None else Preparer(prepare, self._declare_ready, wake)
         self._to_prepare: tuple[frozenset[TaskId], frozenset[TaskId]] = (frozenset(), frozenset())
-        """What the preparer was told last."""
+        """The last arguments of `Preparer.update`."""
         self._runners: dict[TaskId, TaskRunner] = {}
         self._connected: dict[TaskId, TaskClients] = {}
-        """Of warm-ups: a hand-over is not to wait for connections."""
+        """Clients of warm-ups, connected ahead so that a hand-over does not wait for connections."""
         self._parting: set[asyncio.Task[None]] = set()
         self._asked_to_stop: set[TaskId] = set()
         self._following: set[TaskId] = set()
         self._told: set[TaskId] = set()
-        """Copies that this incarnation has spoken of."""
+        """Copies that the session of this incarnation knows of."""
         self._rates, self._busy = Rates(), Rates()
         self._host_load = HostLoad(state_folder)
         self.fenced_writes = 0
-        """Commits that were refused, or overtaken, because somebody else had begun the task."""
+        """Number of commits that were refused or overtaken because a later owner had begun."""
 
     @property
     def is_over(self) -> bool:
-        """Nothing runs, and nothing is being closed."""
+        """Whether no task runs or is being closed."""
         return not self._runners
 
     @property
     def running(self) -> dict[TaskId, int]:
-        """Task that may be processed at this moment -> fencing token."""
+        """Task that may be processed now -> fencing token. Any thread may read it."""
         with self._shared.lock:
             session, now_ms = self._shared.session, boot_ms()
             return {task: grant.token for task, grant in sorted(session.grants.items()) if session.refusal(task, now_ms) is None}
@@ -138,22 +140,22 @@ class Work:
     # In the member's own loop
 
     def begin_life(self) -> None:
-        """A new session knows of no copies."""
+        """A new incarnation begins, whose session knows of no copies."""
         self._told = set()
 
     def tell_progress(self, now_ms: int) -> None:
-        """How far each copy is, but of what runs. With the lock."""
+        """Reports the lag of every copy that is not running, and the load. The caller holds the
+        lock.
+        """
         session, lags = self._shared.session, self.lags
         for task, lag in sorted(lags.items()):
-            # A granted task is restored when its runner says so, not because the copy it comes from
-            # had nothing left to read.
+            # A granted task is restored when its runner says so, even if its copy has lag 0.
             session.copy_progress(task, 1 if lag == 0 and task in session.grants else lag, now_ms)
         for task in sorted(self._told.difference(lags)):
             if task not in self._runners:
                 session.copy_dropped(task)
             elif task not in session.grants and task not in session.closing:
-                # It has stopped and is not put away yet: its next owner may write, and how far
-                # behind it is by now nobody here knows.
+                # Stopped but not closed yet: its next owner may write, so its lag is unknown.
                 session.copy_progress(task, LagSentinel.UNKNOWN, now_ms)
         self._told = {*lags, *self._told.intersection(self._runners)}
         if self._preparer is not None:
@@ -164,15 +166,14 @@ class Work:
         self._busy.look({task: runner.busy_ns // 1_000 for task, runner in sorted(self._runners.items())}, now_ms)
         host = self._host_load.look(now_ms)
         if speed or behind or self._rates.per_s:
-            # Before there are rates a host's load cannot be told apart by tasks, and would be taken
-            # as if they were alike.
+            # Without rates the host's load cannot be divided among its tasks.
             shares = attrs.asdict(host) if self._rates.per_s else {}
             load = Load(**shares, restored_records_per_s=round(speed, 1), tasks=self._rates.per_s, behind=behind, busy=self._busy.per_s)
             session.load_measured(load)
 
     def reconcile(self) -> int:
-        """Makes this process do what its session says: stop, open, follow. Gives when to look
-        again.
+        """Opens, closes and follows tasks as the session says. Returns when to look again (ms,
+        CLOCK_BOOTTIME).
         """
         with self._shared.lock:
             session, now_ms = self._shared.session, boot_ms()
@@ -201,7 +202,7 @@ class Work:
         return min(looks)
 
     def _connect(self, warmups: frozenset[TaskId]) -> None:
-        """Clients for these, and no others."""
+        """Keeps clients connected for these tasks only."""
         for task in sorted(self._connected.keys() - warmups):
             self._app.call_soon_threadsafe(self._part_with, self._connected.pop(task))
         for task in sorted(warmups - self._connected.keys()):
@@ -229,12 +230,12 @@ class Work:
                 self._app.call_soon_threadsafe(self._tell, self._on_standby, task)
 
     def tell_asked(self, leave: bool) -> None:
-        """Somebody asks this member to leave, or to stay after all."""
+        """Calls `on_asked`: an operator asks this member to leave, or withdraws that."""
         if self._on_asked is not None:
             self._app.call_soon_threadsafe(self._tell, self._on_asked, leave)
 
     def abandon(self) -> None:
-        """Everything stops at once."""
+        """Stops all tasks at once, without another write."""
         for runner in list(self._runners.values()):
             self._app.call_soon_threadsafe(partial(runner.stop, abort=True))
 
@@ -253,7 +254,7 @@ class Work:
     # In the application's loop
 
     async def let_go(self) -> None:
-        """Everything has ended: the last connections are closed."""
+        """Closes the last connections, after all tasks have ended."""
         if self._preparer is not None:
             await self._preparer.let_go()
         for clients in self._connected.values():
@@ -285,7 +286,7 @@ class Work:
         if not is_prepared and self._preparer is not None:
             await self._preparer.prepared(task)
         elif not is_prepared:
-            self._declare_ready(task)  # who declares by itself prepares a task that was granted cold in `on_assigned`
+            self._declare_ready(task)  # with declares_ready, `on_assigned` prepares a task that was granted unprepared
 
     def _declare_ready(self, task: TaskId) -> None:
         with self._shared.lock:
@@ -294,7 +295,7 @@ class Work:
 
     @property
     def preparing(self) -> Mapping[TaskId, PreparationProgress]:
-        """What is being prepared, and how far that is."""
+        """Task in preparation -> progress."""
         return {} if self._preparer is None else self._preparer.progress()
 
     def refusal(self, task: TaskId) -> str | None:
@@ -316,7 +317,7 @@ class Work:
     def restored(self, task: TaskId) -> None:
         with self._shared.lock:
             self._shared.session.copy_progress(task, 0, boot_ms())
-            self._told.add(task)  # restored so soon that nobody looked meanwhile
+            self._told.add(task)  # restored before the first look
         self._wake()
 
     async def still_granted(self, task: TaskId, token: int) -> bool:
@@ -342,11 +343,9 @@ class Work:
             self._fail(error)
         self._call(self._ended, task)
 
-    # For people
-
     @property
     def lags(self) -> Mapping[TaskId, Lag]:
-        """Copies that are here, but of what runs -> records behind; 0 for what has no changelog,
-        and is only to be prepared.
+        """Task of each copy that does not run -> lag in records; 0 for a task without changelogs,
+        which is only prepared. Any thread may read it.
         """
         return {**self._restorer.lags, **{task: 0 for task in sorted(self._following) if not self._factory.has_changelogs(task)}}

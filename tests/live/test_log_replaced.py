@@ -113,7 +113,7 @@ async def test_members_of_a_log_that_was_replaced_stop_and_join_the_new_one_and_
         said = [each.getMessage() for each in caplog.records]
         for member in ("m1", "m2"):  # one stopped, the other finds in its directory in which log it was
             assert len([each for each in said if f"has replaced log {former}; member {member} joins it in" in each]) == 1
-        assert len([each for each in said if f"member m1 has stopped its tasks: log {former} is not what it was" in each]) == 1
+        assert len([each for each in said if f"member m1 has stopped its tasks: log {former} was replaced by another log" in each]) == 1
 
 
 async def test_member_whose_place_was_deleted_from_the_decisions_joins_again(bootstrap: str, prefix: str) -> None:

@@ -117,7 +117,7 @@ async def test_an_interrupt_leaves_the_request_standing_until_it_is_taken_back(b
             assert json.loads(back.out)["members"] == {asked: "stays"}
             await until(lambda: not state.asked and not state.members[asked].leaving)
             orders.signal(first if asked == "m1" else second, signal.SIGCONT)
-            await orders.until_said(first if asked == "m1" else second, "is asked to stay after all")
+            await orders.until_said(first if asked == "m1" else second, "is asked to stay")
             assert "nobody is asked to leave" in (await run(orders, tmp_path, "--cancel")).out
 
 

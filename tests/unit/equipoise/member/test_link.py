@@ -62,7 +62,7 @@ def test_damaged_decision_is_an_error_when_it_is_read_and_no_number_when_the_end
         link()._decode(record(damaged=True))
     with caplog.at_level(logging.WARNING):
         assert link()._number_of(record(damaged=True)) == 0
-    assert "a decision is passed over" in caplog.text
+    assert "ignoring an unreadable decision" in caplog.text
 
 
 def test_decision_of_another_log_has_no_number_here() -> None:

@@ -47,7 +47,7 @@ def test_a_closed_rocks_store_goes_on_where_it_was(tmp_path: Path, bulk: bool) -
     store.close()
     again = RocksStore(tmp_path)
     assert (again.position, again.get(b"a")) == (10, b"1")
-    with pytest.raises(InputError, match="no RocksDB can be opened"):
+    with pytest.raises(InputError, match="cannot open RocksDB"):
         RocksStore(tmp_path)
     again.close()
 
