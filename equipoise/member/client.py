@@ -49,8 +49,8 @@ class Member:
       elsewhere, then it is released and `wait` returns.
 
     `prepare(context)` makes a task ready to run here: it warms caches, opens indexes or loads
-    models. It is called with a `PrepareContext` for each copy that has caught up, and the task moves
-    here only after it has returned. It may take minutes and report `context.progress(0.4)`. A
+    models. It is called with a `PrepareContext` for each copy that has caught up, and the task
+    moves here only after it has returned. It may take minutes and report `context.progress(0.4)`. A
     coroutine function runs in the application's loop, a function on a thread of its own. An attempt
     that raises is logged and repeated later. A task that was granted unprepared is prepared before
     its first record. `prepare` is called once for each copy and incarnation, and again for a task

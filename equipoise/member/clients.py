@@ -1,8 +1,8 @@
 """The clients of one task: a producer for what it writes, a consumer of its sources.
 
 Connecting takes longer than anything else in a hand-over, and needs no grant. So the clients of a
-warm-up are connected before its task is granted; only what fences the former owner waits for the
-grant.
+warm-up connect before its task is granted; only the request that fences the former owner waits for
+the grant.
 """
 
 from __future__ import annotations
@@ -20,18 +20,17 @@ from equipoise.member.options import MemberOptions
 from equipoise.member.origin import transactional_id
 
 TRANSACTION_TIMEOUT_MS = 60_000
-"""Kafka ends a transaction that nobody ended after this long. One is open only while a commit is
-under way.
-"""
+"""Kafka aborts an open transaction after this time. One is open only during a commit."""
 RETRY_BACKOFF_MS = 20
-"""A broker still writing the markers of the former owner's last transaction lets the next producer
-wait, for some milliseconds; aiokafka would ask again after 100."""
+"""The broker makes the next producer wait some milliseconds while it writes the markers of the
+former owner's last transaction. aiokafka would retry after 100 ms.
+"""
 
 
 @attrs.frozen
 class _ProducerStart:
-    """The first half of a transactional producer's start; the second asks for the producer's id,
-    which fences whoever has it now.
+    """The first half of a transactional producer's start. The second half requests the producer id,
+    which fences the present owner of the transactional id.
     """
 
     producer: Any
@@ -48,8 +47,9 @@ class _ProducerStart:
 
 
 class TaskClients:
-    """For the application's loop. `connect`, then `begin`, or `close` when it comes to nothing; who
-    has begun closes both clients by itself.
+    """The producer and the consumer of `task`. Belongs to the application's loop. Call `connect`,
+    then `begin`; or `close` when the task is not granted. After `begin` the caller closes both
+    clients.
     """
 
     def __init__(
@@ -60,15 +60,15 @@ class TaskClients:
         self._connecting: asyncio.Task[None] | None = None
         self.producer: Any = None
         self.consumer: Any = None
-        """Of the sources; it fetches nothing before it is placed and resumed."""
+        """Reads the sources; it fetches nothing before it is placed and resumed."""
 
     @property
     def transactional_id(self) -> str:
-        """Of the producer, with exactly_once."""
+        """The producer's transactional id, with exactly_once."""
         return transactional_id(self._group, str(self._task))
 
     def connect(self) -> None:
-        """Begins to connect, if it has not begun."""
+        """Begins to connect, unless that has begun."""
         from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
         if self._connecting is None:
@@ -86,8 +86,8 @@ class TaskClients:
             self._connecting = asyncio.ensure_future(self._connect())
 
     async def begin(self) -> None:
-        """Returns when the producer may write. With exactly_once, that fences the former owner.
-        Raises what the clients raise.
+        """Returns when the producer may write. With exactly_once this fences the former owner.
+        Raises KafkaError.
         """
         self.connect()
         assert self._connecting is not None, "it has just begun"
@@ -96,8 +96,8 @@ class TaskClients:
             await self.producer._sender.start()
 
     async def end_transactions(self, of: str) -> None:
-        """Fences the producer that writes with the transactional id `of`, and ends its transaction.
-        Raises what Kafka's clients raise.
+        """Fences the producer with the transactional id `of`, and ends its transaction. Raises
+        KafkaError.
         """
         from aiokafka import AIOKafkaProducer
 
@@ -113,7 +113,7 @@ class TaskClients:
         return {"transactional_id": of, "transaction_timeout_ms": TRANSACTION_TIMEOUT_MS}
 
     async def close(self) -> None:
-        """Lets go of both, of what was never begun."""
+        """Closes both clients of a task that was never begun."""
         if self._connecting is not None:
             await call_off(self._connecting)
             await asyncio.gather(abandon_producer(self.producer), stop_client(self.consumer))

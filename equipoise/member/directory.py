@@ -1,20 +1,20 @@
-"""The state directory: which process owns it, where each task's stores are, and what proves that
-the former owner is dead.
+"""The state directory: the lock of its owner, the stores of each task, and the proof that the
+former owner is dead.
 
 ::
 
     <state directory>/<group>/<member id>/
-        lock                      locked (flock) by the process that is this member, for as long as it lives
-        incarnation.json          the last incarnation that began here, and what was locked for it
+        lock                      locked (flock) by the member's process while it lives
+        incarnation.json          the last incarnation that began here, and its lock
         tasks/0_3/<changelog>/    the store of task 0_3 for one of its changelog topics
 
 Names are percent-encoded.
 
-`MemberJoined.ended_incarnation` claims that an incarnation is dead (docs/protocol.md#m5). The lock
-is the proof, if it is the same lock in the same boot of the same machine: a copy of this directory
-has a lock of its own, which is free while the original's owner lives. So `begin` records the boot
-id and the device and inode of the lock file beside the incarnation, and the claim is made only if
-both are what this process holds now.
+`MemberJoined.ended_incarnation` claims that an incarnation is dead (docs/protocol.md#m5). Holding
+the lock proves that, if it is the same lock in the same boot of the same machine. A copy of the
+directory has a lock of its own, which is free while the original's owner lives. So `begin` stores
+the boot id and the device and inode of the lock file beside the incarnation, and the claim is made
+only if both are still the same.
 """
 
 from __future__ import annotations
@@ -32,17 +32,16 @@ from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import TaskId, parse_task
 
 FORMAT = 2
-"""Of incarnation.json. Format 1 was written without what proves a death."""
+"""Format of incarnation.json. Format 1 lacks the boot id and the lock."""
 BOOT_ID = Path("/proc/sys/kernel/random/boot_id")
-"""Linux; the same for all containers of one machine. Elsewhere there is no such file, and so no
+"""On Linux, and the same in all containers of one machine. Other systems have no such file, so no
 proof.
 """
 
 
 class StateDirectory:
-    """One member's part of a state directory, locked while this is open.
-
-    Raises InputError when a live process has it, or when it cannot be written.
+    """One member's folder in a state directory, locked while this is open. Raises InputError when a
+    live process has it, or it cannot be written.
     """
 
     def __init__(self, root: str | os.PathLike[str], group: str, member_id: str) -> None:
@@ -53,36 +52,32 @@ class StateDirectory:
             self._tasks.mkdir(parents=True, exist_ok=True)
             self._lock = os.open(self.folder / "lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600)
         except OSError as error:
-            raise InputError(f"state_directory: {self.folder} cannot be written ({error.strerror}); mend that, or name another") from None
+            raise InputError(f"state_directory: {self.folder} cannot be written ({error.strerror}); fix that, or name another folder") from None
         try:
             fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(self._lock)
             problem = f"a live process has {self.folder}"
-            raise InputError(f"state_directory: {problem}; a member id is for one process at a time, so give this one another") from None
+            raise InputError(f"state_directory: {problem}; give this process another member id") from None
         former = self._read()
         self.last_incarnation: int | None = former.get("incarnation")
-        """The last incarnation that began in this directory, or in the one that it is a copy of.
+        """The last incarnation that began in this directory, or in the one that it is a copy of;
         None: none, or the file is unreadable.
         """
         log_id = former.get("log_id")
         self.last_log_id: str | None = log_id if isinstance(log_id, str) else None
-        """The log that it joined; None: unknown."""
+        """Id of the log that it joined; None: unknown."""
         self.unproven = "" if self.last_incarnation is None else self._why_unproven(former)
-        """Why it is not certain that `last_incarnation` is dead; "" when it is certain, or when
-        there was none.
-        """
+        """Why `last_incarnation` is not proven dead; "" when it is, or when there was none."""
 
     @property
     def ended_incarnation(self) -> int | None:
-        """The incarnation that is proven dead: nothing of it runs anywhere. None: there is no
-        proof.
-        """
+        """The incarnation that is proven dead; None: there is no proof."""
         return None if self.unproven else self.last_incarnation
 
     def begin(self, incarnation: int, log_id: str | None = None) -> None:
-        """Records on disk that `incarnation` begins in the log `log_id`, and which lock it holds.
-        Call it before the incarnation joins.
+        """Stores on disk that `incarnation` begins in the log `log_id`, and the lock it holds. Call
+        it before the incarnation joins. Raises OSError.
         """
         part = self._incarnation.with_suffix(".part")
         with open(part, "w") as file:
@@ -100,9 +95,7 @@ class StateDirectory:
         return written if incarnation.__class__ is int and incarnation >= 0 else {}
 
     def _holds(self) -> dict[str, Any]:
-        """What this process holds now: the boot id of this machine, and device and inode of the
-        lock file.
-        """
+        """The machine's boot id, and device and inode of the lock file."""
         lock = os.fstat(self._lock)
         return {"boot_id": _boot_id(), "lock": [lock.st_dev, lock.st_ino]}
 
@@ -111,19 +104,19 @@ class StateDirectory:
         if former.get("format") != FORMAT:
             return "the directory was written by another version of equipoise"
         if holds["boot_id"] is None:
-            return f"this system has no {BOOT_ID}, by which one boot of one machine is known"
+            return f"this system has no {BOOT_ID}, which identifies a boot of a machine"
         if former.get("boot_id") != holds["boot_id"]:
-            return "it began on another machine, or before this one was booted"
+            return "it began on another machine, or before the last boot of this one"
         if former.get("lock") != holds["lock"]:
             return "the lock file is another one: the directory was copied or restored, or the file was replaced"
         return ""
 
     def store(self, task: TaskId, topic: str) -> Path:
-        """The folder of one store."""
+        """The folder of the store of `task` for the changelog `topic`."""
         return self._tasks / str(task) / _name(topic)
 
     def stores(self) -> list[tuple[TaskId, str]]:
-        """Task and changelog topic of every store that is here, in order."""
+        """Task and changelog topic of every store here, sorted."""
         found = []
         for folder in self._tasks.iterdir():
             try:
@@ -138,7 +131,7 @@ class StateDirectory:
         shutil.rmtree(self._tasks / str(task), ignore_errors=True)
 
     def close(self) -> None:
-        """Gives the lock back. Nothing of this member may run any more."""
+        """Releases the lock. All tasks of the member must have stopped."""
         os.close(self._lock)
 
     def __enter__(self) -> Self:

@@ -1,5 +1,5 @@
-"""A worker in the member's own process (`Member(lead=True)`), on a thread of its own, so that a
-group needs no other service.
+"""A worker in the member's process (`Member(lead=True)`), on a thread of its own. A group then
+needs no `equipoise worker`.
 """
 
 from __future__ import annotations
@@ -13,16 +13,16 @@ from equipoise.worker.settings import WorkerSettings
 
 
 def worker_settings(connection: Connection, prefix: str) -> WorkerSettings:
-    """Those of a worker that leads the same log, and serves its states on any free port of this
-    machine.
+    """Settings of a worker that leads the log with this prefix, and serves HTTP on any free port of
+    127.0.0.1.
     """
     reached = {field.name: getattr(connection, field.name) for field in attrs.fields(Connection)}
     return WorkerSettings(**reached, prefix=prefix, http_port=0)
 
 
 class EmbeddedWorker:
-    """Several processes may lead at once: Faust gives each partition to one of them, and to another
-    when that one dies.
+    """Runs a worker on its own thread. Several processes may do so: Faust gives each partition to
+    one of them, and to another when that one dies.
     """
 
     def __init__(self, settings: WorkerSettings) -> None:
@@ -31,7 +31,9 @@ class EmbeddedWorker:
         self._worker: Worker | None = None
 
     async def start(self) -> None:
-        """Raises InputError for topics with wrong settings, and when no broker answers."""
+        """Starts the worker. Raises InputError when topics have wrong settings, no broker answers,
+        or the extra `kafka` is not installed.
+        """
         try:
             self._worker = await self._thread.run(self._begin())
         except BaseException:
@@ -39,17 +41,17 @@ class EmbeddedWorker:
             raise
 
     async def _begin(self) -> Worker:
-        worker = Worker(self._settings)  # in the loop that it lives in
+        worker = Worker(self._settings)  # in the loop that runs it
         await worker.start()
         return worker
 
     @property
     def http_port(self) -> int:
-        """Where its health, metrics and states are served."""
+        """Port of its HTTP server; 0: it is not running."""
         return 0 if self._worker is None else self._worker.http_port
 
     async def stop(self) -> None:
-        """Gives its partitions back."""
+        """Stops the worker, which gives its partitions back."""
         if self._worker is not None:
             await self._thread.run(self._worker.stop())
         await self._thread.stop()

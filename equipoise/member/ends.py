@@ -1,5 +1,5 @@
-"""Where changelogs end, as far as that is known for certain: a lower number would call a copy up to
-date that is not (docs/protocol.md#m2).
+"""The ends of changelogs, as far as they are known for certain: with an end that is too low, a copy
+would appear up to date. See docs/protocol.md#m2.
 """
 
 from __future__ import annotations
@@ -12,50 +12,53 @@ from typing import Any
 
 _LOG = logging.getLogger(__name__)
 ASK_S = 10.0
-"""How long leaders may take to say where changelogs end, all together and then each by itself:
-longer than a partition has none after a failure.
+"""Longest wait for the leaders' answers, for all partitions together and then for each: longer than
+a partition has no leader after a failure.
 """
 
 Ask = Callable[[list[Any]], Awaitable[dict[Any, int]]]
-"""Asks the leaders of changelog partitions for their ends."""
+"""Requests the ends of changelog partitions from their leaders. Raises KafkaError."""
 
 
 class ChangelogEnds:
-    """Of the partitions of which somebody has a copy. For one event loop."""
+    """The known ends of the changelog partitions that this member has copies of. Belongs to one
+    event loop.
+    """
 
     def __init__(self) -> None:
         self.known: dict[Any, int] = {}
-        """Partition -> as its leader said when it was asked last, or beyond, as was read since."""
+        """Partition -> end by its leader's last answer, or what was read beyond it since."""
         self._asked: set[Any] = set()
-        """Partitions that are being asked for, and have not been forgotten meanwhile."""
+        """Partitions that are being requested and were not forgotten meanwhile."""
 
     def behind(self, tp: Any, position: int) -> int | None:
-        """Records from `position` to the end; None: that is not known. What is ahead of its
-        changelog is of another one, and begins anew.
+        """Records from `position` to the end; None: unknown, also when `position` is beyond the end
+        (the copy belongs to a former changelog).
         """
         end = self.known.get(tp)
         return None if end is None or end < position else end - position
 
     def forget(self, partitions: Iterable[Any]) -> None:
-        """What was known of them, or is being asked for, is from before."""
+        """Forgets the ends of these partitions, and ignores answers that are under way."""
         for tp in partitions:
             self.known.pop(tp, None)
             self._asked.discard(tp)
 
     def answered(self, ends: Mapping[Any, int]) -> None:
-        """Leaders say so, to a question of just now."""
+        """Notes the leaders' answers to a request of just now."""
         self.known.update(ends)
 
     def read(self, tp: Any, position: int, fetched_end: int | None) -> None:
-        """It was read up to `position`, by a fetch that found `fetched_end`. That fetch may be long
-        ago, when a throttled copy takes the last of it, or of a replica that is itself behind: it
-        proves no lower end."""
+        """Notes that `tp` was read up to `position`, by a fetch that returned `fetched_end`; None:
+        unknown. A known end only rises: the fetch may be old, or from a replica that is
+        behind.
+        """
         if tp in self.known:
             self.known[tp] = max(self.known[tp], position, fetched_end or 0)
 
     async def learn(self, ask: Ask, partitions: Iterable[Any]) -> None:
-        """Asks for them all. What was learned while they answered is newer than the answer. Where
-        nobody answers, the end is not known any more.
+        """Requests the ends of all `partitions`. What was noted during the request is newer than
+        the answer. Ends without answer become unknown.
         """
         self._asked = set(partitions)
         if not self._asked:
@@ -70,11 +73,11 @@ class ChangelogEnds:
             else:
                 self.known.pop(tp, None)
         if missing := sorted(self._asked.difference(ends)):
-            _LOG.info("nobody says where %d changelogs end: %s/%d%s", len(missing), *missing[0], ", ..." if missing[1:] else "")
+            _LOG.info("the ends of %d changelogs are unknown, no leader answers: %s/%d%s", len(missing), *missing[0], ", ..." if missing[1:] else "")
 
 
 async def _ask(ask: Ask, partitions: list[Any]) -> dict[Any, int]:
-    """The ends of those whose leaders answer: one that is away must not hide the others."""
+    """The ends of the partitions whose leaders answer."""
     from aiokafka.errors import KafkaError
 
     with contextlib.suppress(KafkaError, TimeoutError):

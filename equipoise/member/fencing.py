@@ -1,11 +1,10 @@
 """Decides which records of a changelog count: a fold over one changelog partition, without Kafka
-and without a clock (docs/protocol.md#m6).
+and without a clock. See docs/protocol.md#m6.
 
-A member that is granted a stateful task writes a *fence* to each changelog of the task before it
-relies on what it restores: a record under FENCE_KEY with the origin of the grant. A record counts
-if its origin is not below the highest origin before it. So whatever a former owner still sends
-lands before the fence, and the new owner restores it, or behind the fence, and every later restore
-leaves it out.
+A member that is granted a stateful task first writes a *fence* to each changelog of the task: a
+record under FENCE_KEY with the origin of the grant. A record counts if its origin is not lower than
+the highest origin before it. So a late record of a former owner is either before the fence, and the
+new owner restores it, or behind the fence, and every later restore ignores it.
 """
 
 from __future__ import annotations
@@ -24,16 +23,18 @@ _LOG = logging.getLogger(__name__)
 AT_LEAST_ONCE = "at_least_once"
 EXACTLY_ONCE = "exactly_once"
 RESERVED_PREFIX = b"\x00equipoise."
-"""Keys of changelogs and stores that are not the application's begin with this."""
+"""Prefix of the member's own keys in changelogs and stores."""
 FENCE_KEY = b"\x00equipoise.fence"
-"""In a changelog: the key of fences, whose value names the guarantee under which their writer
-commits. In a store: what the fold knows at its position."""
+"""In a changelog: the key of fences; the value is the guarantee of the owner. In a store: the state
+of this fold at the store's position.
+"""
 SOURCES_KEY = b"\x00equipoise.sources"
-"""Key of the changelog record in each commit that says how far into its sources the state goes. The
-next owner continues there, whatever offset a former owner has committed meanwhile."""
+"""Key of the record in each commit with the source positions that the state corresponds to. The
+next owner continues there, whatever offsets a former owner has committed meanwhile.
+"""
 MOST_STALE_KEYS = 10_000
-"""So many keys of records that do not count are remembered. A former owner has one commit under way
-at most: 1,000 records by default.
+"""Most keys of ignored records to remember. A former owner has at most one commit under way, 1,000
+records by default.
 """
 _FORM = 1
 
@@ -44,26 +45,25 @@ ChangelogRecord = tuple[bytes, bytes | None, Headers]
 @attrs.frozen
 class ChangelogOwner:
     """The owner of a changelog at some position. `guarantee`: AT_LEAST_ONCE or EXACTLY_ONCE; "":
-    not known, its fence was compacted away.
+    unknown, because its fence was compacted away.
     """
 
     origin: Origin
     guarantee: str = ""
 
     def outranks(self, grant: Origin) -> bool:
-        """Whether the same writer was granted the task again after `grant`."""
+        """Whether this owner has a later grant of the same writer than `grant`."""
         return self.origin.same_writer(grant) and self.origin.token > grant.token
 
     def is_fenced_by_kafka(self, transactional_id: str) -> bool:
-        """Whether a producer that begins with `transactional_id` ends all that this owner can still
-        write.
+        """Whether a new producer with `transactional_id` prevents all further writes of this owner.
         """
         return self.guarantee == EXACTLY_ONCE and self.origin.transactional_id == transactional_id
 
 
 def claim(owner: ChangelogOwner | None, grant: Origin) -> Origin:
-    """The origin under which `grant` writes to a changelog that `owner` has now; None: nobody has.
-    `grant` has epoch 0.
+    """The origin of the grant's records in a changelog whose present owner is `owner`; None: it has
+    none. `grant` has epoch 0.
     """
     if owner is None:
         return attrs.evolve(grant, epoch=1)
@@ -72,11 +72,11 @@ def claim(owner: ChangelogOwner | None, grant: Origin) -> Origin:
 
 
 class ChangelogFence:
-    """What is known of the owners of one changelog partition, up to some position.
+    """The state of the fold over one changelog partition, up to some position.
 
-    `owner`: the last one whose records count. `stale_keys`: keys whose last record does not count;
-    their owner is to write them once more, because compaction would keep that record and delete the
-    one that counts. `dropped_records`: how many records did not count so far.
+    `owner`: the last owner, whose records count; None: there was none. `stale_keys`: keys whose
+    last record does not count. The owner has to write them again, because compaction would keep
+    that record and delete the one that counts. `dropped_records`: records that did not count.
     """
 
     def __init__(self) -> None:
@@ -86,8 +86,9 @@ class ChangelogFence:
         self._changed = False
 
     def fold(self, records: Iterable[ChangelogRecord]) -> dict[bytes, bytes | None]:
-        """The changes that records of the changelog, in their order, make to a store: of each key
-        the last record that counts, and under FENCE_KEY what is known after them."""
+        """Folds the next records of the changelog, in order. Returns the changes to the store: key
+        -> value of its last record that counts, and under FENCE_KEY the new state of the fold.
+        """
         changes: dict[bytes, bytes | None] = {}
         stale = self.stale_keys
         headers: Headers | None = None
@@ -114,19 +115,19 @@ class ChangelogFence:
         return changes
 
     def _judge(self, headers: Headers) -> tuple[bool, bool]:
-        """Whether records with these headers count, and whether they were written by a build that
-        knows epochs.
+        """Whether records with these headers count, and whether a build that knows epochs wrote
+        them.
         """
         origin = read_origin(headers)
         if origin is None:
-            return True, True  # written by hand, by no owner at all
+            return True, True  # written by hand, not by an owner
         epoch_known = any(name == EPOCH_HEADER for name, _ in headers)
         owner = None if self.owner is None else self.owner.origin
         if owner is not None and not epoch_known:
             if owner.transactional_id == origin.transactional_id:
-                origin = attrs.evolve(owner, token=origin.token)  # a build without epochs compares tokens alone
+                origin = attrs.evolve(owner, token=origin.token)  # a build without epochs: compare tokens alone
             elif owner.epoch == 0:
-                owner = None  # renumbered before there were fences: nothing says which is later, but their order here
+                owner = None  # renumbered before fences existed: only the order here tells which is later
         if owner is not None and origin < owner:
             return False, epoch_known
         if origin != owner:
@@ -145,9 +146,9 @@ class ChangelogFence:
         self._commits_under(guarantee.decode() if guarantee in (AT_LEAST_ONCE.encode(), EXACTLY_ONCE.encode()) else "")
 
     def _written_by_former_build(self, key: bytes, changes: dict[bytes, bytes | None]) -> None:
-        """That build says how far the sources were read at the end of each commit with
-        at_least_once, and never with exactly_once: what an earlier record says of it is then out of
-        date."""
+        """A build without epochs ends each commit with the source positions under at_least_once,
+        and never writes them under exactly_once. Earlier positions are then out of date.
+        """
         if key == SOURCES_KEY:
             self._commits_under(AT_LEAST_ONCE)
         else:
@@ -162,14 +163,16 @@ class ChangelogFence:
     # In a store
 
     def pack(self) -> bytes:
-        """As bytes, for FENCE_KEY in a store."""
+        """The state of the fold as bytes, for FENCE_KEY in a store."""
         origin = None if self.owner is None else [*attrs.astuple(self.owner.origin), self.owner.guarantee]
         packed: bytes = msgpack.packb([_FORM, origin, sorted(self.stale_keys)])
         return packed
 
     @classmethod
     def unpack(cls, packed: bytes | None) -> ChangelogFence:
-        """From `pack`; None: nothing is known. Raises InputError for anything else."""
+        """The fold that `pack` has packed; None: a new one. Raises InputError when the bytes are of
+        another build.
+        """
         fence = cls()
         if packed is None:
             return fence
@@ -187,8 +190,8 @@ class ChangelogFence:
 
 
 class FencedStore:
-    """A store of one changelog partition and the fence that decides which records reach it.
-    `place`: of the changelog, for messages.
+    """A store of one changelog partition, with the fence that decides which records reach it.
+    `place`: the changelog's name, for messages.
     """
 
     def __init__(self, store: StateStore, place: str) -> None:
@@ -206,8 +209,8 @@ class FencedStore:
         return self.store.position
 
     def apply(self, records: Iterable[ChangelogRecord], *, position: int, bulk: bool = False) -> None:
-        """The changelog's next records, up to before `position`. Raises InputError for a record
-        without a key.
+        """Applies the changelog's next records, up to before `position`. `bulk`: as for
+        `StateStore.apply`. Raises InputError when a record has no key.
         """
         changes = self.fence.fold(records)
         if None in changes:
@@ -215,12 +218,12 @@ class FencedStore:
         self.store.apply(changes.items(), position=position, bulk=bulk)
 
     def stale_changes(self) -> list[Change]:
-        """What the owner is to write once more: each of the application's keys whose last record in
-        the changelog does not count, as it is here.
+        """The changes that the owner has to write again: the application's keys whose last record
+        in the changelog does not count, with their values in this store.
         """
         return [(key, self.store.get(key)) for key in sorted(self.fence.stale_keys) if not key.startswith(RESERVED_PREFIX)]
 
     def wipe(self) -> None:
-        """Forgets everything: position 0."""
+        """Removes everything; `position` is 0 again."""
         self.store.wipe()
         self.fence = ChangelogFence()

@@ -288,7 +288,8 @@ class MemberHost:
                 self.work.begin_life()
 
     async def _rest(self, seconds: float, *, also_until_leaving: bool = False) -> None:
-        """Waits until the member is closed or, with `also_until_leaving`, leaves; at most `seconds`.
+        """Waits until the member is closed or, with `also_until_leaving`, leaves; at most
+        `seconds`.
         """
         end_s = time.monotonic() + seconds
         while not (self._closing or (also_until_leaving and self._leaving)) and (left_s := end_s - time.monotonic()) > 0:
@@ -512,8 +513,8 @@ class MemberHost:
 
 
 def _clock() -> int:
-    """Microseconds since 1970: the lowest number of a new incarnation, so that a later process has a
-    higher one on any machine.
+    """Microseconds since 1970: the lowest number of a new incarnation, so that a later process has
+    a higher one on any machine.
     """
     return time.time_ns() // 1_000
 

@@ -108,8 +108,8 @@ class Link:
         self._next_number_position = 0
 
     async def open(self) -> None:
-        """Connects, and reads the log's opening for the group's partition. Raises InputError when no
-        broker answers, NotThereError when there is no log.
+        """Connects, and reads the log's opening for the group's partition. Raises InputError when
+        no broker answers, NotThereError when there is no log.
         """
         self._opening = await self._read_opening(timeout_s=self._options.start_timeout_ms / 1_000)
         with reaching(self._connection):
@@ -287,8 +287,8 @@ class Link:
                 await asyncio.wait_for(self._probe_now.wait(), self._options.heartbeat_interval_ms / 1_000)
 
     async def probe_once(self) -> None:
-        """Requests the end of the decisions, and calls `read_up_to_end` when everything up to it was
-        received. Requests the topics' ids after the end, so the end is of the same log
+        """Requests the end of the decisions, and calls `read_up_to_end` when everything up to it
+        was received. Requests the topics' ids after the end, so the end is of the same log
         (docs/protocol.md#l9).
         """
         from aiokafka.errors import KafkaError

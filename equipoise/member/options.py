@@ -34,8 +34,8 @@ class MemberOptions:
     """
 
     guarantee: str = attrs.field(default=AT_LEAST_ONCE, validator=fields.one_of(AT_LEAST_ONCE, EXACTLY_ONCE))
-    """``exactly_once``: outputs, changelog records and source offsets of a task are committed in one
-    transaction. ``at_least_once``: without transactions, see docs/protocol.md#m6.
+    """``exactly_once``: outputs, changelog records and source offsets of a task are committed in
+    one transaction. ``at_least_once``: without transactions, see docs/protocol.md#m6.
     """
     capacity: int = attrs.field(default=1, validator=fields.integer(1, 1_000_000))
     """Threads that run tasks. Tasks are shared out in proportion to it."""

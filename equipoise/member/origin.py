@@ -1,12 +1,12 @@
-"""The origin of a record that a task wrote: under which grant, of which log (docs/protocol.md#m6).
-Members put it into the headers of each record.
+"""The origin of a record that a task wrote: the grant and the log of its writer. Members put it
+into the headers of each record. See docs/protocol.md#m6.
 
 =================== ==================== =====================================================
 header              on                   value
 =================== ==================== =====================================================
 ``equipoise``       outputs, changelogs  ``<group>/<task>/<token>``
 ``equipoise.log``   outputs, changelogs  the id of the log that granted the task
-``equipoise.epoch`` changelogs           the writer epoch: which writer of this changelog it is
+``equipoise.epoch`` changelogs           the writer epoch: number of the changelog's writer
 =================== ==================== =====================================================
 """
 
@@ -25,12 +25,12 @@ Headers = tuple[tuple[str, bytes], ...]
 
 @attrs.frozen(order=True)
 class Origin:
-    """Who wrote a record. Origins in one changelog are ordered: the later owner has the higher
-    origin.
+    """The writer and grant of a record. Origins in one changelog are ordered: a later owner has a
+    higher origin.
 
-    A *writer* is one task of one group in one log. `token`: the fencing token of its grant, which
-    rises with every grant to that writer. `epoch` rises when another writer takes over the
-    changelog; from 1. 0: an output, or a record of a build that knew no epochs.
+    A *writer* is one task of one group in one log. `token`: the fencing token of the grant, which
+    rises with every grant to that writer. `epoch`: from 1, rises when another writer takes over the
+    changelog; 0: an output, or a record of a build without epochs.
     """
 
     epoch: int
@@ -40,12 +40,12 @@ class Origin:
     token: int
 
     def same_writer(self, other: Origin) -> bool:
-        """Whether tokens of both may be compared."""
+        """Whether both have the same writer, so that their tokens can be compared."""
         return (self.log_id, self.group, self.task) == (other.log_id, other.group, other.task)
 
     @property
     def transactional_id(self) -> str:
-        """Of its producer, with exactly_once."""
+        """The transactional id of the writer's producer, with exactly_once."""
         return transactional_id(self.group, self.task)
 
     def headers(self) -> Headers:
@@ -57,19 +57,19 @@ class Origin:
 
 
 def transactional_id(group: str, task: str) -> str:
-    """Of the producer of a task's owner, with exactly_once. It names no log: so the owner in a new
-    log fences the owner in the former one.
+    """The transactional id of the task's producer, with exactly_once. It does not name the log, so
+    the owner in a new log fences the owner in the former one.
     """
     return f"{group}/{task}"
 
 
 def read_origin(headers: Iterable[tuple[str, bytes]]) -> Origin | None:
-    """The origin that the headers of a record name; None: none, or a malformed one. `log_id` is ""
-    in records of a build that named no log.
+    """The origin in the headers of a record; None: it has none, or a malformed one. `log_id` is ""
+    in records of a build that did not write it.
     """
     named = dict(headers)
     try:
         group, task, token = named[TOKEN_HEADER].decode().rsplit("/", 2)
         return Origin(int(named.get(EPOCH_HEADER, b"0")), named.get(LOG_HEADER, b"").decode(), group, task, int(token))
-    except (KeyError, ValueError, AttributeError):  # a header may have no value; UnicodeDecodeError is a ValueError
+    except (KeyError, ValueError, AttributeError):  # a header may lack a value; UnicodeDecodeError is a ValueError
         return None

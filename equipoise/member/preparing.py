@@ -48,8 +48,8 @@ class PrepareContext:
         self.attempt = attempt
         self.runs_next = runs_next
         self.cancelled = False
-        """Whether the task is no longer wanted here. A coroutine is cancelled too; a function should
-        check this and return.
+        """Whether the task is no longer wanted here. A coroutine is cancelled too; a function
+        should check this and return.
         """
         self.reported: tuple[float, str] = (0.0, "")
         """The last arguments of `progress`."""

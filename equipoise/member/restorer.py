@@ -1,11 +1,12 @@
-"""Brings copies up to date from their changelogs: standbys, warm-ups, and tasks that are to run
+"""Keeps copies of tasks up to date with their changelogs: standbys, warm-ups, and tasks that open
 here.
 
-All of it is for one event loop (a `LoopThread` of its own: applying ten thousand records takes a
-while) but `lags`, `restored_records_per_s` and `dropped_records`, which any thread may read.
+Everything belongs to one event loop (a `LoopThread` of its own, because applying ten thousand
+records takes a while), except `lags`, `restored_records_per_s` and `dropped_records`, which any
+thread may read.
 
-One consumer reads all changelogs, each partition assigned by hand. Tasks that are to run come
-first: while one of them is behind, copies wait.
+One consumer reads all changelogs, with its partitions assigned by hand. Opening tasks come first:
+while one of them is behind, copies wait.
 """
 
 from __future__ import annotations
@@ -32,26 +33,27 @@ from equipoise.member.throttle import Throttle
 
 _LOG = logging.getLogger(__name__)
 MOST_RECORDS = 10_000
-"""One take. More at once is hardly faster, and it is the grain of the throttle and of what a crash
-takes back.
+"""Records applied at once, at most. More is hardly faster, and makes the throttle coarser and a
+crash undo more.
 """
 BULK_LAG = 20_000
-"""Records behind from which a copy is filled in bulk."""
+"""Lag, in records, above which a copy is written in bulk."""
 NOWHERE = Path("/nowhere")
-"""The folder of a store of a member without a state directory; whoever looks at it needs one."""
+"""Folder of the stores of a member without state directory. Stores on disk fail there."""
 TELL_EVERY_S = 0.1
+"""Shortest time between two reports of ordinary progress."""
 RETRY_S = 0.5
 FOLLOW_WAIT_MS = 500
 MARKER_WAIT_MS = 5
 FETCH_WAIT_MS = 100
-"""How long a broker holds a fetch that finds nothing. A partition that is assigned meanwhile is
-asked for only after that.
+"""How long a broker holds a fetch that finds nothing. A partition that is assigned meanwhile has to
+wait for that.
 """
 FETCH_BYTES = 4 * 2**20
 SHRUNK_LOOKS = 5
-"""A changelog that seems shorter than its copy is looked at so often, RETRY_S apart, before the
-copy is thrown away: a broker that has just become the leader may take a moment to know how much of
-it is committed."""
+"""How often the end of a changelog that appears shorter than its copy is read, RETRY_S apart,
+before the copy is wiped: a new partition leader may take a moment to learn its high watermark.
+"""
 
 
 @attrs.define(eq=False)
@@ -59,31 +61,33 @@ class _RestoredCopy:
     stores: dict[str, FencedStore]
     """Changelog topic -> store."""
     placed: bool = False
-    """Its stores have been held against what the changelogs still have."""
+    """Its positions were checked against the ranges of its changelogs."""
     sought: bool = False
-    """The consumer reads on from where its stores are. What the consumer has fetched for a former
-    copy of the task begins elsewhere, and is old.
+    """The consumer was moved to the stores' positions. Records that it had fetched for a former
+    copy of the task are out of date.
     """
     opening: bool = False
-    """The task is to run here: it is restored before copies of other tasks."""
+    """The task opens here: it is restored before copies of other tasks."""
     goals: Mapping[str, int] | None = None
-    """The position that each store is to reach for whom `waiting` belongs to; None: the changelog's
-    end, which is asked for next.
+    """Changelog topic -> position to reach before `waiting` is done; None: the changelog's end,
+    which is requested next.
     """
     waiting: asyncio.Future[Any] | None = None
     hand_over: bool = False
-    """Whoever waits gets the stores, and they leave this thread."""
+    """The result of `waiting` is the stores, which then leave this thread."""
 
 
 class ChangelogRestorer:
-    """The copies of one member.
+    """Keeps the copies of one member.
 
-    `changelogs`: task -> its changelog topics, for every stateful task. Records of transactions
-    that were not committed are not read, with either guarantee: a task may change its guarantee.
-    Records of a former owner do not count (`fencing`). `rack`: where it is, so that brokers can let
-    it read from a near replica; what it has to reach is asked of leaders all the same. `progressed`
-    is called from this loop when lags have changed: at most every TELL_EVERY_S, but at once when a
-    copy comes within `ready_lag_records`. `failed` is called when it cannot go on.
+    Records of uncommitted transactions are not read, with either guarantee, because a task may
+    change its guarantee. Late records of former owners do not count (`fencing`).
+
+    `changelogs`: task -> its changelog topics, for every stateful task. `directory`: None: stores
+    are in memory. `ends_every_s`: time between two requests for the changelogs' ends. `rack`: lets
+    brokers serve reads from a near replica; ends are requested from leaders all the same.
+    `progressed` is called from this loop when lags have changed: at most every TELL_EVERY_S, but at
+    once when a copy comes within `ready_lag_records`. `failed` is called when it cannot go on.
     """
 
     def __init__(
@@ -105,25 +109,25 @@ class ChangelogRestorer:
         self._directory = directory
         self._throttle = throttle
         self.ready_lag_records = 0
-        """Its member says so, from any thread, whenever that changes."""
+        """Lag with which a copy is ready. The member sets it, from any thread."""
         self._ends_every_s = ends_every_s
         self._rack = rack
         self._progressed = progressed
         self._failed = failed
         self._consumer: Any = None
         self._asker: Any = None
-        """Asks for offsets, on connections of its own: brokers answer one request after the other,
-        and a fetch waits for records.
+        """A consumer that only requests offsets, on connections of its own: a broker answers the
+        requests of a connection in order, and a fetch waits for records.
         """
         self._copies: dict[TaskId, _RestoredCopy] = {}
         self._kept: dict[TaskId, dict[str, FencedStore]] = {}
-        """In memory, of no use now."""
+        """Stores in memory that are neither followed nor handed over."""
         self._handed_over: dict[TaskId, dict[str, FencedStore]] = {}
         self._on_disk: dict[TaskId, dict[str, int]] = {}
-        """Closed: changelog topic -> position."""
+        """Closed stores: changelog topic -> position."""
         self._ends = ChangelogEnds()
         self._unknown = asyncio.Event()
-        """ChangelogEnds were forgotten: they are asked for at once."""
+        """Set when ends were forgotten, so that they are requested at once."""
         self._assigned: frozenset[Any] = frozenset()
         self._woken = asyncio.Event()
         self._told_s = 0.0
@@ -131,20 +135,22 @@ class ChangelogRestorer:
         self._busy_s = 0.0
         self._bulk_records = 0
         self.lags: dict[TaskId, Lag] = {}
-        """Of every copy that is here; of a task that is to run at least 1, until its stores are
-        handed over. Replaced, never changed. A number only where all is known: else somebody might
-        be given the task who has most of it to restore (docs/protocol.md#m2)."""
+        """Lag of every copy here, in records; of an opening task at least 1, until its stores are
+        handed over. The dict is replaced, never changed. UNKNOWN unless every end is known:
+        otherwise the task might be granted to a member that has most of it to restore
+        (docs/protocol.md#m2).
+        """
         self.dropped_records = 0
-        """Records that a former owner wrote too late, and that were left out."""
+        """Number of late records of former owners that were ignored."""
 
     @property
     def restored_records_per_s(self) -> float:
-        """Speed so far, throttled or not; 0: nothing much was restored."""
+        """Measured restore rate, throttled or not; 0: too little was restored to measure it."""
         return self._bulk_records / self._busy_s if self._busy_s else 0.0
 
     async def start(self) -> None:
-        """Looks at what is on disk, connects, and learns how far behind that is. Raises InputError
-        when no broker answers.
+        """Connects, and learns the lags of the copies on disk. Raises InputError when no broker
+        answers.
         """
         with reaching(self._connection):
             from aiokafka import AIOKafkaConsumer
@@ -169,7 +175,7 @@ class ChangelogRestorer:
             each.add_done_callback(self._ended)
 
     async def stop(self) -> None:
-        """Closes everything it has."""
+        """Closes all connections and stores."""
         for each in self._tasks:
             each.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
@@ -186,7 +192,7 @@ class ChangelogRestorer:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._failed(error)
 
-    # What is wanted
+    # Orders
 
     def follow(self, task: TaskId) -> None:
         """Keeps a copy of `task` up to date."""
@@ -195,7 +201,7 @@ class ChangelogRestorer:
             self._woken.set()
 
     def leave(self, task: TaskId) -> None:
-        """Its copy stays as it is."""
+        """Stops following `task`. Its copy stays as it is."""
         copy = self._copies.pop(task, None)
         if copy is not None:
             self._put_away(task, copy.stores)
@@ -205,18 +211,19 @@ class ChangelogRestorer:
             self._tell(now=True)
 
     async def restore(self, task: TaskId) -> dict[str, ChangelogOwner | None]:
-        """Restores `task` to the end that its changelogs have now, and goes on following them until
-        `open` or `put_back`, which also cancels this.
+        """Restores `task` to the present ends of its changelogs, and follows them until `open` or
+        `put_back`, which also cancels this.
 
-        Returns the owner of each changelog there; None: nobody has written to it.
+        Returns changelog topic -> owner at the end; None: nobody has written to it.
         """
         owners: dict[str, ChangelogOwner | None] = await self._reached(task, None, hand_over=False)
         return owners
 
     async def open(self, task: TaskId, goals: Mapping[str, int]) -> dict[str, FencedStore]:
-        """Restores `task` at least up to `goals`, changelog topic -> offset of the record to apply
-        next, and hands its stores over until `put_back`, which also cancels this. A topic that
-        `goals` does not name stays where it is."""
+        """Restores `task` at least up to `goals` (changelog topic -> offset of the record to apply
+        next), and hands its stores over until `put_back`, which also cancels this. Topics that
+        `goals` lacks stay where they are.
+        """
         stores: dict[str, FencedStore] = await self._reached(task, goals, hand_over=True)
         return stores
 
@@ -230,13 +237,13 @@ class ChangelogRestorer:
         return await copy.waiting
 
     def put_back(self, task: TaskId) -> None:
-        """`task` has stopped, or is not to run after all: its copy stays as it is."""
+        """Takes the stores of `task` back, or cancels its restore. Its copy stays as it is."""
         stores = self._handed_over.pop(task, None)
         if stores is None:
             self.leave(task)
         else:
             self._put_away(task, stores)
-            self._ends.forget(self._partitions(task))  # it ran here, and whoever took it from here may have written since
+            self._ends.forget(self._partitions(task))  # its next owner may have written since
             self._unknown.set()
             self._tell(now=True)
 
@@ -246,7 +253,7 @@ class ChangelogRestorer:
         if kept is not None:
             return kept
         if closed is None:
-            self._ends.forget(self._partitions(task))  # nobody has asked for them while nothing of it was here
+            self._ends.forget(self._partitions(task))  # not requested while there was no copy here
         return {topic: self._open_one(task, topic) for topic in self._changelogs[task]}
 
     def _open_one(self, task: TaskId, topic: str) -> FencedStore:
@@ -261,7 +268,7 @@ class ChangelogRestorer:
             self._kept[task] = stores
 
     def forget_kept(self, wanted: Iterable[TaskId]) -> None:
-        """Drops copies in memory that are none of `wanted`."""
+        """Drops copies in memory that are not in `wanted`."""
         for task in set(self._kept).difference(wanted):
             _close(self._kept.pop(task))
             self._tell(now=True)
@@ -287,19 +294,19 @@ class ChangelogRestorer:
                 elif served:
                     most = self._throttle.most_records(MOST_RECORDS)
                     begun_s = time.monotonic()
-                    # A marker of a transaction moves the position and is no record to return for:
-                    # who waits for the end must look now and then.
+                    # A transaction marker moves the position without a record, so `getmany` must
+                    # return early for those that wait for the end.
                     wait_ms = MARKER_WAIT_MS if any(copy.opening for copy in self._copies.values()) else FOLLOW_WAIT_MS
                     batches = await self._unless_woken(self._consumer.getmany(*served, timeout_ms=wait_ms, max_records=most))
                     await self._take(served, batches or {}, begun_s)
             except OffsetOutOfRangeError as error:
-                self._begin_anew(error.args[0] if error.args else {})
+                self._check_again(error.args[0] if error.args else {})
             except KafkaError as error:
-                _LOG.info("restoring waits: %r", error)
+                _LOG.info("restoring failed, retrying: %r", error)
                 await asyncio.sleep(RETRY_S)
 
     async def _unless_woken(self, coroutine: Coroutine[Any, Any, Any]) -> Any:
-        """Its result; None, and it is cancelled, when somebody wants something else first."""
+        """The coroutine's result; None, and it is cancelled, when `_woken` is set first."""
         task = asyncio.ensure_future(coroutine)
         woken = asyncio.ensure_future(self._woken.wait())
         try:
@@ -311,12 +318,12 @@ class ChangelogRestorer:
             await asyncio.gather(task, woken, return_exceptions=True)
 
     async def _place(self) -> None:
-        """New copies are held against their changelogs, tasks to run get their goals, and the
-        consumer gets what there is to read.
+        """Checks new copies against their changelogs, sets the goals of opening tasks, and assigns
+        partitions to the consumer.
         """
         looked_at: set[TaskId] = set()
-        # Those that come meanwhile too: each time that the consumer is assigned something else, it
-        # fetches again what it had fetched ahead.
+        # Includes copies that come meanwhile: each new assignment makes the consumer fetch again
+        # what it had fetched ahead.
         while coming := [(task, copy) for task, copy in self._copies.items() if task not in looked_at]:
             for task, copy in coming:
                 looked_at.add(task)
@@ -325,9 +332,9 @@ class ChangelogRestorer:
                     copy.goals = {tp.topic: end for tp, end in ends.items()}
                     self._ends.answered(ends)
                 if not copy.placed:
-                    await self._hold_against(task, copy)
-        # A copy that took the place of another meanwhile waits for the next look: where it is may
-        # be no place of its changelog.
+                    await self._check_range(task, copy)
+        # A copy that replaced another meanwhile waits for the next look: its position may be out of
+        # its changelog's range.
         placed = {task: copy for task, copy in self._copies.items() if copy.placed}
         partitions = {tp: store for task, copy in placed.items() for tp, store in self._partitions(task, copy).items()}
         unsought = {tp for task, copy in placed.items() if not copy.sought for tp in self._partitions(task, copy)}
@@ -340,8 +347,8 @@ class ChangelogRestorer:
         for copy in placed.values():
             copy.sought = True
 
-    async def _hold_against(self, task: TaskId, copy: _RestoredCopy) -> None:
-        """A store that its changelog can no longer continue begins anew."""
+    async def _check_range(self, task: TaskId, copy: _RestoredCopy) -> None:
+        """Wipes each store whose position is out of its changelog's range."""
         partitions = self._partitions(task, copy)
         begins = await self._asker.beginning_offsets(list(partitions))
         for look in range(SHRUNK_LOOKS):
@@ -351,20 +358,21 @@ class ChangelogRestorer:
                 break
             await asyncio.sleep(RETRY_S)
         if self._copies.get(task) is not copy:
-            return  # left meanwhile, and its stores are closed
+            return  # left meanwhile: its stores are closed
         self._ends.answered(ends)
         for tp, store in partitions.items():
             if store.position < begins[tp] or tp in shrunk:
                 if store.position:
-                    _LOG.warning("%s/%d has %d to %d; the copy at %d begins anew", *tp, begins[tp], ends[tp], store.position)
+                    _LOG.warning(
+                        "changelog %s/%d now spans %d..%d, local position %d is out of range: restoring from scratch",
+                        *tp, begins[tp], ends[tp], store.position,
+                    )  # fmt: skip
                     store.wipe()
                 store.apply((), position=begins[tp])
         copy.placed = True
 
-    def _begin_anew(self, partitions: Iterable[Any]) -> None:
-        """What the consumer wanted to read next is gone: it was away longer than the changelog
-        keeps.
-        """
+    def _check_again(self, partitions: Iterable[Any]) -> None:
+        """Checks the copies of these partitions again: the records to read next were deleted."""
         for task, copy in self._copies.items():
             if copy.placed and not set(self._partitions(task)).isdisjoint(partitions):
                 copy.placed = False
@@ -386,10 +394,10 @@ class ChangelogRestorer:
         behind = more = False
         for tp, (task, copy) in served.items():
             if self._copies.get(task) is not copy:
-                continue  # left while it was read; a new copy is read anew
+                continue  # left meanwhile; a new copy reads again
             store = copy.stores[tp.topic]
             batch = batches.get(tp, [])
-            position = await self._consumer.position(tp)  # behind the markers of transactions, too
+            position = await self._consumer.position(tp)  # behind transaction markers, too
             self._ends.read(tp, position, self._consumer.last_stable_offset(tp))
             end = self._ends.known.get(tp, position)
             if not batch and position <= store.position:
@@ -402,7 +410,7 @@ class ChangelogRestorer:
             more = more or end > position
             behind = behind or (was_behind and end - position <= self.ready_lag_records)
         self._throttle.taken(records, size_bytes, more=more)
-        if records >= MOST_RECORDS // 10:  # what trickles in says nothing about speed
+        if records >= MOST_RECORDS // 10:  # small batches do not measure the rate
             self._bulk_records += records
             self._busy_s += time.monotonic() - begun_s
         if records:
@@ -415,10 +423,10 @@ class ChangelogRestorer:
         if dropped:
             self.dropped_records += dropped
             place = f"{batch[0].topic}/{batch[0].partition}"
-            _LOG.warning("changelog %s: %d records before offset %d came from a former owner, too late: left out", place, dropped, position)
+            _LOG.warning("changelog %s: ignoring %d late records of a former owner before offset %d", place, dropped, position)
 
     def _finish(self) -> bool:
-        """Whoever waits for a copy that has reached its goals gets it. True: there was one."""
+        """Completes the futures of copies that have reached their goals. True: there was one."""
         finished = False
         for task, copy in list(self._copies.items()):
             if copy.waiting is None or copy.goals is None or not copy.placed:
@@ -428,12 +436,12 @@ class ChangelogRestorer:
             waiting, copy.waiting = copy.waiting, None
             finished = True
             if waiting.done():
-                continue  # called off; `put_back` follows
+                continue  # cancelled; `put_back` follows
             if not copy.hand_over:
                 waiting.set_result({topic: store.fence.owner for topic, store in copy.stores.items()})
                 continue
             for store in copy.stores.values():
-                store.apply((), position=store.position)  # ends a bulk
+                store.apply((), position=store.position)  # ends bulk writing
             del self._copies[task]
             self._handed_over[task] = copy.stores
             waiting.set_result(copy.stores)
@@ -445,7 +453,7 @@ class ChangelogRestorer:
     async def _keep_ends(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                async with asyncio.timeout(self._ends_every_s):  # `wait_for` would not heed `stop` right behind `put_back`
+                async with asyncio.timeout(self._ends_every_s):  # `wait_for` may miss a cancel right after `put_back`
                     await self._unknown.wait()
             self._unknown.clear()
             await self._learn_ends()

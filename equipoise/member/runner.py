@@ -308,8 +308,8 @@ class TaskRunner:
         return stores
 
     async def _send_fences(self) -> dict[str, int]:
-        """Writes a fence to each changelog. Returns changelog topic -> offset behind the fence, when
-        all are acknowledged.
+        """Writes a fence to each changelog. Returns changelog topic -> offset behind the fence,
+        when all are acknowledged.
         """
         if self._options.transactional:
             await self._producer.begin_transaction()

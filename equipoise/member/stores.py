@@ -113,8 +113,8 @@ WRITE_BUFFER_BYTES = 16 * 2**20
 
 
 class RocksStore:
-    """A store in RocksDB, by `rocksdict` (the extra `kafka`), in `folder`. What was applied survives
-    a killed process. A failure of the machine may undo the last calls, each as a whole.
+    """A store in RocksDB, by `rocksdict` (the extra `kafka`), in `folder`. What was applied
+    survives a killed process. A failure of the machine may undo the last calls, each as a whole.
 
     Raises InputError when `rocksdict` is not installed or RocksDB cannot open the folder.
     """

@@ -1,5 +1,5 @@
-"""An event loop on a thread of its own, so that a handler that blocks the application's loop stops
-neither heartbeats nor restores.
+"""An event loop on a thread of its own: a handler that blocks the application's loop must not stop
+heartbeats or restores.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ T = TypeVar("T")
 
 
 class LoopThread:
-    """Runs from its construction to `stop`."""
+    """An event loop that runs from its construction to `stop`, on a daemon thread `name`."""
 
     def __init__(self, name: str) -> None:
         self.loop = asyncio.new_event_loop()
@@ -35,14 +35,14 @@ class LoopThread:
             self.loop.close()
 
     def start(self, coroutine: Coroutine[Any, Any, T]) -> concurrent.futures.Future[T]:
-        """Begins `coroutine` over there, from any thread."""
+        """Starts `coroutine` on that loop. Any thread may call this."""
         return asyncio.run_coroutine_threadsafe(coroutine, self.loop)
 
     async def run(self, coroutine: Coroutine[Any, Any, T]) -> T:
-        """Runs `coroutine` over there, awaited here."""
+        """Runs `coroutine` on that loop, and returns its result here."""
         return await asyncio.wrap_future(self.start(coroutine))
 
     async def stop(self) -> None:
-        """Cancels what is left and ends the thread."""
+        """Cancels all tasks of the loop and ends the thread."""
         self.loop.call_soon_threadsafe(self.loop.stop)
         await asyncio.to_thread(self._thread.join)

@@ -58,7 +58,8 @@ class RunnerFactory:
     """Returns the id of the log that grants tasks now."""
 
     def make(self, permit: Permit, task: TaskId, token: int, connected: TaskClients | None) -> TaskRunner:
-        """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead."""
+        """The runner of the grant `token` of `task`. `connected`: its clients, if connected ahead.
+        """
         part = self._part(task)
         return TaskRunner(
             permit, self.log_id(), self.group, task, token, new_clients=partial(self.clients, task), connected=connected, sources=part.source_topics,
@@ -80,8 +81,8 @@ class RunnerFactory:
 
 
 class Work:
-    """Carries out the orders of the session, and is the `Permit` of its runners. Construct it in the
-    application's loop; the sections below say which loop calls which methods. `call` runs a
+    """Carries out the orders of the session, and is the `Permit` of its runners. Construct it in
+    the application's loop; the sections below say which loop calls which methods. `call` runs a
     function in the member's own loop, `wake` makes that loop look again, and `fail` ends the member
     with an error.
     """
@@ -114,7 +115,8 @@ class Work:
         """The last arguments of `Preparer.update`."""
         self._runners: dict[TaskId, TaskRunner] = {}
         self._connected: dict[TaskId, TaskClients] = {}
-        """Clients of warm-ups, connected ahead so that a hand-over does not wait for connections."""
+        """Clients of warm-ups, connected ahead so that a hand-over does not wait for connections.
+        """
         self._parting: set[asyncio.Task[None]] = set()
         self._asked_to_stop: set[TaskId] = set()
         self._following: set[TaskId] = set()

@@ -65,7 +65,8 @@ class Worker:
         self.http_port = 0
         self._opened: LogOpened | None = None
         self._topic_ids: tuple[str, ...] | None = None
-        """Ids of the topics of the log that `_opened` names; None: the brokers give topics no ids."""
+        """Ids of the topics of the log that `_opened` names; None: the brokers give topics no ids.
+        """
         self._is_replaced = False
         self._hosts: dict[int, PartitionHost] = {}
         self._assigned = False
@@ -82,8 +83,8 @@ class Worker:
     async def start(self) -> None:
         """Returns when the worker runs. It leads once Faust has assigned partitions to it.
 
-        Raises InputError when its settings or those of the topics are wrong, when no broker answers,
-        or when the extra `kafka` is not installed.
+        Raises InputError when its settings or those of the topics are wrong, when no broker
+        answers, or when the extra `kafka` is not installed.
         """
         try:
             import faust  # noqa: F401 a missing extra is reported before anything starts

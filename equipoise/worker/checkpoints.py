@@ -80,8 +80,8 @@ class FoundCheckpoints:
 
 
 def find(log_id: str, records: Iterable[tuple[bytes | None, bytes | None]]) -> FoundCheckpoints:
-    """Finds checkpoints in the (key, value) records of a partition, in offset order. Ignores records
-    of other logs, incomplete checkpoints and everything else.
+    """Finds checkpoints in the (key, value) records of a partition, in offset order. Ignores
+    records of other logs, incomplete checkpoints and everything else.
     """
     indexes: dict[int, list[Any]] = {}
     parts: dict[tuple[str, int], dict[int, list[Any]]] = {}

@@ -84,7 +84,8 @@ class PartitionHost:
         self.lead = PartitionLead()
         """The lead of the current takeover session."""
         self.leading = False
-        """Whether the partition is taken over: every decision up to the end found then is published.
+        """Whether the partition is taken over: every decision up to the end found then is
+        published.
         """
         self.problem = ""
         """Why the last session failed; "" once the next one has taken over."""
@@ -103,7 +104,8 @@ class PartitionHost:
         self._failed: asyncio.Future[None] | None = None
         self._slots: dict[str, int] = {}
         self._marks: deque[tuple[int, int]] = deque()
-        """(offset of a fact, offset of the first decision that it or a later fact caused), rising."""
+        """(offset of a fact, offset of the first decision that it or a later fact caused), rising.
+        """
         self._answered_to = -1
         """Offset of the last fact that a published decision answers; -1: none was read."""
         self._unmarked = _MARK_EVERY
@@ -427,7 +429,8 @@ class PartitionHost:
             await self._send(self._topics.checkpoints, key, value)
 
     def _mark(self, caused_by: int, offset: int) -> None:
-        """Remembers where a decision is, one in _MARK_EVERY: later facts' decisions are behind it."""
+        """Remembers where a decision is, one in _MARK_EVERY: later facts' decisions are behind it.
+        """
         self._answered_to = max(self._answered_to, caused_by)
         self._unmarked += 1
         if self._unmarked >= _MARK_EVERY and (not self._marks or caused_by > self._marks[-1][0]):

@@ -178,8 +178,8 @@ class GroupCollector(Collector):
 
 
 class _Promises:
-    """Gauges of what assignors promise (few moves, little traffic between racks, even load), of lost
-    tasks, and of the settings in force.
+    """Gauges of what assignors promise (few moves, little traffic between racks, even load), of
+    lost tasks, and of the settings in force.
 
     Values of the last evaluation are absent from a takeover to the next round.
     """

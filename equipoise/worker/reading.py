@@ -32,8 +32,8 @@ _EVENT_REJECTED = codec.kind_of(EventRejected)
 
 @attrs.frozen(kw_only=True)
 class StartedLead:
-    """A lead before its first fact, and the checkpoints it was restored from. `published_to`: offset
-    up to which the published decisions were read.
+    """A lead before its first fact, and the checkpoints it was restored from. `published_to`:
+    offset up to which the published decisions were read.
     """
 
     lead: PartitionLead

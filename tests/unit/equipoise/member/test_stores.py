@@ -204,8 +204,8 @@ def test_replaced_lock_file_proves_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("changes", "why"),
     [
-        ({"boot_id": "00000000-0000-0000-0000-000000000000"}, "another machine, or before this one was booted"),
-        ({"boot_id": None}, "another machine, or before this one was booted"),
+        ({"boot_id": "00000000-0000-0000-0000-000000000000"}, "another machine, or before the last boot of this one"),
+        ({"boot_id": None}, "another machine, or before the last boot of this one"),
         ({"lock": None}, "the lock file is another one"),
         ({"format": 1}, "written by another version"),
         ({"format": 3}, "written by another version"),
@@ -233,4 +233,4 @@ def test_system_without_boot_ids_proves_nothing(tmp_path: Path, monkeypatch: pyt
         directory.begin(41)
     last, ended, why = _proof(tmp_path)
     assert (last, ended) == (41, None)
-    assert "by which one boot of one machine is known" in why
+    assert "which identifies a boot of a machine" in why
