@@ -44,7 +44,7 @@ class MemoryLog:
 
 
 @attrs.define
-class Checked:
+class ImportCheck:
     """What one folder gave. `assignments`, `sums`: generations that agree with the leader's log, of
     `generations`.
     """
@@ -79,7 +79,7 @@ class Checked:
         )
 
 
-def check(folder: Path, **settings: Any) -> Checked:
+def check(folder: Path, **settings: Any) -> ImportCheck:
     """Imports `folder` and compares. Raises InputError when it cannot be imported or has nothing to
     compare with.
     """
@@ -87,7 +87,7 @@ def check(folder: Path, **settings: Any) -> Checked:
     options = options_of(source, {"solver": "", **settings})
     log = MemoryLog()
     summary = import_history(folder, log, options=options)
-    checked = Checked(history=compare_history(source, summary.group))
+    checked = ImportCheck(history=compare_history(source, summary.group))
     leader = {line["generation"]: line for line in source.leader_view()}
     stateful: set[int] = set()
     process_of: dict[tuple[str, int], str] = {}
@@ -147,7 +147,9 @@ def _assignment_difference(
     return f"processes {sorted(given)} are only in the topic" if given else None
 
 
-def _sums_difference(view: dict[str, Any], reports: dict[str, LagReported], ends: dict[TaskId, int], checked: Checked, acceptable: int) -> str | None:
+def _sums_difference(
+    view: dict[str, Any], reports: dict[str, LagReported], ends: dict[TaskId, int], checked: ImportCheck, acceptable: int
+) -> str | None:
     """The leader's offset sums, and its lags, against the reports."""
     wrong: str | None = None
     for client in view["clients"]:

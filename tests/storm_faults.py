@@ -26,7 +26,7 @@ from equipoise.events.facts import (
     Undecodable,
 )
 from equipoise.replay.simulation.cluster import SimulatedCluster
-from equipoise.replay.simulation.process import Exit, Process
+from equipoise.replay.simulation.process import Exit, SimulatedProcess
 
 FAULTS = (
     "crash",
@@ -262,7 +262,7 @@ def _come_back(cluster: SimulatedCluster, member_id: str, proven: bool) -> None:
         cluster.restart(member_id, proven=proven)
 
 
-def _return_when_gone(cluster: SimulatedCluster, process: Process) -> None:
+def _return_when_gone(cluster: SimulatedCluster, process: SimulatedProcess) -> None:
     """It comes back once it has left; a member that drains is waited for."""
     if process.alive:
         cluster.engine.after(1_000, _return_when_gone, cluster, process)

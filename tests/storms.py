@@ -20,7 +20,15 @@ from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclare
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.settings import GroupSettings, Scalar
 from equipoise.reference_model.step_checker import StepChecker
-from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, WorkerSettings, steady
+from equipoise.replay.simulation import (
+    ClusterConfig,
+    NetworkSettings,
+    ProcessSettings,
+    RestoreModel,
+    SimulatedCluster,
+    SimulatedWorkerSettings,
+    steady,
+)
 from equipoise.statemachine.machine import GroupMachine
 from tests.storm_faults import Fault, plan, random_faults
 
@@ -56,7 +64,7 @@ class Setting:
 
 
 @attrs.define(kw_only=True)
-class Outcome:
+class StormOutcome:
     """How a storm went; `error` None: it passed."""
 
     setting: Setting
@@ -116,7 +124,7 @@ def draw(seed: int, assignor: str = "high_availability", *, switching: bool = Fa
         },
         start_ms=START_MS,
         network=network,
-        worker=WorkerSettings(observe_ms=random.choice((5_000, 30_000))),
+        worker=SimulatedWorkerSettings(observe_ms=random.choice((5_000, 30_000))),
     )
     sessions = Random(f"sessions {seed}")
     timeouts = [sessions.choice((6_000, 8_000, SESSION_MS)) for _ in range(MOST_MEMBERS)]
@@ -184,7 +192,7 @@ def _changes(seed: int, before: GroupConfigured) -> Iterator[tuple[int, GroupCon
 Judge = Callable[[Record, list[DecisionRecord], GroupMachine], None]
 
 
-def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **options: Any) -> Outcome:
+def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **options: Any) -> StormOutcome:
     """Plays a storm to its end, or to the first thing that is wrong.
 
     `judges` see every fact with its decisions and the machine; None: a `StepChecker`. `options` go
@@ -198,7 +206,7 @@ def run_storm(setting: Setting, *, judges: Sequence[Judge] | None = None, **opti
             judge(record, decisions, machine)
 
     cluster = SimulatedCluster(setting.config, seed=setting.seed, watcher=watch, **options)
-    outcome = Outcome(setting=setting, cluster=cluster, facts=0, steps=0, settled_ms=None, error=None)
+    outcome = StormOutcome(setting=setting, cluster=cluster, facts=0, steps=0, settled_ms=None, error=None)
     try:
         cluster.start_worker()
         for each in setting.members:

@@ -21,7 +21,7 @@ from equipoise.events.errors import EquipoiseError
 from equipoise.replay.importers.kafka_streams.manifest import measured_json
 from equipoise.replay.importers.kafka_streams.options import options_of
 from equipoise.replay.importers.kafka_streams.scan import group_records
-from equipoise.replay.importers.kafka_streams.source import ACTIONS, END_OFFSETS, MEASURED, OFFSETS, SETTINGS, EndOffsets, RawRecord, Source
+from equipoise.replay.importers.kafka_streams.source import ACTIONS, END_OFFSETS, MEASURED, OFFSETS, SETTINGS, EndOffsetSample, RawRecord, Source
 from equipoise.replay.importers.kafka_streams.wire import GroupMetadata, OffsetCommit
 
 
@@ -63,9 +63,9 @@ def _kept_records(source: Source) -> list[RawRecord]:
     return [kept[key] for key in sorted(kept)]
 
 
-def _kept_samples(source: Source, generations: list[int], every_ms: int) -> list[EndOffsets]:
+def _kept_samples(source: Source, generations: list[int], every_ms: int) -> list[EndOffsetSample]:
     samples = list(source.end_offsets())
-    kept: dict[int, EndOffsets] = {}
+    kept: dict[int, EndOffsetSample] = {}
     slot = -1
     for index, sample in enumerate(samples):
         if sample.ms // every_ms != slot:

@@ -18,7 +18,7 @@ from equipoise.events.tasks import tasks_text
 from equipoise.replay.wording import cause_text, counted, day_text
 
 if TYPE_CHECKING:
-    from equipoise.replay.importers.kafka_streams.shadow import ShadowRound, Step
+    from equipoise.replay.importers.kafka_streams.shadow import ShadowMove, ShadowRound
 
 _ROUND_S = 1.0
 _MOST_NAMED = 6
@@ -97,7 +97,7 @@ def _say(screen: Screen, each: ShadowRound) -> None:
     screen.line(f"  equipoise:  {_steps(each.target)}{copied}")
 
 
-def _steps(steps: tuple[Step, ...]) -> str:
+def _steps(steps: tuple[ShadowMove, ...]) -> str:
     if not steps:
         return "nothing moves"
     named = ", ".join(each.text() for each in steps[:_MOST_NAMED])

@@ -8,8 +8,16 @@ from __future__ import annotations
 
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.tasks import TaskId
-from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, WorkerSettings, steady
-from equipoise.replay.simulation.worker import Worker
+from equipoise.replay.simulation import (
+    ClusterConfig,
+    NetworkSettings,
+    ProcessSettings,
+    RestoreModel,
+    SimulatedCluster,
+    SimulatedWorkerSettings,
+    steady,
+)
+from equipoise.replay.simulation.worker import SimulatedWorker
 from equipoise.scenarios.cluster_harness import ClusterHarness
 from equipoise.scenarios.context import Context
 from equipoise.scenarios.group_harness import GROUP, LOG_ID, GroupHarness
@@ -56,13 +64,13 @@ def cluster(context: Context, parsed: ParsedDirective) -> None:
             topology=topology,
             growth=growth,
             network=NetworkSettings(least_delay_ms=DELAY_MS, most_delay_ms=DELAY_MS),
-            worker=WorkerSettings(takeover_ms=parsed.get("takeover_ms", 500)),
+            worker=SimulatedWorkerSettings(takeover_ms=parsed.get("takeover_ms", 500)),
         ),
         parsed.get("seed", 1),
     )
 
 
-def _workers(harness: ClusterHarness, parsed: ParsedDirective) -> list[Worker]:
+def _workers(harness: ClusterHarness, parsed: ParsedDirective) -> list[SimulatedWorker]:
     names = parsed.directive.words[1:]
     found = [worker for worker in harness.cluster.workers if worker.name in names] if names else harness.cluster.live_workers()
     if len(found) < max(1, len(names)):
@@ -81,7 +89,7 @@ def worker(context: Context, parsed: ParsedDirective) -> None:
     if verb == "start":
         context.say(f"{harness.cluster.start_worker().name} starts")
         return
-    verbs = {"crash": Worker.kill, "pause": Worker.pause, "resume": Worker.resume}
+    verbs = {"crash": SimulatedWorker.kill, "pause": SimulatedWorker.pause, "resume": SimulatedWorker.resume}
     if verb not in verbs:
         raise parsed.error(f"worker {verb!r}; write start, {', '.join(verbs)}")
     for each in _workers(harness, parsed):

@@ -2,23 +2,23 @@
 
 from equipoise.replay.simulation.cluster import ClusterConfig, MemorySink, SimulatedCluster, Sink
 from equipoise.replay.simulation.network import NetworkSettings
-from equipoise.replay.simulation.process import Exit, Process, ProcessSettings
+from equipoise.replay.simulation.process import Exit, ProcessSettings, SimulatedProcess
 from equipoise.replay.simulation.restore import RestoreModel
-from equipoise.replay.simulation.worker import WorkerSettings
-from equipoise.replay.simulation.world import Growth, Ownership, steady
+from equipoise.replay.simulation.worker import SimulatedWorkerSettings
+from equipoise.replay.simulation.world import ChangelogGrowth, Ownership, steady
 
 __all__ = [
+    "ChangelogGrowth",
     "ClusterConfig",
     "Exit",
-    "Growth",
     "MemorySink",
     "NetworkSettings",
     "Ownership",
-    "Process",
     "ProcessSettings",
     "RestoreModel",
     "SimulatedCluster",
+    "SimulatedProcess",
+    "SimulatedWorkerSettings",
     "Sink",
-    "WorkerSettings",
     "steady",
 ]

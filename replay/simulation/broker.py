@@ -13,7 +13,7 @@ from equipoise.events.errors import GroupHalted
 from equipoise.events.facts import Fact, LogOpened
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.simulation.engine import Engine
-from equipoise.replay.simulation.network import Endpoint, Network
+from equipoise.replay.simulation.network import Endpoint, SimulatedNetwork
 from equipoise.statemachine.partition import StoredCheckpoint
 
 T = TypeVar("T")
@@ -21,7 +21,7 @@ MOST_RECORDS_A_FETCH = 500
 
 
 @attrs.define(eq=False)
-class Fetch:
+class FetchRequest:
     """A long poll. `respond` is called at the asking endpoint with (records, next position, reached
     the end).
     """
@@ -33,12 +33,12 @@ class Fetch:
     open: bool = True
 
 
-class Topic(Generic[T]):
+class SimulatedPartition(Generic[T]):
     """One partition, and who waits at its end."""
 
     def __init__(self) -> None:
         self.records: list[T] = []
-        self.parked: list[Fetch] = []
+        self.parked: list[FetchRequest] = []
 
 
 MakeRecord = Callable[[str, int, int, Fact], Record]
@@ -52,13 +52,13 @@ class Broker:
     when another broker takes over.
     """
 
-    def __init__(self, engine: Engine, network: Network, *, group: str, make_record: MakeRecord = Record) -> None:
+    def __init__(self, engine: Engine, network: SimulatedNetwork, *, group: str, make_record: MakeRecord = Record) -> None:
         self.engine = engine
         self.network = network
         self.group = group
         self.make_record = make_record
-        self.facts: Topic[Record] = Topic()
-        self.decisions: Topic[DecisionRecord] = Topic()
+        self.facts: SimulatedPartition[Record] = SimulatedPartition()
+        self.decisions: SimulatedPartition[DecisionRecord] = SimulatedPartition()
         self.published: list[DecisionRecord] = []
         """Each decision once, by number: number n stands at n - 1."""
         self.duplicates = 0
@@ -99,7 +99,7 @@ class Broker:
         """Whoever waits at the end of the facts gets what is new."""
         self._wake(self.facts)
 
-    def produce(self, producer: Producer, batch_number: int, topic: Topic[Any], items: list[Any]) -> None:
+    def produce(self, producer: Producer, batch_number: int, topic: SimulatedPartition[Any], items: list[Any]) -> None:
         """A batch arrives. It is appended once, and acknowledged each time it comes."""
         if not self.up:
             return
@@ -142,30 +142,30 @@ class Broker:
         if not self.checkpoints or checkpoint.offset > self.checkpoints[-1].offset:
             self.checkpoints = [checkpoint]
 
-    def fetch(self, endpoint: str, topic: Topic[Any], position: int, wait_ms: int, respond: Callable[..., None], tag: int) -> None:
+    def fetch(self, endpoint: str, topic: SimulatedPartition[Any], position: int, wait_ms: int, respond: Callable[..., None], tag: int) -> None:
         """A fetch arrives: it is answered at once when there is something to read, else when there
         is, or after `wait_ms` with nothing.
         """
         if not self.up:
             return
-        fetch = Fetch(endpoint, position, respond, tag)
+        fetch = FetchRequest(endpoint, position, respond, tag)
         if position < len(topic.records) or not wait_ms:
             self._serve(topic, fetch)
         else:
             topic.parked.append(fetch)
             self.engine.after(wait_ms, self._waited, topic, fetch)
 
-    def _waited(self, topic: Topic[Any], fetch: Fetch) -> None:
+    def _waited(self, topic: SimulatedPartition[Any], fetch: FetchRequest) -> None:
         if fetch.open:
             topic.parked.remove(fetch)
             self._serve(topic, fetch)
 
-    def _wake(self, topic: Topic[Any]) -> None:
+    def _wake(self, topic: SimulatedPartition[Any]) -> None:
         parked, topic.parked = topic.parked, []
         for fetch in parked:
             self._serve(topic, fetch)
 
-    def _serve(self, topic: Topic[Any], fetch: Fetch) -> None:
+    def _serve(self, topic: SimulatedPartition[Any], fetch: FetchRequest) -> None:
         fetch.open = False
         records = topic.records[fetch.position : fetch.position + MOST_RECORDS_A_FETCH]
         position = fetch.position + len(records)
@@ -184,7 +184,7 @@ class Producer:
     once (Kafka's idempotent producer).
     """
 
-    def __init__(self, owner: Endpoint, broker: Broker, topic: Topic[Any], acknowledged: Callable[[Any, int], None]) -> None:
+    def __init__(self, owner: Endpoint, broker: Broker, topic: SimulatedPartition[Any], acknowledged: Callable[[Any, int], None]) -> None:
         self._owner = owner
         self._broker = broker
         self._topic = topic

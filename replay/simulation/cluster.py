@@ -23,11 +23,11 @@ from equipoise.events.facts import Fact, GroupConfigured, LogOpened, TopologyDec
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.simulation.broker import Broker
 from equipoise.replay.simulation.engine import Engine
-from equipoise.replay.simulation.network import Network, NetworkSettings
-from equipoise.replay.simulation.process import Exit, Process, ProcessSettings, SessionFactory
+from equipoise.replay.simulation.network import NetworkSettings, SimulatedNetwork
+from equipoise.replay.simulation.process import Exit, ProcessSettings, SessionFactory, SimulatedProcess
 from equipoise.replay.simulation.restore import Disk
-from equipoise.replay.simulation.worker import Worker, WorkerSettings
-from equipoise.replay.simulation.world import EndOffsets, PartitionKey, World
+from equipoise.replay.simulation.worker import SimulatedWorker, SimulatedWorkerSettings
+from equipoise.replay.simulation.world import EndOffsetCurve, PartitionKey, SimulatedWorld
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
 from equipoise.statemachine.partition import MachineFactory, real_machine
@@ -68,10 +68,10 @@ class ClusterConfig:
     manifest: str = ""
     configured: GroupConfigured
     topology: TopologyDeclared
-    growth: Mapping[PartitionKey, EndOffsets] = attrs.field(factory=dict)
+    growth: Mapping[PartitionKey, EndOffsetCurve] = attrs.field(factory=dict)
     start_ms: int = 0
     network: NetworkSettings = attrs.field(factory=NetworkSettings)
-    worker: WorkerSettings = attrs.field(factory=WorkerSettings)
+    worker: SimulatedWorkerSettings = attrs.field(factory=SimulatedWorkerSettings)
 
 
 Watcher = Callable[[Record, list[DecisionRecord], GroupMachine], None]
@@ -100,11 +100,11 @@ class SimulatedCluster:
     ) -> None:
         self.config = config
         self.engine = Engine(seed=seed, start_ms=config.start_ms)
-        self.network = Network(self.engine, config.network)
+        self.network = SimulatedNetwork(self.engine, config.network)
         self.broker = Broker(self.engine, self.network, group=config.group, make_record=Record if sink is None else make_record)
-        self.world = World(config.topology, config.growth)
-        self.workers: list[Worker] = []
-        self.processes: list[Process] = []
+        self.world = SimulatedWorld(config.topology, config.growth)
+        self.workers: list[SimulatedWorker] = []
+        self.processes: list[SimulatedProcess] = []
         """Every process that ever was, in order of starting."""
         self.disks: dict[str, Disk] = {}
         self.exits: list[tuple[int, str, Exit]] = []
@@ -138,9 +138,9 @@ class SimulatedCluster:
 
     # Workers
 
-    def start_worker(self) -> Worker:
+    def start_worker(self) -> SimulatedWorker:
         """A worker takes the partition, whoever else may think that it has it."""
-        worker = Worker(
+        worker = SimulatedWorker(
             f"worker-{len(self.workers) + 1}",
             self.engine,
             self.network,
@@ -154,7 +154,7 @@ class SimulatedCluster:
         worker.start()
         return worker
 
-    def live_workers(self) -> list[Worker]:
+    def live_workers(self) -> list[SimulatedWorker]:
         return [worker for worker in self.workers if worker.alive]
 
     @property
@@ -168,7 +168,7 @@ class SimulatedCluster:
 
     # Processes
 
-    def start_process(self, settings: ProcessSettings, *, state_kept: bool = True, proven_dead: int | None = None) -> Process:
+    def start_process(self, settings: ProcessSettings, *, state_kept: bool = True, proven_dead: int | None = None) -> SimulatedProcess:
         """A process begins, on the disk of its member id. `proven_dead`: an earlier incarnation
         that its state directory's lock proves ended.
         """
@@ -177,7 +177,7 @@ class SimulatedCluster:
         lives = sum(process.member_id == settings.member_id for process in self.processes)
         return self._start(settings, self.disks.setdefault(settings.member_id, Disk()), lives + 1, proven_dead)
 
-    def restart(self, member_id: str, *, proven: bool = True) -> Process:
+    def restart(self, member_id: str, *, proven: bool = True) -> SimulatedProcess:
         """The member's last process, which has ended, comes back with its disk. `proven`: it says
         that its predecessor is dead (PROTOCOL M5).
         """
@@ -186,7 +186,7 @@ class SimulatedCluster:
             raise InputError(f"SimulatedCluster.restart: {before.name} is still alive; kill it first, or duplicate it")
         return self.start_process(before.settings, proven_dead=before.incarnation if proven else None)
 
-    def duplicate(self, member_id: str) -> Process:
+    def duplicate(self, member_id: str) -> SimulatedProcess:
         """A second process with the same member id begins elsewhere, with an empty disk, while the
         first may well go on.
         """
@@ -198,18 +198,18 @@ class SimulatedCluster:
         """The member's disk is lost. A process that lives goes on with what it has open."""
         self.disks[member_id] = Disk()
 
-    def last_process(self, member_id: str) -> Process:
+    def last_process(self, member_id: str) -> SimulatedProcess:
         """The member's process that was started last. Raises InputError when it never had one."""
         for process in reversed(self.processes):
             if process.member_id == member_id:
                 return process
         raise InputError(f"SimulatedCluster: {member_id!r} never had a process")
 
-    def live_processes(self) -> list[Process]:
+    def live_processes(self) -> list[SimulatedProcess]:
         return [process for process in self.processes if process.alive]
 
-    def _start(self, settings: ProcessSettings, disk: Disk, life: int, proven_dead: int | None) -> Process:
-        process = Process(
+    def _start(self, settings: ProcessSettings, disk: Disk, life: int, proven_dead: int | None) -> SimulatedProcess:
+        process = SimulatedProcess(
             f"{settings.member_id}#{life}",
             self.engine,
             self.network,
@@ -230,7 +230,7 @@ class SimulatedCluster:
         self._incarnation += 1
         return self._incarnation
 
-    def _process_ended(self, process: Process) -> None:
+    def _process_ended(self, process: SimulatedProcess) -> None:
         assert process.exit is not None, "a process that ended has ended somehow"
         self.exits.append((self.now_ms, process.name, process.exit))
 

@@ -18,7 +18,7 @@ from equipoise.events.decisions import AssignmentIssued, MemberAssigned
 from equipoise.events.parts import whole
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.tasks import TaskId
-from equipoise.replay.simulation.world import Ownership, Restore
+from equipoise.replay.simulation.world import CopyRestore, Ownership
 from equipoise.statemachine.machine import GroupMachine
 
 SILENCE_MS = 1_000
@@ -26,7 +26,7 @@ EARLY_MS = 1_500
 
 
 @attrs.frozen(kw_only=True)
-class Silence:
+class ProcessingGap:
     """Nobody processed `task` from `start_ms` on for `lasts_ms`. `from_member` ran it before,
     `to_member` after; None: nobody until the end.
     """
@@ -49,7 +49,7 @@ class ActiveMove:
 
 
 @attrs.frozen(kw_only=True)
-class Life:
+class ProcessLifetime:
     """A process from its start to its end; `end_ms` None: it lives."""
 
     member_id: str
@@ -86,21 +86,21 @@ class Notes:
             self.copies.append((at_ms, "promoted" if task in decision.active else "dropped"))
 
 
-def silences(history: Iterable[Ownership], end_ms: int) -> list[Silence]:
-    """Every silence after a task's first moment, by (task, start). `history` as `World.history`
+def silences(history: Iterable[Ownership], end_ms: int) -> list[ProcessingGap]:
+    """Every silence after a task's first moment, by (task, start). `history` as `SimulatedWorld.history`
     gives it.
     """
-    found: list[Silence] = []
+    found: list[ProcessingGap] = []
     for task, group in itertools.groupby(history, key=lambda each: each.task):
         last: Ownership | None = None
         for each in group:
             if last is not None and each.start_ms - last.end_ms > SILENCE_MS:
                 gap_ms = each.start_ms - last.end_ms
-                found.append(Silence(task=task, start_ms=last.end_ms, lasts_ms=gap_ms, from_member=last.member_id, to_member=each.member_id))
+                found.append(ProcessingGap(task=task, start_ms=last.end_ms, lasts_ms=gap_ms, from_member=last.member_id, to_member=each.member_id))
             if last is None or each.end_ms >= last.end_ms:
                 last = each
         if last is not None and end_ms - last.end_ms > SILENCE_MS:
-            found.append(Silence(task=task, start_ms=last.end_ms, lasts_ms=end_ms - last.end_ms, from_member=last.member_id, to_member=None))
+            found.append(ProcessingGap(task=task, start_ms=last.end_ms, lasts_ms=end_ms - last.end_ms, from_member=last.member_id, to_member=None))
     return found
 
 
@@ -152,7 +152,7 @@ class WindowCost:
     unavailable_ms_per_task: dict[str, int]
     longest_silence_ms_per_task: dict[str, int]
     moves_per_task: dict[str, int]
-    silences: tuple[Silence, ...]
+    silences: tuple[ProcessingGap, ...]
     tasks_per_member: dict[str, int]
     """At its end."""
 
@@ -165,9 +165,9 @@ class Costs:
         *,
         tasks: Mapping[TaskId, bool],
         history: Sequence[Ownership],
-        restores: Sequence[Restore],
+        restores: Sequence[CopyRestore],
         notes: Notes,
-        lives: Sequence[Life],
+        lives: Sequence[ProcessLifetime],
         end_ms: int,
     ) -> None:
         self._tasks = tasks
@@ -236,7 +236,7 @@ class Costs:
         )
 
     @staticmethod
-    def _clip(silence: Silence, start_ms: int) -> Silence:
+    def _clip(silence: ProcessingGap, start_ms: int) -> ProcessingGap:
         late_ms = max(0, start_ms - silence.start_ms)
         return attrs.evolve(silence, start_ms=silence.start_ms + late_ms, lasts_ms=silence.lasts_ms - late_ms)
 
@@ -286,7 +286,7 @@ def _imbalance(tasks: Mapping[str, int], capacity: Mapping[str, int], total: int
     return over
 
 
-def _summed(silences_of: Iterable[Silence]) -> dict[TaskId, int]:
+def _summed(silences_of: Iterable[ProcessingGap]) -> dict[TaskId, int]:
     summed: dict[TaskId, int] = {}
     for each in silences_of:
         summed[each.task] = summed.get(each.task, 0) + each.lasts_ms

@@ -26,7 +26,7 @@ class NetworkSettings:
     resend_after_ms: int = attrs.field(default=500, validator=fields.integer(1))
 
 
-class Network:
+class SimulatedNetwork:
     """Delays, loses and cuts off."""
 
     def __init__(self, engine: Engine, settings: NetworkSettings) -> None:
@@ -74,7 +74,7 @@ class Endpoint:
     world go on (SIGSTOP).
     """
 
-    def __init__(self, name: str, engine: Engine, network: Network) -> None:
+    def __init__(self, name: str, engine: Engine, network: SimulatedNetwork) -> None:
         self.name = name
         self.engine = engine
         self.network = network

@@ -15,10 +15,10 @@ from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.broker import Broker, Producer
 from equipoise.replay.simulation.engine import Engine
-from equipoise.replay.simulation.network import Endpoint, Network
-from equipoise.replay.simulation.reader import Reader
+from equipoise.replay.simulation.network import Endpoint, SimulatedNetwork
+from equipoise.replay.simulation.reader import PartitionReader
 from equipoise.replay.simulation.restore import Disk, RestoreModel, Restorer
-from equipoise.replay.simulation.world import World
+from equipoise.replay.simulation.world import SimulatedWorld
 from equipoise.statemachine.member import End, MemberSession, MemberSettings, Reception
 
 
@@ -72,23 +72,23 @@ class Exit(enum.Enum):
 SessionFactory = Callable[[MemberSettings], MemberSession]
 
 
-class Process(Endpoint):
+class SimulatedProcess(Endpoint):
     """One life of a member's process: it starts, hosts one incarnation after another, and ends."""
 
     def __init__(
         self,
         name: str,
         engine: Engine,
-        network: Network,
+        network: SimulatedNetwork,
         broker: Broker,
-        world: World,
+        world: SimulatedWorld,
         settings: ProcessSettings,
         disk: Disk,
         *,
         next_incarnation: Callable[[], int],
         proven_dead: int | None = None,
         session_factory: SessionFactory = MemberSession,
-        ended: Callable[[Process], None] = lambda process: None,
+        ended: Callable[[SimulatedProcess], None] = lambda process: None,
     ) -> None:
         super().__init__(name, engine, network)
         self.settings = settings
@@ -107,7 +107,7 @@ class Process(Endpoint):
         self._restorer.advance(engine.now_ms)
         self._stateful = frozenset(task.subtopology for task, stateful in world.tasks.items() if stateful)
         self._producer = Producer(self, broker, broker.facts, self._acknowledged)
-        self._reader = Reader(self, broker, broker.decisions, wait_ms=settings.fetch_wait_ms, arrived=self._decisions_arrived)
+        self._reader = PartitionReader(self, broker, broker.decisions, wait_ms=settings.fetch_wait_ms, arrived=self._decisions_arrived)
         self._locating = 0
         self._located_sent_ms = 0
         self._ending: Exit | None = None

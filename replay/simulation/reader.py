@@ -5,17 +5,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from equipoise.replay.simulation.broker import Broker, Topic
+from equipoise.replay.simulation.broker import Broker, SimulatedPartition
 from equipoise.replay.simulation.network import Endpoint
 
 
-class Reader:
+class PartitionReader:
     """Reads on from `position`. `arrived(records, first position, reached end, sent_ms)` gets every
     answer; it may `seek` back.
     """
 
     def __init__(
-        self, owner: Endpoint, broker: Broker, topic: Topic[Any], *, wait_ms: int, arrived: Callable[[list[Any], int, bool, int], None]
+        self, owner: Endpoint, broker: Broker, topic: SimulatedPartition[Any], *, wait_ms: int, arrived: Callable[[list[Any], int, bool, int], None]
     ) -> None:
         self._owner = owner
         self._broker = broker

@@ -11,7 +11,7 @@ import attrs
 
 from equipoise.events import fields
 from equipoise.events.tasks import TaskId
-from equipoise.replay.simulation.world import Restore, World
+from equipoise.replay.simulation.world import CopyRestore, SimulatedWorld
 
 LEAST_WAIT_MS = 10
 """Two looks at a restore are at least this far apart: near its end the changelog grows while it is
@@ -34,7 +34,7 @@ class RestoreModel:
 
 
 @attrs.define
-class _Copy:
+class _CopyProgress:
     begun_ms: int
     target: int | None
     """Where the changelog ends for a task that is to run: nobody writes to it now. None: a copy
@@ -54,7 +54,7 @@ class Disk:
 class Restorer:
     """Moves the positions of one disk forward."""
 
-    def __init__(self, model: RestoreModel, world: World, member_id: str, disk: Disk, ready_lag_records: int = 0) -> None:
+    def __init__(self, model: RestoreModel, world: SimulatedWorld, member_id: str, disk: Disk, ready_lag_records: int = 0) -> None:
         self.model = model
         self.disk = disk
         self.restored_anything = False
@@ -62,7 +62,7 @@ class Restorer:
         self._member_id = member_id
         self.ready_lag_records = ready_lag_records
         """A copy is worth a look when it is no further behind."""
-        self._copies: dict[TaskId, _Copy] = {}
+        self._copies: dict[TaskId, _CopyProgress] = {}
         self._updated_ms = 0
         self._carry = 0
         """Thousandths of a record that the last look left over."""
@@ -76,7 +76,7 @@ class Restorer:
         self.advance(now_ms)
         self.leave(task, now_ms)
         position = self.disk.positions.setdefault(task, 0)
-        self._copies[task] = _Copy(begun_ms, max(position, self._world.end_offset(task, now_ms)), position)
+        self._copies[task] = _CopyProgress(begun_ms, max(position, self._world.end_offset(task, now_ms)), position)
 
     def opening(self) -> list[TaskId]:
         return sorted(task for task, copy in self._copies.items() if copy.target is not None)
@@ -91,7 +91,7 @@ class Restorer:
             return
         self.advance(now_ms)
         self.leave(task, now_ms)
-        self._copies[task] = _Copy(now_ms, None, self.disk.positions.setdefault(task, 0))
+        self._copies[task] = _CopyProgress(now_ms, None, self.disk.positions.setdefault(task, 0))
 
     def leave(self, task: TaskId, now_ms: int) -> None:
         """Its copy stays on disk, and is kept up no more; or it runs now, and writes the changelog
@@ -180,7 +180,9 @@ class Restorer:
             return max(self.disk.positions[task], self._world.end_offset(task, now_ms - self.model.tailing_ms))
         return self.disk.positions.get(task, 0)
 
-    def _note(self, task: TaskId, copy: _Copy, now_ms: int) -> None:
+    def _note(self, task: TaskId, copy: _CopyProgress, now_ms: int) -> None:
         records = self.disk.positions[task] - copy.from_records
         if records > 0:
-            self._world.restores.append(Restore(at_ms=now_ms, task=task, member_id=self._member_id, records=records, to_run=copy.target is not None))
+            self._world.restores.append(
+                CopyRestore(at_ms=now_ms, task=task, member_id=self._member_id, records=records, to_run=copy.target is not None)
+            )

@@ -28,10 +28,10 @@ from equipoise.replay.recorded_inputs import (
     TopologyChanged,
     Window,
 )
-from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, Sink, WorkerSettings
-from equipoise.replay.simulation.measures import Costs, Life, Notes, WindowCost
-from equipoise.replay.simulation.process import Process
-from equipoise.replay.simulation.world import World
+from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, RestoreModel, SimulatedCluster, SimulatedWorkerSettings, Sink
+from equipoise.replay.simulation.measures import Costs, Notes, ProcessLifetime, WindowCost
+from equipoise.replay.simulation.process import SimulatedProcess
+from equipoise.replay.simulation.world import SimulatedWorld
 
 Progress = Callable[[int, int], None]
 """(milliseconds simulated, milliseconds in all)."""
@@ -54,7 +54,7 @@ class Simulation:
     seed: int = 0
     restore: RestoreModel = attrs.field(factory=RestoreModel)
     network: NetworkSettings = attrs.field(factory=NetworkSettings)
-    worker: WorkerSettings = attrs.field(factory=WorkerSettings)
+    worker: SimulatedWorkerSettings = attrs.field(factory=SimulatedWorkerSettings)
     start_ms: int = 1_300
     close_ms: int = 50
     heartbeat_interval_ms: int = 3_000
@@ -77,7 +77,7 @@ class SimulationResult:
     decisions: int
     windows: tuple[WindowCost, ...]
     whole: WindowCost
-    lives: tuple[Life, ...]
+    lives: tuple[ProcessLifetime, ...]
     measured: tuple[Mapping[str, Any] | None, ...]
     """What the group's own leader cost in each window, where somebody measured it."""
 
@@ -145,7 +145,7 @@ def simulate(inputs: RecordedInputs, simulation: Simulation, *, sink: Sink | Non
         InputError: a setting or assignor that does not exist, or processes whose lease cannot hold
         under the configuration. GroupHalted, InvariantBroken: a defect, found by the run.
     """
-    run = _Run(inputs, simulation, sink)
+    run = _SimulationRun(inputs, simulation, sink)
     cluster, start_ms, end_ms = run.cluster, inputs.start.at_ms, inputs.end_ms
     for now_ms in range(start_ms, end_ms, PROGRESS_EVERY_MS):
         cluster.run_until(min(end_ms, now_ms + PROGRESS_EVERY_MS))
@@ -154,11 +154,16 @@ def simulate(inputs: RecordedInputs, simulation: Simulation, *, sink: Sink | Non
     return run.result()
 
 
-_ENDS = {"killed": Process.kill, "silent": Process.close_silently, "closed": Process.close, "announced": Process.leave}
+_ENDS = {
+    "killed": SimulatedProcess.kill,
+    "silent": SimulatedProcess.close_silently,
+    "closed": SimulatedProcess.close,
+    "announced": SimulatedProcess.leave,
+}
 """How a process ended (`ProcessEnded.how`) -> what it does."""
 
 
-class _Run:
+class _SimulationRun:
     """One simulation under way."""
 
     def __init__(self, inputs: RecordedInputs, simulation: Simulation, sink: Sink | None) -> None:
@@ -205,7 +210,7 @@ class _Run:
         elif isinstance(happening, PartitionsPlaced):
             self.cluster.append(happening.observed)
 
-    def _process(self, member_id: str) -> Process | None:
+    def _process(self, member_id: str) -> SimulatedProcess | None:
         theirs = [process for process in self.cluster.processes if process.member_id == member_id]
         return theirs[-1] if theirs else None
 
@@ -245,7 +250,7 @@ class _Run:
         cluster = self.cluster
         ends = {name: at_ms for at_ms, name, _ in cluster.exits}
         lives = tuple(
-            Life(member_id=each.member_id, capacity=each.settings.capacity, start_ms=each.started_ms, end_ms=ends.get(each.name))
+            ProcessLifetime(member_id=each.member_id, capacity=each.settings.capacity, start_ms=each.started_ms, end_ms=ends.get(each.name))
             for each in cluster.processes
         )
         return result_of(
@@ -263,9 +268,9 @@ class _Run:
 
 def result_of(
     inputs: RecordedInputs,
-    world: World,
+    world: SimulatedWorld,
     notes: Notes,
-    lives: tuple[Life, ...],
+    lives: tuple[ProcessLifetime, ...],
     *,
     configured: GroupConfigured,
     log_id: str,
@@ -303,7 +308,7 @@ def _check_leases(inputs: RecordedInputs, settings: GroupSettings) -> None:
             )
 
 
-_NAMES_IN_LOG_IDS = {"GroupSettings": "Knobs"}
+_NAMES_IN_LOG_IDS = {"GroupSettings": "Knobs", "SimulatedWorkerSettings": "WorkerSettings"}
 """Renamed class -> its name in the text that log ids are hashed from. Equal runs keep equal ids."""
 
 

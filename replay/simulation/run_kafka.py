@@ -13,7 +13,7 @@ from equipoise.assignors import check_settings, registry
 from equipoise.events.facts import GroupConfigured
 from equipoise.replay.recorded_inputs import ConfigurationChanged, Happening, ProcessEnded, ProcessStarted, RecordedInputs, TopologyChanged
 from equipoise.replay.simulation.kafka import InstanceSettings, KafkaGroup, KafkaProtocol
-from equipoise.replay.simulation.measures import Life
+from equipoise.replay.simulation.measures import ProcessLifetime
 from equipoise.replay.simulation.run import PROGRESS_EVERY_MS, Progress, Simulation, SimulationResult, log_id_of, override, result_of
 
 ASSIGNOR = "kafka_streams"
@@ -60,7 +60,8 @@ def simulate_kafka(
         group.world,
         group.notes,
         tuple(
-            Life(member_id=each.member_id, capacity=each.settings.threads, start_ms=each.started_ms, end_ms=each.ended_ms) for each in group.instances
+            ProcessLifetime(member_id=each.member_id, capacity=each.settings.threads, start_ms=each.started_ms, end_ms=each.ended_ms)
+            for each in group.instances
         ),
         configured=configured,
         log_id=log_id_of(inputs, attrs.evolve(simulation, assignor=ASSIGNOR), configured),
@@ -71,8 +72,7 @@ def simulate_kafka(
 
 
 def protocol_of(inputs: RecordedInputs, configured: GroupConfigured) -> KafkaProtocol:
-    """How this group goes about a rebalance, as far as the import was told; else Kafka's defaults.
-    """
+    """How this group goes about a rebalance, as far as the import was told; else Kafka's defaults."""
     known = {name: inputs.settings[name] for name in ("heartbeat_interval_ms", "commit_interval_ms") if name in inputs.settings}
     return KafkaProtocol(initial_delay_ms=configured.knobs.initial_delay_ms, **known)
 

@@ -15,16 +15,16 @@ from equipoise.events.facts import Fact, ProbingTick
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.replay.simulation.broker import Broker, Producer
 from equipoise.replay.simulation.engine import Engine
-from equipoise.replay.simulation.network import Endpoint, Network
-from equipoise.replay.simulation.reader import Reader
-from equipoise.replay.simulation.world import World
+from equipoise.replay.simulation.network import Endpoint, SimulatedNetwork
+from equipoise.replay.simulation.reader import PartitionReader
+from equipoise.replay.simulation.world import SimulatedWorld
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.partition import Folded, GroupLead, MachineFactory, PartitionLead, real_machine
 from equipoise.statemachine.rejections import refused_fact
 
 
 @attrs.frozen(kw_only=True)
-class WorkerSettings:
+class SimulatedWorkerSettings:
     """Times in milliseconds."""
 
     takeover_ms: int = attrs.field(default=500, validator=fields.integer())
@@ -34,17 +34,17 @@ class WorkerSettings:
     fetch_wait_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
 
 
-class Worker(Endpoint):
+class SimulatedWorker(Endpoint):
     """One process of the leader."""
 
     def __init__(
         self,
         name: str,
         engine: Engine,
-        network: Network,
+        network: SimulatedNetwork,
         broker: Broker,
-        world: World,
-        settings: WorkerSettings,
+        world: SimulatedWorld,
+        settings: SimulatedWorkerSettings,
         *,
         machine_factory: MachineFactory = real_machine,
         folded: Folded = lambda record, decisions, machine: None,
@@ -58,7 +58,7 @@ class Worker(Endpoint):
         self._folded = folded
         self._decisions = Producer(self, broker, broker.decisions, self._published)
         self._facts = Producer(self, broker, broker.facts, self._told)
-        self._reader = Reader(self, broker, broker.facts, wait_ms=settings.fetch_wait_ms, arrived=self._facts_arrived)
+        self._reader = PartitionReader(self, broker, broker.facts, wait_ms=settings.fetch_wait_ms, arrived=self._facts_arrived)
         self._tick_armed = False
         self._observing = False
 

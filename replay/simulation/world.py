@@ -25,9 +25,9 @@ PartitionKey = tuple[str, int]
 """(topic, partition)."""
 
 
-class EndOffsets(Protocol):
+class EndOffsetCurve(Protocol):
     """The end offset of one partition over time: recorded
-    (`equipoise.replay.recorded_inputs.Curve`) or made up (`Growth`).
+    (`equipoise.replay.recorded_inputs.Curve`) or made up (`ChangelogGrowth`).
     """
 
     def at(self, ms: int, /) -> int:
@@ -35,7 +35,7 @@ class EndOffsets(Protocol):
 
 
 @attrs.frozen
-class Growth:
+class ChangelogGrowth:
     """An end offset over time: points (world time in ms, records), both rising; straight between
     them, flat before and after.
     """
@@ -61,9 +61,9 @@ class Growth:
         return before + (after - before) * (time_ms - before_ms) // (after_ms - before_ms)
 
 
-def steady(*, records: int, records_per_s: int, start_ms: int = 0, lasts_ms: int = 10**10) -> Growth:
+def steady(*, records: int, records_per_s: int, start_ms: int = 0, lasts_ms: int = 10**10) -> ChangelogGrowth:
     """`records` at `start_ms`, then `records_per_s` more each second for `lasts_ms`."""
-    return Growth(((start_ms, records), (start_ms + lasts_ms, records + records_per_s * lasts_ms // 1_000)))
+    return ChangelogGrowth(((start_ms, records), (start_ms + lasts_ms, records + records_per_s * lasts_ms // 1_000)))
 
 
 @attrs.frozen(kw_only=True)
@@ -82,7 +82,7 @@ class Ownership:
 
 
 @attrs.frozen(kw_only=True)
-class Restore:
+class CopyRestore:
     """`records` were read into one copy, until it was caught up or given up. `to_run`: the task was
     to run there, and waited for it.
     """
@@ -116,10 +116,10 @@ class _Running:
     start_ms: int
 
 
-class World:
+class SimulatedWorld:
     """Changelogs that grow, and the record of who ran what."""
 
-    def __init__(self, topology: TopologyDeclared, growth: Mapping[PartitionKey, EndOffsets], *, stands_still: bool = False) -> None:
+    def __init__(self, topology: TopologyDeclared, growth: Mapping[PartitionKey, EndOffsetCurve], *, stands_still: bool = False) -> None:
         """`stands_still`: nothing is written to the changelogs of a task that nobody runs; who runs
         it next writes it all at once.
         """
@@ -130,8 +130,8 @@ class World:
         self.tasks: dict[TaskId, bool] = {}
         """Every task -> whether it has state."""
         self.ownerships: list[Ownership] = []
-        self.restores: list[Restore] = []
-        self._growths: dict[TaskId, tuple[EndOffsets, ...]] = {}
+        self.restores: list[CopyRestore] = []
+        self._growths: dict[TaskId, tuple[EndOffsetCurve, ...]] = {}
         self._running: dict[TaskId, _Running] = {}
         self._tokens: dict[TaskId, int] = {}
         self.declare(topology)

@@ -48,7 +48,7 @@ class Lifeline:
 
 
 @attrs.frozen(kw_only=True)
-class Copy:
+class CopyInterval:
     """A copy of a task that a member was told to keep. `kind`: warmup or standby. `ready_ms`: when
     a warm-up was caught up, None: not.
     """
@@ -113,7 +113,7 @@ class Timeline:
     """Every task there was -> stateful."""
     lifelines: tuple[Lifeline, ...]
     intervals: tuple[Interval, ...]
-    copies: tuple[Copy, ...]
+    copies: tuple[CopyInterval, ...]
     moves: tuple[MoveStory, ...]
     rounds: tuple[Round, ...]
     lags: Mapping[tuple[TaskId, str], tuple[tuple[int, int], ...]]
@@ -197,14 +197,14 @@ def build_timeline(entries: Iterable[Entry], *, group: str | None = None, until_
 
 
 @attrs.define
-class _Life:
+class _OpenLife:
     joined: MemberJoined
     joined_ms: int
     heard_ms: int
 
 
 @attrs.define
-class _Copy:
+class _OpenCopy:
     kind: str
     from_ms: int
     ready_ms: int | None
@@ -216,13 +216,13 @@ class _Builder:
         self._state: GroupState = replayer.machine.state
         self._history = History()
         self._tasks: dict[TaskId, bool] = {}
-        self._lives: dict[tuple[str, int], _Life] = {}
+        self._lives: dict[tuple[str, int], _OpenLife] = {}
         """(member, incarnation) -> a life whose end has not been told."""
         self._lifelines: list[Lifeline] = []
-        self._open_copies: dict[tuple[TaskId, str], _Copy] = {}
+        self._open_copies: dict[tuple[TaskId, str], _OpenCopy] = {}
         self._kept: dict[str, dict[TaskId, str]] = {}
         """Member -> task -> kind of the open copies."""
-        self._copies: list[Copy] = []
+        self._copies: list[CopyInterval] = []
         self._rounds: list[Round] = []
         self._lags: dict[tuple[TaskId, str], list[tuple[int, int]]] = {}
         self._imbalance: list[tuple[int, int]] = []
@@ -292,7 +292,7 @@ class _Builder:
     def _note_join(self, event: MemberJoined, at_ms: int) -> None:
         member = self._state.members.get(event.member_id)
         if member is not None and member.incarnation == event.incarnation:  # else it was rejected
-            self._lives.setdefault((event.member_id, event.incarnation), _Life(event, at_ms, at_ms))
+            self._lives.setdefault((event.member_id, event.incarnation), _OpenLife(event, at_ms, at_ms))
 
     def _end(self, member_id: str, incarnation: int, at_ms: int, how: str, silent_ms: int | None = None) -> None:
         """`silent_ms` None: it was last heard of when its last report came, unless it left with a
@@ -347,7 +347,7 @@ class _Builder:
         for task, kind in now.items():
             if before.get(task) != kind:
                 caught_up = member is not None and task in member.warmup and member.warmup[task].caught_up
-                self._open_copies[task, member_id] = _Copy(kind, at_ms, at_ms if caught_up else None)
+                self._open_copies[task, member_id] = _OpenCopy(kind, at_ms, at_ms if caught_up else None)
                 self._begin_curve((task, member_id), at_ms)
         self._kept[member_id] = now
 
@@ -362,7 +362,7 @@ class _Builder:
 
     def _close_copy(self, key: tuple[TaskId, str], at_ms: int) -> None:
         copy = self._open_copies.pop(key)
-        self._copies.append(Copy(task=key[0], member_id=key[1], kind=copy.kind, from_ms=copy.from_ms, to_ms=at_ms, ready_ms=copy.ready_ms))
+        self._copies.append(CopyInterval(task=key[0], member_id=key[1], kind=copy.kind, from_ms=copy.from_ms, to_ms=at_ms, ready_ms=copy.ready_ms))
 
     def timeline(self) -> Timeline:
         replayer, state = self._replayer, self._state
@@ -423,7 +423,7 @@ def _imbalance(state: GroupState) -> int:
     return sum(outside_shares(shares_of(members, count, slack_of(members, count, factor, having)), having) for count, having in kinds)
 
 
-def _lifeline(life: _Life, ended_ms: int | None, how: str, silent_ms: int | None) -> Lifeline:
+def _lifeline(life: _OpenLife, ended_ms: int | None, how: str, silent_ms: int | None) -> Lifeline:
     return Lifeline(
         member_id=life.joined.member_id,
         incarnation=life.joined.incarnation,

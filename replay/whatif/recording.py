@@ -13,7 +13,7 @@ import attrs
 
 from equipoise.events.records import Entry
 from equipoise.replay.recorded_inputs import RecordedInputs, RecordedInputsReader, Window, sum_windows
-from equipoise.replay.simulation.measures import Costs, Life, Notes
+from equipoise.replay.simulation.measures import Costs, Notes, ProcessLifetime
 from equipoise.replay.simulation.world import Ownership
 from equipoise.replay.timelines.build import Timeline, build_timeline
 from equipoise.replay.whatif.fit import Fit, Fitting
@@ -143,7 +143,7 @@ def _costs(timeline: Timeline) -> Costs:
         if each.member_id is not None
     ]
     lives = [
-        Life(
+        ProcessLifetime(
             member_id=each.member_id,
             capacity=each.capacity,
             start_ms=each.joined_ms,

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 
-from equipoise.replay.importers.kafka_streams.source import EndOffsets
+from equipoise.replay.importers.kafka_streams.source import EndOffsetSample
 
 
 class EndOffsetStream:
@@ -17,16 +17,16 @@ class EndOffsetStream:
     sample does not know ends at 0 there.
     """
 
-    def __init__(self, samples: Iterable[EndOffsets], every_ms: int) -> None:
+    def __init__(self, samples: Iterable[EndOffsetSample], every_ms: int) -> None:
         self._samples = iter(samples)
-        self._before: EndOffsets | None = None
-        self._after: EndOffsets | None = next(self._samples, None)
+        self._before: EndOffsetSample | None = None
+        self._after: EndOffsetSample | None = next(self._samples, None)
         self._every_ms = every_ms
         self._slot = -1
         self.held = 0
         """Questions before the first sample or after the last."""
 
-    def upto(self, ms: int) -> Iterator[EndOffsets]:
+    def upto(self, ms: int) -> Iterator[EndOffsetSample]:
         """The samples at or before `ms` that were not passed yet, thinned to the first in each
         `every_ms` of wall time.
         """

@@ -31,10 +31,19 @@ from equipoise.events.records import Record
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
 from equipoise.replay.importers.kafka_streams import topology
 from equipoise.replay.importers.kafka_streams.endoffsets import EndOffsetStream
-from equipoise.replay.importers.kafka_streams.manifest import Restore, Told, build_manifest
+from equipoise.replay.importers.kafka_streams.manifest import ImportCounters, ObservedRestore, build_manifest
 from equipoise.replay.importers.kafka_streams.options import ImportOptions, configuration, infer, options_of
-from equipoise.replay.importers.kafka_streams.scan import PROGRESS_EVERY_RECORDS, Life, Progress, Round, Scan, group_records, processes, scan
-from equipoise.replay.importers.kafka_streams.source import EndOffsets, Source
+from equipoise.replay.importers.kafka_streams.scan import (
+    PROGRESS_EVERY_RECORDS,
+    ObservedRound,
+    ProcessLife,
+    Progress,
+    Scan,
+    group_records,
+    processes,
+    scan,
+)
+from equipoise.replay.importers.kafka_streams.source import EndOffsetSample, Source
 from equipoise.replay.importers.kafka_streams.wire import NEVER_MS, RUNS_IT, UNKNOWN_SUM, GroupMember, GroupMetadata, OffsetCommit
 
 TOPOLOGY_EPOCH = 1
@@ -91,8 +100,8 @@ class _Import:
     def __init__(self, source: Source, options: ImportOptions, found: Scan) -> None:
         self.source = source
         self.found = found
-        self.told = Told()
-        self.members: dict[tuple[str, int], Life] = {(life.process_id, life.first_offset): life for life in found.lives}
+        self.told = ImportCounters()
+        self.members: dict[tuple[str, int], ProcessLife] = {(life.process_id, life.first_offset): life for life in found.lives}
         self._forget()
         topics = self._topic_partitions()
         self.task_counts = found.topology.task_counts(topics)
@@ -180,13 +189,13 @@ class _Import:
 
     def _forget(self) -> None:
         """Back to before the story began."""
-        self.told = Told(samples=self.told.samples)
-        self.live: dict[str, Life] = {}
+        self.told = ImportCounters(samples=self.told.samples)
+        self.live: dict[str, ProcessLife] = {}
         self.reports: Counter[tuple[str, int]] = Counter()
-        self.owners: dict[TaskId, Life] = {}
+        self.owners: dict[TaskId, ProcessLife] = {}
         self.still_since_ms: dict[TaskId, int] = {}
         self.last_round_ms = 0
-        self.restoring: dict[tuple[str, int], tuple[Life, TaskId, int, int]] = {}
+        self.restoring: dict[tuple[str, int], tuple[ProcessLife, TaskId, int, int]] = {}
 
     def _story(self, progress: Progress | None) -> Iterator[tuple[int, Fact]]:
         """All facts after the first three, in order of time."""
@@ -214,14 +223,14 @@ class _Import:
             yield from self._sampled(sample)
         self.told.held += ends.held
 
-    def _sampled(self, sample: EndOffsets) -> Iterator[tuple[int, Fact]]:
+    def _sampled(self, sample: EndOffsetSample) -> Iterator[tuple[int, Fact]]:
         known = {topic: dict(enumerate(sample.end[topic])) for topic in self.topics if topic in sample.end}
         self.told.samples_kept += 1
         for part in _parts(known):
             for fitting in observed_in_parts(PartitionsObserved(end_offsets=part)):
                 yield sample.ms, fitting
 
-    def _round(self, event: GroupMetadata, step: Round, ends: EndOffsetStream) -> Iterator[Fact]:
+    def _round(self, event: GroupMetadata, step: ObservedRound, ends: EndOffsetStream) -> Iterator[Fact]:
         """One generation: end offsets, joins, reports, and what was decided."""
         now = ends.at(step.at_ms, self._standing_still(event, step))
         changelogs = sorted({topic for topics in self.changelogs.values() for topic in topics})
@@ -248,7 +257,7 @@ class _Import:
         self._grants(step, lives, lags, now)
         yield self._observed(event, step, lives)
 
-    def _standing_still(self, event: GroupMetadata, step: Round) -> dict[tuple[str, int], int]:
+    def _standing_still(self, event: GroupMetadata, step: ObservedRound) -> dict[tuple[str, int], int]:
         """Changelog partitions that nobody writes to, and since when: tasks that the round before
         gave to nobody (a task that changes hands stops until the follow-up), and tasks that no
         process says it runs (its owner restores it, or has ended)."""
@@ -268,8 +277,8 @@ class _Import:
 
     def _grants(
         self,
-        step: Round,
-        present: Sequence[tuple[Life, Sequence[GroupMember]]],
+        step: ObservedRound,
+        present: Sequence[tuple[ProcessLife, Sequence[GroupMember]]],
         lags: Mapping[str, dict[TaskId, Lag]],
         now: Mapping[str, list[int]],
     ) -> None:
@@ -291,9 +300,9 @@ class _Import:
         if (topic, partition) in self.restoring:
             life, task, lag, granted_ms = self.restoring.pop((topic, partition))
             if self.owners.get(task) is life:
-                self.told.restores.append(Restore(life.name, life.incarnation, str(task), lag, granted_ms, now_ms))
+                self.told.restores.append(ObservedRestore(life.name, life.incarnation, str(task), lag, granted_ms, now_ms))
 
-    def _joined(self, life: Life, lags: dict[TaskId, Lag]) -> MemberJoined:
+    def _joined(self, life: ProcessLife, lags: dict[TaskId, Lag]) -> MemberJoined:
         if lags:
             self.told.joins_with_state += 1
         return MemberJoined(
@@ -337,7 +346,7 @@ class _Import:
             self.told.sums_past_end += 1
         return max(0, end - amount)
 
-    def _report(self, life: Life, consumers: Sequence[GroupMember], lags: dict[TaskId, Lag]) -> LagReported:
+    def _report(self, life: ProcessLife, consumers: Sequence[GroupMember], lags: dict[TaskId, Lag]) -> LagReported:
         held: set[TaskId] = set()
         for member in consumers:
             for topic, partitions in member.subscription.owned_partitions.items():
@@ -357,7 +366,9 @@ class _Import:
             lags=lags,
         )
 
-    def _observed(self, event: GroupMetadata, step: Round, present: Sequence[tuple[Life, Sequence[GroupMember]]]) -> AssignmentObserved:
+    def _observed(
+        self, event: GroupMetadata, step: ObservedRound, present: Sequence[tuple[ProcessLife, Sequence[GroupMember]]]
+    ) -> AssignmentObserved:
         members = []
         for life, consumers in present:
             active = {task for member in consumers for task in member.assignment.active}

@@ -23,7 +23,7 @@ MOST_MANIFEST_CHARS = 100_000
 _MARK = re.compile(r"[A-Z]+[0-9]+(_.*)?", re.ASCII)
 
 
-class Restore(NamedTuple):
+class ObservedRestore(NamedTuple):
     """A task that a process was given with records still to restore, and the first commit of its
     input afterwards: by then it had restored.
     """
@@ -37,7 +37,7 @@ class Restore(NamedTuple):
 
 
 @attrs.define
-class Told:
+class ImportCounters:
     """Counters of the second pass."""
 
     samples: int = 0
@@ -55,7 +55,7 @@ class Told:
     generation_shift: int = 0
     causes: Counter[str] = attrs.field(factory=Counter)
     ends: Counter[str] = attrs.field(factory=Counter)
-    restores: list[Restore] = attrs.field(factory=list)
+    restores: list[ObservedRestore] = attrs.field(factory=list)
 
 
 def windows(actions: list[Action], last_ms: int) -> list[dict[str, Any]]:
@@ -75,7 +75,7 @@ def build_manifest(
     found: Scan,
     topology: TopologyDeclared,
     matching: Matching,
-    told: Told,
+    told: ImportCounters,
     files: Mapping[str, Mapping[str, str | int]],
     facts: Mapping[str, int],
 ) -> dict[str, Any]:
@@ -123,7 +123,7 @@ def build_manifest(
     return _shortened(manifest, measured)
 
 
-def _observed(found: Scan, told: Told, facts: Mapping[str, int]) -> dict[str, Any]:
+def _observed(found: Scan, told: ImportCounters, facts: Mapping[str, int]) -> dict[str, Any]:
     counts = found.counts
     return {
         "assignments": {"count": facts.get("AssignmentObserved", 0), "how": "group metadata records: members, and what each was given"},
@@ -178,7 +178,7 @@ def _inferred_settings(inferred: Mapping[str, str]) -> dict[str, Any]:
     return {"settings": {"count": len(inferred), "how": how}} if inferred else {}
 
 
-def _inferred(found: Scan, told: Told, topology: TopologyDeclared, matching: Matching) -> dict[str, Any]:
+def _inferred(found: Scan, told: ImportCounters, topology: TopologyDeclared, matching: Matching) -> dict[str, Any]:
     part, whole = LEFT_WITHIN
     return {
         "topology": {

@@ -13,7 +13,7 @@ import attrs
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.facts import GroupConfigured
 from equipoise.events.settings import GroupSettings
-from equipoise.replay.importers.kafka_streams.scan import Round
+from equipoise.replay.importers.kafka_streams.scan import ObservedRound
 from equipoise.replay.importers.kafka_streams.source import SETTINGS, Source
 
 DEFAULT_PROBING_INTERVAL_MS = 600_000
@@ -71,7 +71,7 @@ def options_of(source: Source, given: Mapping[str, Any]) -> ImportOptions:
     return ImportOptions(**merged)
 
 
-def infer(options: ImportOptions, rounds: Sequence[Round], stateful_tasks: int) -> tuple[ImportOptions, dict[str, str]]:
+def infer(options: ImportOptions, rounds: Sequence[ObservedRound], stateful_tasks: int) -> tuple[ImportOptions, dict[str, str]]:
     """The options with nothing left open, and setting -> how it was inferred.
 
     * num_standbys: copies for each stateful task in the rounds of two or more processes that

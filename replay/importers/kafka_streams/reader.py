@@ -32,7 +32,7 @@ class WireError(InputError):
         self.problem = problem
 
 
-class Reader:
+class ByteReader:
     """Bounded reads over one key or value. Nested fields are readers over the same bytes, so
     positions stay those of the whole.
     """
@@ -106,7 +106,7 @@ class Reader:
             raise self.error(f"{length} {what} cannot be in the {self.end - self.position} bytes that are left")
         return length
 
-    def array(self, least_bytes: int, what: str, item: Callable[[Reader], T]) -> list[T]:
+    def array(self, least_bytes: int, what: str, item: Callable[[ByteReader], T]) -> list[T]:
         return [item(self) for _ in range(self.count(self.int32(f"number of {what}"), least_bytes, what))]
 
     def string(self, what: str) -> str:
@@ -126,9 +126,9 @@ class Reader:
         """
         return self.text(self.uint16(f"length of {what}"), what)
 
-    def nested(self, length: int, what: str) -> Reader:
+    def nested(self, length: int, what: str) -> ByteReader:
         start = self._take(length, what)
-        return Reader(self.data, self.offset, self.part, start, start + length)
+        return ByteReader(self.data, self.offset, self.part, start, start + length)
 
     def tagged_fields(self) -> None:
         """Optional fields of flexible versions: unknown ones are passed over, as the protocol asks

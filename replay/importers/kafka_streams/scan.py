@@ -44,7 +44,7 @@ clock may differ.
 
 
 @attrs.define
-class Life:
+class ProcessLife:
     """One process, from its first generation to its end. `name` and `incarnation` are settled when
     the pass is over.
     """
@@ -68,14 +68,14 @@ class Life:
 
 
 @attrs.define
-class Round:
+class ObservedRound:
     """One stored generation. `process_ids`: life of each process in it, by process id."""
 
     offset: int
     at_ms: int
     generation: int
-    joined: list[Life]
-    ended: list[tuple[Life, int | None]]
+    joined: list[ProcessLife]
+    ended: list[tuple[ProcessLife, int | None]]
     """Lives that end here, each with its last commit."""
     threads_changed: str
     """``join`` or ``leave`` when a process that lives on got more or fewer consumers, else empty.
@@ -94,8 +94,8 @@ class Scan:
     """What the first pass found."""
 
     group: str
-    rounds: list[Round] = attrs.field(factory=list)
-    lives: list[Life] = attrs.field(factory=list)
+    rounds: list[ObservedRound] = attrs.field(factory=list)
+    lives: list[ProcessLife] = attrs.field(factory=list)
     topology: TopologySeen = attrs.field(factory=TopologySeen)
     counts: Counter[str] = attrs.field(factory=Counter)
     versions: Counter[str] = attrs.field(factory=Counter)
@@ -140,7 +140,7 @@ def scan(source: Source, group: str | None = None, progress: Progress | None = N
         not there, or there are several.
     """
     found = Scan(group=group or "")
-    live: dict[str, Life] = {}
+    live: dict[str, ProcessLife] = {}
     last_commit_ms: dict[tuple[str, int], int] = {}
     shared: set[str] = set()
     for raw, event in group_records(source, group):
@@ -189,14 +189,20 @@ def _count(found: Scan, event: GroupMetadata) -> None:
 
 
 def _next_round(
-    found: Scan, live: dict[str, Life], shared: set[str], last_commit_ms: dict[tuple[str, int], int], event: GroupMetadata, offset: int, at_ms: int
+    found: Scan,
+    live: dict[str, ProcessLife],
+    shared: set[str],
+    last_commit_ms: dict[tuple[str, int], int],
+    event: GroupMetadata,
+    offset: int,
+    at_ms: int,
 ) -> None:
     """Fold one generation: who is new, who is gone."""
     present = processes(event)
     if not found.first_leader:
         leads = [each.subscription.process_id for each in event.members if each.member_id == event.leader]
         found.first_leader = leads[0] if leads else ""
-    step = Round(
+    step = ObservedRound(
         offset=offset,
         at_ms=at_ms,
         generation=event.generation,
@@ -224,7 +230,7 @@ def _next_round(
             end(process_id)
             life = None
         if life is None:
-            life = Life(
+            life = ProcessLife(
                 process_id=process_id,
                 client_name=min(client_name(each) for each in consumers),
                 member_ids=member_ids,
@@ -262,7 +268,7 @@ def _settle(found: Scan, shared: set[str]) -> None:
         life.name = life.process_id if life.client_name in shared else life.client_name
         incarnations[life.name] += 1
         life.incarnation = incarnations[life.name]
-    previous: Round | None = None
+    previous: ObservedRound | None = None
     for step in found.rounds:
         ends = []
         by_name = {life.name: life for life in step.joined}
@@ -277,7 +283,7 @@ def _settle(found: Scan, shared: set[str]) -> None:
         previous = step
 
 
-def how_it_ended(removed_ms: int, life: Life, last_commit_ms: int | None) -> tuple[str, int]:
+def how_it_ended(removed_ms: int, life: ProcessLife, last_commit_ms: int | None) -> tuple[str, int]:
     """``left`` or ``expired``, and when it ended (wall time).
 
     The end is its last sign of life: the last commit of its partitions. Without a telling one it is
@@ -291,7 +297,7 @@ def how_it_ended(removed_ms: int, life: Life, last_commit_ms: int | None) -> tup
     return ("left" if left else "expired"), last_commit_ms
 
 
-def _cause(step: Round, previous: Round | None) -> str:
+def _cause(step: ObservedRound, previous: ObservedRound | None) -> str:
     """What began the round, as far as it shows: the coarsest change first."""
     if step.joined:
         return "join"

@@ -20,7 +20,7 @@ from equipoise.statemachine.machine import GroupMachine
 
 
 @attrs.frozen(kw_only=True)
-class Step:
+class ShadowMove:
     """One task that goes elsewhere. None: nobody."""
 
     task: TaskId
@@ -44,9 +44,9 @@ class ShadowRound:
     at_ms: int
     cause: str
     members: tuple[str, ...]
-    moved: tuple[Step, ...]
+    moved: tuple[ShadowMove, ...]
     unassigned: tuple[TaskId, ...]
-    target: tuple[Step, ...]
+    target: tuple[ShadowMove, ...]
     warming: tuple[TaskId, ...]
 
     def document(self) -> dict[str, Any]:
@@ -60,7 +60,7 @@ class ShadowRound:
         }
 
 
-def _step(step: Step) -> dict[str, str | None]:
+def _step(step: ShadowMove) -> dict[str, str | None]:
     return {"task": str(step.task), "from": step.source, "to": step.destination}
 
 
@@ -102,9 +102,9 @@ class _Shadow:
         )
 
 
-def _steps(before: dict[TaskId, str], after: dict[TaskId, str]) -> tuple[Step, ...]:
+def _steps(before: dict[TaskId, str], after: dict[TaskId, str]) -> tuple[ShadowMove, ...]:
     """Tasks that had an owner and have another one, or none, after."""
-    changed = (Step(task=task, source=owner, destination=after.get(task)) for task, owner in sorted(before.items()))
+    changed = (ShadowMove(task=task, source=owner, destination=after.get(task)) for task, owner in sorted(before.items()))
     return tuple(step for step in changed if step.destination != step.source)
 
 

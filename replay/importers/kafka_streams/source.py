@@ -61,7 +61,7 @@ class RawRecord(NamedTuple):
     value: bytes | None
 
 
-class EndOffsets(NamedTuple):
+class EndOffsetSample(NamedTuple):
     """End offsets of all topics at one moment: topic -> end offset of partition 0, 1, .."""
 
     ms: int
@@ -173,7 +173,7 @@ class Source:
                 raise InputError(f"{where} (offset {offset}): the record has no key; it is no record of __consumer_offsets")
             yield RawRecord(partition, offset, timestamp_ms, key, value)
 
-    def end_offsets(self) -> Iterator[EndOffsets]:
+    def end_offsets(self) -> Iterator[EndOffsetSample]:
         """The samples, in file order. Raises InputError for what is no sample, or earlier than the
         one before.
         """
@@ -185,7 +185,7 @@ class Source:
             last = ms
             if not isinstance(end, dict) or not all(isinstance(offsets, list) and all(map(_is_count, offsets)) for offsets in end.values()):
                 raise InputError(f"{where}: field 'end' must be {{topic: [end offset >= 0 per partition]}}")
-            yield EndOffsets(ms, end)
+            yield EndOffsetSample(ms, end)
 
     def actions(self) -> list[Action]:
         """What operators did, in order of time; empty when nobody wrote it down."""
@@ -306,8 +306,8 @@ class HeldSource(Source):
     def records(self) -> Iterator[RawRecord]:
         return iter(self.held)
 
-    def end_offsets(self) -> Iterator[EndOffsets]:
-        return (EndOffsets(ms, ends) for ms, ends in sorted(self.samples.items()))
+    def end_offsets(self) -> Iterator[EndOffsetSample]:
+        return (EndOffsetSample(ms, ends) for ms, ends in sorted(self.samples.items()))
 
 
 def _probing_at_end(entry: dict[str, Any]) -> bool:

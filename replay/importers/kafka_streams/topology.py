@@ -18,7 +18,7 @@ import attrs
 from equipoise.events.errors import InputError
 from equipoise.events.facts import Subtopology, TopologyDeclared
 from equipoise.events.tasks import TaskId
-from equipoise.replay.importers.kafka_streams.wire import Assignment, Subscription
+from equipoise.replay.importers.kafka_streams.wire import StreamsAssignment, StreamsSubscription
 
 MOST_MATCHINGS = 5_000
 """Ways to pair changelogs with sub-topologies that are tried; with more, it is left open and said
@@ -55,7 +55,7 @@ class TopologySeen:
             raise InputError(f"record at offset {offset}: {problem}")
         self.partitions[task.subtopology] = max(self.partitions.get(task.subtopology, 0), task.partition + 1)
 
-    def see(self, subscription: Subscription, assignment: Assignment, offset: int) -> None:
+    def see(self, subscription: StreamsSubscription, assignment: StreamsAssignment, offset: int) -> None:
         """Learn from one consumer of one generation. Raises InputError for a group whose tasks are
         not paired as Kafka Streams pairs them.
         """

@@ -26,17 +26,17 @@ from collections.abc import Callable
 import attrs
 
 from equipoise.events.tasks import TaskId
-from equipoise.replay.importers.kafka_streams.reader import Reader, WireError
+from equipoise.replay.importers.kafka_streams.reader import ByteReader, WireError
 
 __all__ = [
     "NEVER_MS",
     "RUNS_IT",
     "UNKNOWN_SUM",
-    "Assignment",
     "GroupMember",
     "GroupMetadata",
     "OffsetCommit",
-    "Subscription",
+    "StreamsAssignment",
+    "StreamsSubscription",
     "WireError",
     "decode_record",
 ]
@@ -63,7 +63,7 @@ class OffsetCommit:
 
 
 @attrs.frozen(kw_only=True)
-class Subscription:
+class StreamsSubscription:
     """What a consumer said when it joined, with the Streams user data in it."""
 
     protocol_version: int
@@ -85,7 +85,7 @@ class Subscription:
 
 
 @attrs.frozen(kw_only=True)
-class Assignment:
+class StreamsAssignment:
     """What the leader gave a consumer, with the Streams user data in it. `active[i]` reads the i-th
     of `input_partitions`.
     """
@@ -118,8 +118,8 @@ class GroupMember:
     host: str
     rebalance_timeout_ms: int
     session_timeout_ms: int
-    subscription: Subscription
-    assignment: Assignment
+    subscription: StreamsSubscription
+    assignment: StreamsAssignment
 
 
 @attrs.frozen(kw_only=True)
@@ -148,7 +148,7 @@ def decode_record(offset: int, key: bytes, value: bytes | None, only_group: str 
         WireError: the bytes are not of the documented form, or of a version that is not known here;
         the text says which.
     """
-    reader = Reader(key, offset, "key")
+    reader = ByteReader(key, offset, "key")
     kind = reader.int16("kind of the key")
     if kind in (0, 1):
         group, topic, partition = reader.string("group"), reader.string("topic"), reader.int32("partition")
@@ -157,7 +157,7 @@ def decode_record(offset: int, key: bytes, value: bytes | None, only_group: str 
         reader.finish("the key of an offset commit")
         if only_group is not None and group != only_group:
             return None
-        committed = None if value is None else _offset_commit(Reader(value, offset, "value"))
+        committed = None if value is None else _offset_commit(ByteReader(value, offset, "value"))
         return OffsetCommit(group=group, topic=topic, partition=partition, committed=committed)
     if kind == 2:
         group = reader.string("group")
@@ -166,13 +166,13 @@ def decode_record(offset: int, key: bytes, value: bytes | None, only_group: str 
             return None
         if value is None:
             return GroupMetadata(group=group, deleted=True)
-        return _group_metadata(group, Reader(value, offset, "value"))
+        return _group_metadata(group, ByteReader(value, offset, "value"))
     if kind < 0:
         raise reader.error(f"kind {kind} is negative", 0)
     return None
 
 
-def _offset_commit(reader: Reader) -> int:
+def _offset_commit(reader: ByteReader) -> int:
     version = reader.int16("version of the offset commit")
     if not 0 <= version <= 4:
         raise reader.error(f"offset commits of version {version} are not known here (0-4 are)", 0)
@@ -192,7 +192,7 @@ def _offset_commit(reader: Reader) -> int:
     return committed
 
 
-def _group_metadata(group: str, reader: Reader) -> GroupMetadata:
+def _group_metadata(group: str, reader: ByteReader) -> GroupMetadata:
     version = reader.int16("version of the group's metadata")
     if not 0 <= version <= 4:
         raise reader.error(f"group metadata of version {version} is not known here (0-4 are)", 0)
@@ -226,13 +226,13 @@ def _group_metadata(group: str, reader: Reader) -> GroupMetadata:
     )
 
 
-def _present(reader: Reader, text: str | None, what: str) -> str:
+def _present(reader: ByteReader, text: str | None, what: str) -> str:
     if text is None:
         raise reader.error(f"{what} is null")
     return text
 
 
-def _member(reader: Reader, version: int, protocol_type: str) -> GroupMember:
+def _member(reader: ByteReader, version: int, protocol_type: str) -> GroupMember:
     flexible = version >= 4
     string: Callable[[str], str | None] = reader.compact_string if flexible else reader.nullable_string
     member_id = _present(reader, string("member id"), "member id")
@@ -269,14 +269,14 @@ def _member(reader: Reader, version: int, protocol_type: str) -> GroupMember:
 # --------------------------------------------------------------------------------------------------
 
 
-def _consumer_version(reader: Reader, what: str) -> int:
+def _consumer_version(reader: ByteReader, what: str) -> int:
     version = reader.int16(f"version of the {what}")
     if not 0 <= version <= 3:
         raise reader.error(f"{what} of consumer protocol version {version} is not known here (0-3 are)", reader.position - 2)
     return version
 
 
-def _partitions(reader: Reader, what: str) -> Partitions:
+def _partitions(reader: ByteReader, what: str) -> Partitions:
     found: Partitions = {}
     for topic, partitions in reader.array(
         6, f"topics of the {what}", lambda inner: (inner.string("topic"), tuple(inner.array(4, "partitions", lambda each: each.int32("partition"))))
@@ -289,14 +289,14 @@ def _partitions(reader: Reader, what: str) -> Partitions:
     return found
 
 
-def _user_data(reader: Reader, what: str) -> Reader:
+def _user_data(reader: ByteReader, what: str) -> ByteReader:
     length = reader.int32(f"length of the user data of the {what}")
     if length == -1:
         raise reader.error(f"the {what} has no user data: its consumer is no Kafka Streams thread")
     return reader.nested(length, f"user data of the {what}")
 
 
-def _subscription(reader: Reader) -> Subscription:
+def _subscription(reader: ByteReader) -> StreamsSubscription:
     version = _consumer_version(reader, "subscription")
     topics = reader.array(2, "topics", lambda inner: inner.string("topic"))
     user = _user_data(reader, "subscription")
@@ -307,7 +307,7 @@ def _subscription(reader: Reader) -> Subscription:
     return _subscription_info(user, version, tuple(topics), owned, generation, rack)
 
 
-def _assignment(reader: Reader) -> Assignment:
+def _assignment(reader: ByteReader) -> StreamsAssignment:
     version = _consumer_version(reader, "assignment")
     partitions = _partitions(reader, "assignment")
     user = _user_data(reader, "assignment")
@@ -323,7 +323,7 @@ OFFSET_SUMS_SINCE = 7
 NAMED_TOPOLOGIES_SINCE = 10
 
 
-def _streams_version(reader: Reader, what: str) -> int:
+def _streams_version(reader: ByteReader, what: str) -> int:
     version = reader.int32(f"version of the {what}")
     if not 1 <= version <= NEWEST_STREAMS_VERSION:
         problem = f"{what} of Kafka Streams protocol version {version} is not known here (1-{NEWEST_STREAMS_VERSION} are)"
@@ -331,7 +331,7 @@ def _streams_version(reader: Reader, what: str) -> int:
     return version
 
 
-def _task(reader: Reader) -> TaskId:
+def _task(reader: ByteReader) -> TaskId:
     start = reader.position
     subtopology, partition = reader.int32("sub-topology of a task"), reader.int32("partition of a task")
     if not (0 <= subtopology <= 999_999_999 and 0 <= partition < 1_000_000):
@@ -339,12 +339,12 @@ def _task(reader: Reader) -> TaskId:
     return TaskId(subtopology, partition)
 
 
-def _no_topology_name(reader: Reader, name: object) -> None:
+def _no_topology_name(reader: ByteReader, name: object) -> None:
     if name:
         raise reader.error("the task belongs to a named topology, which is not supported here")
 
 
-def _assigned_task(reader: Reader, version: int) -> TaskId:
+def _assigned_task(reader: ByteReader, version: int) -> TaskId:
     task = _task(reader)
     if version >= NAMED_TOPOLOGIES_SINCE:
         characters = reader.int32("length of a topology name")
@@ -354,23 +354,23 @@ def _assigned_task(reader: Reader, version: int) -> TaskId:
     return task
 
 
-def _offset_sums(reader: Reader, version: int) -> list[tuple[TaskId, int]]:
+def _offset_sums(reader: ByteReader, version: int) -> list[tuple[TaskId, int]]:
     if version < OFFSET_SUMS_SINCE:
         ran = reader.array(8, "previous tasks", _task)
         copies = reader.array(8, "standby tasks", _task)
         return [(task, RUNS_IT) for task in ran] + [(task, UNKNOWN_SUM) for task in copies]
 
-    def flat(inner: Reader) -> list[tuple[TaskId, int]]:
+    def flat(inner: ByteReader) -> list[tuple[TaskId, int]]:
         task, amount = _task(inner), inner.int64("offset sum")
         _no_topology_name(inner, inner.nullable_string("topology name"))
         return [(task, amount)]
 
-    def grouped(inner: Reader) -> list[tuple[TaskId, int]]:
+    def grouped(inner: ByteReader) -> list[tuple[TaskId, int]]:
         subtopology = inner.int32("sub-topology")
         if not 0 <= subtopology <= 999_999_999:
             raise inner.error(f"{subtopology} is not a sub-topology", inner.position - 4)
 
-        def one(each: Reader) -> tuple[TaskId, int]:
+        def one(each: ByteReader) -> tuple[TaskId, int]:
             partition = each.int32("partition of a task")
             if not 0 <= partition < 1_000_000:
                 raise each.error(f"{partition} is not a task's partition", each.position - 4)
@@ -383,13 +383,13 @@ def _offset_sums(reader: Reader, version: int) -> list[tuple[TaskId, int]]:
     return [pair for pairs in reader.array(8, "offset sums", grouped) for pair in pairs]
 
 
-def _sized_text(reader: Reader, what: str) -> str:
+def _sized_text(reader: ByteReader, what: str) -> str:
     return reader.text(reader.int32(f"length of a {what}"), what)
 
 
 def _subscription_info(
-    reader: Reader, protocol_version: int, topics: tuple[str, ...], owned: Partitions, generation: int, rack: str | None
-) -> Subscription:
+    reader: ByteReader, protocol_version: int, topics: tuple[str, ...], owned: Partitions, generation: int, rack: str | None
+) -> StreamsSubscription:
     version = _streams_version(reader, "SubscriptionInfo")
     latest = reader.int32("latest supported version") if version >= 3 else -1
     process_id = reader.uuid("process id")
@@ -413,7 +413,7 @@ def _subscription_info(
                 raise reader.error(f"client tag {name!r} stands there twice")
             tags[name] = content
     reader.finish("the SubscriptionInfo")
-    return Subscription(
+    return StreamsSubscription(
         protocol_version=protocol_version,
         topics=topics,
         owned_partitions=owned,
@@ -430,19 +430,19 @@ def _subscription_info(
     )
 
 
-def _topic_partitions(reader: Reader) -> tuple[tuple[str, int], ...]:
+def _topic_partitions(reader: ByteReader) -> tuple[tuple[str, int], ...]:
     return tuple(reader.array(6, "partitions", lambda inner: (inner.utf("topic"), inner.int32("partition"))))
 
 
-def _host(reader: Reader) -> str:
+def _host(reader: ByteReader) -> str:
     return f"{reader.utf('host')}:{reader.int32('port')}"
 
 
-def _by_host(reader: Reader, partitions: Callable[[Reader], tuple[tuple[str, int], ...]]) -> dict[str, tuple[tuple[str, int], ...]]:
+def _by_host(reader: ByteReader, partitions: Callable[[ByteReader], tuple[tuple[str, int], ...]]) -> dict[str, tuple[tuple[str, int], ...]]:
     return dict(reader.array(10, "hosts", lambda inner: (_host(inner), partitions(inner))))
 
 
-def _assignment_info(reader: Reader, protocol_version: int, partitions: Partitions) -> Assignment:
+def _assignment_info(reader: ByteReader, protocol_version: int, partitions: Partitions) -> StreamsAssignment:
     version = _streams_version(reader, "AssignmentInfo")
     common = reader.int32("commonly supported version") if version >= 3 else -1
     task_bytes = 12 if version >= NAMED_TOPOLOGIES_SINCE else 8
@@ -457,13 +457,13 @@ def _assignment_info(reader: Reader, protocol_version: int, partitions: Partitio
     if version >= 5:  # topics by number from here on
         names = dict(reader.array(6, "topic names", lambda inner: (inner.int32("number of a topic"), inner.utf("topic"))))
 
-        def numbered(inner: Reader) -> tuple[str, int]:
+        def numbered(inner: ByteReader) -> tuple[str, int]:
             number = inner.int32("number of a topic")
             if number not in names:
                 raise inner.error(f"topic number {number} is not in the list of topic names", inner.position - 4)
             return names[number], inner.int32("partition")
 
-        def numbered_partitions(inner: Reader) -> tuple[tuple[str, int], ...]:
+        def numbered_partitions(inner: ByteReader) -> tuple[tuple[str, int], ...]:
             return tuple(inner.array(8, "partitions of a host", numbered))
 
         active_by_host = _by_host(reader, numbered_partitions)
@@ -476,7 +476,7 @@ def _assignment_info(reader: Reader, protocol_version: int, partitions: Partitio
     if next_rebalance_ms < 0:
         raise reader.error(f"next rebalance at {next_rebalance_ms} ms is negative", reader.position - 8)
     reader.finish("the AssignmentInfo")
-    assignment = Assignment(
+    assignment = StreamsAssignment(
         protocol_version=protocol_version,
         partitions=partitions,
         version=version,

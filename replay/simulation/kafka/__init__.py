@@ -6,7 +6,7 @@ What is modelled is the protocol ``classic`` of Apache Kafka 4 with Streams' coo
 """
 
 from equipoise.replay.simulation.kafka.group import KafkaGroup
-from equipoise.replay.simulation.kafka.instance import Instance, InstanceSettings
+from equipoise.replay.simulation.kafka.instance import InstanceSettings, KafkaStreamsInstance
 from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
 
-__all__ = ["Instance", "InstanceSettings", "KafkaGroup", "KafkaProtocol"]
+__all__ = ["InstanceSettings", "KafkaGroup", "KafkaProtocol", "KafkaStreamsInstance"]

@@ -17,11 +17,11 @@ from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
 from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.kafka.coordinator import Coordinator
-from equipoise.replay.simulation.kafka.instance import Instance, InstanceSettings
+from equipoise.replay.simulation.kafka.instance import InstanceSettings, KafkaStreamsInstance
 from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
 from equipoise.replay.simulation.measures import Notes
 from equipoise.replay.simulation.restore import Disk
-from equipoise.replay.simulation.world import EndOffsets, PartitionKey, World
+from equipoise.replay.simulation.world import EndOffsetCurve, PartitionKey, SimulatedWorld
 
 
 class KafkaGroup:
@@ -32,15 +32,15 @@ class KafkaGroup:
         *,
         settings: GroupSettings,
         topology: TopologyDeclared,
-        growth: Mapping[PartitionKey, EndOffsets],
+        growth: Mapping[PartitionKey, EndOffsetCurve],
         protocol: KafkaProtocol,
         seed: int,
         start_ms: int = 0,
     ) -> None:
         self.settings = settings
         self.engine = Engine(seed=seed, start_ms=start_ms)
-        self.world = World(topology, growth, stands_still=True)
-        self.instances: list[Instance] = []
+        self.world = SimulatedWorld(topology, growth, stands_still=True)
+        self.instances: list[KafkaStreamsInstance] = []
         """Every instance that ever was, in order of starting."""
         self.notes = Notes()
         self._protocol = protocol
@@ -51,13 +51,13 @@ class KafkaGroup:
         self._kept: dict[str, frozenset[TaskId]] = {}
         self._token = 0
 
-    def start(self, settings: InstanceSettings, *, state_kept: bool) -> Instance:
+    def start(self, settings: InstanceSettings, *, state_kept: bool) -> KafkaStreamsInstance:
         """An instance begins, on the disk of its member id."""
         if not state_kept:
             self._disks[settings.member_id] = Disk()
         disk = self._disks.setdefault(settings.member_id, Disk())
         lives = sum(each.member_id == settings.member_id for each in self.instances)
-        instance = Instance(
+        instance = KafkaStreamsInstance(
             f"{settings.member_id}#{lives + 1}",
             self.engine,
             self._coordinator,
@@ -73,7 +73,7 @@ class KafkaGroup:
         instance.start()
         return instance
 
-    def last(self, member_id: str) -> Instance | None:
+    def last(self, member_id: str) -> KafkaStreamsInstance | None:
         """The instance of that name that was started last."""
         return next((each for each in reversed(self.instances) if each.member_id == member_id), None)
 

@@ -23,7 +23,7 @@ from equipoise.replay.simulation.engine import Engine
 from equipoise.replay.simulation.kafka.coordinator import Coordinator
 from equipoise.replay.simulation.kafka.protocol import KafkaProtocol
 from equipoise.replay.simulation.restore import Disk, RestoreModel, Restorer
-from equipoise.replay.simulation.world import World
+from equipoise.replay.simulation.world import SimulatedWorld
 
 FOREVER_MS = 2**62
 CRASH_LOSES_MS = 1_000
@@ -48,7 +48,7 @@ class InstanceSettings:
     start_ms: int = attrs.field(default=1_300, validator=fields.integer())
 
 
-class Instance:
+class KafkaStreamsInstance:
     """One life of it. `tokens`: gives a higher number at each call."""
 
     def __init__(
@@ -56,7 +56,7 @@ class Instance:
         name: str,
         engine: Engine,
         coordinator: Coordinator,
-        world: World,
+        world: SimulatedWorld,
         settings: InstanceSettings,
         disk: Disk,
         protocol: KafkaProtocol,
@@ -74,7 +74,7 @@ class Instance:
         self.engine = engine
         self.coordinator = coordinator
         self.protocol = protocol
-        self.threads = [Thread(self, number + 1) for number in range(settings.threads)]
+        self.threads = [KafkaStreamsThread(self, number + 1) for number in range(settings.threads)]
         self._world = world
         self._disk = disk
         self._restorer = Restorer(settings.restore, world, settings.member_id, disk, acceptable_lag)
@@ -82,7 +82,7 @@ class Instance:
         self._running: set[TaskId] = set()
         self._paused: set[TaskId] = set()
         """Of `_running`: their thread stands still."""
-        self._locked: dict[TaskId, Thread] = {}
+        self._locked: dict[TaskId, KafkaStreamsThread] = {}
         """Folders on disk of tasks that no thread has -> who locked them first, and reports them.
         """
         self._kept_ms: dict[TaskId, int] = {}
@@ -126,7 +126,7 @@ class Instance:
             after_ms = lasts_ms * 4 * number // (5 * max(1, len(self.threads) - 1))
             self.engine.after(after_ms, self._thread_leaves, thread)
 
-    def _thread_leaves(self, thread: Thread) -> None:
+    def _thread_leaves(self, thread: KafkaStreamsThread) -> None:
         if not thread.alive:
             return
         for task in sorted(thread.owned & self._running):
@@ -161,7 +161,7 @@ class Instance:
 
     # What it has
 
-    def subscription(self, thread: Thread) -> Subscription:
+    def subscription(self, thread: KafkaStreamsThread) -> Subscription:
         """What `thread` says when it joins: its own tasks, and the folders that it can lock."""
         now_ms = self.engine.now_ms
         self._restorer.advance(now_ms)
@@ -184,7 +184,7 @@ class Instance:
         sums.update({task: self._disk.positions[task] for task, locker in self._locked.items() if locker is thread})
         return Subscription(consumer=thread.name, process=self.settings.identity, owned=frozenset(thread.owned), offset_sums=sums)
 
-    def unlock(self, thread: Thread) -> None:
+    def unlock(self, thread: KafkaStreamsThread) -> None:
         """The round is over: folders are free again."""
         self._locked = {task: locker for task, locker in self._locked.items() if locker is not thread}
 
@@ -195,7 +195,7 @@ class Instance:
         for task in sorted(tasks & self._running):
             self._stop(task, 0)
 
-    def pause(self, thread: Thread) -> None:
+    def pause(self, thread: KafkaStreamsThread) -> None:
         """Its tasks stand still, until `reconcile` finds its positions known."""
         for task in sorted(thread.owned & self._running - self._paused):
             self._world.stopped(task, self, self.engine.now_ms)
@@ -244,10 +244,10 @@ class Instance:
             self.reconcile()
 
 
-class Thread:
+class KafkaStreamsThread:
     """A stream thread: one consumer, one member of the group."""
 
-    def __init__(self, instance: Instance, number: int) -> None:
+    def __init__(self, instance: KafkaStreamsInstance, number: int) -> None:
         self.instance = instance
         self.name = f"{instance.name}-StreamThread-{number}"
         self.alive = True

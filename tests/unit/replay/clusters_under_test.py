@@ -9,7 +9,7 @@ from equipoise.events.facts import GroupConfigured, Subtopology, TopologyDeclare
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId
-from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, SimulatedCluster, WorkerSettings, steady
+from equipoise.replay.simulation import ClusterConfig, NetworkSettings, ProcessSettings, SimulatedCluster, SimulatedWorkerSettings, steady
 from equipoise.replay.simulation.cluster import Sink
 from equipoise.statemachine.machine import GroupMachine
 
@@ -38,7 +38,7 @@ def small_config(
         growth={("log", partition): steady(start_ms=START_MS, records=records, records_per_s=50) for partition in range(stateful)},
         start_ms=START_MS,
         network=network or NetworkSettings(),
-        worker=WorkerSettings(),
+        worker=SimulatedWorkerSettings(),
     )
 
 
@@ -96,7 +96,7 @@ class Memory:
         self.lines += [f"decision {decision!r}" for decision in decisions]
 
 
-class Kept:
+class RecordingWatcher:
     """A watcher that keeps facts and decisions."""
 
     def __init__(self) -> None:

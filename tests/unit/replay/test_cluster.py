@@ -18,13 +18,13 @@ from equipoise.replay.simulation import NetworkSettings, SimulatedCluster
 from equipoise.replay.simulation.process import Exit
 from equipoise.replay.simulation.restore import RestoreModel
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.member import MemberSession
+from tests.search.rules import NoHold
 from tests.unit.replay.clusters_under_test import (
     LEASE_MS,
     SESSION_MS,
     START_MS,
-    Kept,
     Memory,
+    RecordingWatcher,
     assert_settled,
     member,
     running_cluster,
@@ -43,7 +43,7 @@ def owned_by(cluster: SimulatedCluster, member_id: str) -> set[TaskId]:
 
 
 def test_a_calm_group_runs_every_task_once_and_stays_as_it_is():
-    kept = Kept()
+    kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", "m2", "m3", watcher=kept)
     assert_settled(cluster)
     assert sorted(len(owned_by(cluster, name)) for name in ("m1", "m2", "m3")) == [2, 3, 3]
@@ -71,7 +71,7 @@ def test_a_changed_limit_is_what_everybody_judges_by_in_flight():
     """The word of a member and the lag that it had then, for who joined before and behind the
     change.
     """
-    kept = Kept()
+    kept = RecordingWatcher()
     cluster = running_cluster(small_config(stateful=12, stateless=0, acceptable_recovery_lag=10_000), "m1", watcher=kept)
     for limit, name in ((10_000, "m2"), (200, "m3")):
         cluster.append(attrs.evolve(cluster.config.configured, knobs=attrs.evolve(cluster.config.configured.knobs, acceptable_recovery_lag=limit)))
@@ -89,7 +89,7 @@ def test_a_simulated_application_prepares_as_long_as_it_takes_and_what_if_knows(
     """From the join to the hand-over; of what is decided anew from that log the preparation takes
     as long.
     """
-    kept = Kept()
+    kept = RecordingWatcher()
     config = small_config(stateful=4, stateless=0, acceptable_recovery_lag=1_000)
     cluster = SimulatedCluster(config, seed=1, watcher=kept)
     cluster.start_worker()
@@ -111,7 +111,7 @@ def test_a_simulated_application_prepares_as_long_as_it_takes_and_what_if_knows(
 
 
 def test_no_ticks_while_the_group_is_empty():
-    kept = Kept()
+    kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", watcher=kept)
     cluster.last_process("m1").close()
     cluster.run_for(5_000)
@@ -123,7 +123,7 @@ def test_no_ticks_while_the_group_is_empty():
 
 def test_a_lonely_quiet_member_is_ticked_for():
     """With nothing else in the log its session must still be able to end (L3)."""
-    kept = Kept()
+    kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", watcher=kept)
     cluster.last_process("m1").kill()
     cluster.run_for(SESSION_MS + 3_000)
@@ -181,7 +181,7 @@ def test_a_lossy_network_costs_time_and_nothing_else():
 
 
 def test_a_lost_report_makes_the_next_one_whole():
-    kept = Kept()
+    kept = RecordingWatcher()
     cluster = running_cluster(small_config(network=NetworkSettings(report_loss_per_million=500_000)), "m1", "m2", watcher=kept, settled_ms=200_000)
     cluster.network.heal()
     cluster.run_for(20_000)
@@ -192,7 +192,7 @@ def test_a_lost_report_makes_the_next_one_whole():
 
 @pytest.mark.parametrize("duration_ms", [LEASE_MS // 3, SESSION_MS * 2])
 def test_a_member_cut_off_shorter_than_its_lease_goes_on_and_longer_comes_back_anew(duration_ms: int):
-    kept = Kept()
+    kept = RecordingWatcher()
     cluster = running_cluster(small_config(num_standbys=1), "m1", "m2", watcher=kept)
     process = cluster.last_process("m1")
     incarnation, since_ms = process.incarnation, cluster.now_ms
@@ -224,7 +224,7 @@ def test_only_the_dead_members_tasks_wait_and_only_for_the_session_timeout():
 
 
 def test_a_restart_that_proves_its_predecessor_dead_waits_for_nobody():
-    kept = Kept()
+    kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", "m2", "m3", watcher=kept)
     since_ms = cluster.now_ms
     before = cluster.world.owners(since_ms)
@@ -237,7 +237,7 @@ def test_a_restart_that_proves_its_predecessor_dead_waits_for_nobody():
 
 
 def test_a_restart_without_proof_makes_the_new_owner_wait_out_the_old_ones_lease():
-    kept = Kept()
+    kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", "m2", "m3", watcher=kept)
     since_ms = cluster.now_ms
     lost = owned_by(cluster, "m1")
@@ -352,7 +352,7 @@ def test_a_silent_close_costs_the_session_timeout():
 
 
 def test_a_reader_that_stands_still_ends_its_members_lease():
-    kept = Kept()
+    kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", "m2", watcher=kept)
     process = cluster.last_process("m1")
     incarnation = process.incarnation
@@ -378,7 +378,7 @@ def test_a_reader_that_skips_reads_the_gap_itself():
 
 @pytest.mark.parametrize("jump_ms", [0, 40_000, 86_400_000, -40_000])
 def test_a_failover_expires_nobody_whatever_the_next_brokers_clock_says(jump_ms: int):
-    kept = Kept()
+    kept = RecordingWatcher()
     cluster = running_cluster(small_config(), "m1", "m2", watcher=kept)
     since_ms = cluster.now_ms
     cluster.broker.fail_over(down_ms=1_500, clock_jump_ms=jump_ms)
@@ -469,10 +469,6 @@ def test_while_nobody_leads_the_members_go_on():
 
 
 def test_two_owners_at_one_moment_end_the_run_with_both_named():
-    class NoHold(MemberSession):
-        def _hold_ends_ms(self, read_ms: int, hold_ms: int) -> int:
-            return read_ms
-
     cluster = running_cluster(small_config(), "m1", "m2", session_factory=NoHold)
     cluster.last_process("m1").pause()
     cluster.run_for(100)

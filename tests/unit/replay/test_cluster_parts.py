@@ -12,13 +12,13 @@ from equipoise.events.errors import FieldError, GroupHalted, InputError, Invaria
 from equipoise.events.facts import LeaveIntended, LogOpened, Subtopology, TopologyDeclared
 from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
-from equipoise.replay.simulation import Growth, NetworkSettings, RestoreModel, steady
+from equipoise.replay.simulation import ChangelogGrowth, NetworkSettings, RestoreModel, steady
 from equipoise.replay.simulation.broker import Broker, Producer
 from equipoise.replay.simulation.engine import Engine
-from equipoise.replay.simulation.measures import Costs, Life, Notes, active_moves, fewest_moves, owners_at, silences
-from equipoise.replay.simulation.network import Endpoint, Network
+from equipoise.replay.simulation.measures import Costs, Notes, ProcessLifetime, active_moves, fewest_moves, owners_at, silences
+from equipoise.replay.simulation.network import Endpoint, SimulatedNetwork
 from equipoise.replay.simulation.restore import Disk, Restorer
-from equipoise.replay.simulation.world import Ownership, Restore, World
+from equipoise.replay.simulation.world import CopyRestore, Ownership, SimulatedWorld
 from tests.unit.replay.clusters_under_test import member, running_cluster, small_config
 
 TASK, OTHER, STATELESS = TaskId(0, 0), TaskId(0, 1), TaskId(1, 0)
@@ -62,7 +62,7 @@ def test_chance_draws_nothing_when_there_is_none():
 
 
 def test_growth_is_straight_between_its_points_and_flat_outside():
-    growth = Growth(((10, 100), (20, 200), (30, 200)))
+    growth = ChangelogGrowth(((10, 100), (20, 200), (30, 200)))
     assert [growth.at(ms) for ms in (0, 10, 15, 19, 20, 25, 99)] == [100, 100, 150, 190, 200, 200, 200]
     assert steady(start_ms=1_000, records=5, records_per_s=3).at(3_500) == 12
 
@@ -70,14 +70,14 @@ def test_growth_is_straight_between_its_points_and_flat_outside():
 @pytest.mark.parametrize("points", [(), ((1, 5), (1, 6)), ((1, 5), (2, 4))])
 def test_growth_that_falls_or_stands_twice_is_refused(points: Any):
     with pytest.raises(FieldError, match=r"Growth\.points"):
-        Growth(points)
+        ChangelogGrowth(points)
 
 
 # Restores
 
 
-def restorer(records: int, rate: int = 0, ready_lag: int = 100, **model: Any) -> tuple[Restorer, World]:
-    world = World(TOPOLOGY, {("log", partition): steady(records=records, records_per_s=rate) for partition in range(2)})
+def restorer(records: int, rate: int = 0, ready_lag: int = 100, **model: Any) -> tuple[Restorer, SimulatedWorld]:
+    world = SimulatedWorld(TOPOLOGY, {("log", partition): steady(records=records, records_per_s=rate) for partition in range(2)})
     return Restorer(RestoreModel(**{"records_per_s": 1_000, "latency_ms": 0, **model}), world, "m1", Disk(), ready_lag), world
 
 
@@ -121,7 +121,7 @@ def test_a_task_that_is_to_run_comes_first_and_restores_to_the_end_of_when_it_wa
     it.advance(1_550)
     assert it.lag(TASK, 1_550) == 0  # 1,050 records at 500 ms; nobody writes to it until it runs
     it.leave(TASK, 1_550)
-    assert world.restores == [Restore(at_ms=1_550, task=TASK, member_id="m1", records=1_050, to_run=True)]
+    assert world.restores == [CopyRestore(at_ms=1_550, task=TASK, member_id="m1", records=1_050, to_run=True)]
     assert it.disk.positions[OTHER] == 500
 
 
@@ -175,7 +175,7 @@ class Runner:
 
 
 def test_the_world_ends_a_run_at_the_millisecond_two_owners_overlap():
-    world = World(TOPOLOGY, {})
+    world = SimulatedWorld(TOPOLOGY, {})
     first, second = Runner("a", 100), Runner("b", 999)
     world.started(TASK, first, 1, 0)
     with pytest.raises(InvariantBroken, match=r"b .* starts while a .* until 100 ms"):
@@ -187,7 +187,7 @@ def test_the_world_ends_a_run_at_the_millisecond_two_owners_overlap():
 
 
 def test_the_world_does_not_let_an_older_token_run_after_a_newer_one():
-    world = World(TOPOLOGY, {})
+    world = SimulatedWorld(TOPOLOGY, {})
     runner = Runner("a", 999)
     world.started(TASK, runner, 5, 0)
     world.stopped(TASK, runner, 10)
@@ -200,7 +200,7 @@ def test_the_world_does_not_let_an_older_token_run_after_a_newer_one():
 
 def office(**settings: Any) -> tuple[Engine, Broker, Endpoint]:
     engine = Engine(seed=1)
-    network = Network(engine, NetworkSettings(least_delay_ms=1, most_delay_ms=1, resend_after_ms=100, **settings))
+    network = SimulatedNetwork(engine, NetworkSettings(least_delay_ms=1, most_delay_ms=1, resend_after_ms=100, **settings))
     broker = Broker(engine, network, group="g")
     broker.append_fact(LogOpened(log_id="x"))
     return engine, broker, Endpoint("p", engine, network)
@@ -357,13 +357,13 @@ def test_a_window_gets_what_began_in_it_and_what_began_a_little_early_from_its_s
         tasks={TASK: True, OTHER: True, STATELESS: False},
         history=HISTORY,
         restores=[
-            Restore(at_ms=22_000, task=TASK, member_id="b", records=70, to_run=True),
-            Restore(at_ms=23_000, task=OTHER, member_id="b", records=9, to_run=False),
+            CopyRestore(at_ms=22_000, task=TASK, member_id="b", records=70, to_run=True),
+            CopyRestore(at_ms=23_000, task=OTHER, member_id="b", records=9, to_run=False),
         ],
         notes=notes,
         lives=[
-            Life(member_id="a", capacity=1, start_ms=0, end_ms=30_000),
-            Life(member_id="b", capacity=1, start_ms=0, end_ms=None),
+            ProcessLifetime(member_id="a", capacity=1, start_ms=0, end_ms=30_000),
+            ProcessLifetime(member_id="b", capacity=1, start_ms=0, end_ms=None),
         ],
         end_ms=60_000,
     )
@@ -389,7 +389,10 @@ def test_imbalance_is_tasks_beyond_the_shares_times_how_long():
         history=sorted(history, key=lambda each: (each.task, each.start_ms)),
         restores=[],
         notes=Notes(),
-        lives=[Life(member_id="a", capacity=1, start_ms=0, end_ms=None), Life(member_id="b", capacity=1, start_ms=1_000, end_ms=None)],
+        lives=[
+            ProcessLifetime(member_id="a", capacity=1, start_ms=0, end_ms=None),
+            ProcessLifetime(member_id="b", capacity=1, start_ms=1_000, end_ms=None),
+        ],
         end_ms=10_000,
     )
     assert costs.window("w", 0, 10_000).totals["imbalance_task_seconds"] == 6.0  # one too many and one too few, from 1 s to 4 s

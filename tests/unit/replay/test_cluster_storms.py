@@ -12,8 +12,9 @@ import pytest
 from equipoise.events.errors import InvariantBroken
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
+from tests.search.rules import HeartbeatsAlone, NoHold
 from tests.storm_faults import FAULTS, random_faults
-from tests.storms import Outcome, draw, run_storm
+from tests.storms import StormOutcome, draw, run_storm
 
 MOST_SEEDS = 150
 """By then the rarest of the broken rules below has been found several times over."""
@@ -32,7 +33,7 @@ def test_a_storm_breaks_nothing_and_the_group_comes_to_rest(seed: int):
 
 
 def test_a_storm_is_the_same_each_time():
-    def summary(outcome: Outcome) -> tuple[object, ...]:
+    def summary(outcome: StormOutcome) -> tuple[object, ...]:
         return outcome.facts, outcome.steps, outcome.settled_ms, outcome.cluster.machine.snapshot()
 
     assert summary(run_storm(draw(5))) == summary(run_storm(draw(5)))
@@ -48,16 +49,6 @@ def test_plans_have_every_kind_of_fault_and_keep_clock_jumps_a_session_apart():
         assert all(later.at_ms - earlier.at_ms > 10_000 for earlier, later in itertools.pairwise(jumps))
         kinds.update(fault.kind for fault in faults)
     assert kinds == set(FAULTS)
-
-
-class NoHold(MemberSession):
-    def _hold_ends_ms(self, read_ms: int, hold_ms: int) -> int:
-        return read_ms
-
-
-class HeartbeatsAlone(MemberSession):
-    def _lease_rests_on(self, heartbeat_ms: int, fetch_ms: int) -> int:
-        return heartbeat_ms
 
 
 class Deaf(MemberSession):

@@ -16,7 +16,7 @@ from equipoise.events.settings import GroupSettings
 from equipoise.replay.importers.kafka_streams import import_history
 from equipoise.replay.recorded_inputs import Curve
 from equipoise.replay.simulation import RestoreModel, steady
-from equipoise.replay.simulation.kafka import Instance, InstanceSettings, KafkaGroup, KafkaProtocol
+from equipoise.replay.simulation.kafka import InstanceSettings, KafkaGroup, KafkaProtocol, KafkaStreamsInstance
 from equipoise.replay.simulation.measures import active_moves, silences
 from equipoise.replay.simulation.run import Simulation
 from equipoise.replay.simulation.run_kafka import simulate_kafka
@@ -40,7 +40,7 @@ def group(*, stateful: bool = True, records: int = 100_000, **changes: Any) -> K
     return KafkaGroup(settings=GroupSettings(**settings), topology=topology, growth=growth, protocol=PROTOCOL, seed=3)
 
 
-def begin(kafka: KafkaGroup, *names: str, threads: int = 1, kept: bool = True) -> list[Instance]:
+def begin(kafka: KafkaGroup, *names: str, threads: int = 1, kept: bool = True) -> list[KafkaStreamsInstance]:
     """Instances whose process ids sort as their names do."""
     return [
         kafka.start(
@@ -89,7 +89,7 @@ def test_a_task_that_changes_hands_stands_still_until_the_follow_up_round_which_
 
 
 def test_who_dies_is_expired_a_session_timeout_after_its_last_commit_and_a_default_close_is_no_better() -> None:
-    for end in (Instance.kill, Instance.close_silently):
+    for end in (KafkaStreamsInstance.kill, KafkaStreamsInstance.close_silently):
         kafka = group(stateful=False)
         _, second = begin(kafka, "a", "b")
         kafka.engine.at(60_000, end, second)

@@ -6,7 +6,7 @@ from __future__ import annotations
 
 from equipoise.events.tasks import TaskId
 from equipoise.replay.importers.kafka_streams.endoffsets import EndOffsetStream
-from equipoise.replay.importers.kafka_streams.source import EndOffsets
+from equipoise.replay.importers.kafka_streams.source import EndOffsetSample
 from equipoise.replay.importers.kafka_streams.topology import Evidence, TopologySeen, changelog_candidates, declare, match_changelogs
 
 
@@ -54,7 +54,11 @@ def test_an_unmatched_subtopology_is_declared_without_changelogs() -> None:
 
 
 def test_end_offsets_between_samples() -> None:
-    samples = [EndOffsets(1_000, {"a": [0, 10]}), EndOffsets(2_000, {"a": [100, 20], "b": [8]}), EndOffsets(2_100, {"a": [100, 30], "b": [8]})]
+    samples = [
+        EndOffsetSample(1_000, {"a": [0, 10]}),
+        EndOffsetSample(2_000, {"a": [100, 20], "b": [8]}),
+        EndOffsetSample(2_100, {"a": [100, 30], "b": [8]}),
+    ]
     stream = EndOffsetStream(samples, 1_000)
     assert stream.at(500) == {"a": [0, 10]}  # before the first sample
     assert [each.ms for each in stream.upto(1_250)] == [1_000]

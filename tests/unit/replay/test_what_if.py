@@ -115,11 +115,11 @@ def test_what_is_unsound_is_told_before_anything_is_simulated(configurations: li
 def test_a_configuration_that_cannot_lead_is_an_outcome_with_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     real = registry.latest("learner")
 
-    class Broken(DelegatingAssignor):
+    class BrokenAssignor(DelegatingAssignor):
         def assign(self, problem: AssignmentProblem) -> Plan:
             return attrs.evolve(self.wrapped.assign(problem), members={})
 
-    there = {**registry.available(), ("learner", real.version): Broken(real)}
+    there = {**registry.available(), ("learner", real.version): BrokenAssignor(real)}
     monkeypatch.setattr(registry, "available", lambda: there)
     found = what_if(lived(), [Configuration(name="broken", assignor="learner"), FOUR])
     broken, four = found.outcomes
