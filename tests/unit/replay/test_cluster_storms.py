@@ -12,7 +12,7 @@ import pytest
 from equipoise.events.errors import InvariantBroken
 from equipoise.statemachine.machine import GroupMachine
 from equipoise.statemachine.member import MemberSession
-from tests.search.rules import HeartbeatsAlone, NoHold
+from tests.search.rules import HeartbeatsAlone, NoHold, TimeFollowsTheClock
 from tests.storm_faults import FAULTS, random_faults
 from tests.storms import StormOutcome, draw, run_storm
 
@@ -56,13 +56,8 @@ class Deaf(MemberSession):
         return False
 
 
-class TimeUnclamped(GroupMachine):
-    def _time_step_ms(self, previous_append_ms: int, append_ms: int) -> int:
-        return max(0, append_ms - previous_append_ms)
-
-
 def unclamped(checkpoint: bytes | None) -> GroupMachine:
-    return TimeUnclamped() if checkpoint is None else TimeUnclamped.restore(checkpoint)
+    return TimeFollowsTheClock() if checkpoint is None else TimeFollowsTheClock.restore(checkpoint)
 
 
 @pytest.mark.parametrize(
