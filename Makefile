@@ -1,11 +1,13 @@
 # Everything here makes its own .venv from a bare clone; Python 3.11 or later is all that must be there.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check java broker bench bench-live compare-live soak storm states pictures clean .venv
+.PHONY: help demo test test-live docs-check coverage check java broker bench bench-live compare-live soak storm states pictures clean .venv
 
 BIN := .venv/bin
 READY := .venv/.ready
 WORKERS ?= 2
+LIVE_WORKERS ?= 4# they wait more than they compute
+PURE_TESTS := tests/unit/assignors tests/unit/events tests/unit/reference_model tests/unit/statemachine tests/scenarios
 
 help: ## what can be made
 	@sed -n 's/^\([a-z.-]*\):.*## \(.*\)/  make \1\t\2/p' Makefile | expand -t 20
@@ -13,8 +15,19 @@ help: ## what can be made
 demo: $(READY) ## a recorded Kafka Streams group: imported, decided anew, replayed to the byte, compared
 	@$(BIN)/equipoise demo
 
-test: check java ## check, then every test, those on a real Kafka included
-	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup
+test: check java ## check, every test that needs no broker, and one live test of each capability; at most 8 minutes on 2 cores
+	@$(BIN)/python -m pytest -q -n $(LIVE_WORKERS) --dist loadgroup -m smoke tests/live tests/spark >.venv/live.txt 2>&1 & live=$$!; \
+	nice $(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m "not docs" --ignore=tests/live --ignore=tests/spark; unit=$$?; \
+	echo "the live tests:"; wait $$live; live=$$?; cat .venv/live.txt; [ $$unit = 0 ] && [ $$live = 0 ]
+
+test-live: java $(READY) ## the other live tests: real brokers, real Spark; ten minutes
+	@$(BIN)/python -m pytest -q -n $(LIVE_WORKERS) --dist loadgroup -m "not smoke and not docs" tests/live tests/spark
+
+docs-check: java $(READY) ## numbers, pictures and commands of the pages are what the code gives now
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup -m docs tests/unit tests/live
+
+coverage: $(READY) ## lines and branches of the pure packages that their tests reach; fails below the floor in pyproject.toml
+	@$(BIN)/python -m pytest -q -n $(WORKERS) --dist loadgroup --cov --cov-report=term:skip-covered $(PURE_TESTS)
 
 check: $(READY) ## style, types, import contracts
 	@$(BIN)/ruff check --quiet .

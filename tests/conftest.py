@@ -14,14 +14,16 @@ from __future__ import annotations
 import json
 import os
 import signal
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Generator, Iterator
+from typing import Any, TypeVar
 
 import click
 import hypothesis
 import pytest
 
 from equipoise.cli.screen import Screen
+
+Report = TypeVar("Report", pytest.TestReport, pytest.CollectReport)
 
 _SLOW_IS_NO_FAULT = [hypothesis.HealthCheck.too_slow]
 
@@ -40,6 +42,24 @@ def pytest_configure(config: pytest.Config) -> None:
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell starts what runs in its background deaf to it, and children inherit that
     if config.getoption("--rewrite") and os.environ.get("CI"):
         raise pytest.UsageError("--rewrite is refused when CI is set: golden files are rewritten by people, who read the diff")
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport() -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    return _refuse_skip((yield))
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report() -> Generator[None, pytest.CollectReport, pytest.CollectReport]:
+    return _refuse_skip((yield))
+
+
+def _refuse_skip(report: Report) -> Report:
+    """In CI what would be skipped fails: whatever a test needs must be installed there."""
+    if report.skipped and os.environ.get("CI") and not hasattr(report, "wasxfail"):
+        reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else report.longrepr
+        report.outcome, report.longrepr = "failed", f"skipped, which is a failure in CI: {reason}"
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -92,6 +92,7 @@ async def read(consumer: AIOKafkaConsumer, count: int) -> list[str]:
     return values
 
 
+@pytest.mark.smoke
 async def test_two_consumers_share_a_topic_by_count_and_then_by_lag(bootstrap: str, prefix: str) -> None:
     topic = f"{prefix}-orders"
     await make_topics(bootstrap, {topic: [100, 60, 50]})

@@ -32,6 +32,7 @@ def moves_of(leader: Leader, state: str) -> list[Move]:
     return [move for issued in leader.decided(AssignmentIssued) for move in issued.moves if move.state == state]
 
 
+@pytest.mark.smoke
 async def test_a_task_that_is_learned_moves_at_its_learners_word(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """The owner runs it until then, and nothing but the word begins the hand-over."""
     application = Application(bootstrap, prefix)

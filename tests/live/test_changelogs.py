@@ -131,6 +131,7 @@ async def test_state_survives_renumbered_sub_topologies(bootstrap: str, prefix: 
             assert tokens == {f"{number}_{partition}": {1 if number else epoch + 1 - (epoch == 3)} for partition in range(PARTITIONS)}
 
 
+@pytest.mark.smoke
 async def test_every_changelog_of_a_task_is_fenced(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     lives = Lives(bootstrap, prefix, tmp_path, keeps_disk=False)
     application = lives.application

@@ -119,6 +119,7 @@ async def test_a_producer_that_is_sending(how: str, abandoned: bool, brokers: Br
 
 
 @pytest.mark.parametrize("how", AWAY)
+@pytest.mark.smoke
 async def test_stopping_may_be_called_off(how: str, brokers: Brokers) -> None:
     producer = await writing(Connection(bootstrap=brokers.bootstrap), enable_idempotence=True)
     with away(brokers, how):

@@ -40,6 +40,7 @@ async def configure(settings: WorkerSettings, *words: str) -> tuple[int, dict[st
     return done.returncode, document
 
 
+@pytest.mark.smoke
 async def test_settings_are_shown_tried_changed_and_changed_back(settings: WorkerSettings) -> None:
     async with Worker(settings), Swarm(settings, settings.topics) as swarm:
         await swarm.configure("g", CONFIG, topology(4))

@@ -7,10 +7,13 @@ from __future__ import annotations
 import os
 import random
 
+import pytest
+
 from bench import connect_differential
 from tests.vectors import connect_answer
 
 
+@pytest.mark.smoke
 def test_random_scripts_come_out_as_on_the_jvm() -> None:
     seed = 1 if os.environ.get("CI") else random.randrange(10**9)
     dice = random.Random(seed)

@@ -150,6 +150,7 @@ def joins(leader: Leader, member_id: str) -> list[MemberJoined]:
     return [each.event for each in leader.facts if isinstance(each.event, MemberJoined) and each.event.member_id == member_id]
 
 
+@pytest.mark.smoke
 async def test_records_of_another_writer_are_noticed_and_left_out(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()

@@ -12,6 +12,8 @@ import sys
 import time
 from pathlib import Path
 
+import pytest
+
 from equipoise.events.facts import MemberJoined
 from equipoise.events.log import open_log
 from equipoise.events.records import Record
@@ -50,6 +52,7 @@ class Following:
         return self.process.wait(20), self._err.read_text()
 
 
+@pytest.mark.smoke
 async def test_what_changes_is_seen_and_copied_until_an_interrupt(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0)
     archived = tmp_path / "followed.db"

@@ -59,6 +59,7 @@ async def live_for_a_while(settings: WorkerSettings, group: str) -> list[str]:
     return [json.loads(dict(record.headers)["equipoise"])["code"] for record in await everything(settings, settings.topics.rejected)]
 
 
+@pytest.mark.smoke
 async def test_every_reader_says_of_a_log_in_kafka_what_it_says_of_its_archive(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, partitions=2, http_port=0)
     group = f"{prefix}g"

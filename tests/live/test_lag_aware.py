@@ -12,6 +12,8 @@ import sys
 from collections.abc import AsyncIterator
 from typing import Any
 
+import pytest
+
 from equipoise.assignors import registry
 from equipoise.events.facts import GroupConfigured, PartitionsObserved, Subtopology, TopologyDeclared
 from equipoise.events.log import open_log
@@ -102,6 +104,7 @@ class Group:
         return done.returncode, document
 
 
+@pytest.mark.smoke
 async def test_the_example_of_kip_169_is_dealt_right_at_the_first_round(bootstrap: str, prefix: str) -> None:
     group = Group(bootstrap, prefix, records=[100_000, 60_000, 50_000])
     await make_topic(bootstrap, group.topic, 3)

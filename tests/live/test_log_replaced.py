@@ -134,6 +134,7 @@ async def test_member_whose_place_was_deleted_from_the_decisions_joins_again(boo
         await until(lambda: member.incarnation > incarnation and len(member.running) == PARTITIONS)
 
 
+@pytest.mark.smoke
 async def test_worker_whose_log_was_replaced_leads_the_new_one_and_writes_nothing_of_the_former_one(bootstrap: str, prefix: str) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0, worker_session_timeout_ms=6_000)
     async with Worker(settings) as worker:

@@ -102,6 +102,7 @@ class Application:
 
 
 @BOTH
+@pytest.mark.smoke
 async def test_members_count_and_hand_over(bootstrap: str, prefix: str, tmp_path: Path, guarantee: str) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()

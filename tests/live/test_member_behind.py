@@ -8,6 +8,7 @@ import asyncio
 from typing import Any
 
 import attrs
+import pytest
 
 from equipoise.assignors import registry
 from equipoise.member import TaskContext
@@ -16,6 +17,7 @@ from tests.live.test_member import Application
 from tests.live.test_restorer import until
 
 
+@pytest.mark.smoke
 async def test_the_leader_knows_what_is_still_to_be_processed(bootstrap: str, prefix: str) -> None:
     application = Application(bootstrap, prefix)
     assignor = registry.latest("lag_aware")

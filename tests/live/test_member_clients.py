@@ -34,6 +34,7 @@ async def clients(bootstrap: str, prefix: str) -> Callable[[str], TaskClients]:
     return make
 
 
+@pytest.mark.smoke
 async def test_the_owner_is_fenced_by_the_beginning_and_not_by_the_connecting(bootstrap: str, prefix: str, clients: Any) -> None:
     from aiokafka import TopicPartition
     from aiokafka.errors import ProducerFenced

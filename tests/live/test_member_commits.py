@@ -15,6 +15,7 @@ COMMIT_S = 0.08
 RECORDS = 300
 
 
+@pytest.mark.smoke
 async def test_commits_that_take_longer_than_their_interval_still_hold_many_records(
     bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -31,6 +31,7 @@ def told(calls: list[str]) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize("name", ["high_availability", "cooperative"])
+@pytest.mark.smoke
 async def test_an_eager_member_changes_all_at_once_and_a_cooperative_one_beside_it_keeps_what_it_has(
     bootstrap: str, prefix: str, tmp_path: Path, name: str
 ) -> None:

@@ -112,6 +112,7 @@ def _said(caplog: pytest.LogCaptureFixture, member_id: str) -> list[str]:
     return [each for each in messages if f"member {member_id} has stopped its tasks" in each]
 
 
+@pytest.mark.smoke
 async def test_damaged_decision_ends_an_incarnation_and_the_next_one_begins_behind_it(bootstrap: str, prefix: str) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()

@@ -7,6 +7,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from equipoise.events.log import open_log
 from equipoise.events.log.kafka.envelope import group_key, pack_fact, pack_payload, partition_of
 from equipoise.events.log.kafka.opening import writer
@@ -20,6 +22,7 @@ from tests.live.test_worker import until
 UNKNOWN = "event kind 99, version 1, is not known to this build; upgrade to the one that wrote it"
 
 
+@pytest.mark.smoke
 async def test_a_group_with_an_unknown_event_is_trouble_of_its_own(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, partitions=2, http_port=0)
     topics = settings.topics

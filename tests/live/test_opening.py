@@ -25,6 +25,7 @@ from equipoise.events.log.kafka.opening import (
 from equipoise.events.log.kafka.topics import Topics
 
 
+@pytest.mark.smoke
 async def test_a_log_is_opened_once_by_several_workers(bootstrap: str, prefix: str) -> None:
     connection, topics = Connection(bootstrap=bootstrap), Topics(prefix)
     with pytest.raises(NotThereError, match="start a worker"):

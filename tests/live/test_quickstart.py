@@ -28,6 +28,7 @@ def blocks() -> list[str]:
     return re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
 
 
+@pytest.mark.docs
 def test_the_live_quickstart_does_what_it_says(tmp_path: Path) -> None:
     make, commands = blocks()
     assert make.split("#")[0].strip() == "make broker"

@@ -198,6 +198,7 @@ async def test_racks_are_introduced_one_member_after_the_other(brokers: Brokers)
         assert crossing < 0.02 * total
 
 
+@pytest.mark.smoke
 async def test_an_ordinary_consumer_group_is_dealt_by_lag_and_reads_beside_itself(brokers: Brokers) -> None:
     """`LagAwareAssignor`: of equal lag, partitions go where the consumer says it is; what a real
     broker says of racks is what it deals by.

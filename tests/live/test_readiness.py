@@ -244,6 +244,7 @@ async def test_a_task_moves_when_it_is_prepared_and_not_before(bootstrap: str, p
         assert first_cache.cold == cache.cold == []
 
 
+@pytest.mark.smoke
 async def test_a_function_prepares_on_a_thread_of_its_own(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """Nobody's records wait for it: m1 runs in the same loop."""
     application = Application(bootstrap, prefix)

@@ -199,6 +199,7 @@ async def test_workers_with_and_without_an_assignor_follow_each_other(
     assert "theirs" in without_it.problems[0]
 
 
+@pytest.mark.smoke
 async def test_member_whose_configuration_is_rejected_ends_and_says_what_was_meant(settings: WorkerSettings) -> None:
     application = Application(settings.bootstrap, settings.prefix)
     await application.make_topics()

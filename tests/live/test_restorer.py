@@ -97,6 +97,7 @@ async def until(condition: Any) -> None:
 
 
 @pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
+@pytest.mark.smoke
 async def test_a_copy_follows_and_is_handed_over_whole(bootstrap: str, prefix: str, tmp_path: Path, open_store: OpenStore) -> None:
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)

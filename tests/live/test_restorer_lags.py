@@ -42,6 +42,7 @@ async def until_fetched(restorer: ChangelogRestorer) -> None:
     await until(lambda: restorer._consumer._fetcher._records)
 
 
+@pytest.mark.smoke
 async def test_what_was_fetched_for_a_former_copy_says_nothing_of_the_next(bootstrap: str, prefix: str) -> None:
     """A task was restored here and ran; then it ran elsewhere, and is followed again. The consumer
     still had the first record of its next owner, and with it an end of the changelog that was long

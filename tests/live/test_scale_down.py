@@ -79,6 +79,7 @@ async def test_members_are_asked_released_and_gone_and_no_order_is_lost(bootstra
             assert (found.faults, found.orders) == ([], 8_000)
 
 
+@pytest.mark.smoke
 async def test_an_interrupt_leaves_the_request_standing_until_it_is_taken_back(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """The member that is asked stands still, so it gives nothing up: what was asked for waits, and
     that is when people change their minds.

@@ -88,6 +88,7 @@ async def test_a_round_and_an_assignment_that_are_too_large_for_one_event_stop_n
         assert verify(log.read()).verdict is Verdict.IDENTICAL
 
 
+@pytest.mark.smoke
 async def test_records_that_belong_to_nobody_are_put_aside_and_the_partition_goes_on(settings: WorkerSettings, tmp_path: Path) -> None:
     random, letters = os.urandom(1_048_450), b"x" * 5_000_000
     facts = settings.topics.facts

@@ -7,6 +7,8 @@ from __future__ import annotations
 import asyncio
 from pathlib import Path
 
+import pytest
+
 from equipoise.events.log.kafka.connection import Connection
 from equipoise.events.log.kafka.opening import admin_client, reader, writer
 from tests.live.streams import StreamsApplication, changelog_of
@@ -14,6 +16,7 @@ from tests.live.streams import StreamsApplication, changelog_of
 PARTITIONS = 2
 
 
+@pytest.mark.smoke
 async def test_it_counts_and_goes_on_with_its_counts(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     from aiokafka import TopicPartition
     from aiokafka.admin import NewTopic

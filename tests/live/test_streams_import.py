@@ -157,6 +157,7 @@ def owners(event: Any) -> dict[int, str]:
     return dict(sorted((task.partition, member.member_id) for member in event.members for task in member.active))
 
 
+@pytest.mark.smoke
 async def test_a_group_that_was_never_there_is_said_so(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap, group_id=f"{prefix}-other")  # so that there is a topic of offsets
     await start_client(consumer)

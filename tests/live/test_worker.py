@@ -259,6 +259,7 @@ async def test_an_event_that_this_build_does_not_know_halts_its_group_alone(sett
             assert (await http.get("/ready")).status == 200
 
 
+@pytest.mark.smoke
 async def test_checkpoints_only_save_reading(settings: WorkerSettings) -> None:
     """A worker that begins at checkpoints, one that finds them damaged and one that finds none go
     on alike.
@@ -303,6 +304,7 @@ async def test_a_port_that_is_taken_and_a_topic_of_others_are_named(settings: Wo
         await Worker(other).start()
 
 
+@pytest.mark.smoke
 async def test_end_offsets_of_the_groups_topics_become_facts(settings: WorkerSettings) -> None:
     from aiokafka.admin import NewTopic
 

@@ -92,6 +92,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
     return chain, key
 
 
+@pytest.mark.smoke
 async def test_a_broker_that_wants_tls_and_a_password(tmp_path: Path) -> None:
     chain, key = certificate(tmp_path)
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="broker" password="b" user_broker="b" user_lead="secret";'

@@ -121,6 +121,7 @@ def with_another_decision(rows: list[Row]) -> list[Row]:
 # ------------------------------------------------------------------------------------------- verify
 
 
+@pytest.mark.smoke
 def test_spark_says_of_every_group_what_the_plain_function_says(spark: Any, fleet: Path) -> None:
     units = units_of([str(fleet)])
     rows = collected(spark_verify(spark, units))

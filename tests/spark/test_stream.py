@@ -84,6 +84,7 @@ def test_what_is_no_live_log_is_said_first(spark: Any, tmp_path: Path) -> None:
         assert says in result.stderr
 
 
+@pytest.mark.smoke
 def test_counts_are_served_to_prometheus() -> None:
     (port,) = free_ports(1)
     totals = {"facts": 3, "alerts": 0}

@@ -73,6 +73,7 @@ def spreads(topics: int, partitions: int, consumers: int, *, cross_topic: bool) 
 
 
 @pytest.mark.parametrize(("topics", "partitions", "consumers"), [(10, 1, 2), (20, 3, 4), (30, 7, 5)])
+@pytest.mark.docs
 def test_what_is_gained_by_dealing_topics_together(topics: int, partitions: int, consumers: int):
     alone, together = (spreads(topics, partitions, consumers, cross_topic=cross_topic) for cross_topic in (False, True))
     row = f"| {topics} of {partitions} | {consumers} | {alone[0]} | {together[0]} | {alone[1]:,} | {together[1]:,} |"

@@ -42,10 +42,28 @@ def test_hypothesis_draws_the_same_examples_in_ci_alone(ci: bool, derandomized: 
     assert done.returncode == 0, done.stdout + done.stderr
 
 
-def test_ci_runs_what_a_developer_runs() -> None:
+@pytest.mark.parametrize(("ci", "code"), [(True, pytest.ExitCode.TESTS_FAILED), (False, pytest.ExitCode.OK)])
+def test_skipped_test_fails_in_ci_alone(ci: bool, code: pytest.ExitCode, tmp_path: Path) -> None:
+    probe = tmp_path / "test_probe.py"
+    probe.write_text("import pytest\n\ndef test_probe():\n    pytest.skip('no broker')\n")
+    done = pytest_process("--rootdir", str(ROOT), "--confcutdir", str(ROOT), "-p", "tests.conftest", str(probe), ci=ci)
+    assert done.returncode == code, done.stdout + done.stderr
+    assert ("skipped, which is a failure in CI: " in done.stdout) is ci
+
+
+def test_skipped_module_fails_in_ci(tmp_path: Path) -> None:
+    probe = tmp_path / "test_probe.py"
+    probe.write_text("import pytest\n\npytest.importorskip('not_installed')\n")
+    done = pytest_process("--rootdir", str(ROOT), "--confcutdir", str(ROOT), "-p", "tests.conftest", str(probe), ci=True)
+    assert done.returncode == pytest.ExitCode.INTERRUPTED, done.stdout + done.stderr
+    assert "could not import 'not_installed'" in done.stdout
+
+
+def test_ci_runs_every_target_with_tests() -> None:
     script = ROOT / ".ci" / "run"
     assert os.access(script, os.X_OK)
-    assert re.search(r"^make test$", script.read_text(), re.MULTILINE)
+    targets = {target for line in re.findall(r"\bmake ([a-z -]+)", script.read_text()) for target in line.split()}
+    assert targets == {"test", "test-live", "docs-check", "coverage"}
 
 
 def test_every_dependency_is_pinned_and_within_its_bounds() -> None:

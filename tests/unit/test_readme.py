@@ -83,11 +83,13 @@ def caption(document: dict[str, Any]) -> str:
     )
 
 
+@pytest.mark.docs
 def test_the_readmes_numbers_are_the_demos(document: dict[str, Any], rewrite: bool) -> None:
     hold(README, {"caption": caption(document), "table": table(document)}, rewrite)
 
 
 @pytest.mark.parametrize("name", ["recorded.svg", "equipoise.svg"])
+@pytest.mark.docs
 def test_the_pictures_are_those_that_the_demo_draws(document: dict[str, Any], out: Path, name: str, rewrite: bool) -> None:
     drawn, kept = (out / "scale-out" / name).read_bytes(), ROOT / "docs" / "pictures" / name
     assert document["identical"]
@@ -97,6 +99,7 @@ def test_the_pictures_are_those_that_the_demo_draws(document: dict[str, Any], ou
         pytest.fail(f"docs/pictures/{name} is {HINT}")
 
 
+@pytest.mark.docs
 def test_every_command_of_the_readme_runs_as_it_stands_there_after_the_demo(document: dict[str, Any], out: Path) -> None:
     section = README.read_text(encoding="utf-8").partition("## What you can ask")[2]
     commands, live, many = re.findall(r"```sh\n(.*?)```", section, re.DOTALL)[:3]

@@ -19,6 +19,7 @@ ROOT = Path(__file__).parents[2]
 PICTURES = {"history.svg": "replay_history.svg", "costs.svg": "replay_costs.svg"}
 
 
+@pytest.mark.docs
 def test_the_example_prints_and_draws_what_stands_in_the_docs(tmp_path: Path, capsys: pytest.CaptureFixture[str], rewrite: bool) -> None:
     main(tmp_path)
     said = capsys.readouterr().out

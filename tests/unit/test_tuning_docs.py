@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import attrs
+import pytest
 from click.testing import CliRunner
 
 from equipoise.cli import main
@@ -81,6 +82,7 @@ def recovery_table(folder: Path) -> str:
     return "\n".join(lines)
 
 
+@pytest.mark.docs
 def test_the_examples_are_what_the_simulation_gives(tmp_path: Path, rewrite: bool) -> None:
     hold(PAGE, {"settings": settings_table(tmp_path), "recovery": recovery_table(tmp_path)}, rewrite)
 

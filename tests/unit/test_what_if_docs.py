@@ -111,6 +111,7 @@ def _amount(value: float) -> str:
     return f"{value:,.0f}" if value >= 15 else f"{value:.1f}"
 
 
+@pytest.mark.docs
 def test_the_numbers_and_the_picture_are_what_the_command_gives(tmp_path: Path, rewrite: bool) -> None:
     group, drawn = sweep(tmp_path)
     hold(PAGE, {"sweep": sweep_table(group), "speeds": speeds_table(), "fidelity": fidelity_table()}, rewrite)
@@ -129,6 +130,7 @@ def test_the_toml_of_the_page_is_sound() -> None:
     assert [each.settings["max_warmups"] for each in found] == [20, 1, 1]
 
 
+@pytest.mark.docs
 def test_the_python_of_the_page_runs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> None:
     (block,) = re.findall(r"```python\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
     assert CliRunner().invoke(main, ["import", "kafka-streams", "rolling", "--to", str(tmp_path / "group.db")]).exit_code == 0
