@@ -9,8 +9,8 @@ import time
 
 from bench.java_bench import Case, our_seconds, question
 from equipoise.assignors import AssignmentProblem, Member, Task
+from equipoise.assignors.assign_json import problem_of
 from equipoise.assignors.high_availability import HighAvailability
-from equipoise.assignors.wire import problem_of
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, TaskId
 

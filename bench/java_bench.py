@@ -31,8 +31,8 @@ import attrs
 from bench import kafka_java
 from bench.memory import peak_mb
 from equipoise.assignors import AssignmentProblem, Plan, registry
+from equipoise.assignors.assign_json import problem_of
 from equipoise.assignors.common.validation import plan_faults
-from equipoise.assignors.wire import problem_of
 
 WARM_TURNS = 30
 WARM_MOST_S = 20

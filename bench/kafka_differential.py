@@ -16,7 +16,7 @@ from typing import Any
 import click
 
 from bench import kafka_java
-from equipoise.assignors.wire import assign_line
+from equipoise.assignors.assign_json import assign_line
 
 LAGS = (0, 1, 50, 100, 101, 1_000, 2_000, 5_000, 10_000, 150_000, 2**63 - 1, "active", "active", "active", "unknown")
 ACCEPTABLE = (0, 100, 1_000, 10_000, 2**63 - 1)

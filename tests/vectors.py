@@ -29,8 +29,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+from equipoise.assignors.assign_json import assign_line
 from equipoise.assignors.common.java_order import text_key
-from equipoise.assignors.wire import assign_line
 
 FOLDER = Path(__file__).parent / "data" / "vectors"
 

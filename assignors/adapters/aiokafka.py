@@ -34,7 +34,7 @@ from aiokafka.errors import KafkaError
 
 from equipoise.assignors.adapters.lags import source_lags
 from equipoise.assignors.common.problem import AssignmentProblem, Member, Partition, Task
-from equipoise.assignors.common.topics import TopicTask, naming_of
+from equipoise.assignors.common.task_names import TopicTask, name_topics
 from equipoise.assignors.lag_aware import LagAware
 from equipoise.assignors.lag_aware.options import CROSS_TOPIC, RACK_LAG_TOLERANCE
 from equipoise.events.log.kafka.clients import start_client, stop_client
@@ -234,8 +234,8 @@ def deal(
     """Member -> topic -> its partitions, as `lag_aware` decides for a group of which everybody has
     stopped. `racks`: of members. `replicas`: racks of each partition's."""
     tasks = [TopicTask(id=f"{topic}-{number}", topic=topic, partition=number, lag=lags.get((topic, number), 0)) for topic, number in partitions]
-    naming = naming_of(tasks, subscriptions)
-    known = {(task.topic, task.partition): TaskId(naming.topics[task.topic], task.partition) for task in tasks}
+    names = name_topics(tasks, subscriptions)
+    known = {(task.topic, task.partition): TaskId(names.topics[task.topic], task.partition) for task in tasks}
     problem = AssignmentProblem(
         tasks=tuple(
             Task(
@@ -250,7 +250,7 @@ def deal(
             Member(
                 id=name,
                 rack=racks.get(name),
-                subtopologies=naming.subscription(topics),
+                subtopologies=names.subscription(topics),
                 active=tuple(known[at] for at, owner in owners.items() if owner == name and at in known),
             )
             for name, topics in subscriptions.items()
@@ -259,7 +259,7 @@ def deal(
         anew=True,
     )
     plan = LagAware().assign(problem)
-    topic_of = {number: topic for topic, number in naming.topics.items()}
+    topic_of = {number: topic for topic, number in names.topics.items()}
     dealt: dict[str, dict[str, list[int]]] = {}
     for name, target in plan.target.items():
         dealt[name] = {}

@@ -7,20 +7,20 @@ from typing import Any
 import attrs
 
 from equipoise.assignors.common.plan import REASONS, MemberPlan, Plan, PlanCost, Reason, records_text, traffic_text
-from equipoise.assignors.common.topics import PLAIN, Naming
+from equipoise.assignors.common.task_names import PLAIN, TaskNames
 from equipoise.events.tasks import TaskId
 
 
-def plan_json(plan: Plan, naming: Naming = PLAIN) -> dict[str, Any]:
+def plan_json(plan: Plan, names: TaskNames = PLAIN) -> dict[str, Any]:
     """The plan as plain lists and objects, keys in their fixed order, members and tasks in rising
     order; but `active` as the plan has it.
     """
     cost = plan.cost
     return {
-        "members": {member: _member_json(part, naming) for member, part in plan.members.items()},
-        "target": {member: _texts(tasks, naming) for member, tasks in plan.target.items()},
+        "members": {member: _member_json(part, names) for member, part in plan.members.items()},
+        "target": {member: _texts(tasks, names) for member, tasks in plan.target.items()},
         "movements": [
-            {"task": naming.text(each.task), "source": each.source, "destination": each.destination, "state": each.state.value}
+            {"task": names.text(each.task), "source": each.source, "destination": each.destination, "state": each.state.value}
             for each in plan.movements
         ],
         "probing": plan.probing,
@@ -33,18 +33,18 @@ def plan_json(plan: Plan, naming: Naming = PLAIN) -> dict[str, Any]:
             "optimal": cost.optimal,
             **_rack_cost_json(cost),
         },
-        "reasons": reason_texts(plan, naming),
+        "reasons": reason_texts(plan, names),
         "unique": plan.unique,
         "imbalance_now": plan.imbalance_now,
-        "lost_until_ms": {naming.text(task): until_ms for task, until_ms in plan.lost_until_ms.items()},
+        "lost_until_ms": {names.text(task): until_ms for task, until_ms in plan.lost_until_ms.items()},
         "revocations": attrs.asdict(plan.revocations),
-        "memory": {key: value if isinstance(value, int) else [_memory_text(item, naming) for item in value] for key, value in plan.memory.items()},
+        "memory": {key: value if isinstance(value, int) else [_memory_text(item, names) for item in value] for key, value in plan.memory.items()},
         **({} if plan.load is None else {"load": attrs.asdict(plan.load)}),
     }
 
 
-def _memory_text(item: str | TaskId, naming: Naming) -> str:
-    return naming.text(item) if isinstance(item, TaskId) else item
+def _memory_text(item: str | TaskId, names: TaskNames) -> str:
+    return names.text(item) if isinstance(item, TaskId) else item
 
 
 def _rack_cost_json(cost: PlanCost) -> dict[str, Any]:
@@ -58,16 +58,16 @@ def _rack_cost_json(cost: PlanCost) -> dict[str, Any]:
     }
 
 
-def _member_json(part: MemberPlan, naming: Naming) -> dict[str, list[str]]:
+def _member_json(part: MemberPlan, names: TaskNames) -> dict[str, list[str]]:
     lists = {"active": part.active, "standby": part.standby, "warmup": part.warmup, "revoke": part.revoke}
-    return {key: _texts(tasks, naming) for key, tasks in lists.items()}
+    return {key: _texts(tasks, names) for key, tasks in lists.items()}
 
 
-def _texts(tasks: tuple[TaskId, ...], naming: Naming) -> list[str]:
-    return [naming.text(task) for task in tasks]
+def _texts(tasks: tuple[TaskId, ...], names: TaskNames) -> list[str]:
+    return [names.text(task) for task in tasks]
 
 
-def reason_texts(plan: Plan, naming: Naming = PLAIN) -> dict[str, str]:
+def reason_texts(plan: Plan, names: TaskNames = PLAIN) -> dict[str, str]:
     """Task -> its reason in words: what it waits for or why it moves, and why that was wanted."""
     moving = {movement.task: movement for movement in plan.movements}
     holder = {task: member for member, part in plan.members.items() for task in (*part.active, *part.revoke)}
@@ -77,7 +77,7 @@ def reason_texts(plan: Plan, naming: Naming = PLAIN) -> dict[str, str]:
         source = movement.source if movement is not None else holder.get(task)
         destination = movement.destination if movement is not None else holder.get(task)
         codes = [reason.code] if reason.because in (None, reason.code) else [reason.code, reason.because or ""]
-        texts[naming.text(task)] = "; ".join(_rendered(code, reason, source, destination) for code in codes)
+        texts[names.text(task)] = "; ".join(_rendered(code, reason, source, destination) for code in codes)
     return texts
 
 

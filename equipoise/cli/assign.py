@@ -30,7 +30,7 @@ def assign(screen: Screen, file: BinaryIO) -> None:
              "tasks": [{"id": "0_0", "stateful": true, "end_offset": 5000}],
              "members": [{"id": "m1", "capacity": 2}]}' | tr -d '\\n' | equipoise assign
     """
-    from equipoise.assignors.wire import assign_line  # the solver; a second that --help need not wait for
+    from equipoise.assignors.assign_json import assign_line  # the solver; a second that --help need not wait for
 
     if file.isatty():
         screen.remark("reading problems from the terminal, one JSON object a line; Ctrl-D ends")

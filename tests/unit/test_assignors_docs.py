@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from equipoise.assignors.adapters.aiokafka import LagAwareAssignor
-from equipoise.assignors.wire import assign_line
+from equipoise.assignors.assign_json import assign_line
 from tests import vectors
 
 PAGE = (Path(__file__).parents[2] / "docs" / "assignors.md").read_text(encoding="utf-8")

@@ -16,10 +16,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from equipoise.assignors import AssignmentProblem, Member, Movement, MovementState, Plan, Revocations, Task, registry
+from equipoise.assignors.assign_json import assign_line
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.cooperative import Cooperative
 from equipoise.assignors.cooperative.options import Delays
-from equipoise.assignors.wire import assign_line
 from equipoise.events.errors import FieldError
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task

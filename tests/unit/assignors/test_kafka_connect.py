@@ -12,10 +12,10 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.assignors import AssignmentProblem, Plan
+from equipoise.assignors.assign_json import assign_line, problem_of
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.kafka_connect import KafkaConnect
 from equipoise.assignors.kafka_connect.rounds import back_off_ms
-from equipoise.assignors.wire import assign_line, problem_of
 from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import TaskId
@@ -151,7 +151,7 @@ def test_nobody_is_given_what_it_does_not_know_or_when_nobody_is_there():
         ({"memory": {"delay_ms": "soon"}}, '$.memory.delay_ms: "soon" is not a whole number >= 0'),
         ({"memory": {"assigned_tasks": ["x"]}}, "$.memory.assigned_tasks[0]: 'x' is not a task id"),
         ({"memory": {"last_members": [1]}}, "$.memory.last_members[0]: 1 is not a text"),
-        ({"members": [{"id": "w", "reported": ["0_0", "0_0"]}]}, "$.members[0].reported[1]: '0_0' stands at"),
+        ({"members": [{"id": "w", "reported": ["0_0", "0_0"]}]}, "$.members[0].reported[1]: '0_0' repeats item [0]"),
         (
             {"tasks": [{"id": "0_0", "stateful": False}], "members": [{"id": "w", "active": ["0_0"], "reported": []}]},
             "$.members[w].reported: 0_0 is active there; name it here too",

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from equipoise.assignors.wire import assign_line
+from equipoise.assignors.assign_json import assign_line
 
 VECTORS = Path(__file__).parents[2] / "data" / "vectors"
 SENTINELS = {-2: "active", -3: "unknown"}

@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 from equipoise.assignors import AssignmentProblem, Partition, Plan, Task
+from equipoise.assignors.assign_json import assign_line
 from equipoise.assignors.common.source_lag import partition_lag
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.lag_aware import LagAware
-from equipoise.assignors.wire import assign_line
 from equipoise.cli import main
 from equipoise.events.errors import InputError
 from equipoise.events.tasks import parse_task
@@ -147,11 +147,11 @@ def test_a_plan_speaks_of_tasks_as_the_problem_does():
     ("tasks_said", "members_said", "problem_said"),
     [
         ([{"id": "a-0", "topic": "a", "partition": 0, "lag": -2}], [], '$.tasks[0].lag: -2 is not a lag; use a number of records >= 0, "active" or'),
-        ([{"id": "a-0", "topic": "a", "partition": 0, "lag": "active"}], [], '$.tasks[0].lag: "active" is said by who keeps a copy'),
+        ([{"id": "a-0", "topic": "a", "partition": 0, "lag": "active"}], [], '$.tasks[0].lag: "active" is the lag of a copy'),
         ([{"id": "a-0", "topic": "a", "partition": -1}], [], "$.tasks[0].partition: -1 is not a whole number"),
         ([{"id": "a-0", "topic": "a", "partition": 10**9}], [], "$.tasks[0].partition: 1000000000 is more than"),
         ([{"id": "a-0", "topic": "a", "partition": 0, "stateful": True}], [], "$.tasks[0].stateful: unknown field"),
-        ([{"id": "x", "topic": "a", "partition": 0}, {"id": "x", "topic": "a", "partition": 1}], [], "$.tasks[1]: 'x' stands at $.tasks[0] too"),
+        ([{"id": "x", "topic": "a", "partition": 0}, {"id": "x", "topic": "a", "partition": 1}], [], "$.tasks[1]: 'x' repeats item [0]"),
         ([{"id": "x", "topic": "a", "partition": 0}, {"id": "y", "topic": "a", "partition": 0}], [], "$.tasks[1]: partition 0 of 'a' is $.tasks[0]"),
         ([{"id": "0_0", "stateful": False}], [{"id": "c", "topics": []}], "$.tasks[0].stateful: unknown field"),
         ([{"id": "a-0", "topic": "a", "partition": 0}], [{"id": "c", "topics": [1]}], "$.members[0].topics[0]: 1 is not a text"),

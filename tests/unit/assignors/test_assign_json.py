@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from equipoise.assignors import TaskLoad, registry
-from equipoise.assignors.wire import assign_line, problem_of
+from equipoise.assignors.assign_json import assign_line, problem_of
 from equipoise.events.errors import FieldError, InputError
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import LagSentinel, parse_task
@@ -197,7 +197,7 @@ def broken(path: str, value: Any) -> dict[str, Any]:
         (broken("config", []), "$.config: [] is not an object"),
         (broken("tasks.0.id", "0-0"), "$.tasks[0].id: '0-0' is not a task id; write <sub-topology>_<partition>, as in 0_3"),
         (broken("tasks.0.id", 3), "$.tasks[0].id: 3 is not a task id"),
-        (broken("tasks.1.id", "0_0"), "$.tasks[1]: '0_0' stands at $.tasks[0] too; name each once"),
+        (broken("tasks.1.id", "0_0"), "$.tasks[1]: '0_0' repeats item [0]; name each once"),
         (broken("tasks.0.stateful", "yes"), '$.tasks[0].stateful: "yes" is neither true nor false'),
         (broken("tasks.0.end_offset", -1), "$.tasks[0].end_offset: -1 is not a whole number >= 0"),
         (broken("tasks.0.end_offset", 1.5), "$.tasks[0].end_offset: 1.5 is not a whole number >= 0"),
@@ -206,13 +206,13 @@ def broken(path: str, value: Any) -> dict[str, Any]:
         (broken("tasks.0.size", 7), "$.tasks[0].size: unknown field; known are changelog, end_offset, guest, id, load, lost_since_ms"),
         (broken("members.0", 7), "$.members[0]: 7 is not an object"),
         (broken("members.1.id", ""), '$.members[1].id: "" is not a text of one or more characters'),
-        (broken("members.1.id", "m1"), "$.members[1]: 'm1' stands at $.members[0] too; name each once"),
+        (broken("members.1.id", "m1"), "$.members[1]: 'm1' repeats item [0]; name each once"),
         (broken("members.1.id", "\ud800"), '$.members[1].id: "\\ud800" holds a lone surrogate, which UTF-8 cannot carry'),
         (broken("members.1.capacity", 0), "$.members[1].capacity: 0 is not a whole number >= 1"),
         (broken("members.1.capacity", True), "$.members[1].capacity: true is not a whole number >= 0"),
         (broken("members.1.active", ["0_0"]), "$.members[1].active[0]: 0_0 is active on 'm1' too ($.members[0]); one owner at most"),
         (broken("members.1.active", ["5_5"]), "$.members[1].active[0]: there is no task 5_5 in $.tasks; add it there or leave it out here"),
-        (broken("members.1.standby", ["0_0", "0_0"]), "$.members[1].standby[1]: '0_0' stands at $.members[1].standby[0] too; name each once"),
+        (broken("members.1.standby", ["0_0", "0_0"]), "$.members[1].standby[1]: '0_0' repeats item [0]; name each once"),
         (broken("members.0.standby", ["0_0"]), "$.members[0].standby: 0_0 is active here; a member has no copy beside the task itself"),
         (broken("members.1.lags", {"0_0": -5}), '$.members[1].lags["0_0"]: -5 is not a lag; use a number of records >= 0, "active" or "unknown"'),
         (broken("members.1.lags", {"0_0": "hot"}), '$.members[1].lags["0_0"]: "hot" is not a lag'),
@@ -248,7 +248,7 @@ def test_what_is_wrong_is_named_with_its_place(question: dict[str, Any], complai
         ("{", "$: not JSON"),
         ("[]", "$: [] is not an object"),
         ('{"tasks": []}', "$.members: missing; it is required"),
-        ('{"tasks": [], "tasks": [], "members": []}', "$: the key 'tasks' stands twice in one object; keep one"),
+        ('{"tasks": [], "tasks": [], "members": []}', "$: one object has the key 'tasks' twice; keep one"),
         ('{"tasks": [], "members": [{"id": "m1", "restore_records_per_s": NaN}]}', "$: not JSON (NaN is no JSON number)"),
         (b"\xff\xfe\xfd", "$: not JSON"),
         ("[" * 100_000, "$: nested too deep to be a problem"),
@@ -302,7 +302,7 @@ def test_a_lag_may_be_said_by_the_offsets_that_brokers_give():
     ("offsets", "complaint"),
     [
         ({"committed": 5}, "$.tasks[0].end: is missing; the lag is the records up to it"),
-        ({"committed": 5, "end": 9, "lag": 4}, "$.tasks[0].lag: is said by beginning, end, committed too; leave one of the two out"),
+        ({"committed": 5, "end": 9, "lag": 4}, "$.tasks[0].lag: beginning, end, committed give the lag too; leave one of the two out"),
         ({"end": 9}, "$.tasks[0].beginning: is missing; nothing is committed, and config.options.auto_offset_reset"),
         ({"end": -9, "committed": 0}, "$.tasks[0].end: -9 is not a whole number"),
     ],

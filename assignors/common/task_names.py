@@ -24,7 +24,7 @@ from equipoise.events.tasks import TaskId
 
 
 @attrs.frozen
-class Naming:
+class TaskNames:
     """What tasks are called where they are read and written; those that are not in it go by their
     text form.
     """
@@ -43,7 +43,7 @@ class Naming:
         return {self.topics[topic]: MOST_TASK_NUMBER + 1 for topic in topics}
 
 
-PLAIN = Naming()
+PLAIN = TaskNames()
 
 
 @attrs.frozen(kw_only=True)
@@ -60,7 +60,7 @@ class TopicTask:
     weight: int = 1
 
 
-def naming_of(tasks: Iterable[TopicTask], subscriptions: Mapping[str, Iterable[str] | None]) -> Naming:
+def name_topics(tasks: Iterable[TopicTask], subscriptions: Mapping[str, Iterable[str] | None]) -> TaskNames:
     """`subscriptions`: member -> its topics, None: all that there are partitions of. Topics that
     nobody subscribes to come last.
     """
@@ -71,4 +71,4 @@ def naming_of(tasks: Iterable[TopicTask], subscriptions: Mapping[str, Iterable[s
         topics = subscriptions[member]
         met.extend(there if topics is None else sorted(topics, key=text_key))
     numbers = {topic: number for number, topic in enumerate(dict.fromkeys((*text_order(met), *there)))}
-    return Naming({TaskId(numbers[task.topic], task.partition): task.id for task in found}, numbers)
+    return TaskNames({TaskId(numbers[task.topic], task.partition): task.id for task in found}, numbers)
