@@ -18,5 +18,5 @@ def script(screen: Screen) -> None:
     Examples:
       spark-submit --master yarn $(equipoise spark script) verify /data/archive
     """
-    path = str(Path(equipoise.__file__).parent / "submit" / "equipoise_spark.py")
+    path = str(Path(equipoise.__file__).parent / "spark_submit" / "equipoise_spark.py")
     screen.answer({"script": path}, path)

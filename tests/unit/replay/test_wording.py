@@ -4,15 +4,22 @@ unknown says so.
 
 from __future__ import annotations
 
+import ast
 import re
+from pathlib import Path
 
 import pytest
 
+from equipoise import assignors, statemachine
 from equipoise.assignors import REASONS
+from equipoise.events.decisions import EventRejected, MemberWarned
 from equipoise.replay import wording
-from equipoise.replay.wording import MACHINE_REASONS, counted, reason_text
+from equipoise.replay.importers.kafka_streams import scan
+from equipoise.replay.wording import MACHINE_REASONS, cause_text, counted, reason_text
 from equipoise.statemachine import context
+from equipoise.statemachine.rejections import REJECTIONS, rejection_text
 
+SCENARIOS = Path(__file__).parents[2] / "scenarios"
 CODES = sorted({*REASONS, *MACHINE_REASONS})
 
 
@@ -47,5 +54,81 @@ def test_counts() -> None:
     assert counted(2, "stretch", "stretches") == "2 stretches"
 
 
-def test_every_cause_of_a_round_has_its_words() -> None:
-    assert set(context.CAUSES) <= set(wording.CAUSES)
+def code_texts() -> dict[str, set[str]]:
+    """Call that takes a code -> the codes that have a text."""
+    reasons = {*REASONS, *MACHINE_REASONS}
+    ends = ("cancel", "_never_told", "drop_eager_regrant", "_stalled", "_end", "Move.reason", "Reason.code")
+    refusals = {call: set(REJECTIONS) for call in ("Rejected", "_reject")}
+    return {**dict.fromkeys(ends, reasons), **refusals, "causes.add": set(wording.CAUSES)}
+
+
+def codes_in(path: Path) -> set[tuple[str, str]]:
+    """(call, code) for every code that a module spells out in a call that takes one."""
+    found = set()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if not isinstance(node, ast.Call):
+            continue
+        name = getattr(node.func, "attr", getattr(node.func, "id", ""))
+        if name == "add" and ast.unparse(node.func).endswith("causes.add"):
+            name = "causes.add"
+        arguments = [(name, each) for each in node.args] + [(f"{name}.{each.arg}", each.value) for each in node.keywords]
+        for call, argument in arguments:
+            literals = [each.value for each in ast.walk(argument) if isinstance(each, ast.Constant) and isinstance(each.value, str)]
+            found |= {(call, literal) for literal in literals if call in code_texts()}
+    return found
+
+
+SOURCES = [path for package in (statemachine, assignors) for path in sorted(Path(package.__path__[0]).rglob("*.py"))]
+
+
+def test_codes_that_the_code_spells_out_have_a_text() -> None:
+    found = {each for path in SOURCES for each in codes_in(path)}
+    assert {call for call, _ in found} == set(code_texts()), "a call in code_texts is not there any more"
+    assert {(call, code) for call, code in found if code not in code_texts()[call]} == set()
+
+
+def test_texts_are_of_codes_that_exist() -> None:
+    """A text whose code nothing gives is unreachable."""
+    constants = {
+        node.value
+        for path in (*SOURCES, Path(scan.__file__))
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Constant) and isinstance(node.value, str)
+    }
+    defined = {*wording.CAUSES, *MACHINE_REASONS, *wording.WARNING_TEXTS}
+    assert defined - constants == set()
+
+
+def test_codes_in_golden_scenarios_have_a_text() -> None:
+    text = "\n".join(path.read_text(encoding="utf-8") for path in sorted(SCENARIOS.rglob("*.txt")))
+    causes = set(re.findall(r"cause=([a-z_-]+)", text))
+    reasons = set(re.findall(r"^ +[0-9]+_[0-9]+ \S+ -> \S+ (?:waiting|warming|revoking|granted|cancelled) ([a-z_]+)", text, re.MULTILINE))
+    rejections = set(re.findall(r"^-> EventRejected ([a-z_]+):", text, re.MULTILINE))
+    assert min(len(causes), len(reasons), len(rejections)) > 20
+    assert causes - wording.CAUSES.keys() == set()
+    assert reasons - {*REASONS, *MACHINE_REASONS} == set()
+    assert rejections - REJECTIONS.keys() == set()
+
+
+@pytest.mark.parametrize("cause", [*context.CAUSES, "follow-up", "unknown"])
+def test_cause_text_is_a_clause(cause: str) -> None:
+    assert cause_text(cause) == wording.CAUSES[cause]
+    assert " " in cause_text(cause)
+    assert not cause_text(cause).endswith(".")
+
+
+@pytest.mark.parametrize("code", sorted(REJECTIONS))
+def test_rejection_text_is_a_clause_with_its_numbers(code: str) -> None:
+    numbers = tuple(range(1 + max([int(each) for each in re.findall(r"{([0-9])}", REJECTIONS[code])], default=-1)))
+    text = rejection_text(EventRejected(kind=1, code=code, numbers=numbers))
+    assert " " in text
+    assert "{" not in text
+    assert not text.endswith(".")
+    assert not text.startswith(code)
+
+
+@pytest.mark.parametrize("code", sorted(wording.WARNING_TEXTS))
+def test_warning_text_names_the_rack(code: str) -> None:
+    text = wording.warning_text(MemberWarned(member_id="m1", incarnation=1, code=code, said="eu", tag="us"))
+    assert "rack" in text
+    assert "{" not in text
