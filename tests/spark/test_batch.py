@@ -179,7 +179,7 @@ def test_the_command_ends_as_verify_does(spark: Any, fleet: Path, damaged: Path,
     check("spark-verify", document)
 
 
-def test_what_is_no_archive_is_said_before_spark_is_begun(tmp_path: Path) -> None:
+def test_spark_bad_location_is_refused_before_spark_starts(tmp_path: Path) -> None:
     result = CliRunner().invoke(main, ["spark", "verify", str(tmp_path / "nothing")])
     assert result.exit_code == 2
     assert "there is no such log" in result.stderr

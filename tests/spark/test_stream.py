@@ -77,7 +77,7 @@ def test_a_live_log_is_verified_and_archived_by_queries_that_end_and_begin_again
         assert copy.count() == written["records"]
 
 
-def test_what_is_no_live_log_is_said_first(spark: Any, tmp_path: Path) -> None:
+def test_stream_location_that_is_no_live_log_is_refused_first(spark: Any, tmp_path: Path) -> None:
     for location, says in (("group.db", "is no log in Kafka"), ("kafka://127.0.0.1:1/x?partition=1", "leave ?partition out")):
         result = CliRunner().invoke(main, ["spark", "stream", location, "--alerts", str(tmp_path / "a"), "--checkpoint", str(tmp_path / "c")])
         assert result.exit_code == 2
@@ -103,7 +103,7 @@ def test_counts_are_served_to_prometheus() -> None:
         ("os.environ['PATH'] = ''; os.environ.pop('JAVA_HOME', None)", "Spark needs Java 17 or later: install one"),
     ],
 )
-def test_what_spark_needs_is_said_with_what_installs_it(hidden: str, says: str) -> None:
+def test_spark_missing_dependency_names_what_installs_it(hidden: str, says: str) -> None:
     code = (
         f"import os, sys\nfrom equipoise.events.errors import InputError\nfrom equipoise.replay.spark.session import session\n{hidden}\n"
         "try:\n    session()\nexcept InputError as error:\n    print(error)\n"

@@ -80,7 +80,7 @@ def test_the_front_is_what_nothing_dominates() -> None:
     assert pareto_front(answer([run()], saves, pays, both, outcome("broken", error="it halts"))) == ["saves", "both"]
 
 
-def test_what_dominates_is_advised_with_its_reason() -> None:
+def test_advice_names_a_dominating_configuration_with_its_reason() -> None:
     found = advise(answer([run()], outcome("four", run(50, rebalances=25), max_warmups=4), outcome("worse", run(200), max_warmups=1)))
     assert found.change == "four"
     assert found.line == (

@@ -25,7 +25,7 @@ def run_until_gone(cluster: SimulatedCluster, member_id: str) -> None:
         cluster.run_for(500)
 
 
-def test_who_is_asked_is_drained_released_and_gone_and_no_task_is_silent_for_long() -> None:
+def test_requested_leave_drains_the_member_and_no_task_waits_long() -> None:
     cluster = settled()
     asked_ms = cluster.now_ms
     cluster.append(LeaveRequested(members=("m0",)))
@@ -43,7 +43,7 @@ def test_who_is_asked_is_drained_released_and_gone_and_no_task_is_silent_for_lon
         ended[each.task] = each.end_ms
 
 
-def test_who_crashes_while_it_drains_is_asked_again_when_it_is_back() -> None:
+def test_member_that_crashes_while_draining_is_asked_again_after_its_restart() -> None:
     cluster = settled()
     cluster.append(LeaveRequested(members=("m0",)))
     cluster.run_for(50)
@@ -67,7 +67,7 @@ def test_a_request_that_is_taken_back_leaves_everybody_where_it_is() -> None:
     assert cluster.world.owners(cluster.now_ms) == before
 
 
-def test_what_the_outside_did_is_a_close_that_was_announced_when_it_was_asked() -> None:
+def test_requested_leave_is_recorded_as_an_announced_close() -> None:
     cluster = settled()
     asked_ms = cluster.append(LeaveRequested(members=("m0",))).append_ms
     run_until_gone(cluster, "m0")

@@ -468,7 +468,7 @@ def test_while_nobody_leads_the_members_go_on():
 # The world finds what is wrong
 
 
-def test_two_owners_at_one_moment_end_the_run_with_both_named():
+def test_two_owners_at_once_stop_the_run_and_name_both():
     cluster = running_cluster(small_config(), "m1", "m2", session_factory=NoHold)
     cluster.last_process("m1").pause()
     cluster.run_for(100)

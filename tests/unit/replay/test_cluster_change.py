@@ -25,7 +25,7 @@ def test_it_takes_at_most_five_probing_rounds(seventh: ChangeCost):
     assert seventh.probing_rounds <= 5
 
 
-def test_nobodys_running_task_is_interrupted_before_its_destination_is_caught_up(seventh: ChangeCost):
+def test_no_running_task_is_interrupted_before_its_destination_is_caught_up(seventh: ChangeCost):
     assert seventh.interrupted == ()
     assert seventh.longest_silence_ms < 1_000
 
@@ -50,7 +50,7 @@ def test_growth_interrupts_nobody_at_any_size(tasks: int, members: int, joiners:
     assert cost.longest_silence_ms < 1_000
 
 
-def test_who_is_replaced_is_stood_in_for_until_its_successor_is_warm():
+def test_tasks_of_a_leaver_run_elsewhere_until_its_replacement_is_warm():
     """Six tasks lose their owner and run elsewhere at once; the same six go on to the successor
     when it has restored them.
     """

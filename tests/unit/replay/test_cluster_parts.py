@@ -137,7 +137,7 @@ def test_the_latency_passes_before_the_first_record_but_not_for_a_copy_that_is_p
     assert it.lag(TASK, 500) == 800
 
 
-def test_what_follows_stays_a_little_behind_and_what_is_left_alone_falls_behind():
+def test_followed_copy_stays_near_and_abandoned_copy_falls_behind():
     it, _ = restorer(0, rate=1_000, tailing_ms=50, records_per_s=100_000)
     it.follow(TASK, 0)
     it.advance(10)
@@ -174,7 +174,7 @@ class Runner:
         self.stops_by_ms = stops_by_ms
 
 
-def test_the_world_ends_a_run_at_the_millisecond_two_owners_overlap():
+def test_simulation_stops_at_the_millisecond_two_owners_overlap():
     world = SimulatedWorld(TOPOLOGY, {})
     first, second = Runner("a", 100), Runner("b", 999)
     world.started(TASK, first, 1, 0)
@@ -313,7 +313,7 @@ HISTORY = [
 ]
 
 
-def test_a_silence_is_longer_than_a_second_and_counted_in_full():
+def test_processing_gap_counts_in_full_when_longer_than_a_second():
     assert [(each.task, each.start_ms, each.lasts_ms, each.from_member, each.to_member) for each in silences(HISTORY, 60_000)] == [
         (TASK, 20_000, 2_500, "b", "b"),
         (OTHER, 30_000, 30_000, "a", None),

@@ -96,7 +96,7 @@ def test_all_copies_of_a_member_count_together() -> None:
     assert (found.observations[-1].records, found.observations[-1].copies, found.observations[-1].measured) == (40_000, 2, 20_000.0)
 
 
-def test_what_shows_no_restore_says_nothing() -> None:
+def test_fit_log_without_restores_gives_no_speed() -> None:
     silent = [
         group((1_000, report(1, {TASK: 80_000})), (4_000, report(2, {TASK: 50_000}))),  # nobody told it to keep the copy
         group((0, told(TASK)), (1_000, report(1, {TASK: 900})), (4_000, report(2, {TASK: 0}))),  # it was caught up

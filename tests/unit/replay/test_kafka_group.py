@@ -88,7 +88,7 @@ def test_a_task_that_changes_hands_stands_still_until_the_follow_up_round_which_
     assert sum(owners(kafka).values()) == TASKS
 
 
-def test_who_dies_is_expired_a_session_timeout_after_its_last_commit_and_a_default_close_is_no_better() -> None:
+def test_kafka_dead_consumer_expires_a_session_timeout_after_its_last_commit() -> None:
     for end in (KafkaStreamsInstance.kill, KafkaStreamsInstance.close_silently):
         kafka = group(stateful=False)
         _, second = begin(kafka, "a", "b")

@@ -88,7 +88,7 @@ def test_a_difference_is_found_and_named(tmp_path: Path, capsys: pytest.CaptureF
 
 
 @pytest.mark.parametrize("run", RUNS)
-def test_what_began_each_round_agrees_with_the_coordinators_log(run: str) -> None:
+def test_round_causes_equal_those_of_the_coordinators_log(run: str) -> None:
     kinds: dict[str, str] = json.loads((DATA / "round_kinds.json").read_text())[run]
     ours = {"join": "join", "session timeout": "expiry", "leave": "leave", "probing": "probing"}
     causes = {each.event.generation: each.event.cause for each in shipped(run)[0] if isinstance(each.event, AssignmentObserved)}

@@ -33,7 +33,7 @@ def test_offset_sums_decide_between_equal_counts() -> None:
     assert "fit this one best" in found.how[0]
 
 
-def test_what_nothing_decides_is_left_open() -> None:
+def test_topology_ambiguous_changelogs_stay_unmatched() -> None:
     topics = {"app-a-changelog": 2, "app-b-changelog": 2}
     same = {"app-a-changelog": 50, "app-b-changelog": 50}
     tie = [Evidence(TaskId(0, 0), 50, same), Evidence(TaskId(1, 0), 50, same)]

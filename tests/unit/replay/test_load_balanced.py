@@ -57,7 +57,7 @@ def carried(cluster: SimulatedCluster) -> dict[str, int]:
     return found
 
 
-def test_what_is_measured_is_what_the_tasks_process():
+def test_measured_load_equals_what_the_tasks_process():
     cluster, _ = lived()
     problem = build_problem(cluster.machine.state)
     assert [task.load.records_per_s for task in problem.tasks if task.load is not None] == list(RATES)

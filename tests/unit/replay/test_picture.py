@@ -49,7 +49,7 @@ def bars(svg: str) -> dict[str, list[tuple[float, float, float]]]:
     return found
 
 
-def test_it_stands_alone_and_says_what_it_shows() -> None:
+def test_picture_is_self_contained_and_labelled() -> None:
     svg = render_picture(timeline(), title="Us & them")
     assert not re.search(r"href|@import|url\((?!#)|<script|//(?!www\.w3\.org/2000/svg)", svg)
     assert {"m1", "m2", "m3", "m4", "0_0", "1_2", "not running", "owner silent"} <= set(texts(svg))

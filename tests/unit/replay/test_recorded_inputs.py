@@ -100,7 +100,7 @@ def test_an_orderly_close_is_announced_unless_told_otherwise() -> None:
 
 
 @pytest.mark.parametrize("run", ["scale-out", "rolling"])
-def test_without_them_ends_are_inferred_within_a_second(run: str) -> None:
+def test_import_without_actions_infers_ends_within_a_second(run: str) -> None:
     told, inferred = read_recorded_inputs(imported(run)), read_recorded_inputs(imported(run, manifest=False))
     assert [(each.member_id, each.incarnation, each.state_kept) for each in starts(told)] == [
         (each.member_id, each.incarnation, each.state_kept) for each in starts(inferred)

@@ -78,7 +78,7 @@ def test_an_announced_close_moves_its_tasks_alone_and_makes_none_wait(results: d
     assert totals["stateful_moves_between_untouched_instances"] == 0
 
 
-def test_who_closes_at_once_makes_its_tasks_wait_and_the_result_and_the_log_say_which_it_was(recorded: dict[str, RecordedInputs]):
+def test_close_without_announcement_makes_its_tasks_wait_and_shows_in_result_and_log(recorded: dict[str, RecordedInputs]):
     memory = Memory()
     result = simulate(recorded["scale-out, at once"], FITTED, sink=memory)
     closed = next(cost for cost in result.windows if cost.label.startswith("A5_"))
@@ -274,7 +274,7 @@ def test_a_member_that_drains_is_waited_for_before_it_is_started_again(recorded:
         ({"overrides": {"options": {"strict": True}}}, FieldError, "config.options.strict: high_availability has no such option"),
     ],
 )
-def test_what_cannot_be_simulated_says_why(recorded: dict[str, RecordedInputs], changes: dict[str, Any], error: type[Exception], problem: str):
+def test_simulate_bad_input_is_refused_with_the_reason(recorded: dict[str, RecordedInputs], changes: dict[str, Any], error: type[Exception], problem: str):
     with pytest.raises(error, match=problem):
         simulate(short(recorded["scale-out"]), attrs.evolve(FITTED, **changes))
 

@@ -71,7 +71,7 @@ def test_a_sweep_over_what_stands_beside_it_and_several_configurations() -> None
         ("[", "no TOML"),
     ],
 )
-def test_what_is_wrong_is_told_with_the_file_and_the_key(tmp_path: Path, text: str, told: str) -> None:
+def test_sweep_file_error_names_file_and_key(tmp_path: Path, text: str, told: str) -> None:
     path = tmp_path / "wrong.toml"
     path.write_text(text)
     with pytest.raises(InputError, match=f"wrong.toml: .*{told}"):

@@ -179,7 +179,7 @@ def test_the_dead_member_is_silent_from_its_last_word_and_the_gap_counts(timelin
     assert lines == {("m1", ""), ("m2", "session_timeout"), ("m2", ""), ("m3", ""), ("m4", "")}
 
 
-def test_what_must_restore_first_is_starting_until_it_reports_that_it_runs(timeline: Timeline) -> None:
+def test_task_that_restores_first_is_starting_until_its_owner_reports_it_running(timeline: Timeline) -> None:
     starting = [interval for interval in timeline.intervals if interval.condition is Condition.STARTING]
     assert starting
     for interval in starting:
@@ -240,7 +240,7 @@ def test_a_recorded_bounce_is_a_silence_of_the_same_member(recorded: tuple[str, 
         assert {interval.to_ms for interval in silent} == {life.ended_ms}
 
 
-def test_a_member_that_leaves_with_a_word_leaves_no_silence() -> None:
+def test_member_that_leaves_is_never_silent() -> None:
     joins = [MemberJoined(member_id=name, incarnation=1, join_nonce=name) for name in ("m1", "m2")]
     entries = decided(
         (1_000, configured(initial_delay_ms=0)),
@@ -288,7 +288,7 @@ def parsed(text: str) -> _Page:
     return page
 
 
-def test_the_page_stands_alone(timeline: Timeline) -> None:
+def test_page_is_self_contained(timeline: Timeline) -> None:
     text = render_page(timeline)
     page = parsed(text)
     assert page.references == []
@@ -300,7 +300,7 @@ def test_the_page_stands_alone(timeline: Timeline) -> None:
     assert json.loads(page.scripts[0]) == json.loads(json.dumps(page_data(timeline)))
 
 
-def test_what_not_running_means_stands_on_the_page(timeline: Timeline, recorded: tuple[str, Timeline]) -> None:
+def test_page_explains_what_not_running_means(timeline: Timeline, recorded: tuple[str, Timeline]) -> None:
     assert "last report" in page_data(timeline)["caption"]
     assert "no restores" in page_data(recorded[1])["caption"]
     for each in (timeline, recorded[1]):
