@@ -274,7 +274,9 @@ def test_a_member_that_drains_is_waited_for_before_it_is_started_again(recorded:
         ({"overrides": {"options": {"strict": True}}}, FieldError, "config.options.strict: high_availability has no such option"),
     ],
 )
-def test_simulate_bad_input_is_refused_with_the_reason(recorded: dict[str, RecordedInputs], changes: dict[str, Any], error: type[Exception], problem: str):
+def test_simulate_bad_input_is_refused_with_the_reason(
+    recorded: dict[str, RecordedInputs], changes: dict[str, Any], error: type[Exception], problem: str
+):
     with pytest.raises(error, match=problem):
         simulate(short(recorded["scale-out"]), attrs.evolve(FITTED, **changes))
 
