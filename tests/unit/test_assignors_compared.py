@@ -42,7 +42,7 @@ def cells(run: dict[str, Any]) -> list[str]:
 def test_the_example_is_what_compare_gives(rewrite: bool) -> None:
     document = json.loads(equipoise("compare", "--json", *(part for name in BUILT_IN for part in ("--assignor", name))))
     runs = [run["run"] for run in document["runs"]]
-    headings = [f"{run}: {what}" if what == "silent" else what for run in runs for what in ("silent", "longest", "moves", "rounds")]
+    headings = [f"{run}: {what}" if what == "unavailable" else what for run in runs for what in ("unavailable", "longest", "moves", "rounds")]
     lines = [f"| led by | {' | '.join(headings)} |", f"|---|{'--:|' * len(headings)}"]
     for row in document["rows"]:
         name = row["contender"] if row["contender"] not in BUILT_IN else f"`{row['contender']}`"

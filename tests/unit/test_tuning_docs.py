@@ -67,13 +67,13 @@ def row(name: str, windows: list[dict[str, Any]]) -> str:
 
 def settings_table(folder: Path) -> str:
     log = imported("scale-out", folder)
-    lines = ["| setting | silent | changes of owner | records restored | uneven | settled |", "|---|--:|--:|--:|--:|--:|"]
+    lines = ["| setting | unavailable | changes of owner | records restored | imbalance | at rest after |", "|---|--:|--:|--:|--:|--:|"]
     return "\n".join([*lines, *(row(name, simulated(log, folder / "led.db", *settings)) for name, settings in SETTINGS)])
 
 
 def recovery_table(folder: Path) -> str:
     log = imported("rolling", folder)
-    lines = ["| setting | rounds | copies begun | uneven | longest silence |", "|---|--:|--:|--:|--:|"]
+    lines = ["| setting | rounds | copies begun | imbalance | longest gap |", "|---|--:|--:|--:|--:|"]
     for acceptable_ms in RECOVERY_MS:
         setting = f"acceptable_recovery_ms={acceptable_ms}"
         totals = next(window["totals"] for window in simulated(log, folder / "led.db", setting) if window["label"].startswith("B3_"))

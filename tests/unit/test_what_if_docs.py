@@ -34,9 +34,9 @@ SEEDS = range(20)
 COLUMNS = {
     "rebalances": "rebalances",
     "moves": "moves",
-    "unavailable_task_seconds": "task-s silent",
+    "unavailable_task_seconds": "task-s unavailable",
     "records_restored": "restored, million",
-    "imbalance_task_seconds": "task-s uneven",
+    "imbalance_task_seconds": "task-s imbalance",
 }
 
 
@@ -59,7 +59,7 @@ def sweep(folder: Path) -> tuple[dict[str, Any], bytes]:
 
 
 def sweep_table(group: dict[str, Any]) -> str:
-    lines = ["| | configuration | silent | records restored | rebalances | uneven | moves |", "|---|---|--:|--:|--:|--:|--:|"]
+    lines = ["| | configuration | unavailable | records restored | rebalances | imbalance | moves |", "|---|---|--:|--:|--:|--:|--:|"]
     for each in (group["factual"], *group["outcomes"]):
         metrics = each["metrics"]
         cells = (
@@ -89,7 +89,7 @@ def speeds_table() -> str:
 
 
 def fidelity_table() -> str:
-    head = ["| run | speed fitted on |", "|---|---|"]
+    head = ["| run | rate fitted on |", "|---|---|"]
     lines = [head[0] + "".join(f" {name} |" for name in COLUMNS.values()), head[1] + "--:|" * len(COLUMNS)]
     for run, other in (("scale-out", "rolling"), ("rolling", "scale-out")):
         for fitted_on in (run, other):
