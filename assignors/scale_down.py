@@ -25,7 +25,7 @@ NO_RACK = ""
 
 
 @attrs.frozen(kw_only=True)
-class Asked:
+class LeaveRequest:
     """One member to be asked. `records`: what has to be restored elsewhere because it goes after
     those picked before it.
     """
@@ -47,7 +47,7 @@ class ScaleDown:
 
     keep: int
     leaving: tuple[str, ...]
-    asked: tuple[Asked, ...]
+    asked: tuple[LeaveRequest, ...]
     restore_records: int
     racks: Mapping[str, tuple[int, int]]
 
@@ -154,12 +154,12 @@ class _Picker:
         for name in self.cost:
             self._queue(name)
 
-    def pick(self, count: int) -> tuple[Asked, ...]:
+    def pick(self, count: int) -> tuple[LeaveRequest, ...]:
         """The cheapest one that the racks allow, `count` times."""
-        asked: list[Asked] = []
+        asked: list[LeaveRequest] = []
         for _ in range(count):
             records, active, name = min(self._cheapest(rack) for rack in self.quotas.size if self.quotas.may_give(rack))
-            asked.append(Asked(member=name, rack=self.rack[name], active=active, records=records))
+            asked.append(LeaveRequest(member=name, rack=self.rack[name], active=active, records=records))
             self._goes(name)
             for other in sorted({other for task in self.held[name] for other in self.indexed.copies[task] if other in self.staying}):
                 cost = self._cost(other)

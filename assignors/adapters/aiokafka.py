@@ -45,7 +45,7 @@ from equipoise.events.tasks import TaskId
 log = logging.getLogger(__name__)
 
 RETRY_S = 0.1
-Lags = Mapping[tuple[str, int], int]
+PartitionLags = Mapping[tuple[str, int], int]
 """Topic and partition -> records that the group has still to read."""
 
 
@@ -60,14 +60,14 @@ class LagFetcher:
         self.timeout_s = timeout_s
         self._options = (connection_to(connection) if isinstance(connection, str) else connection).options()
 
-    async def fetch(self, partitions: Iterable[tuple[str, int]]) -> Lags:
+    async def fetch(self, partitions: Iterable[tuple[str, int]]) -> PartitionLags:
         """Raises KafkaError, OSError or TimeoutError when the cluster does not answer within
         `timeout_s`.
         """
         async with asyncio.timeout(self.timeout_s):
             return await self._fetch(partitions)
 
-    async def _fetch(self, partitions: Iterable[tuple[str, int]]) -> Lags:
+    async def _fetch(self, partitions: Iterable[tuple[str, int]]) -> PartitionLags:
         admin = AIOKafkaAdminClient(**self._options)
         consumer = AIOKafkaConsumer(**self._options)
         wanted = set(partitions)
@@ -78,11 +78,11 @@ class LagFetcher:
         finally:
             await asyncio.gather(stop_client(admin), stop_client(consumer))
 
-    def fetch_now(self, partitions: Iterable[tuple[str, int]]) -> Lags | None:
+    def fetch_now(self, partitions: Iterable[tuple[str, int]]) -> PartitionLags | None:
         """The same for a caller that cannot wait for it in its event loop. None: not to be had
         within `timeout_s`; the log says why.
         """
-        found: list[Lags] = []
+        found: list[PartitionLags] = []
         wanted = list(partitions)
 
         def run() -> None:
@@ -99,7 +99,7 @@ class LagFetcher:
         return found[0] if found else None
 
 
-async def _patiently(ask: Callable[[], Awaitable[Lags]]) -> Lags:
+async def _patiently(ask: Callable[[], Awaitable[PartitionLags]]) -> PartitionLags:
     """Again while the cluster is not ready yet: a coordinator that is not there, a leader that
     moves. The caller's timeout ends it.
     """
@@ -224,7 +224,7 @@ def _replica_racks(cluster: ClusterMetadata, partitions: Iterable[tuple[str, int
 def deal(
     subscriptions: Mapping[str, Iterable[str]],
     partitions: Iterable[tuple[str, int]],
-    lags: Lags,
+    lags: PartitionLags,
     owners: Mapping[tuple[str, int], str],
     settings: GroupSettings,
     *,

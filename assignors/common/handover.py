@@ -11,7 +11,7 @@ from equipoise.assignors.common.assignor import Guarantee
 from equipoise.assignors.common.costs import plan_cost
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.member_plans import by_member, member_plans
-from equipoise.assignors.common.movements import Movements, Slots, get_movements, keep_ready
+from equipoise.assignors.common.movements import Movements, WarmupSlots, get_movements, keep_ready
 from equipoise.assignors.common.plan import Plan, Reason
 from equipoise.assignors.common.problem import MovementState
 from equipoise.assignors.common.standbys import Standbys, assign_standbys
@@ -58,7 +58,7 @@ def hand_over(indexed: IndexedProblem, balance: Balance) -> Plan:
         target = balance.target(candidates, settled)
     now = _now(indexed, balance, candidates, target.owner)
 
-    slots = Slots(indexed)
+    slots = WarmupSlots(indexed)
     movements = get_movements(indexed, now, target.owner, slots)
     standbys = assign_standbys(indexed, now, target.owner, movements, slots)
     return _plan(indexed, balance, candidates, settled, target, now, movements, standbys, keep_ready(movements, slots))

@@ -29,7 +29,7 @@ from equipoise.assignors.common.problem import Movement, MovementState
 from equipoise.events.tasks import TaskId
 
 
-class Slots:
+class WarmupSlots:
     """Extra copies that may still be begun, in the group and on each member."""
 
     def __init__(self, indexed: IndexedProblem) -> None:
@@ -98,7 +98,7 @@ class Movements:
     """Destinations that are caught up by a copy nobody asked for; see `keep_ready`."""
 
 
-def get_movements(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: Slots) -> Movements:
+def get_movements(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: WarmupSlots) -> Movements:
     """The KIP's `getMovements`, with what each waits for. Tasks without an owner in `now` or in
     `target` have none.
     """
@@ -108,7 +108,7 @@ def get_movements(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Ma
     return planner.result()
 
 
-class Merits:
+class MoveBenefits:
     """Why a task that may stay is to move all the same: for balance, for its traffic, or to make
     room for one that moves for its own.
     """
@@ -141,7 +141,7 @@ class Merits:
 class _Planner:
     """Gives each wanted movement a state, a reason, and a slot if it needs one."""
 
-    def __init__(self, indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: Slots) -> None:
+    def __init__(self, indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], slots: WarmupSlots) -> None:
         self.indexed = indexed
         self.now = now
         self.target = target
@@ -156,7 +156,7 @@ class _Planner:
         self.codes: dict[TaskId, str] = {}
         self.warmups: set[tuple[TaskId, str]] = set()
         self.by_chance: list[tuple[TaskId, str]] = []
-        self.merits = Merits(indexed, now, target)
+        self.benefits = MoveBenefits(indexed, now, target)
 
     def carry_on(self) -> None:
         """What is in flight keeps its slot; a destination that is caught up by now gets the task
@@ -211,7 +211,7 @@ class _Planner:
                     code=code,
                     lag_records=self.indexed.lag(self.target[task], task),
                     because=self._wanted(task),
-                    rack_costs=self.merits.rack_costs(task),
+                    rack_costs=self.benefits.rack_costs(task),
                 )
                 for task, code in self.codes.items()
             },
@@ -262,10 +262,10 @@ class _Planner:
             return parting
         if self.indexed.goes_back_to(self.target[task], task):
             return "return_home"
-        return self.merits.code(task)
+        return self.benefits.code(task)
 
 
-def keep_ready(movements: Movements, slots: Slots) -> frozenset[tuple[TaskId, str]]:
+def keep_ready(movements: Movements, slots: WarmupSlots) -> frozenset[tuple[TaskId, str]]:
     """Destinations that are ready by chance and may keep their copy fresh until the task is theirs,
     as far as slots are left over.
     """

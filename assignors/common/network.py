@@ -35,7 +35,7 @@ from equipoise.assignors.common.node_aggregation import Hashes, Ints, mixed
 from equipoise.assignors.common.problem import Task
 from equipoise.assignors.common.round_robin import deal
 from equipoise.assignors.common.shares import Kind
-from equipoise.assignors.common.transport import Flow, Network, solve, stable_hash
+from equipoise.assignors.common.transport import Flow, FlowNetwork, solve, stable_hash
 from equipoise.events.tasks import TaskId
 
 _DIRECT, _POOLED, _POOL, _PLACE = (role << 32 for role in range(1, 5))  # so that arcs between the same names draw different ties
@@ -355,7 +355,7 @@ class AssignmentNetwork:
         supply[list(self._task_node.values())] = 1
         supply[0] = -len(self._task_node)
         return solve(
-            Network(
+            FlowNetwork(
                 nodes=self._nodes,
                 supply=supply,
                 tail=tail,

@@ -31,7 +31,7 @@ import attrs
 import numpy as np
 
 from equipoise.assignors.common.indexed_problem import IndexedProblem, Pool
-from equipoise.assignors.common.movements import Movements, Slots
+from equipoise.assignors.common.movements import Movements, WarmupSlots
 from equipoise.assignors.common.node_aggregation import Ints
 from equipoise.assignors.common.round_robin import deal
 from equipoise.assignors.common.shares import Share, group_slack, seats, shares_of
@@ -60,7 +60,9 @@ class Standbys:
     """Where they are to be in the end, where it matters in which rack they are."""
 
 
-def assign_standbys(indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements, slots: Slots) -> Standbys:
+def assign_standbys(
+    indexed: IndexedProblem, now: Mapping[TaskId, str], target: Mapping[TaskId, str], movements: Movements, slots: WarmupSlots
+) -> Standbys:
     """Where the standbys of all stateful tasks are to be. `now`, `target`: who runs a task, and who
     is to.
     """
@@ -108,7 +110,7 @@ class _Exchange:
                 if task in wanted and member.id not in (self.now[task], self.owner[task]) and indexed.may_run(member.id, task):
                     self.begun[task].append(member.id)
 
-    def standbys(self, board: _Board, slots: Slots) -> Standbys:
+    def standbys(self, board: _Board, slots: WarmupSlots) -> Standbys:
         """`board`: loads and shares, before any standby is placed."""
         wishes = {
             task: Wish(
@@ -352,7 +354,7 @@ class _Board:
             heapq.heappush(self.heap, entry)
         return found
 
-    def pass_on(self, slots: Slots) -> tuple[frozenset[tuple[TaskId, str]], bool]:
+    def pass_on(self, slots: WarmupSlots) -> tuple[frozenset[tuple[TaskId, str]], bool]:
         """Copies of members that have too many, or are leaving. Returns warm-ups, and whether any
         copy is still to be passed on.
         """

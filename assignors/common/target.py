@@ -303,7 +303,7 @@ def propose_balanced_assignment(
     network = AssignmentNetwork(
         indexed.tasks, levels=len(STAYS), two_kinds=shares.two_kinds, racks=racks.of if racks.counts else None, spread=even_parts or bool(limits)
     )
-    arcs = _TaskArcs(network, indexed)
+    arcs = _TargetArcs(network, indexed)
     for same, tasks in itertools.groupby(indexed.tasks, indexed.class_of.get):
         if same is not None:
             arcs.add_class(same, list(tasks), candidates.get(same.first.id))
@@ -340,7 +340,7 @@ def _steps_of_part(most: int, part: Share | None, every: int) -> Iterator[tuple[
         yield end, (0, int(end > most), 0, 0, uneven, 0, 0)
 
 
-class _TaskArcs:
+class _TargetArcs:
     """The arcs of each task.
 
     Costs: (imbalance, crowding, rack cost, changes of owner, unevenness, preference_cost, records to

@@ -42,7 +42,7 @@ class SolverFailure(EquipoiseError):
 
 
 @attrs.frozen(kw_only=True)
-class Network:
+class FlowNetwork:
     """Nodes 0..nodes-1; `supply` per node, in units, sums to 0; arcs as parallel arrays.
 
     `costs`: one array >= 0 per level, the most important first. `names`: gives a stable hash of
@@ -74,7 +74,7 @@ def stable_hash(text: str) -> int:
     return int.from_bytes(hashlib.blake2b(text.encode(), digest_size=8).digest(), "big")
 
 
-def solve(network: Network) -> Flow:
+def solve(network: FlowNetwork) -> Flow:
     """The cheapest flow, level by level. Raises SolverFailure when the solver gives up."""
     face = _Face(network)
     optimal = True
@@ -92,7 +92,7 @@ def solve(network: Network) -> Flow:
     return Flow(amount=face.amount, optimal=optimal, unique=unique)
 
 
-def _forced(network: Network) -> Flags:
+def _forced(network: FlowNetwork) -> Flags:
     """Arcs that carry whatever their tail has, as nothing comes in there and no other arc goes out:
     a task that may go to one place only.
     """
@@ -109,7 +109,7 @@ class _Face:
     one such flow, `amount`.
     """
 
-    def __init__(self, network: Network) -> None:
+    def __init__(self, network: FlowNetwork) -> None:
         self.network = network
         forced = _forced(network)
         self.free: Flags = (network.capacity > 0) & ~forced

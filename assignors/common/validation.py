@@ -22,7 +22,7 @@ from equipoise.events.tasks import LagSentinel, TaskId, tasks_text
 def plan_faults(problem: AssignmentProblem, plan: Plan, guarantees: Set[Guarantee]) -> list[str]:
     """What is wrong with the plan, each as one line that names members and tasks; empty: it holds.
     """
-    judge = _Judge(problem, plan, apart=Guarantee.LEAVING_APART in guarantees)
+    judge = _PlanChecker(problem, plan, apart=Guarantee.LEAVING_APART in guarantees)
     faults = list(judge.form())
     if faults:
         return faults  # the rest reads members and tasks by name
@@ -40,7 +40,7 @@ def plan_faults(problem: AssignmentProblem, plan: Plan, guarantees: Set[Guarante
     return faults
 
 
-class _Judge:
+class _PlanChecker:
     def __init__(self, problem: AssignmentProblem, plan: Plan, *, apart: bool) -> None:
         self.problem = problem
         self._apart = apart

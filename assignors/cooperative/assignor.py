@@ -9,7 +9,7 @@ from equipoise.assignors.common.bounds import moves_lower_bound
 from equipoise.assignors.common.costs import plan_cost
 from equipoise.assignors.common.indexed_problem import NEWEST, VERSION_1, IndexedProblem
 from equipoise.assignors.common.member_plans import by_member, member_plans
-from equipoise.assignors.common.movements import Movements, Slots
+from equipoise.assignors.common.movements import Movements, WarmupSlots
 from equipoise.assignors.common.plan import Plan, Reason
 from equipoise.assignors.common.problem import AssignmentProblem
 from equipoise.assignors.common.shares import Shares
@@ -17,7 +17,7 @@ from equipoise.assignors.common.standbys import Standbys, assign_standbys
 from equipoise.assignors.common.target import adopted_target
 from equipoise.assignors.common.transport import SOLVER
 from equipoise.assignors.cooperative.lost_tasks import candidates_for_unowned, returned, still_lost
-from equipoise.assignors.cooperative.options import ASSIGNOR, Delays
+from equipoise.assignors.cooperative.options import ASSIGNOR, CooperativeOptions
 from equipoise.assignors.cooperative.revocations import plan_movements
 from equipoise.events.tasks import TaskId
 
@@ -38,18 +38,18 @@ class Cooperative:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
         option is unsound.
         """
-        delays = Delays.of(problem.settings, self.options)
+        chosen = CooperativeOptions.of(problem.settings, self.options)
         indexed = IndexedProblem(problem, behaviour=self.behaviour)
         shares = Shares(indexed)
         returned_to = returned(indexed)
-        lost = still_lost(problem, indexed, returned_to, delays)
+        lost = still_lost(problem, indexed, returned_to, chosen)
         settled = {task: movement.destination for task, movement in indexed.in_flight.items()}
         candidates = candidates_for_unowned(indexed, returned_to, settled)
         target = adopted_target(indexed, shares, candidates, settled, even_parts=True)  # lost work included: its place if nobody comes back for it
         now = {**indexed.owner, **{task: member for task, member in target.owner.items() if task not in indexed.owner and task not in lost}}
         now = dict(sorted(now.items()))
-        movements, revocations, memory = plan_movements(problem, indexed, delays, target.owner, lost)
-        standbys = assign_standbys(indexed, now, target.owner, movements, Slots(indexed))
+        movements, revocations, memory = plan_movements(problem, indexed, chosen, target.owner, lost)
+        standbys = assign_standbys(indexed, now, target.owner, movements, WarmupSlots(indexed))
         imbalance = shares.imbalance(target.owner)
         moves = len(movements.planned)
         bound = moves_lower_bound(indexed, shares, candidates, settled, balanced=imbalance == 0)

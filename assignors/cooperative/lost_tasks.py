@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from equipoise.assignors.common.indexed_problem import IndexedProblem
 from equipoise.assignors.common.problem import AssignmentProblem
 from equipoise.assignors.common.target import Candidates
-from equipoise.assignors.cooperative.options import Delays
+from equipoise.assignors.cooperative.options import CooperativeOptions
 from equipoise.events.tasks import TaskId
 
 
@@ -22,12 +22,14 @@ def returned(indexed: IndexedProblem) -> dict[TaskId, str]:
     }
 
 
-def still_lost(problem: AssignmentProblem, indexed: IndexedProblem, returned_to: Mapping[TaskId, str], delays: Delays) -> dict[TaskId, int]:
+def still_lost(
+    problem: AssignmentProblem, indexed: IndexedProblem, returned_to: Mapping[TaskId, str], chosen: CooperativeOptions
+) -> dict[TaskId, int]:
     """Lost tasks that wait for their member -> until when. One that somebody was promised before is
     his; and nobody waits for a member that is back and keeps crashing."""
     promised = returned_to.keys() | indexed.in_flight.keys()
     waits = {
-        task.id: task.lost_since_ms + delays.scheduled_delay_ms
+        task.id: task.lost_since_ms + chosen.scheduled_delay_ms
         for task in indexed.tasks.values()
         if task.lost_since_ms is not None and task.id not in promised and not indexed.previous_owner_crash_loops(task.id)
     }

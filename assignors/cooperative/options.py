@@ -21,7 +21,7 @@ MOST_IN_SUCCESSION = 8
 
 
 @attrs.frozen(kw_only=True)
-class Delays:
+class CooperativeOptions:
     """The options of `cooperative`, in milliseconds of group time.
 
     `scheduled_delay_ms`: how long a lost task waits for its owner; Connect's
@@ -35,7 +35,7 @@ class Delays:
     revocations_per_round: int = 0
 
     @classmethod
-    def of(cls, settings: GroupSettings, known: Collection[str]) -> Delays:
+    def of(cls, settings: GroupSettings, known: Collection[str]) -> CooperativeOptions:
         """Raises FieldError for one of these that is no whole number >= 0, and for an option that
         is none of `known`.
         """

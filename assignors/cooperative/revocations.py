@@ -7,10 +7,10 @@ from collections.abc import Mapping
 import attrs
 
 from equipoise.assignors.common.indexed_problem import IndexedProblem
-from equipoise.assignors.common.movements import Merits, Movements
+from equipoise.assignors.common.movements import MoveBenefits, Movements
 from equipoise.assignors.common.plan import Reason
 from equipoise.assignors.common.problem import AssignmentProblem, Memory, Movement, MovementState, Revocations
-from equipoise.assignors.cooperative.options import Delays
+from equipoise.assignors.cooperative.options import CooperativeOptions
 from equipoise.events.tasks import TaskId
 
 IN_PARTS = "in_parts"
@@ -18,7 +18,7 @@ IN_PARTS = "in_parts"
 
 
 def plan_movements(
-    problem: AssignmentProblem, indexed: IndexedProblem, delays: Delays, target: Mapping[TaskId, str], lost: Mapping[TaskId, int]
+    problem: AssignmentProblem, indexed: IndexedProblem, chosen: CooperativeOptions, target: Mapping[TaskId, str], lost: Mapping[TaskId, int]
 ) -> tuple[Movements, Revocations, Memory]:
     """What is to move is revoked at once, but for what moves for balance alone: that waits while
     lost work waits, and for the back-off, and goes in parts."""
@@ -27,15 +27,15 @@ def plan_movements(
     forced = [task for task in moving if task not in indexed.in_flight and not _may_stay(indexed, task)]
     for_balance = sorted(task for task in moving if task not in indexed.in_flight and _may_stay(indexed, task))
     under_way = sum(_may_stay(indexed, task) for task in carried)
-    most = delays.revocations_per_round - under_way if delays.revocations_per_round else len(for_balance)
+    most = chosen.revocations_per_round - under_way if chosen.revocations_per_round else len(for_balance)
     if IN_PARTS in problem.memory and for_balance and not lost:
         waits_for, revocations = "", attrs.evolve(problem.revocations, since_ms=problem.now_ms, until_ms=0)
         most = 0 if under_way else most
     else:
-        waits_for, revocations = _back_off(problem, delays, wanted=bool(for_balance), under_way=bool(carried), lost=bool(lost))
+        waits_for, revocations = _back_off(problem, chosen, wanted=bool(for_balance), under_way=bool(carried), lost=bool(lost))
     begins = [] if waits_for else for_balance[: max(0, most)]
     later = for_balance[len(begins) :]
-    merits = Merits(indexed, indexed.owner, target)
+    benefits = MoveBenefits(indexed, indexed.owner, target)
     planned: list[Movement] = []
     reasons: dict[TaskId, Reason] = {}
     for state, tasks in (
@@ -43,10 +43,10 @@ def plan_movements(
         (MovementState.WAITING, later),
     ):
         for task in tasks:
-            because = _wanted(indexed, merits, task, target[task])
+            because = _wanted(indexed, benefits, task, target[task])
             code = "carried" if task in indexed.in_flight else because if state is MovementState.REVOKING else waits_for or "next_step"
             planned.append(Movement(task=task, source=indexed.owner[task], destination=target[task], state=state))
-            lag_records, rack_costs = indexed.lag(target[task], task), merits.rack_costs(task)
+            lag_records, rack_costs = indexed.lag(target[task], task), benefits.rack_costs(task)
             reasons[task] = Reason(code=code, lag_records=lag_records, because=because, rack_costs=rack_costs)
     return (
         Movements(planned=tuple(planned), reasons=reasons, warmups=frozenset(), standby_destinations={}, ready_by_chance=()),
@@ -60,7 +60,7 @@ def _may_stay(indexed: IndexedProblem, task: TaskId) -> bool:
     return not indexed.members[indexed.owner[task]].leaving and not indexed.must_move(task)
 
 
-def _back_off(problem: AssignmentProblem, delays: Delays, *, wanted: bool, under_way: bool, lost: bool) -> tuple[str, Revocations]:
+def _back_off(problem: AssignmentProblem, chosen: CooperativeOptions, *, wanted: bool, under_way: bool, lost: bool) -> tuple[str, Revocations]:
     """What moves for balance have to wait for ("": nothing; they begin now), and what is to be
     remembered.
 
@@ -72,7 +72,7 @@ def _back_off(problem: AssignmentProblem, delays: Delays, *, wanted: bool, under
     if not wanted:
         return "", attrs.evolve(said, times=said.times if under_way or until_ms else 0, until_ms=until_ms)
     if not until_ms and said.since_ms is not None:
-        until_ms = max(0, said.since_ms + delays.backoff_ms(said.times))
+        until_ms = max(0, said.since_ms + chosen.backoff_ms(said.times))
     if until_ms > problem.now_ms:
         return "back_off", attrs.evolve(said, until_ms=until_ms)
     if lost:
@@ -80,9 +80,9 @@ def _back_off(problem: AssignmentProblem, delays: Delays, *, wanted: bool, under
     return "", Revocations(times=said.times + 1, since_ms=problem.now_ms)
 
 
-def _wanted(indexed: IndexedProblem, merits: Merits, task: TaskId, destination: str) -> str:
+def _wanted(indexed: IndexedProblem, benefits: MoveBenefits, task: TaskId, destination: str) -> str:
     """Why it is to move."""
     parting = indexed.parting(indexed.owner[task])
     if parting:
         return "leaving" if parting == "overdue" else parting
-    return "return_home" if indexed.goes_back_to(destination, task) else merits.code(task)
+    return "return_home" if indexed.goes_back_to(destination, task) else benefits.code(task)

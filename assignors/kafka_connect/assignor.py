@@ -34,7 +34,7 @@ from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason
 from equipoise.assignors.common.problem import AssignmentProblem, Memory
 from equipoise.assignors.common.shares import Shares
 from equipoise.assignors.kafka_connect.eager import deal
-from equipoise.assignors.kafka_connect.rounds import Decided, Remembered, decide
+from equipoise.assignors.kafka_connect.rounds import LeaderMemory, RoundResult, decide
 from equipoise.events.errors import FieldError
 from equipoise.events.tasks import TaskId
 
@@ -157,11 +157,11 @@ def _number(memory: Memory, key: str) -> int:
     return value if isinstance(value, int) else 0
 
 
-def _remembered(memory: Memory) -> Remembered:
+def _remembered(memory: Memory) -> LeaderMemory:
     def members(key: str) -> tuple[str, ...]:
         return tuple(value for value in _listed(memory, key) if isinstance(value, str))
 
-    return Remembered(
+    return LeaderMemory(
         assigned=frozenset(_tasks(memory, "assigned_tasks")),
         revoked=frozenset(_tasks(memory, "revoked_tasks")),
         workers=frozenset(members("last_members")),
@@ -173,7 +173,7 @@ def _remembered(memory: Memory) -> Remembered:
     )
 
 
-def _memory(remembered: Remembered, awaited: Iterable[TaskId]) -> Memory:
+def _memory(remembered: LeaderMemory, awaited: Iterable[TaskId]) -> Memory:
     return {
         "assigned_tasks": tuple(sorted(remembered.assigned)),
         "awaited_tasks": tuple(sorted(awaited)),
@@ -202,7 +202,7 @@ def _unchanged(indexed: IndexedProblem, memory: Memory, awaited: Set[TaskId]) ->
     return _answer(indexed, members, codes, dict(sorted(kept.items())), {}, probing=bool(awaited))
 
 
-def _plan(problem: AssignmentProblem, indexed: IndexedProblem, reported: Mapping[str, tuple[TaskId, ...]], decided: Decided) -> Plan:
+def _plan(problem: AssignmentProblem, indexed: IndexedProblem, reported: Mapping[str, tuple[TaskId, ...]], decided: RoundResult) -> Plan:
     members: dict[str, MemberPlan] = {}
     codes: dict[TaskId, str] = {}
     refused: set[TaskId] = set()

@@ -33,7 +33,7 @@ Work = dict[int, list[TaskId]]
 
 
 @attrs.frozen(kw_only=True)
-class Remembered:
+class LeaderMemory:
     """What the leader keeps from one round to the next, in its memory alone: a new leader begins
     with this.
 
@@ -55,7 +55,7 @@ class Remembered:
 
 
 @attrs.frozen(kw_only=True)
-class Decided:
+class RoundResult:
     """`granted`: worker -> what is new to it, in the order of assignment. `revoked`: worker -> what
     it is to stop, rising.
 
@@ -68,7 +68,7 @@ class Decided:
     surplus: frozenset[TaskId]
     twice: frozenset[TaskId]
     waiting: frozenset[TaskId]
-    remembered: Remembered
+    remembered: LeaderMemory
 
 
 @attrs.define
@@ -102,10 +102,10 @@ def decide(
     configured: Iterable[TaskId],
     reported: Mapping[str, Sequence[TaskId]],
     connectors: int | None,
-    remembered: Remembered,
+    remembered: LeaderMemory,
     now_ms: int,
     max_delay_ms: int,
-) -> Decided:
+) -> RoundResult:
     """`configured`: what is to be run. `reported`: worker -> what it says it runs, in its own
     order. `connectors`: the sub-topology whose tasks are connectors, None: there are only tasks."""
 
@@ -151,13 +151,13 @@ def decide(
     held = {worker: frozenset(resources) for worker, resources in reported.items()}
     granted = {worker: tuple(resource for resource in resources if resource not in held[worker]) for worker, resources in everything.items()}
     given = frozenset(resource for resources in everything.values() for resource in resources)
-    return Decided(
+    return RoundResult(
         granted=granted,
         revoked={worker: tuple(sorted(resources)) for worker, resources in state.revoked.items()},
         surplus=frozenset(resource for resources in surplus.values() for resource in resources),
         twice=twice,
         waiting=lost - given,
-        remembered=Remembered(
+        remembered=LeaderMemory(
             assigned=(given - revoked) | lost,
             revoked=revoked,
             workers=frozenset(reported),

@@ -13,7 +13,7 @@ from typing import Literal
 from equipoise.assignors.kafka_streams.clients import Client, PrioritySet
 from equipoise.events.tasks import TaskId
 
-Kind = Literal["active", "standby"]
+TaskRole = Literal["active", "standby"]
 
 
 def assign_stateful(tasks: Sequence[TaskId], clients: Sequence[Client]) -> None:
@@ -25,7 +25,7 @@ def assign_stateful(tasks: Sequence[TaskId], clients: Sequence[Client]) -> None:
     balance(clients, "active", lambda source, destination: True)
 
 
-def balance(clients: Sequence[Client], kind: Kind, allowed: Callable[[Client, Client], bool]) -> None:
+def balance(clients: Sequence[Client], kind: TaskRole, allowed: Callable[[Client, Client], bool]) -> None:
     """``balanceTasksOverThreads``: moves tasks of one kind to clients with less load per thread,
     until a whole pass moves nothing.
 

@@ -10,7 +10,7 @@ import attrs
 
 from equipoise.assignors.common.problem import Task
 from equipoise.assignors.kafka_streams.actives import assign_stateful, assign_stateless, balance
-from equipoise.assignors.kafka_streams.clients import Client, Lags, Settings, Slots
+from equipoise.assignors.kafka_streams.clients import Client, ClientLags, KafkaSettings, RemainingWarmups
 from equipoise.assignors.kafka_streams.movements import ActiveMovement, assign_active_movements, assign_standby_movements
 from equipoise.assignors.kafka_streams.racks import RackOptimizer
 from equipoise.assignors.kafka_streams.standbys import DefaultStandbys, StandbyAssignor, TagAwareStandbys
@@ -30,7 +30,9 @@ class Assigned:
     probing: bool
 
 
-def assign(clients: list[Client], tasks: Sequence[Task], reported: Mapping[TaskId, Mapping[int, int]], settings: Settings, slots: Slots) -> Assigned:
+def assign(
+    clients: list[Client], tasks: Sequence[Task], reported: Mapping[TaskId, Mapping[int, int]], settings: KafkaSettings, slots: RemainingWarmups
+) -> Assigned:
     """Fills in the `active` and `standby` of `clients`, which have nothing yet. `clients` and
     `tasks` in rising order, `clients` not empty.
 
@@ -51,7 +53,7 @@ def assign(clients: list[Client], tasks: Sequence[Task], reported: Mapping[TaskI
             racks.optimize_standby(settings.traffic_cost, settings.non_overlap_cost, standbys.may_swap)
 
     end_offsets = {task.id: task.end_offset for task in tasks if task.stateful}
-    lags = Lags(clients, end_offsets, reported, settings.acceptable_recovery_lag)
+    lags = ClientLags(clients, end_offsets, reported, settings.acceptable_recovery_lag)
     movements = assign_active_movements(clients, lags, slots)
     warmups = frozenset((each.task, each.destination) for each in movements if each.warmup)
     moved_standbys = assign_standby_movements(clients, lags, slots, warmups)

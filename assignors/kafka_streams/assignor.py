@@ -36,7 +36,7 @@ from equipoise.assignors.common.problem import AssignmentProblem, Member, Moveme
 from equipoise.assignors.common.shares import Shares
 from equipoise.assignors.common.target import Candidates
 from equipoise.assignors.kafka_streams.assign import assign
-from equipoise.assignors.kafka_streams.clients import LATEST, UNKNOWN, Client, Settings, Slots
+from equipoise.assignors.kafka_streams.clients import LATEST, UNKNOWN, Client, KafkaSettings, RemainingWarmups
 from equipoise.assignors.kafka_streams.java import MAX_LONG, member_key
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import Lag, LagSentinel, TaskId
@@ -64,7 +64,7 @@ class KafkaStreams:
         options.known_only(problem.settings, self.name)
         indexed = IndexedProblem(problem, crash_loops=False, behaviour=VERSION_1)
         answer = _Answer()
-        slots = Slots(problem.settings.max_warmups)
+        slots = RemainingWarmups(problem.settings.max_warmups)
         pools: dict[Pool, list[TaskId]] = {}
         for task in indexed.tasks:
             pools.setdefault(indexed.eligible(task), []).append(task)
@@ -85,7 +85,7 @@ class _Answer:
     probing: bool = False
 
 
-def _assign(indexed: IndexedProblem, pool: Pool, tasks: list[TaskId], slots: Slots, answer: _Answer) -> None:
+def _assign(indexed: IndexedProblem, pool: Pool, tasks: list[TaskId], slots: RemainingWarmups, answer: _Answer) -> None:
     members = [indexed.members[name] for name in sorted(pool.members, key=member_key)]
     clients = [
         Client(index=index, id=member.id, capacity=member.capacity, rack=member.rack, tags=member.tags) for index, member in enumerate(members)
@@ -110,9 +110,9 @@ def _lag(lag: Lag) -> int:
     return min(lag, MAX_LONG)
 
 
-def settings_of(settings: GroupSettings) -> Settings:
+def settings_of(settings: GroupSettings) -> KafkaSettings:
     """Kafka's own settings."""
-    return Settings(
+    return KafkaSettings(
         acceptable_recovery_lag=settings.acceptable_recovery_lag,
         num_standbys=settings.num_standbys,
         tags=frozenset(settings.rack_aware_tags),

@@ -56,7 +56,7 @@ class Client:
 
 
 @attrs.frozen(kw_only=True)
-class Settings:
+class KafkaSettings:
     """What Kafka calls AssignmentConfigs. `traffic_cost`, `non_overlap_cost`: those of stateful
     tasks and standbys; stateless ones cost 1 and 0.
     """
@@ -71,7 +71,7 @@ class Settings:
     non_overlap_cost: int
 
 
-class Slots:
+class RemainingWarmups:
     """``max.warmup.replicas``, counted down over active and standby movements alike, in that order.
     """
 
@@ -83,7 +83,7 @@ class Slots:
         return self._left >= 0
 
 
-class Lags:
+class ClientLags:
     """Lag of each client on each stateful task: what it reports, or everything when it reports
     nothing.
 

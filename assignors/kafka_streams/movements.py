@@ -12,7 +12,7 @@ from collections.abc import Callable, Sequence
 
 import attrs
 
-from equipoise.assignors.kafka_streams.clients import Client, Lags, PrioritySet, Slots
+from equipoise.assignors.kafka_streams.clients import Client, ClientLags, PrioritySet, RemainingWarmups
 from equipoise.assignors.kafka_streams.java import Heap
 from equipoise.events.tasks import TaskId
 
@@ -30,7 +30,7 @@ class ActiveMovement:
     warmup: bool
 
 
-def assign_active_movements(clients: Sequence[Client], lags: Lags, slots: Slots) -> list[ActiveMovement]:
+def assign_active_movements(clients: Sequence[Client], lags: ClientLags, slots: RemainingWarmups) -> list[ActiveMovement]:
     """Actives that are not to start where they belong, those with the fewest caught-up clients
     first.
     """
@@ -58,7 +58,7 @@ def assign_active_movements(clients: Sequence[Client], lags: Lags, slots: Slots)
     return movements
 
 
-def _runs_meanwhile(task: TaskId, lags: Lags, caught_up: PrioritySet) -> Client:
+def _runs_meanwhile(task: TaskId, lags: ClientLags, caught_up: PrioritySet) -> Client:
     """A caught-up standby of it, else a caught-up client, else whoever has least to restore."""
     standby = caught_up.poll(task, lambda client: task in client.standby)
     if standby is not None:
@@ -66,7 +66,7 @@ def _runs_meanwhile(task: TaskId, lags: Lags, caught_up: PrioritySet) -> Client:
     return caught_up.poll(task) or lags.by_lag(task)[0]
 
 
-def assign_standby_movements(clients: Sequence[Client], lags: Lags, slots: Slots, warmups: frozenset[tuple[TaskId, Client]]) -> int:
+def assign_standby_movements(clients: Sequence[Client], lags: ClientLags, slots: RemainingWarmups, warmups: frozenset[tuple[TaskId, Client]]) -> int:
     """Standbys that are kept by who has less to restore; returns how many. `warmups`: copies that
     active movements have begun stay.
 
@@ -98,7 +98,7 @@ def _without_copy(task: TaskId) -> Callable[[Client], bool]:
     return lambda client: not client.has(task)
 
 
-def _less_to_restore(task: TaskId, destination: Client, lags: Lags) -> Client | None:
+def _less_to_restore(task: TaskId, destination: Client, lags: ClientLags) -> Client | None:
     """The first without a copy of those that come before the destination by lag."""
     for client in lags.by_lag(task):
         if client is destination:

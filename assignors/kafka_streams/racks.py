@@ -12,8 +12,8 @@ import math
 from collections.abc import Callable, Sequence
 
 from equipoise.assignors.common.problem import Partition, Task
-from equipoise.assignors.kafka_streams.actives import Kind
-from equipoise.assignors.kafka_streams.clients import Client, Settings
+from equipoise.assignors.kafka_streams.actives import TaskRole
+from equipoise.assignors.kafka_streams.clients import Client, KafkaSettings
 from equipoise.assignors.kafka_streams.graph import Graph
 from equipoise.events.tasks import TaskId
 
@@ -27,7 +27,7 @@ class RackOptimizer:
     """`enabled`: all that it takes is known: the rack of every client, and those of the replicas of
     every source partition, and, when there are standbys, of every changelog partition."""
 
-    def __init__(self, clients: Sequence[Client], tasks: Sequence[Task], settings: Settings) -> None:
+    def __init__(self, clients: Sequence[Client], tasks: Sequence[Task], settings: KafkaSettings) -> None:
         self._clients = clients
         self._tasks = {task.id: task for task in tasks}
         self._balance_subtopology = settings.strategy == "balance_subtopology"
@@ -38,7 +38,7 @@ class RackOptimizer:
             and (not settings.num_standbys or all(_known(task.changelog) for task in tasks if task.stateful))
         )
 
-    def _cost(self, task: TaskId, client: Client, kind: Kind, traffic: int, non_overlap: int) -> int:
+    def _cost(self, task: TaskId, client: Client, kind: TaskRole, traffic: int, non_overlap: int) -> int:
         """A standby reads the changelog, an active task its sources; what it writes is not counted.
         """
         partitions = self._tasks[task].changelog if kind == "standby" else self._tasks[task].source
@@ -72,7 +72,7 @@ class RackOptimizer:
         there = [task for task in other.standby if not one.has(task) and may_swap(other, one, task)]
         return bool(here and there) and self._min_traffic(sorted(here + there), (one, other), "standby", traffic, non_overlap)
 
-    def _min_traffic(self, tasks: Sequence[TaskId], clients: Sequence[Client], kind: Kind, traffic: int, non_overlap: int) -> bool:
+    def _min_traffic(self, tasks: Sequence[TaskId], clients: Sequence[Client], kind: TaskRole, traffic: int, non_overlap: int) -> bool:
         """Source, tasks, clients, sink; as much to each client as it has now. Returns whether
         anything moved.
         """
@@ -139,7 +139,7 @@ def _known(partitions: Sequence[Partition]) -> bool:
     return bool(partitions) and all(partition.racks for partition in partitions)
 
 
-def _held(tasks: Sequence[TaskId], clients: Sequence[Client], kind: Kind) -> dict[TaskId, int]:
+def _held(tasks: Sequence[TaskId], clients: Sequence[Client], kind: TaskRole) -> dict[TaskId, int]:
     """Task -> place of the client that has it."""
     wanted = set(tasks)
     return {task: at for at, client in enumerate(clients) for task in getattr(client, kind) if task in wanted}
@@ -153,7 +153,7 @@ def _counts(held: dict[TaskId, int], clients: Sequence[Client]) -> list[int]:
 
 
 def _read_back(
-    graph: Graph, tasks: Sequence[TaskId], clients: Sequence[Client], kind: Kind, held: dict[TaskId, int], arcs: Sequence[Sequence[int]]
+    graph: Graph, tasks: Sequence[TaskId], clients: Sequence[Client], kind: TaskRole, held: dict[TaskId, int], arcs: Sequence[Sequence[int]]
 ) -> bool:
     """Gives each task to the client it flows to. `arcs`: for each task those to each client.
     Returns whether anything moved.

@@ -11,13 +11,13 @@ from equipoise.assignors.common.problem import AssignmentProblem, MovementState
 from equipoise.assignors.common.transport import SOLVER
 from equipoise.assignors.lag_aware.bundles import Dealt
 from equipoise.assignors.lag_aware.dealing import Topic, deal_all, deal_nearer, deal_topic, fill_all, hand_out, loads_of, subscriptions, topics_of
-from equipoise.assignors.lag_aware.options import ASSIGNOR, Ways
+from equipoise.assignors.lag_aware.options import ASSIGNOR, LagAwareOptions
 from equipoise.assignors.lag_aware.plan import plan_of
 from equipoise.events.tasks import TaskId
 
 
 class LagAware:
-    """KIP-169. Pure and without memory. Its options: see `Ways`.
+    """KIP-169. Pure and without memory. Its options: see `LagAwareOptions`.
 
     It does not promise CAUGHT_UP_FIRST: who has a copy plays no part. It keeps no copies, so
     COPIES_CAPPED holds of itself. Its balance is that of each topic, and is reached when everybody
@@ -34,12 +34,12 @@ class LagAware:
         """See `Assignor.assign`. Raises FieldError when the problem contradicts itself, or an
         option is unsound or none of its own.
         """
-        ways = Ways.of(problem.settings)
+        chosen = LagAwareOptions.of(problem.settings)
         indexed = IndexedProblem(problem)
         topics = topics_of(indexed, task_lags(indexed))
         settled = {task: movement.destination for task, movement in indexed.in_flight.items() if movement.state is MovementState.REVOKING}
         heading = {**indexed.owner, **settled}
-        dealt = (_deal_all if ways.cross_topic else _deal_each)(indexed, topics, heading, settled, ways)
+        dealt = (_deal_all if chosen.cross_topic else _deal_each)(indexed, topics, heading, settled, chosen)
         return plan_of(indexed, topics, {**heading, **dealt.owner}, dealt)
 
 
@@ -48,7 +48,9 @@ def task_lags(indexed: IndexedProblem) -> dict[TaskId, int]:
     return {task.id: task.lag or 0 for task in indexed.tasks.values()}
 
 
-def _deal_each(indexed: IndexedProblem, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], ways: Ways) -> Dealt:
+def _deal_each(
+    indexed: IndexedProblem, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], chosen: LagAwareOptions
+) -> Dealt:
     dealt: list[Dealt] = []
     for topic in topics:
         even = topic.is_even(heading) and not indexed.anew
@@ -56,9 +58,9 @@ def _deal_each(indexed: IndexedProblem, topics: Sequence[Topic], heading: Mappin
             staying = _staying([topic], heading)
             dealt.append(_left(indexed, [topic]) if even else Dealt(hand_out(topic, staying, loads_of([topic], staying))))
         elif even:
-            dealt.append(_nearer(indexed, [topic], ways))
+            dealt.append(_nearer(indexed, [topic], chosen))
         else:
-            dealt.append(deal_topic(indexed, topic, ways.rack_lag_tolerance))
+            dealt.append(deal_topic(indexed, topic, chosen.rack_lag_tolerance))
     return Dealt(
         {task: name for each in dealt for task, name in each.owner.items()},
         all(each.unique for each in dealt),
@@ -67,11 +69,13 @@ def _deal_each(indexed: IndexedProblem, topics: Sequence[Topic], heading: Mappin
     )
 
 
-def _deal_all(indexed: IndexedProblem, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], ways: Ways) -> Dealt:
+def _deal_all(
+    indexed: IndexedProblem, topics: Sequence[Topic], heading: Mapping[TaskId, str], settled: Mapping[TaskId, str], chosen: LagAwareOptions
+) -> Dealt:
     even = not indexed.anew and all(topic.is_even(heading) for topic in topics) and _is_even_in_the_whole(topics, heading)
     if settled:
         return _left(indexed, topics) if even else Dealt(fill_all(topics, _staying(topics, heading)))
-    return _nearer(indexed, topics, ways) if even else deal_all(indexed, topics, ways.rack_lag_tolerance)
+    return _nearer(indexed, topics, chosen) if even else deal_all(indexed, topics, chosen.rack_lag_tolerance)
 
 
 def _left(indexed: IndexedProblem, topics: Iterable[Topic]) -> Dealt:
@@ -79,11 +83,11 @@ def _left(indexed: IndexedProblem, topics: Iterable[Topic]) -> Dealt:
     return Dealt({}, True, sum(indexed.racks.active(task).least for topic in topics for task in topic.lags))
 
 
-def _nearer(indexed: IndexedProblem, topics: Sequence[Topic], ways: Ways) -> Dealt:
+def _nearer(indexed: IndexedProblem, topics: Sequence[Topic], chosen: LagAwareOptions) -> Dealt:
     """What is even stays, but for partitions that change places because that is less to read across
     racks, by more than the changes cost.
     """
-    return deal_nearer(indexed, topics, ways.rack_lag_tolerance) if indexed.racks.counts else Dealt({})
+    return deal_nearer(indexed, topics, chosen.rack_lag_tolerance) if indexed.racks.counts else Dealt({})
 
 
 def _staying(topics: Iterable[Topic], heading: Mapping[TaskId, str]) -> dict[TaskId, str]:

@@ -19,7 +19,7 @@ import numpy as np
 
 from equipoise.assignors.common.node_aggregation import Hashes, Ints, mixed
 from equipoise.assignors.common.round_robin import deal
-from equipoise.assignors.common.transport import Network, solve, stable_hash
+from equipoise.assignors.common.transport import FlowNetwork, solve, stable_hash
 from equipoise.events.tasks import TaskId
 
 LagClass = tuple[int, int]
@@ -116,7 +116,7 @@ def _matched(shapes: Mapping[Shape, int], held: Mapping[LagClass, Mapping[str, i
     supply[2:first_member] = counts
     supply[0] = -len(members)
     flow = solve(
-        Network(
+        FlowNetwork(
             nodes=len(supply),
             supply=supply,
             tail=tail,

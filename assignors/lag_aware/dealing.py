@@ -64,7 +64,7 @@ class Topic:
 
 
 @attrs.define
-class Load:
+class DealtLoad:
     """What a member has of all that is dealt so far."""
 
     count: int = 0
@@ -107,7 +107,7 @@ def deal_topic(indexed: IndexedProblem, topic: Topic, tolerance: int = 0) -> Dea
     return _given(indexed, hand_out(topic, {}, loads_of([topic], {})), [topic], _lag_classes([topic], tolerance))
 
 
-def hand_out(topic: Topic, fixed: Mapping[TaskId, str], loads: Mapping[str, Load]) -> dict[TaskId, str]:
+def hand_out(topic: Topic, fixed: Mapping[TaskId, str], loads: Mapping[str, DealtLoad]) -> dict[TaskId, str]:
     """Partition -> member, beside those that are `fixed`. `loads`: those of the subscribers,
     `fixed` included; they grow.
     """
@@ -192,7 +192,7 @@ def _rows(place: int, topic: Topic) -> Iterator[Row]:
 
 
 def _take(
-    row: Row, members: Iterable[str], rank: Mapping[str, tuple[tuple[int, ...], bytes]], loads: Mapping[str, Load], owner: dict[TaskId, str]
+    row: Row, members: Iterable[str], rank: Mapping[str, tuple[tuple[int, ...], bytes]], loads: Mapping[str, DealtLoad], owner: dict[TaskId, str]
 ) -> None:
     takers = sorted(members, key=lambda name: (loads[name].lag, loads[name].count, rank[name]))
     for (task, lag), name in zip(row.lags.items(), takers, strict=True):
@@ -200,12 +200,12 @@ def _take(
         owner[task] = name
 
 
-def loads_of(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> dict[str, Load]:
+def loads_of(topics: Iterable[Topic], owner: Mapping[TaskId, str]) -> dict[str, DealtLoad]:
     """Subscriber of any of the topics -> what it has of them; every owner is a subscriber."""
-    loads: dict[str, Load] = {}
+    loads: dict[str, DealtLoad] = {}
     for topic in topics:
         for name in topic.pool.members:
-            loads.setdefault(name, Load())
+            loads.setdefault(name, DealtLoad())
         for task, lag in topic.lags.items():
             if task in owner:
                 loads[owner[task]].add(lag)

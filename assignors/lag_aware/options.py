@@ -14,7 +14,7 @@ RACK_LAG_TOLERANCE = "rack_lag_tolerance"
 
 
 @attrs.frozen(kw_only=True)
-class Ways:
+class LagAwareOptions:
     """The options of `lag_aware`.
 
     `cross_topic`: see above. `rack_lag_tolerance`: partitions of a topic whose lags differ by no
@@ -28,7 +28,7 @@ class Ways:
     auto_offset_reset: str = OFFSET_RESETS[0]
 
     @classmethod
-    def of(cls, settings: GroupSettings) -> Ways:
+    def of(cls, settings: GroupSettings) -> LagAwareOptions:
         """Raises FieldError for one that is unsound, and for an option that is none of these."""
         options.known_only(settings, ASSIGNOR, (AUTO_OFFSET_RESET, CROSS_TOPIC, RACK_LAG_TOLERANCE))
         return cls(

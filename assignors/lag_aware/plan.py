@@ -6,7 +6,7 @@ from collections.abc import Container, Iterable, Mapping, Sequence
 
 from equipoise.assignors.common.costs import cross_rack, rack_cost, restore_records
 from equipoise.assignors.common.indexed_problem import IndexedProblem
-from equipoise.assignors.common.movements import Merits
+from equipoise.assignors.common.movements import MoveBenefits
 from equipoise.assignors.common.plan import MemberPlan, Plan, PlanCost, Reason, StageCost
 from equipoise.assignors.common.problem import Movement, MovementState
 from equipoise.assignors.lag_aware.bundles import Dealt
@@ -87,7 +87,7 @@ def _reasons(
     state; and for what who leaves gives up for nobody.
     """
     reasons: dict[TaskId, Reason] = {}
-    merits = Merits(indexed, indexed.owner, target)
+    benefits = MoveBenefits(indexed, indexed.owner, target)
     for task, destination in sorted(target.items()):
         owner = indexed.owner.get(task)
         leaving = owner is not None and indexed.members[owner].leaving
@@ -99,12 +99,12 @@ def _reasons(
         movement = indexed.in_flight.get(task)
         carried = movement is not None and movement.state is MovementState.REVOKING
         behind = indexed.lag(destination, task) if indexed.tasks[task].stateful else lags[task]
-        code = "carried" if carried else merits.code(task) if task in for_traffic else "dealt"
+        code = "carried" if carried else benefits.code(task) if task in for_traffic else "dealt"
         reasons[task] = Reason(
             code=code,
             lag_records=behind,
             because="leaving" if parting == "overdue" else parting or None,
-            rack_costs=None if owner is None else merits.rack_costs(task),
+            rack_costs=None if owner is None else benefits.rack_costs(task),
         )
     return reasons
 

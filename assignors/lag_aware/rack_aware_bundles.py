@@ -29,7 +29,7 @@ import numpy as np
 from equipoise.assignors.common.indexed_problem import IndexedProblem, pool_of
 from equipoise.assignors.common.network import AssignmentNetwork, Offer
 from equipoise.assignors.common.node_aggregation import Ints
-from equipoise.assignors.common.transport import Flow, Network, solve
+from equipoise.assignors.common.transport import Flow, FlowNetwork, solve
 from equipoise.assignors.lag_aware.bundles import MOST_PAIRS, Dealt, LagClass, Shape, arc_names, given, keeps_of, shape
 from equipoise.events.tasks import TaskId
 
@@ -161,7 +161,7 @@ def _given(
     supply[0] = -len(members)
     ones, zeros = np.ones_like(everyone), np.zeros_like(everyone)
     flow = solve(
-        Network(
+        FlowNetwork(
             nodes=len(supply),
             supply=supply,
             tail=tail,

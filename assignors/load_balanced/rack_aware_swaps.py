@@ -26,7 +26,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import attrs
 
-from equipoise.assignors.load_balanced.utilisation import Move, Utilisation
+from equipoise.assignors.load_balanced.utilisation import LoadMove, Utilisation
 from equipoise.events.tasks import TaskId
 
 PARTNERS = 8
@@ -37,7 +37,7 @@ MOST_LOOKS = 100_000
 """Changes looked at for one plan; the rest is for the next one."""
 
 
-def swap_for_racks(utilisation: Utilisation, *, mean: int, low: int, high: int) -> list[Move]:
+def swap_for_racks(utilisation: Utilisation, *, mean: int, low: int, high: int) -> list[LoadMove]:
     """Moves that are made for traffic; the levels are then as if they were made. `mean`: the level
     of all; `low`, `high`: the thresholds.
     """
@@ -51,19 +51,19 @@ def swap_for_racks(utilisation: Utilisation, *, mean: int, low: int, high: int) 
 
 
 @attrs.frozen
-class _Stand:
+class _MemberLoad:
     """What a member carries, and its lightest task (None: it has none)."""
 
     load: int
     lightest: int | None
 
 
-class _Book:
+class _LoadTable:
     """Stands of all members that stay, and what a move between any two of them could pay."""
 
-    def __init__(self, capacity: Mapping[str, int], stands: Mapping[str, _Stand]) -> None:
+    def __init__(self, capacity: Mapping[str, int], loads: Mapping[str, _MemberLoad]) -> None:
         self.capacity = capacity
-        self.stands = dict(stands)
+        self.loads = dict(loads)
         self._threads = sorted(set(capacity.values()))
         self._sort()
 
@@ -72,38 +72,38 @@ class _Book:
         least: three each, as at most two are changed.
         """
         self._givers = {
-            threads: sorted(((-self._worth(name, stand, threads), name) for name, stand in self.stands.items() if stand.lightest is not None))[:3]
+            threads: sorted(((-self._worth(name, held, threads), name) for name, held in self.loads.items() if held.lightest is not None))[:3]
             for threads in self._threads
         }
         self._takers: dict[int, list[tuple[int, str]]] = {threads: [] for threads in self._threads}
-        for name, stand in self.stands.items():
-            self._takers[self.capacity[name]].append((stand.load, name))
+        for name, held in self.loads.items():
+            self._takers[self.capacity[name]].append((held.load, name))
         self._takers = {threads: sorted(of)[:3] for threads, of in self._takers.items()}
 
-    def _worth(self, name: str, stand: _Stand, threads: int) -> int:
+    def _worth(self, name: str, held: _MemberLoad, threads: int) -> int:
         """What its lightest task would pay on an empty member of so many threads."""
-        return stand.load // self.capacity[name] - (stand.lightest or 0) // threads
+        return held.load // self.capacity[name] - (held.lightest or 0) // threads
 
-    def pays(self, changed: Mapping[str, _Stand]) -> int:
+    def pays(self, changed: Mapping[str, _MemberLoad]) -> int:
         """The most that a move could pay from or to a member whose stand is `changed`, or a little
         more (roundings).
         """
         best = 0
-        for name, stand in changed.items():
+        for name, held in changed.items():
             for threads in self._threads:
                 takers = [(each.load, other) for other, each in changed.items() if self.capacity[other] == threads]
                 takers += [(least, other) for least, other in self._takers[threads] if other not in changed]
                 least = min((least for least, other in takers if other != name), default=None)
-                if least is not None and stand.lightest is not None:
-                    best = max(best, self._worth(name, stand, threads) - least // threads + 1)
+                if least is not None and held.lightest is not None:
+                    best = max(best, self._worth(name, held, threads) - least // threads + 1)
             threads = self.capacity[name]
             worth = max((-lost for lost, other in self._givers[threads] if other not in changed), default=None)
             if worth is not None:
-                best = max(best, worth - stand.load // threads + 1)
+                best = max(best, worth - held.load // threads + 1)
         return best
 
-    def change(self, changed: Mapping[str, _Stand]) -> None:
-        self.stands.update(changed)
+    def change(self, changed: Mapping[str, _MemberLoad]) -> None:
+        self.loads.update(changed)
         self._sort()
 
 
@@ -113,13 +113,13 @@ class _Search:
     def __init__(self, utilisation: Utilisation, mean: int, low: int, high: int) -> None:
         self.utilisation = utilisation
         self.even = (mean - low, mean + low)
-        self.moves: list[Move] = []
+        self.moves: list[LoadMove] = []
         self.looks = 0
         indexed = utilisation.indexed
         staying = {member.id: member.capacity for member in indexed.members.values() if not member.leaving}
         self.held = {name: sorted(utilisation.weights(name)) for name in staying}
-        self.book = _Book(staying, {name: _stand(held) for name, held in self.held.items()})
-        self.most = max(low, min(high, self.book.pays(self.book.stands)))
+        self.table = _LoadTable(staying, {name: _member_load(held) for name, held in self.held.items()})
+        self.most = max(low, min(high, self.table.pays(self.table.loads)))
         self._open = [
             task
             for task, owner in utilisation.owner.items()
@@ -137,7 +137,7 @@ class _Search:
         racks = self.utilisation.indexed.racks
         return racks.cost(task, self.utilisation.owner[task]) - racks.active(task).least
 
-    def best(self) -> tuple[Move, ...] | None:
+    def best(self) -> tuple[LoadMove, ...] | None:
         """The best change of the task that could save most of those that have one; None: there is
         none, or it was looked for long enough.
         """
@@ -153,7 +153,7 @@ class _Search:
             self._queue.pop()
         return None
 
-    def _changes_of(self, task: TaskId) -> Iterator[tuple[int, int, int, TaskId, tuple[Move, ...]]]:
+    def _changes_of(self, task: TaskId) -> Iterator[tuple[int, int, int, TaskId, tuple[LoadMove, ...]]]:
         """(What it costs, how uneven it is, the other member's place, the other task, the change),
         for those that save something.
         """
@@ -166,14 +166,14 @@ class _Search:
             for name in utilisation.least_full_in(rack, utilisation.indexed.unblocked(task)):
                 saved = here - cost - racks.move_cost(task)
                 if saved > 0 and name != source:
-                    yield -saved, weight, utilisation.order[name], task, (Move(task, source, name),)
+                    yield -saved, weight, utilisation.order[name], task, (LoadMove(task, source, name),)
             for other in self._partners(rack, weight):
                 name = utilisation.owner[other]
                 if other in self._moved or name == source or not self._may_go(task, name) or not self._may_go(other, source):
                     continue
                 saved = here - cost - racks.move_cost(task) + racks.cost(other, name) - racks.cost(other, source) - racks.move_cost(other)
                 if saved > 0:
-                    change = (Move(task, source, name), Move(other, name, source))
+                    change = (LoadMove(task, source, name), LoadMove(other, name, source))
                     yield -saved, abs(utilisation.weight[other] - weight), utilisation.order[name], other, change
 
     def _partners(self, rack: str | None, weight: int) -> list[TaskId]:
@@ -184,17 +184,17 @@ class _Search:
     def _may_go(self, task: TaskId, name: str) -> bool:
         return name in self.utilisation.indexed.unblocked(task)
 
-    def _may_be(self, change: tuple[Move, ...]) -> bool:
+    def _may_be(self, change: tuple[LoadMove, ...]) -> bool:
         """Are loads as even as they must be?"""
-        after = self._stands_after(change)
+        after = self._loads_after(change)
         before = [self.utilisation.of(name) for name in after]
         within = min(*before, self.even[0]), max(*before, self.even[1])
-        utilisation = [stand.load // self.book.capacity[name] for name, stand in after.items()]
-        return within[0] <= min(utilisation) and max(utilisation) <= within[1] and self.book.pays(after) <= self.most
+        utilisation = [held.load // self.table.capacity[name] for name, held in after.items()]
+        return within[0] <= min(utilisation) and max(utilisation) <= within[1] and self.table.pays(after) <= self.most
 
-    def _stands_after(self, change: tuple[Move, ...]) -> dict[str, _Stand]:
+    def _loads_after(self, change: tuple[LoadMove, ...]) -> dict[str, _MemberLoad]:
         weight = self.utilisation.weight
-        stands = {}
+        loads = {}
         for name in _members(change):
             held = list(self.held[name])
             for move in change:
@@ -202,11 +202,11 @@ class _Search:
                     held.remove(weight[move.task])
                 else:
                     held.append(weight[move.task])
-            stands[name] = _stand(held)
-        return stands
+            loads[name] = _member_load(held)
+        return loads
 
-    def make(self, change: tuple[Move, ...]) -> None:
-        self.book.change(self._stands_after(change))
+    def make(self, change: tuple[LoadMove, ...]) -> None:
+        self.table.change(self._loads_after(change))
         for move in change:
             self.utilisation.give(move.task, move.destination)
             self._moved.add(move.task)
@@ -215,10 +215,10 @@ class _Search:
             self.held[name] = sorted(self.utilisation.weights(name))
 
 
-def _members(change: Iterable[Move]) -> list[str]:
+def _members(change: Iterable[LoadMove]) -> list[str]:
     return sorted({name for move in change for name in (move.source, move.destination)})
 
 
-def _stand(held: Sequence[int]) -> _Stand:
+def _member_load(held: Sequence[int]) -> _MemberLoad:
     """Of a member that has tasks of these weights."""
-    return _Stand(sum(held), min(held, default=None))
+    return _MemberLoad(sum(held), min(held, default=None))

@@ -12,7 +12,7 @@ from equipoise.assignors.common.problem import Memory
 from equipoise.assignors.common.target import Candidates, Target
 from equipoise.assignors.load_balanced.options import Thresholds
 from equipoise.assignors.load_balanced.rack_aware_swaps import swap_for_racks
-from equipoise.assignors.load_balanced.utilisation import Move, Utilisation, fewest_moves
+from equipoise.assignors.load_balanced.utilisation import LoadMove, Utilisation, fewest_moves
 from equipoise.assignors.load_balanced.weights import FAIR_SHARE, weights
 from equipoise.events.tasks import TaskId
 
@@ -79,7 +79,7 @@ class LoadTarget:
             self.near = {move.task: move.destination for move in sorted((*begun, *near), key=lambda move: move.task)}
         return Target(owner=dict(sorted(utilisation.owner.items())), optimal=False)
 
-    def _take_up(self, utilisation: Utilisation) -> list[Move]:
+    def _take_up(self, utilisation: Utilisation) -> list[LoadMove]:
         """What was to move for traffic, and still can, does; the levels are then as if it had."""
         indexed = self.indexed
         moves = []
@@ -88,7 +88,7 @@ class LoadTarget:
             if owner is None or owner == name or utilisation.owner.get(task) != owner or task in utilisation.fixed:
                 continue
             if name in indexed.unblocked(task):
-                moves.append(Move(task, owner, name))
+                moves.append(LoadMove(task, owner, name))
                 utilisation.give(task, name)
         return moves
 

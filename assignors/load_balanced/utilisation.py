@@ -37,7 +37,7 @@ from equipoise.events.tasks import LagSentinel, TaskId
 
 
 @attrs.frozen
-class Move:
+class LoadMove:
     """One task from the member that has it to another one."""
 
     task: TaskId
@@ -187,7 +187,7 @@ class Utilisation:
                         best = max(best, level - self.of(member, self.weight[task]))
         return best
 
-    def even_out(self, margin: int, mean: int) -> list[Move]:
+    def even_out(self, margin: int, mean: int) -> list[LoadMove]:
         """Moves, each of which pays more than `margin`; see the module. The levels are then as if
         they were made.
 
@@ -232,15 +232,15 @@ class _Plan:
         self.utilisation = utilisation
         self.margin = margin
         self.even = (mean - margin // 2, mean + margin // 2)
-        self.moves: list[Move] = []
-        self.given: dict[str, list[Move]] = {}
-        self.taken: dict[str, list[Move]] = {}
+        self.moves: list[LoadMove] = []
+        self.given: dict[str, list[LoadMove]] = {}
+        self.taken: dict[str, list[LoadMove]] = {}
         self.sources = [(-utilisation.of(member), utilisation.order[member], member) for member in utilisation.falling()]
         """A heap, the fullest first. Who has nothing to give in this plan is left out of it; what
         remains is for the next plan.
         """
 
-    def next_move(self) -> Move | None:
+    def next_move(self) -> LoadMove | None:
         """The best move of the fullest member that has one; None: no move pays."""
         utilisation = self.utilisation
         while self.sources:
@@ -252,14 +252,14 @@ class _Plan:
                 return move
         return None
 
-    def _moves_of(self, source: str) -> Iterator[tuple[int, int, bool, int, int, int, TaskId, Move]]:
+    def _moves_of(self, source: str) -> Iterator[tuple[int, int, bool, int, int, int, TaskId, LoadMove]]:
         utilisation, indexed = self.utilisation, self.utilisation.indexed
         level = utilisation.of(source)
         near: dict[Pool, list[str]] = {}
         for task in utilisation.movable(source):
             weight = utilisation.weight[task]
             for member in utilisation.destinations(task, source, self.given, near):
-                move = Move(task, source, member)
+                move = LoadMove(task, source, member)
                 if utilisation.of(member, weight) + self.margin < level and self._may_stand(move):
                     outside = self._outside(utilisation.of(member, weight)) + self._outside(utilisation.of(source, -weight))
                     away = not indexed.goes_back_to(member, task)
@@ -270,7 +270,7 @@ class _Plan:
     def _outside(self, level: int) -> int:
         return max(0, level - self.even[1], self.even[0] - level)
 
-    def _may_stand(self, move: Move) -> bool:
+    def _may_stand(self, move: LoadMove) -> bool:
         """With it, does each move of the plan still pay at the end of the plan?"""
         utilisation, weight = self.utilisation, self.utilisation.weight[move.task]
         taker = utilisation.of(move.destination, weight)
@@ -284,7 +284,7 @@ class _Plan:
                 return False
         return True
 
-    def add(self, move: Move) -> None:
+    def add(self, move: LoadMove) -> None:
         self.moves.append(move)
         self.given.setdefault(move.source, []).append(move)
         self.taken.setdefault(move.destination, []).append(move)

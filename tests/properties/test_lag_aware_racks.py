@@ -80,7 +80,7 @@ def cost(problem: AssignmentProblem, owner: Owners) -> int:
     return sum(racks.cost(task, name) + (racks.move_cost(task) if before.get(task, name) != name else 0) for task, name in owner.items())
 
 
-def ways(problem: AssignmentProblem, wanted: Hands) -> Iterator[Owners]:
+def options_(problem: AssignmentProblem, wanted: Hands) -> Iterator[Owners]:
     for chosen in itertools.product([member.id for member in problem.members], repeat=len(problem.tasks)):
         owner = dict(zip([task.id for task in problem.tasks], chosen, strict=True))
         if bundles(problem, owner) == wanted:
@@ -95,7 +95,7 @@ def test_the_same_hands_at_no_higher_cost_and_no_bound_above_the_least(problem: 
     told = cost(problem, owners(plan))
     assert told <= cost(problem, plain)
     if plan.cost.stages:
-        least = min(cost(problem, owner) for owner in ways(problem, bundles(problem, plain)))
+        least = min(cost(problem, owner) for owner in options_(problem, bundles(problem, plain)))
         assert plan.cost.rack_cost == told
         assert plan.cost.rack_cost_lower_bound <= least
         assert plan.cost.optimal == (told == plan.cost.rack_cost_lower_bound)

@@ -15,7 +15,7 @@ from hypothesis import note, settings
 from hypothesis.stateful import Bundle, RuleBasedStateMachine, consumes, initialize, multiple, precondition, rule
 
 from equipoise.assignors import Guarantee, registry
-from equipoise.assignors.cooperative.options import Delays
+from equipoise.assignors.cooperative.options import CooperativeOptions
 from equipoise.events.decisions import AssignmentIssued, Checkpointed, EventRejected
 from equipoise.events.facts import (
     READINESS,
@@ -382,7 +382,7 @@ class Storm(RuleBasedStateMachine):
     def _delay_ms(self) -> int:
         """How long its assignor may leave lost work to nobody, and put moves off."""
         delays = self.assignor in ("cooperative", "kafka_connect")
-        return int(self.group.state.settings.options.get("scheduled_delay_ms", Delays().scheduled_delay_ms)) if delays else 0
+        return int(self.group.state.settings.options.get("scheduled_delay_ms", CooperativeOptions().scheduled_delay_ms)) if delays else 0
 
     def _undone(self) -> str:
         silent = sorted(self.group.state.members.keys() - self.group.members.keys())

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from equipoise.assignors import Partition, Task
 from equipoise.assignors.kafka_streams.assign import assign
 from equipoise.assignors.kafka_streams.assignor import settings_of
-from equipoise.assignors.kafka_streams.clients import LATEST, Client, Slots
+from equipoise.assignors.kafka_streams.clients import LATEST, Client, RemainingWarmups
 from equipoise.assignors.kafka_streams.java import member_key
 from equipoise.assignors.kafka_streams.threads import Subscription, ThreadAssignment, to_threads
 from equipoise.events.facts import TopologyDeclared
@@ -111,7 +111,7 @@ class KafkaGroup:
                 for task, records in each.offset_sums.items():
                     if task in tasks and reported.setdefault(task, {}).get(client.index) != LATEST:
                         reported[task][client.index] = LATEST if records == LATEST else max(0, tasks[task].end_offset - records)
-        assigned = assign(clients, list(tasks.values()), reported, settings_of(self.settings), Slots(self.settings.max_warmups))
+        assigned = assign(clients, list(tasks.values()), reported, settings_of(self.settings), RemainingWarmups(self.settings.max_warmups))
         owned = frozenset(task for each in subscriptions for task in each.owned)
         leads = next(each.process for each in subscriptions if each.consumer == leader)
         found: dict[str, ThreadAssignment] = {}

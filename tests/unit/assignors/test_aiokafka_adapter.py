@@ -13,23 +13,23 @@ from aiokafka.cluster import ClusterMetadata
 from aiokafka.coordinator.protocol import ConsumerProtocolMemberAssignment, ConsumerProtocolMemberMetadata
 from aiokafka.protocol.metadata import MetadataResponse_v0, MetadataResponse_v1
 
-from equipoise.assignors.adapters.aiokafka import LagAwareAssignor, LagFetcher, Lags, deal
+from equipoise.assignors.adapters.aiokafka import LagAwareAssignor, LagFetcher, PartitionLags, deal
 from equipoise.events.settings import GroupSettings
 from tests import vectors
 
 
 class Known(LagFetcher):
-    """Lags that are known already."""
+    """PartitionLags that are known already."""
 
-    def __init__(self, lags: Lags) -> None:
+    def __init__(self, lags: PartitionLags) -> None:
         super().__init__(group_id="g", connection="nowhere:9092")
         self.lags = lags
 
-    def fetch_now(self, partitions: object) -> Lags:
+    def fetch_now(self, partitions: object) -> PartitionLags:
         return self.lags
 
 
-def strategy(lags: Lags | None = None, **settings: Any) -> LagAwareAssignor:
+def strategy(lags: PartitionLags | None = None, **settings: Any) -> LagAwareAssignor:
     return LagAwareAssignor(group_id="g", connection="nowhere:9092", fetcher=Known(lags or {}), **settings)
 
 

@@ -19,7 +19,7 @@ from equipoise.assignors import AssignmentProblem, Member, Movement, MovementSta
 from equipoise.assignors.assign_json import assign_line
 from equipoise.assignors.common.validation import plan_faults
 from equipoise.assignors.cooperative import Cooperative
-from equipoise.assignors.cooperative.options import Delays
+from equipoise.assignors.cooperative.options import CooperativeOptions
 from equipoise.events.errors import FieldError
 from equipoise.events.settings import GroupSettings
 from equipoise.events.tasks import TaskId, parse_task
@@ -266,10 +266,11 @@ def test_an_unsound_option_is_refused_by_its_name(name: str, wrong: Any):
 
 
 def test_delays_are_those_of_connect_unless_said():
-    assert Delays.of(GroupSettings(), Cooperative.options) == Delays(scheduled_delay_ms=300_000, revocation_backoff_ms=40, revocations_per_round=0)
-    assert [Delays().backoff_ms(times) for times in (0, 1, 2, 3, 4, 99)] == [40, 40, 1_600, 64_000, 300_000, 300_000]
-    assert Delays(scheduled_delay_ms=1).backoff_ms(1) == 1
-    assert Delays(scheduled_delay_ms=0).backoff_ms(3) == 0
+    defaults = CooperativeOptions(scheduled_delay_ms=300_000, revocation_backoff_ms=40, revocations_per_round=0)
+    assert CooperativeOptions.of(GroupSettings(), Cooperative.options) == defaults
+    assert [CooperativeOptions().backoff_ms(times) for times in (0, 1, 2, 3, 4, 99)] == [40, 40, 1_600, 64_000, 300_000, 300_000]
+    assert CooperativeOptions(scheduled_delay_ms=1).backoff_ms(1) == 1
+    assert CooperativeOptions(scheduled_delay_ms=0).backoff_ms(3) == 0
 
 
 def test_a_round_revokes_no_more_than_a_part_for_balance():

@@ -219,7 +219,7 @@ def test_a_group_of_nobody_has_an_empty_plan() -> None:
 
 def test_members_of_an_older_topology_get_what_they_know() -> None:
     """Sub-topology 1 is new: m1 does not know it, and is dealt its turn of sub-topology 0 alone.
-    Slots are shared.
+    RemainingWarmups are shared.
     """
     old = member("m1", "0_0 0_1", subtopologies=[0])
     answer = plan(problem(tasks("0_0 0_1 1_0 1_1"), old, member("m2"), max_warmups=1))

@@ -15,14 +15,14 @@ from hypothesis import strategies as st
 
 from equipoise.assignors.common import node_aggregation, transport
 from equipoise.assignors.common.node_aggregation import Ints, mixed
-from equipoise.assignors.common.transport import Flow, Network, SolverFailure, solve, stable_hash
+from equipoise.assignors.common.transport import Flow, FlowNetwork, SolverFailure, solve, stable_hash
 
 Arc = tuple[int, int, int, tuple[int, ...]]
 
 
-def network(nodes: int, supply: dict[int, int], arcs: Sequence[Arc], *, most_costed: int = 3) -> Network:
+def network(nodes: int, supply: dict[int, int], arcs: Sequence[Arc], *, most_costed: int = 3) -> FlowNetwork:
     """Arcs as (tail, head, capacity, costs)."""
-    return Network(
+    return FlowNetwork(
         nodes=nodes,
         supply=np.array([supply.get(node, 0) for node in range(nodes)], dtype=np.int64),
         tail=np.array([arc[0] for arc in arcs], dtype=np.int64),
@@ -34,7 +34,7 @@ def network(nodes: int, supply: dict[int, int], arcs: Sequence[Arc], *, most_cos
     )
 
 
-def totals(network: Network, flow: Flow) -> tuple[int, ...]:
+def totals(network: FlowNetwork, flow: Flow) -> tuple[int, ...]:
     """Cost of each level."""
     return tuple(sum(int(one) * int(amount) for one, amount in zip(cost, flow.amount, strict=True)) for cost in network.costs)
 
@@ -156,7 +156,7 @@ def test_hashes_are_the_same_in_every_process():
 
 
 @st.composite
-def crowds(draw: st.DrawFn) -> tuple[Network, Network]:
+def crowds(draw: st.DrawFn) -> tuple[FlowNetwork, FlowNetwork]:
     """Many sources of few kinds, some of which nothing else looks like: with names of their own,
     and with one for all arcs.
     """
@@ -175,7 +175,7 @@ def crowds(draw: st.DrawFn) -> tuple[Network, Network]:
 
 
 @given(crowds())
-def test_sources_that_are_alike_are_solved_as_one_and_nothing_comes_of_it(case: tuple[Network, Network]):
+def test_sources_that_are_alike_are_solved_as_one_and_nothing_comes_of_it(case: tuple[FlowNetwork, FlowNetwork]):
     """The cheapest flow is the same; where several cost the same, and names do not tell them apart,
     at least the cost is.
     """
