@@ -208,17 +208,29 @@ def remove(state: GroupState, member: MemberState) -> None:
         state.asked[name] = state.now_ms + ASKED_MEMORY_MS
 
 
-def hear(state: GroupState, heard: MemberState | FencedIncarnation) -> None:
-    """last_heard_ms' = now_ms."""
-    heard.last_heard_ms = state.now_ms
+def hear(state: GroupState, member_id: str, incarnation: int) -> MemberState | None:
+    """last_heard_ms' = now_ms, of the member or fenced incarnation of that name: a member's lease
+    is renewed (docs/protocol.md#m4), and a fenced incarnation is waited for again (#m5).
+
+    Returns the member; None: the incarnation is not the current one.
+    """
+    member = state.members.get(member_id)
+    if member is not None and member.incarnation == incarnation:
+        member.last_heard_ms = state.now_ms
+        return member
+    fenced = state.fenced.get(fenced_key(member_id, incarnation))
+    if fenced is not None:
+        fenced.last_heard_ms = state.now_ms
+    return None
 
 
 def report(state: GroupState, member: MemberState, fact: LagReported) -> None:
-    """report_number', held', ready', failed' = the fact's; lags' = the fact's, or lags ∪ the fact's
-    \\ forgotten when it is a delta; preparing' = the fact's, each since it began; a measured
-    restore speed replaces the member's. Costs time in the size of the report.
+    """report_number', applied_epoch', held', ready', failed' = the fact's; lags' = the fact's, or
+    lags ∪ the fact's \\ forgotten when it is a delta; preparing' = the fact's, each since it began;
+    a measured restore speed replaces the member's. Costs time in the size of the report.
     """
     member.report_number = fact.number
+    member.applied_epoch = fact.assignment_epoch
     if fact.load is not None and fact.load.restored_records_per_s >= 1:
         member.restore_records_per_s = member.measured_records_per_s = min(int(fact.load.restored_records_per_s), INT64_MAX)
     if fact.base is None:
@@ -251,11 +263,6 @@ def stop_holding(member: MemberState, tasks: Iterable[TaskId]) -> None:
     """held' = held \\ tasks."""
     given_up = frozenset(tasks)
     member.held = tuple(task for task in member.held if task not in given_up)
-
-
-def apply_epoch(member: MemberState, epoch: int) -> None:
-    """applied_epoch' = epoch."""
-    member.applied_epoch = epoch
 
 
 # Leaving

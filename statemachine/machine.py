@@ -91,7 +91,8 @@ class GroupMachine:
     def _fold(self, record: Record) -> list[DecisionRecord]:
         state = self.state
         event = record.event
-        self._advance(record)
+        last_append_ms = state.last_append_ms
+        actions.advance(state, record, 0 if last_append_ms is None else self._time_step_ms(last_append_ms, record.append_ms))
         context = Context(
             state,
             self._deadlines,
@@ -120,12 +121,10 @@ class GroupMachine:
             context.emitted.append(self._checkpoint(len(context.emitted) + 1))
         return self._number(record, context.emitted) if context.emitted else []
 
-    def _advance(self, record: Record) -> None:
-        """Group time moves by what the log's clock moved, clamped (PROTOCOL L2)."""
-        last_append_ms = self.state.last_append_ms
-        actions.advance(self.state, record, 0 if last_append_ms is None else self._time_step_ms(last_append_ms, record.append_ms))
-
     def _time_step_ms(self, previous_append_ms: int, append_ms: int) -> int:
+        """How far group time moves: as far as the log's clock, at most max_step_ms
+        (docs/protocol.md#l2).
+        """
         return min(max(0, append_ms - previous_append_ms), self.state.settings.max_step_ms)
 
     def _find_assignor(self, config: GroupConfigured, offset: int) -> Assignor:

@@ -39,7 +39,7 @@ from equipoise.statemachine.deadlines import NO_TASK, Timer
 from equipoise.statemachine.loads import measured_loads
 from equipoise.statemachine.rack_warnings import warn_of_racks
 from equipoise.statemachine.rejections import Rejected
-from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, fenced_key, known_lag
+from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, known_lag
 
 V = TypeVar("V")
 
@@ -180,7 +180,7 @@ def lag_reported(context: Context, fact: LagReported) -> None:
             if task not in member.active and task not in member.revoking:
                 raise Rejected("held_not_granted", *task)
 
-    had = frozenset(task for task in member.incoming if _has_copy(member, task))
+    had = frozenset(task for task in member.incoming if _has_copy(member, task)) if member.incoming else frozenset()
     before = member.ready
     actions.report(context.state, member, fact)
     if fact.load is not None:
@@ -188,7 +188,8 @@ def lag_reported(context: Context, fact: LagReported) -> None:
     if shadowing:
         return
     _applied(context, member, fact.assignment_epoch, fact.held)
-    actions.intend_leave(member, fact.leaving)
+    if fact.leaving != member.intends:
+        actions.intend_leave(member, fact.leaving)
     if context.state.is_to_be_asked(fact.member_id):
         context.ask(member)  # with its first report: what ran on it has come home to its copies by now, and moves state first
     leaving = fact.leaving or context.state.is_asked(fact.member_id)
@@ -338,28 +339,11 @@ def assignment_observed(context: Context, fact: AssignmentObserved) -> None:
     context.observed = fact
 
 
-def _hear(context: Context, member_id: str, incarnation: int) -> MemberState | None:
-    """The sender lives: the lease of a current incarnation is renewed (PROTOCOL M4), a fenced one
-    is waited for anew (PROTOCOL M5).
-
-    Returns the member when the incarnation is its current one, else None.
-    """
-    state = context.state
-    member = state.members.get(member_id)
-    if member is not None and member.incarnation == incarnation:
-        actions.hear(state, member)
-        return member
-    fenced = state.fenced.get(fenced_key(member_id, incarnation))
-    if fenced is not None:
-        actions.hear(state, fenced)
-    return None
-
-
 def _renew(context: Context, member_id: str, incarnation: int) -> MemberState:
     """The current incarnation's lease is renewed by any valid envelope, before the content is
     judged (PROTOCOL M4).
     """
-    heard = _hear(context, member_id, incarnation)
+    heard = actions.hear(context.state, member_id, incarnation)
     if heard is not None:
         return heard
     member = context.state.members.get(member_id)
@@ -380,7 +364,6 @@ def _applied(context: Context, member: MemberState, epoch: int, held: tuple[Task
     """The member has applied `epoch` and runs `held`: what it was told to give up by then and does
     not run is released.
     """
-    actions.apply_epoch(member, epoch)
     if member.revoking:
         holding = set(held)
         for task in sorted(task for task, (revoked_epoch, _) in member.revoking.items() if epoch >= revoked_epoch and task not in holding):
@@ -458,7 +441,7 @@ def _external(context: Context, fact: TaskReady | TasksRevoked | LeaveIntended |
     """What a member says to the leader that it does not have is rejected, and shows that the member
     lives, whoever leads the group.
     """
-    _hear(context, fact.member_id, fact.incarnation)
+    actions.hear(context.state, fact.member_id, fact.incarnation)
     raise Rejected("external")
 
 
