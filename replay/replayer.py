@@ -23,6 +23,7 @@ from equipoise.events.facts import GroupConfigured, LogOpened
 from equipoise.events.records import DecisionRecord, Entry, Record, UnreadRecord
 from equipoise.replay.wording import groups_text
 from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.published import Match, compare
 from equipoise.statemachine.rejections import refused_fact
 
 MOST_UNCOMPARED = 100_000
@@ -174,8 +175,10 @@ class Replayer:
             return
         if not self._uncompared:
             return
-        if self._uncompared[0].number <= stored.number and self._uncompared.popleft() != stored:
-            self.first_divergence = stored.caused_by
+        if self._uncompared[0].number <= stored.number:
+            recomputed = self._uncompared.popleft()
+            if stored != recomputed and compare(stored, recomputed) is Match.DIFFERENT:
+                self.first_divergence = stored.caused_by
 
 
 # ---------------------------------------------------------------------------- configuration answers

@@ -36,6 +36,7 @@ from equipoise.events.records import DecisionRecord, Entry, Record
 from equipoise.replay.differences import Difference, differences
 from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.statemachine.machine import GroupMachine, Load
+from equipoise.statemachine.published import PLACE_FIELDS, Match, compare, place_of
 from equipoise.statemachine.snapshots import is_of_another_form
 
 MOST_WAITING = 100_000
@@ -370,10 +371,11 @@ class GroupVerifier:
 
     def _compare(self, record: DecisionRecord, waiting: _Waiting) -> None:
         recomputed = waiting.record
-        if _header(record) == _header(recomputed) and codec.encode(record.decision) == codec.encode(recomputed.decision):
+        match = compare(record, recomputed)
+        if match is Match.EQUAL:
             self._pass(_digest(record))
             self._checkpoints += isinstance(record.decision, Checkpointed)
-        elif _header(record) == _header(recomputed) and _differ_in_form(record.decision, recomputed.decision):
+        elif match is Match.NOT_COMPARED:
             self._pass(_NOT_COMPARED)
             self._not_compared += 1
         elif record.number != recomputed.number:
@@ -464,25 +466,9 @@ class GroupVerifier:
         )
 
 
-def _differ_in_form(stored: Decision, recomputed: Decision) -> bool:
-    """Two hashes of the state after the same fact, each in a form of its own: nothing can be said
-    of them.
-    """
-    if not isinstance(stored, Checkpointed) or not isinstance(recomputed, Checkpointed):
-        return False
-    return stored.form != recomputed.form and stored.seq == recomputed.seq
-
-
-def _header(record: DecisionRecord) -> tuple[str, str, int, int, int, int]:
-    return (record.log_id, record.group, record.number, record.caused_by, record.index, record.fact_checksum)
-
-
-_HEADER_FIELDS = ("log_id", "group", "number", "caused_by", "index", "fact_checksum")
-
-
 def _digest(record: DecisionRecord) -> bytes:
     encoded = codec.encode(record.decision)
-    told = repr((_header(record), encoded.kind, encoded.version)).encode() + encoded.payload
+    told = repr((place_of(record), encoded.kind, encoded.version)).encode() + encoded.payload
     first = _OF_A_HASH if isinstance(record.decision, Checkpointed) else b"\0"
     return first + hashlib.blake2b(told, digest_size=_DIGEST_BYTES - 1).digest()
 
@@ -498,7 +484,7 @@ def _is_copy(record: DecisionRecord, known: bytes) -> bool:
 
 def _what_differs(stored: DecisionRecord, recomputed: DecisionRecord) -> str:
     where = f"decision {recomputed.number}"
-    for name, theirs, ours in zip(_HEADER_FIELDS, _header(stored), _header(recomputed), strict=True):
+    for name, theirs, ours in zip(PLACE_FIELDS, place_of(stored), place_of(recomputed), strict=True):
         if theirs != ours:
             return f"{where}: {name} is {theirs} in the log and {ours} when recomputed"
     theirs_kind, ours_kind = type(stored.decision).__name__, type(recomputed.decision).__name__

@@ -32,34 +32,13 @@ from equipoise.events.errors import GapError, GroupHalted, RepeatError
 from equipoise.events.facts import GroupConfigured, LogOpened, PartitionsObserved, ProbingTick
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine.machine import GroupMachine, defect_text
+from equipoise.statemachine.published import PublishedDecisions, PublishedProblem
 from equipoise.statemachine.rejections import refused_fact
-from equipoise.statemachine.snapshots import is_of_another_form
 
 V = TypeVar("V")
 
 MachineFactory = Callable[[bytes | None], GroupMachine]
 """From checkpoint bytes, or None for the log's start, to a machine."""
-
-OTHER_FORM = "a state's hash in another form"
-"""Identity of a published `Checkpointed` that this build cannot compare: it stands there, and that
-is all that is known of it.
-"""
-
-
-@attrs.frozen
-class UnreadIdentity:
-    """Of a published decision that this build cannot read, and so cannot have computed. `problem`:
-    why not.
-    """
-
-    problem: str
-    checksum: int
-
-
-def identity_of(record: DecisionRecord) -> Hashable:
-    """What a published decision has in common with the one that this build computes again."""
-    return OTHER_FORM if is_of_another_form(record.decision) else codec.checksum_of(record)
-
 
 Folded = Callable[[Record, list[DecisionRecord], GroupMachine], None]
 """Called after each fact that was folded, with all it caused, and the machine that has just folded
@@ -97,18 +76,11 @@ class GroupLead:
         self.machine = machine
         self.halted: GroupHalted | None = None
         """Why it stands still; None while it goes on."""
-        self.published: dict[int, Hashable] = {}
-        """Published and not yet recomputed: number -> identity."""
+        self.published = PublishedDecisions()
         self.refused: set[int] = set()
         """Facts, not yet folded, that published decisions refuse because a leader's build lacked
         what they ask for (docs/protocol.md#l6).
         """
-        self.last_published = 0
-        """Highest number of a decision that stands in the log."""
-        self.confirmed = 0
-        """Decisions recomputed and found to be those published."""
-        self.not_compared = 0
-        """Hashes of the state that are published in another form."""
         self.checkpoint_offset = -1
         """Fact of the last checkpoint that was stored or restored; -1: none."""
         self.from_offset = 0
@@ -122,6 +94,21 @@ class GroupLead:
         self.observed_racks: dict[str, dict[int, tuple[str, ...]]] = {}
 
     @property
+    def last_published(self) -> int:
+        """Highest number of a published decision; `PartitionLead.acknowledged` advances it."""
+        return self.published.last_number
+
+    @property
+    def confirmed(self) -> int:
+        """Recomputed decisions that equal the published ones."""
+        return self.published.confirmed
+
+    @property
+    def not_compared(self) -> int:
+        """Published hashes of the state in a form that this build does not write."""
+        return self.published.not_compared
+
+    @property
     def recovery_offset(self) -> int:
         """The first fact that a worker needs which takes this group over."""
         return self.from_offset if self.checkpoint_offset < 0 else self.checkpoint_offset + 1
@@ -131,9 +118,8 @@ class PartitionLead:
     """All groups of one partition.
 
     `position`: offset of the next fact. `opened`: the log's first record, when the facts are read
-    from behind it. `identity`: what two copies of one decision have in common and no other decision
-    has. `answers`: what it decides is published, so it may refuse a configuration that asks for
-    what this build lacks; one that only reads halts the group until somebody has answered.
+    from behind it. `answers`: its decisions are published, so it may refuse a configuration that
+    asks for what this build lacks; a lead that only reads halts the group until somebody answers.
     """
 
     def __init__(
@@ -143,7 +129,6 @@ class PartitionLead:
         opened: Record | None = None,
         answers: bool = True,
         machine_factory: MachineFactory = real_machine,
-        identity: Callable[[DecisionRecord], Hashable] = codec.checksum_of,
         folded: Folded = lambda record, decisions, machine: None,
     ) -> None:
         self.position = position
@@ -151,7 +136,6 @@ class PartitionLead:
         self._opened = opened
         self._answers = answers
         self._make_machine = machine_factory
-        self._identity = identity
         self._folded = folded
 
     # Taking over
@@ -168,23 +152,22 @@ class PartitionLead:
         else:
             group = self.groups[checkpoint.group] = GroupLead(checkpoint.group, machine)
         group.checkpoint_offset = checkpoint.offset
-        group.last_published = checkpoint.number
+        group.published.acknowledge(checkpoint.number)
 
-    def take_published(self, group_name: str, number: int, identity: Hashable, refused: int | None = None) -> None:
-        """A decision that stands in the log, with its `identity_of` and `refused_fact`. To be
-        handed in before the fact that caused it is folded.
+    def take_published(self, group_name: str, number: int, published: DecisionRecord | Hashable, refused: int | None = None) -> None:
+        """Takes a decision that is in the log, or its identity, and its `refused_fact`. Call it
+        before the fact that caused the decision is folded.
         """
         group = self.group(group_name)
-        group.last_published = max(group.last_published, number)
+        group.published.acknowledge(number)
         if number <= group.machine.state.number or group.halted is not None:
             return
         if refused is not None:
             group.refused.add(refused)
-        known = group.published.setdefault(number, identity)
-        if known == OTHER_FORM:
-            group.published[number] = identity
-        elif identity not in (known, OTHER_FORM):
-            self._halt(group, self.position, "published_differs", f"decision {number} is published twice, and the copies differ")
+        try:
+            group.published.take(number, published)
+        except PublishedProblem as found:
+            self._halt(group, self.position, found.code, found.problem)
 
     def group(self, name: str, at_offset: int | None = None) -> GroupLead:
         """The lead of a group; one that was not known begins at the fact `at_offset` (None: at the
@@ -247,8 +230,11 @@ class PartitionLead:
             return []
         self._folded(record, decisions, machine)
         try:
-            missing = self._missing(group, record.offset, decisions)
+            missing = group.published.missing(decisions)
             too_large = next((each for each in missing if not codec.fits(each.decision)), None)
+        except PublishedProblem as found:
+            self._halt(group, record.offset, found.code, found.problem)
+            return []
         except Exception as error:  # noqa: BLE001 as above
             self._halt_for(group, record.offset, error)
             return []
@@ -281,32 +267,6 @@ class PartitionLead:
             raise GapError(self.position, f"is missing; the next record has offset {offset}")
         self.position += 1
 
-    def _missing(self, group: GroupLead, offset: int, decisions: list[DecisionRecord]) -> list[DecisionRecord]:
-        """Those that are not published. What is published must be what was recomputed (PROTOCOL
-        L5).
-        """
-        if not group.published:
-            return decisions
-        for index, decision in enumerate(decisions):
-            if not group.published:
-                return decisions[index:]
-            published = group.published.pop(decision.number, None)
-            if published is None:
-                self._halt(group, offset, "published_gap", f"decision {decision.number} is not published, and later ones are")
-                return []
-            if published == OTHER_FORM and isinstance(decision.decision, Checkpointed):
-                group.not_compared += 1
-                continue
-            if isinstance(published, UnreadIdentity):
-                self._halt(group, offset, "event_unknown", f"decision {decision.number} is published and cannot be compared: {published.problem}")
-                return []
-            if published != self._identity(decision):
-                problem = f"decision {decision.number} is published and differs from the one computed"
-                self._halt(group, offset, "published_differs", problem)
-                return []
-            group.confirmed += 1
-        return []
-
     def _halt_for(self, group: GroupLead, offset: int, error: Exception) -> None:
         """One group's defect halts that group alone: the others go on."""
         halted = error if isinstance(error, GroupHalted) else GroupHalted(group.name, offset, "defect", defect_text(error))
@@ -338,7 +298,7 @@ class PartitionLead:
         `stored` when it is.
         """
         group = self.groups[group_name]
-        group.last_published = max(group.last_published, number)
+        group.published.acknowledge(number)
         ripe = [checkpoint for checkpoint in group.waiting if checkpoint.number <= group.last_published]
         del group.waiting[: len(ripe)]
         return ripe
@@ -405,7 +365,7 @@ class PartitionLead:
 def _is_answered_otherwise(group: GroupLead, decisions: list[DecisionRecord]) -> bool:
     """Whether published decisions say that another worker has carried out what these refuse."""
     refusals = [each.number for each in decisions if refused_fact(each.decision, each.caused_by) is not None]
-    return bool(refusals) and max(group.published, default=0) >= refusals[0]
+    return bool(refusals) and group.published.last_waiting >= refusals[0]
 
 
 def _changed(known: dict[str, dict[int, V]], now: Mapping[str, Mapping[int, V]]) -> dict[str, dict[int, V]]:

@@ -370,7 +370,7 @@ class PartitionHost:
             task = asyncio.ensure_future(self._store(lead, decision.group, decision.number))
             task.add_done_callback(lambda stored: None if stored.cancelled() or stored.exception() is None else self._fail(stored.exception()))  # type: ignore[arg-type]
         else:
-            group.last_published = max(group.last_published, decision.number)
+            lead.acknowledged(decision.group, decision.number)  # no checkpoint waits for it
 
     async def _send(
         self, topic: str, key: bytes | None, value: bytes | None, *, partition: int | None = None, headers: Any = None

@@ -21,7 +21,8 @@ from equipoise.events.log.kafka.identity import log_topic_ids
 from equipoise.events.log.kafka.opening import check_append_time, fill_holes, reader
 from equipoise.events.log.kafka.topics import Topics
 from equipoise.events.records import DecisionRecord, Record
-from equipoise.statemachine.partition import Folded, PartitionLead, UnreadIdentity, identity_of
+from equipoise.statemachine.partition import Folded, PartitionLead
+from equipoise.statemachine.published import UnreadIdentity, identity_of
 from equipoise.statemachine.rejections import refused_fact
 from equipoise.worker.checkpoints import FoundCheckpoints, Index, find
 

@@ -93,7 +93,7 @@ class SimulatedWorker(Endpoint):
             self.after(self.network.settings.resend_after_ms, self._take_over)
             return
         broker = self._broker
-        lead = PartitionLead(machine_factory=self._machine_factory, identity=lambda decision: decision, folded=self._folded)
+        lead = PartitionLead(machine_factory=self._machine_factory, folded=self._folded)
         if broker.checkpoints:
             lead.restore(broker.checkpoints[-1])
             lead.position = broker.checkpoints[-1].offset + 1

@@ -15,7 +15,8 @@ from equipoise.events.errors import GapError, RepeatError
 from equipoise.events.facts import Fact, LogOpened, MemberLeft, PartitionsObserved, ProbingTick, Undecodable
 from equipoise.events.records import DecisionRecord, Record
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.partition import OTHER_FORM, PartitionLead, StoredCheckpoint, UnreadIdentity, identity_of
+from equipoise.statemachine.partition import PartitionLead, StoredCheckpoint
+from equipoise.statemachine.published import OTHER_FORM, UnreadIdentity, identity_of
 from tests.groups import configured, joined, topology
 
 CONFIG = configured(checkpoint_every_records=4, initial_delay_ms=500, max_step_ms=1_000)

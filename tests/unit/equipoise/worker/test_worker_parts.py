@@ -25,7 +25,8 @@ from equipoise.events.log.rows import DecisionRow
 from equipoise.events.records import DecisionRecord
 from equipoise.events.tasks import TaskId
 from equipoise.statemachine.machine import GroupMachine
-from equipoise.statemachine.partition import OTHER_FORM, GroupLead, StoredCheckpoint, UnreadIdentity, identity_of
+from equipoise.statemachine.partition import GroupLead, StoredCheckpoint
+from equipoise.statemachine.published import OTHER_FORM, UnreadIdentity, identity_of
 from equipoise.statemachine.snapshots import FORM
 from equipoise.statemachine.state import Lost
 from equipoise.worker import checkpoints
@@ -143,8 +144,9 @@ def test_every_metric_and_every_reason_to_halt_is_told_to_whoever_operates_it() 
     told = set(re.findall(r"`(equipoise_[a-z_]+)(?:\{[a-z,]+\})?`", page))
     assert told == {name for name in names if not name.endswith("_created")}
     root = Path(__file__).parents[4]
-    sources = [root / "statemachine" / "machine.py", root / "statemachine" / "partition.py", root / "equipoise" / "worker" / "reading.py"]
-    codes = {code for path in sources for code in re.findall(r'offset, "([a-z_]+)"', path.read_text(encoding="utf-8"))}
+    sources = [root / "statemachine" / f"{name}.py" for name in ("machine", "partition", "published")]
+    sources.append(root / "equipoise" / "worker" / "reading.py")
+    codes = {code for path in sources for code in re.findall(r'(?:offset, |PublishedProblem\()"([a-z_]+)"', path.read_text(encoding="utf-8"))}
     assert codes >= {"assignor_missing", "solver_missing", "published_differs", "published_gap", "event_unknown", "defect"}
     assert [code for code in sorted(codes) if f"`{code}`" not in page] == []
 
