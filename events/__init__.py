@@ -1,5 +1,5 @@
-"""What happened: events, their wire form and schema versions; `equipoise.events.log` has the logs
-to keep them in.
+"""Events: facts, decisions, their wire form and schema versions. `equipoise.events.log` stores
+them.
 """
 
 from __future__ import annotations

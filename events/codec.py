@@ -1,26 +1,26 @@
-"""One codec: event <-> (kind, version, payload).
+"""The codec of events: event <-> (kind, version, payload).
 
-`payload` is the msgpack of the event's wire form (`equipoise.events.wire`). There is one payload
-for each event: equal events have equal bytes, and ``encode(decode(b)) == b`` for every `b` of a
-current version that is accepted. So what msgpack alone would also have read (an int in more bytes
-than it needs, a key twice, keys out of order, bytes behind the end) is unsound, just as what an
-event's constructor refuses.
+`payload` is the msgpack of the event's wire form (`equipoise.events.wire`). Each event has exactly
+one payload: equal events have equal bytes, and ``encode(decode(b)) == b`` for every accepted `b` of
+a current version. Bytes that msgpack alone would accept (an int in more bytes than it needs, a
+repeated key, keys out of order, trailing bytes) are unsound, as is anything that an event's
+constructor refuses.
 
-What another build may write, and what a reader does with it (docs/protocol.md#m9):
+Another build may write other kinds, versions and fields. A reader handles them as follows
+(docs/protocol.md#m9):
 
-- A *fact* of an unknown kind or version halts its group in the worker (`event_unknown`): a worker
-  that knows it may decide otherwise. Any change of what a fact may hold, a field more or another
-  value of a field, raises its version.
-- *Decisions* are of two sorts. A *binding* one orders one incarnation to do something: its first
-  two fields are `member_id` and `incarnation` (`addressee`), in every version, and that incarnation
-  must understand it or end. An *informational* one may be passed over by everybody. Kinds from
-  FIRST_DECISION_KIND on are binding, except INFORMATIONAL_KINDS; kinds from
-  FIRST_INFORMATIONAL_KIND on are informational.
+- A *fact* of an unknown kind or version halts its group in the worker (`event_unknown`), because a
+  worker that knows it may decide differently. Any change to what a fact may hold (a new field, a
+  new value of a field) raises its version.
+- A *binding* decision orders one incarnation to do something. Its first two fields are `member_id`
+  and `incarnation` (`addressee`) in every version. That incarnation must understand the decision or
+  end. An *informational* decision may be ignored. Kinds from FIRST_DECISION_KIND on are binding,
+  except INFORMATIONAL_KINDS; kinds from FIRST_INFORMATIONAL_KIND on are informational.
 - Within one version of a decision, a field may only be appended at the end, and only if a reader
-  that does not know it may go on without it. The new field has a default, and is not written while
-  it and all behind it have theirs, so what was written before keeps its bytes. `decode_decision`
-  leaves out the fields that it does not know. Any other change raises the version.
-- A checksum covers the bytes as they stand, so a reader can check what it cannot read.
+  that does not know it may ignore it. The new field has a default, and is not written while it and
+  all fields after it have their defaults; so earlier records keep their bytes. `decode_decision`
+  drops the fields that it does not know. Any other change raises the version.
+- A checksum covers the stored bytes, so a reader can check a record that it cannot decode.
 """
 
 from __future__ import annotations
@@ -41,19 +41,20 @@ from equipoise.events.records import DecisionRecord, Record
 Event = Fact | Decision
 
 MOST_EVENT_BYTES = 1_000_000
-"""Largest payload of an event. Kafka's default max.message.bytes is 1,048,588: the rest is for the
-group's name (the key), the envelope (`equipoise.events.log.kafka.envelope.MOST_ENVELOPE_BYTES`) and
-the batch."""
+"""Largest payload of an event, in bytes. Kafka's default max.message.bytes is 1,048,588. The rest
+is for the group's name (the key), the envelope
+(`equipoise.events.log.kafka.envelope.MOST_ENVELOPE_BYTES`) and the batch.
+"""
 
 FIRST_DECISION_KIND = 100
 FIRST_INFORMATIONAL_KIND = 200
 INFORMATIONAL_KINDS = frozenset({101, 102, 104, 106, 107})
-"""Decisions below FIRST_INFORMATIONAL_KIND that bind nobody: they were there before the ranges
-were. No further one is added here.
+"""Informational decisions below FIRST_INFORMATIONAL_KIND. They are older than the ranges; none is
+added.
 """
 _ADDRESSEE_AT = {105: 2}
-"""Kind -> place of `member_id`, where that is not the first field: EventRejected was there before
-the rule. No further one is added here.
+"""Kind -> index of `member_id`, where that is not the first field. EventRejected is older than the
+rule; none is added.
 """
 
 KINDS: Mapping[int, tuple[int, type]] = {
@@ -85,8 +86,8 @@ KINDS: Mapping[int, tuple[int, type]] = {
     109: (1, decisions.MemberAssignedPart),
     200: (1, decisions.AssignmentProposedPart),
 }
-"""Type code -> (schema version written, class). A code is never used again for another class; a
-version is never changed, only followed.
+"""Type code -> (current schema version, class). A code is never reused for another class. A version
+never changes; a change gets the next version.
 """
 
 UNDECODABLE_CODES: Mapping[str, str] = {
@@ -101,7 +102,7 @@ UNDECODABLE_CODES: Mapping[str, str] = {
     "opened_again": "LogOpened behind the first record of its partition",
     "no_record": "an offset of a Kafka topic without a record: the end of somebody's transaction",
 }
-"""Why a payload is `Undecodable`; in code and in stored records only by name."""
+"""Code -> why a payload is `Undecodable`. Stored records hold the code only."""
 
 
 class _Kind(NamedTuple):
@@ -133,20 +134,20 @@ class Encoded(NamedTuple):
 
 
 def kind_of(event: Event | type) -> int:
-    """The type code of an event, or of an event class."""
+    """Returns the type code of an event or an event class."""
     return _BY_CLASS[event if isinstance(event, type) else event.__class__].code
 
 
 def kind_name(code: int) -> str:
-    """The class name of a type code; the number itself where this build knows none."""
+    """Returns the class name of a type code, or the code as text if this build does not know it."""
     return _BY_CODE[code].shape.__name__ if code in _BY_CODE else str(code)
 
 
 def encode(event: Event) -> Encoded:
-    """The event as it is stored, in the current version.
+    """Encodes an event in the current version of its kind.
 
-    Raises InputError when it is no event, TooLargeError when its payload has over MOST_EVENT_BYTES
-    bytes.
+    Raises InputError when `event` is not an event, TooLargeError when its payload is larger than
+    MOST_EVENT_BYTES.
     """
     try:
         kind = _BY_CLASS[event.__class__]
@@ -161,37 +162,38 @@ def encode(event: Event) -> Encoded:
 
 
 def _largest_field(kind: _Kind, event: Event) -> tuple[str, int]:
-    """The field of the event that has the most bytes, and how many."""
+    """The name of the event's largest field, and its size in bytes."""
     sizes = {field.name: len(_pack(written)) for field, written in zip(attrs.fields(kind.shape), kind.write(event), strict=False)}
     field = max(sizes, key=lambda name: sizes[name])
     return field, sizes[field]
 
 
 def size_bytes(event: Event) -> int:
-    """How many bytes the payload of `event` has, however many that are; `encode` takes up to
-    MOST_EVENT_BYTES.
+    """Returns the size of the event's payload in bytes, even if it is larger than MOST_EVENT_BYTES.
     """
     return len(_pack(_BY_CLASS[event.__class__].write(event)))
 
 
 def fits(event: Event) -> bool:
-    """Whether a log can hold `event`: every event that the machine or a member emits must fit."""
+    """Returns whether a log can hold `event`. Every event that the machine or a member emits must
+    fit.
+    """
     return size_bytes(event) <= MOST_EVENT_BYTES
 
 
 def decode(kind: int, version: int, payload: bytes) -> Event:
-    """The event that was stored.
+    """Decodes a stored event.
 
-    Raises UnknownEventError for a kind or version this build does not know, UnsoundError with a
-    code of UNDECODABLE_CODES and the field's name for bytes that are no sound event. Nothing else,
-    whatever the bytes are.
+    Raises UnknownEventError for a kind or version that this build does not know, and UnsoundError,
+    with a code of UNDECODABLE_CODES and the field, for bytes that are not a sound event. Raises
+    nothing else, whatever the bytes are.
     """
     return _decode(kind, version, payload, with_appended=False)
 
 
 def decode_decision(kind: int, version: int, payload: bytes) -> Decision:
-    """The decision that was stored, without the fields that a newer build has appended to it.
-    `kind`: from FIRST_DECISION_KIND on.
+    """Decodes a stored decision and drops fields that a newer build appended. `kind`: at least
+    FIRST_DECISION_KIND.
 
     Raises what `decode` raises.
     """
@@ -199,8 +201,8 @@ def decode_decision(kind: int, version: int, payload: bytes) -> Decision:
 
 
 def has_appended_fields(kind: int, version: int, payload: bytes) -> bool:
-    """Whether a newer build has appended fields to a decision of a kind and version that this build
-    writes; found without decoding it.
+    """Returns whether a newer build appended fields to a decision of a kind and version that this
+    build writes. Does not decode the payload.
     """
     known = _BY_CODE.get(kind)
     if known is None or version != known.version or kind < FIRST_DECISION_KIND:
@@ -211,23 +213,23 @@ def has_appended_fields(kind: int, version: int, payload: bytes) -> bool:
 
 
 def is_known(kind: int, version: int, payload: bytes) -> bool:
-    """Whether this build knows all that an event of this kind and version may say; found without
-    decoding it.
-    """
+    """Returns whether this build knows every field of this event. Does not decode the payload."""
     known = _BY_CODE.get(kind)
     return known is not None and 1 <= version <= known.version and not has_appended_fields(kind, version, payload)
 
 
 def is_binding(kind: int) -> bool:
-    """Whether a decision of this kind, known or not, orders an incarnation to do something."""
+    """Returns whether a decision of this kind, known or unknown, orders an incarnation to do
+    something.
+    """
     return FIRST_DECISION_KIND <= kind < FIRST_INFORMATIONAL_KIND and kind not in INFORMATIONAL_KINDS
 
 
 def addressee(kind: int, payload: bytes) -> tuple[str, int] | None:
-    """Member id and incarnation that a binding decision is for, whatever its kind and version;
-    None: it names no member.
+    """Returns the member id and incarnation that a binding decision is for, whatever its kind and
+    version. None: it names no member.
 
-    Raises UnsoundError when the bytes do not say.
+    Raises UnsoundError when the bytes have neither.
     """
     at = _ADDRESSEE_AT.get(kind, 0)
     try:
@@ -283,7 +285,8 @@ def _unknown(kind: int, version: int) -> UnknownEventError:
 
 
 def decode_lenient(kind: int, version: int, payload: bytes) -> Fact:
-    """The fact that a sender appended, or `Undecodable` in its place (PROTOCOL L6).
+    """Decodes a fact, or returns `Undecodable` for bytes that are not a sound fact. See
+    docs/protocol.md#l6.
 
     Raises UnknownEventError for an unknown kind or version: another worker may know it, so the
     group must halt.
@@ -306,27 +309,28 @@ def _undecodable(code: str, field: str, kind: int, payload: bytes) -> Undecodabl
 
 
 def fact_checksum(group: str, offset: int, append_ms: int, kind: int, version: int, payload: bytes) -> int:
-    """CRC-32 of msgpack [group, offset, append_ms, kind, version] and then the payload."""
+    """Returns the CRC-32 of msgpack [group, offset, append_ms, kind, version] followed by the
+    payload.
+    """
     return zlib.crc32(payload, zlib.crc32(_pack((group, offset, append_ms, kind, version))))
 
 
 def decision_checksum(
     log_id: str, group: str, number: int, caused_by: int, index: int, fact_checksum: int, kind: int, version: int, payload: bytes
 ) -> int:
-    """CRC-32 of msgpack [log_id, group, number, caused_by, index, fact_checksum, kind, version] and
-    then the payload.
+    """Returns the CRC-32 of msgpack [log_id, group, number, caused_by, index, fact_checksum, kind,
+    version] followed by the payload.
     """
     return zlib.crc32(payload, zlib.crc32(_pack((log_id, group, number, caused_by, index, fact_checksum, kind, version))))
 
 
 def make_record(group: str, offset: int, append_ms: int, event: Fact) -> Record:
-    """The record that a log would hold for this fact: the checksum is that of its current encoding.
-    """
+    """Builds the record of a fact, with the checksum of its current encoding."""
     return Record(group, offset, append_ms, event, fact_checksum(group, offset, append_ms, *encode(event)))
 
 
 def checksum_of(record: DecisionRecord) -> int:
-    """The checksum that a log would hold for this decision."""
+    """Returns the checksum of a decision's current encoding."""
     return decision_checksum(
         record.log_id, record.group, record.number, record.caused_by, record.index, record.fact_checksum, *encode(record.decision)
     )
@@ -336,16 +340,16 @@ def checksum_of(record: DecisionRecord) -> int:
 
 
 def to_json(event: Event) -> dict[str, Any]:
-    """``{"kind": "LagReported", "event": {"member_id": ...}}``: the readable form
-    (`equipoise.events.readable`), for people and JSON Lines.
+    """Returns the readable form of an event, for people and JSON Lines: ``{"kind": "LagReported",
+    "event": {"member_id": ...}}``. See `equipoise.events.readable`.
     """
     return {"kind": event.__class__.__name__, "event": readable.write(event)}
 
 
 def from_json(form: Mapping[str, Any]) -> Event:
-    """The event of `to_json`; fields left out get their defaults.
+    """Builds an event from the form that `to_json` returns. Missing fields get their defaults.
 
-    Raises UnsoundError with the field's name; UnknownEventError (kind -1) for a name that is no
+    Raises UnsoundError with the field, and UnknownEventError (kind -1) for an unknown name of a
     kind.
     """
     name = form.get("kind")
@@ -355,10 +359,10 @@ def from_json(form: Mapping[str, Any]) -> Event:
 
 
 def payload_to_json(kind: int, version: int, payload: bytes) -> dict[str, Any] | None:
-    """The fields of a stored payload in readable form, under the names they had in that version.
+    """Returns the fields of a stored payload in readable form, under their names in that version.
 
-    None when the payload is not the one form of a sound event of that version, so that it cannot be
-    had back from names and values.
+    None: the payload is not the canonical form of a sound event of that version, so names and
+    values could not restore its bytes.
     """
     shape = _versioned(kind, version)
     if shape is None:
@@ -371,8 +375,8 @@ def payload_to_json(kind: int, version: int, payload: bytes) -> dict[str, Any] |
 
 
 def payload_from_json(name: str, version: int, form: Any) -> tuple[int, bytes]:
-    """Kind and payload of what `payload_to_json` gave. Raises UnsoundError; UnknownEventError for a
-    kind or version this build does not know.
+    """Returns the kind and payload for a form that `payload_to_json` returned. Raises UnsoundError,
+    and UnknownEventError for a kind or version that this build does not know.
     """
     kind = _BY_NAME[name].code if name.__class__ is str and name in _BY_NAME else -1
     shape = _versioned(kind, version)

@@ -1,24 +1,24 @@
-"""Everything this project raises, in one tree.
+"""All errors of equipoise, in one tree.
 
 ::
 
-    EquipoiseError                  any of the below; `exit_code` is what the command line ends with
-    ├── InputError                  the caller's data or usage is wrong: say which field, and the fix   (exit 2)
-    │   ├── FieldError              one field of one event or problem is unsound
-    │   │   └── UnsoundError        an event's bytes do not make a sound event
-    │   └── TooLargeError           an event is larger than a log may hold
-    ├── UnknownEventError           an event kind or version this build does not know; has no offset yet   (exit 2)
-    ├── LogError                    a log cannot be read further; carries the offset                    (exit 2)
-    │   ├── GapError                an offset is missing
-    │   ├── RepeatError             an offset came twice
-    │   ├── UnknownKindError        an event kind or version this build does not know
-    │   └── DamagedError            bytes differ from their checksum, or are no record at all
-    ├── StorageError                nothing more can be written there: a full disk, a quota, a limit    (exit 74)
-    ├── GroupHalted                 going on would be a guess: state is kept, no decision is emitted    (exit 2)
-    └── InvariantBroken             a promise of the validator does not hold: a defect of ours          (exit 1)
+    EquipoiseError             any of the below; `exit_code` is what the command line ends with
+    ├── InputError             the caller's data or usage is wrong: names the field and the fix (2)
+    │   ├── FieldError         one field of one event or problem is unsound
+    │   │   └── UnsoundError   an event's bytes do not make a sound event
+    │   └── TooLargeError      an event is larger than a log may hold
+    ├── UnknownEventError      an unknown event kind or version, at no offset yet (2)
+    ├── LogError               a log cannot be read further; has the offset (2)
+    │   ├── GapError           an offset is missing
+    │   ├── RepeatError        an offset occurs twice
+    │   ├── UnknownKindError   an event kind or version that this build does not know
+    │   └── DamagedError       bytes differ from their checksum, or are no record at all
+    ├── StorageError           the storage takes no more: a full disk, a quota, a limit (74)
+    ├── GroupHalted            this build cannot know the next decision; state is kept (2)
+    └── InvariantBroken        an invariant does not hold: a defect of equipoise (1)
 
-A *rejection* is not an exception: an unsound fact is answered by the decision `EventRejected`, and
-the group goes on.
+Numbers are exit codes. A *rejection* is not an exception: the decision `EventRejected` answers an
+unsound fact, and the group goes on.
 """
 
 from __future__ import annotations
@@ -27,13 +27,13 @@ from typing import Any
 
 
 class EquipoiseError(Exception):
-    """Base of every error this project raises on purpose."""
+    """The base class of every error of equipoise."""
 
     exit_code = 2
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickled by its text and its attributes, since a constructor may take other arguments: so
-        one reaches the parent of the process it is in.
+        """Pickles the text and the attributes, because constructors take other arguments. So an
+        error reaches the parent of its process.
         """
         return _unpickled, (self.__class__, self.args, self.__dict__)
 
@@ -45,13 +45,13 @@ def _unpickled(kind: type[EquipoiseError], args: tuple[Any, ...], attributes: di
 
 
 class InputError(EquipoiseError):
-    """Data or usage the caller can mend; the text names the place and the fix."""
+    """Data or usage that the caller can correct. The text names the place and the fix."""
 
 
 class FieldError(InputError):
     """One field is unsound.
 
-    `field` is its path (``LagReported.lags[0_3]``), `problem` says what is wrong and what would be
+    `field` is its path (``LagReported.lags[0_3]``). `problem` says what is wrong and what would be
     right.
     """
 
@@ -62,8 +62,8 @@ class FieldError(InputError):
 
 
 class UnsoundError(FieldError):
-    """Bytes that are no sound event: `code` is one of `equipoise.events.codec.UNDECODABLE_CODES`,
-    `field` is ``Class.field`` or ``Class``.
+    """Bytes that are not a sound event. `code` is one of
+    `equipoise.events.codec.UNDECODABLE_CODES`, `field` is ``Class.field`` or ``Class``.
     """
 
     def __init__(self, code: str, field: str, problem: str) -> None:
@@ -72,12 +72,12 @@ class UnsoundError(FieldError):
 
 
 class TooLargeError(InputError):
-    """An event over `equipoise.events.codec.MOST_EVENT_BYTES`; it must be split."""
+    """An event is larger than `equipoise.events.codec.MOST_EVENT_BYTES` and must be split."""
 
 
 class UnknownEventError(EquipoiseError):
-    """An event kind or schema version that this build does not know. A log reader turns it into
-    UnknownKindError, a worker halts the group.
+    """This build does not know the kind or the schema version of an event. A log reader turns it
+    into UnknownKindError; a worker halts the group.
     """
 
     def __init__(self, kind: int, version: int, problem: str) -> None:
@@ -87,8 +87,8 @@ class UnknownEventError(EquipoiseError):
 
 
 class LogError(EquipoiseError):
-    """A log cannot be read past `offset` (of the fact, or of the fact that caused the decision; -1:
-    before the first).
+    """A log cannot be read past `offset`: the offset of the fact, or of the fact that caused the
+    decision; -1: before the first.
     """
 
     def __init__(self, offset: int, problem: str) -> None:
@@ -102,20 +102,20 @@ class GapError(LogError):
 
 
 class RepeatError(LogError):
-    """This record, or a later one, was read before."""
+    """This record, or a later one, was already read."""
 
 
 class UnknownKindError(LogError):
-    """The record's kind or schema version is not known to this build."""
+    """This build does not know the kind or the schema version of the record."""
 
 
 class DamagedError(LogError):
-    """The record's bytes are not what was written."""
+    """The bytes of the record differ from what was written."""
 
 
 class StorageError(EquipoiseError):
-    """Nothing more can be written to `place`: `reason` says why, `fix` what can be done. What was
-    written there before is whole.
+    """Nothing more can be written to `place`. `reason` says why, `fix` what to do. Earlier writes
+    are complete.
     """
 
     exit_code = 74  # EX_IOERR of sysexits.h
@@ -128,9 +128,9 @@ class StorageError(EquipoiseError):
 
 
 class GroupHalted(EquipoiseError):
-    """The group stops here, because another worker might decide otherwise (PROTOCOL L6).
+    """The group stops here, because another worker might decide differently (docs/protocol.md#l6).
 
-    `code` names the reason, `offset` the fact at which it stopped. Other groups go on.
+    `code` is the reason, `offset` the fact at which the group stopped. Other groups go on.
     """
 
     def __init__(self, group: str, offset: int, code: str, problem: str) -> None:

@@ -1,8 +1,8 @@
-"""Facts that a member, a worker or an importer makes and that are too large for one event: what is
-said first, and what follows (PROTOCOL L8).
+"""Splits facts that are too large for one event: what a first fact holds, and what later facts add
+(docs/protocol.md#l8).
 
-A fact that fits is left as it is. Sizes are upper bounds, as in `equipoise.events.parts`, unless a
-fact is near the limit.
+A fact that fits is unchanged. Sizes are upper bounds, as in `equipoise.events.parts`, unless a fact
+is near the limit.
 """
 
 from __future__ import annotations
@@ -19,25 +19,25 @@ from equipoise.events.parts import HEAD_BYTES, HOLD_BYTES, TASK_BYTES, text_byte
 from equipoise.events.tasks import Lag, TaskId
 
 LAG_BYTES = 30
-"""A task in text form with its lag."""
+"""Upper bound for a task in text form with its lag."""
 _JOIN_BYTES = 30_000
-"""A join without its lags: names and tags of the greatest length."""
+"""Upper bound for a join without lags, with the longest names and tags."""
 _NUMBER_BYTES = 15
-"""A partition and an offset, a weight or a lag, with headers."""
+"""Upper bound for a partition with an offset, a weight or a lag, headers included."""
 
 LagOrder = Callable[[tuple[TaskId, Lag]], Any]
-"""Sorting key: which copies are told of first when not all fit."""
+"""Sorting key: the copies to report first when not all fit."""
 
 
 def nearest_first(item: tuple[TaskId, Lag]) -> tuple[int, int, TaskId]:
-    """The order of lags in which the copies that are nearest to ready come first."""
+    """Orders copies by lag, the nearest to ready first."""
     task, lag = item
     return (0, lag, task) if isinstance(lag, int) else (1, 0, task)
 
 
 def shortened_join(joined: MemberJoined, most_bytes: int = MOST_EVENT_BYTES) -> MemberJoined:
-    """The join with as many of its lags as fit, the nearest to ready first; the reports that follow
-    tell of all.
+    """Returns the join with as many lags as fit, the nearest to ready first. Later reports have the
+    rest.
     """
     if _fits(_JOIN_BYTES + LAG_BYTES * len(joined.lags), joined, most_bytes):
         return joined
@@ -46,11 +46,11 @@ def shortened_join(joined: MemberJoined, most_bytes: int = MOST_EVENT_BYTES) -> 
 
 
 def shortened_report(report: LagReported, order: LagOrder = nearest_first, most_bytes: int = MOST_EVENT_BYTES) -> LagReported:
-    """The report with as much of its load, of the copies that are gone, and of its lags as fits;
-    what is left out is for the reports that follow.
+    """Returns the report with as much of its load, forgotten copies and lags as fits. Later reports
+    have the rest.
 
-    A load loses what it says of single tasks, all of it, and so does what is being prepared. `held`
-    and `ready` are never cut: what a member does not name there it does not run.
+    A load loses all its numbers of single tasks, and the report all preparations. `held` and
+    `ready` are never shortened: a member does not run a task that is missing there.
     """
     if _fits(_report_bytes(report), report, most_bytes):
         return report
@@ -64,8 +64,8 @@ def shortened_report(report: LagReported, order: LagOrder = nearest_first, most_
 
 
 def report_in_parts(report: LagReported, most_bytes: int = MOST_EVENT_BYTES) -> Iterator[LagReported]:
-    """A full report, and what it had no room for as changes to it: each numbered one more than the
-    one before.
+    """Yields a full report, then reports with the changes that had no room in it. Each number is
+    one higher than the last.
     """
     said = shortened_report(report, most_bytes=most_bytes)
     yield said
@@ -77,8 +77,8 @@ def report_in_parts(report: LagReported, most_bytes: int = MOST_EVENT_BYTES) -> 
 
 
 def task_sets(tasks: Iterable[TaskId], most_bytes: int = MOST_EVENT_BYTES) -> Iterator[tuple[TaskId, ...]]:
-    """The tasks in rising order, so many at a time as fit into a fact that names little else;
-    nothing for none.
+    """Yields the tasks in rising order, in sets that each fit into a fact with little else in it.
+    Yields nothing for no tasks.
     """
     rising = tuple(sorted(set(tasks)))
     most = max(1, (most_bytes - 5 * HEAD_BYTES) // TASK_BYTES)
@@ -87,8 +87,7 @@ def task_sets(tasks: Iterable[TaskId], most_bytes: int = MOST_EVENT_BYTES) -> It
 
 
 def observed_in_parts(observed: PartitionsObserved, most_bytes: int = MOST_EVENT_BYTES) -> Iterator[PartitionsObserved]:
-    """The observation itself when it fits, else several: what is not named in one stays as it was.
-    """
+    """Yields the observation if it fits, else several that together say the same."""
     maps: list[tuple[str, dict[str, dict[int, Any]]]] = [(name, getattr(observed, name)) for name in _OBSERVED]
     items = [(name, topic, number, value) for name, by_topic in maps for topic, of in by_topic.items() for number, value in of.items()]
     weights = [_observed_bytes(*item) for item in items]
@@ -115,7 +114,7 @@ def _first(lags: Mapping[TaskId, Lag], room: int, order: LagOrder) -> dict[TaskI
 
 
 def _report_bytes(report: LagReported) -> int:
-    """At most."""
+    """Upper bound for the size of a report in bytes."""
     load = 0 if report.load is None else _load_bytes(report.load)
     tasks = len(report.held) + len(report.ready) + len(report.forgotten) + len(report.failed)
     return HEAD_BYTES + text_bytes(report.member_id) + TASK_BYTES * tasks + HOLD_BYTES * len(report.preparing) + LAG_BYTES * len(report.lags) + load

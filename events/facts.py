@@ -1,7 +1,7 @@
-"""Facts: what came from outside. Past tense, frozen, sound by construction.
+"""Facts: what happened outside the leader. Past tense, frozen, sound by construction.
 
-Every fact of a member carries `member_id` and `incarnation` (PROTOCOL M1). Times inside a fact are
-what its sender knew and decide nothing: the machine's time comes from records (PROTOCOL L2).
+Every fact of a member has `member_id` and `incarnation` (docs/protocol.md#m1). Times inside a fact
+are its sender's and decide nothing: the machine's time comes from records (docs/protocol.md#l2).
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ from equipoise.events.settings import MOST_TAG_KEY_CHARS, MOST_TAG_VALUE_CHARS, 
 from equipoise.events.tasks import Lag, TaskId
 
 MOST_WEIGHT = 1_000_000
-"""The heaviest partition: with the highest costs and 100 partitions, what a task costs is below
-2**47.
+"""Highest weight of a partition. With the highest costs and 100 partitions, the cost of a task
+stays below 2**47.
 """
 
 MOST_TASKS = 500_000
-"""Tasks of a topology: what a member says of all of them fits into one event."""
+"""Most tasks of a topology: a member's report on all of them fits into one event."""
 
 READINESS = ("word_or_lag", "lag", "word_and_lag")
 """What makes a copy of a member ready to become active.
 
-word_or_lag: the member's word, whatever the lag, or a lag within the limit; such a member judges by
-a limit that nobody else knows. lag: a lag within the limit. word_and_lag: that, and the word of its
-application, which prepares the task.
+word_or_lag: the member's word at any lag, or a lag within the group's limit; such a member may
+judge by its own limit. lag: a lag within the group's limit. word_and_lag: both, where the word
+comes from the application that prepares the task.
 """
 
 PREPARED = 1_000
-"""Thousandths of a preparation that is done."""
+"""A complete preparation, in thousandths."""
 
 _member = attrs.field(validator=fields.text())
 _incarnation = attrs.field(validator=fields.integer())
@@ -42,33 +42,34 @@ _NONE: tuple[TaskId, ...] = ()
 
 @attrs.frozen(kw_only=True)
 class LogOpened:
-    """The first record of a log: who it is and how senders choose a partition (PROTOCOL L1)."""
+    """The first record of a log: its id, and how senders choose a partition (docs/protocol.md#l1).
+    """
 
     log_id: str = attrs.field(validator=fields.text())
     partitions: int = attrs.field(default=1, validator=fields.integer(1, 10_000))
     manifest: str = attrs.field(default="", validator=fields.text(0, 900_000))
-    """JSON text: for an imported log what was observed, inferred and supplied. Empty for a log that
-    was lived.
+    """JSON text. For an imported log: what was observed, inferred and supplied. Empty for a live
+    log.
     """
 
 
 @attrs.frozen(kw_only=True)
 class GroupConfigured:
-    """The whole configuration of the group from here on (PROTOCOL D8)."""
+    """The whole configuration of the group from here on (docs/protocol.md#d8)."""
 
     assignor: str = attrs.field(default="high_availability", validator=fields.text())
     behaviour_version: int = attrs.field(default=1, validator=fields.integer(1))
     solver: str = attrs.field(default="", validator=fields.text(0))
-    """Name and version of the solver the assignor pins; empty when it uses none."""
+    """Name and version of the solver that the assignor pins; empty: it uses none."""
     led_by: str = attrs.field(default="equipoise", validator=fields.one_of("equipoise", "external"))
-    """`external`: something else leads, our decisions are proposals (PROTOCOL D7)."""
+    """`external`: something else leads the group; equipoise only proposes (docs/protocol.md#d7)."""
     knobs: GroupSettings = attrs.field(factory=GroupSettings, validator=fields.instance_of(GroupSettings))
 
 
 @attrs.frozen(kw_only=True)
 class Subtopology:
-    """`partitions` tasks ``<subtopology>_0 ..``: task p reads partition p of each source topic and
-    logs to partition p of each changelog.
+    """A sub-topology has `partitions` tasks ``<subtopology>_0 ..``. Task p reads partition p of
+    each source topic and writes partition p of each changelog.
     """
 
     subtopology: int = attrs.field(validator=fields.integer(0, 999_999_999))
@@ -80,8 +81,8 @@ class Subtopology:
 
 @attrs.frozen(kw_only=True)
 class TopologyDeclared:
-    """The tasks of topology `epoch`; a higher epoch replaces a lower one, and members say which
-    they run (PROTOCOL D1).
+    """The tasks of topology `epoch`. A higher epoch replaces a lower one; members report which
+    epoch they run (docs/protocol.md#d1).
     """
 
     epoch: int = attrs.field(validator=fields.integer())
@@ -100,8 +101,8 @@ class TopologyDeclared:
 
 @attrs.frozen(kw_only=True)
 class PartitionsObserved:
-    """End offsets, replica racks, weights and source lags of some partitions; what is not named
-    stays as it was (PROTOCOL D6).
+    """End offsets, replica racks, weights and source lags of some partitions. Values that are not
+    named stay unchanged (docs/protocol.md#d6).
     """
 
     end_offsets: dict[str, dict[int, int]] = attrs.field(
@@ -122,22 +123,23 @@ class PartitionsObserved:
         validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.integer(0, MOST_WEIGHT))),
     )
     """topic -> partition -> its traffic, in any unit that is the same for all partitions of the
-    group; 1 where nobody said. A change is worth a round where racks count, so it is told when it
-    has become another, not whenever it was measured."""
+    group; missing: 1. Where racks count, a change causes a round; so report a weight when it
+    changes, not at each measurement.
+    """
     source_lags: dict[str, dict[int, int]] = attrs.field(
         factory=dict,
         converter=fields.sorted_mapping,
         validator=fields.mapping_of(fields.text(), fields.mapping_of(fields.integer(0, 1_000_000), fields.integer())),
     )
     """topic -> partition -> records that the group has still to read (KIP-169 "Lag"), for groups
-    whose assignor reads them.
+    whose assignor uses them.
     """
 
 
 @attrs.frozen(kw_only=True)
 class MemberJoined:
-    """One incarnation of a member begins. It owns no task; it may have copies on disk (PROTOCOL
-    M1).
+    """One incarnation of a member begins. It owns no task; it may have copies on disk
+    (docs/protocol.md#m1).
     """
 
     member_id: str = _member
@@ -153,67 +155,71 @@ class MemberJoined:
     """Client tags (KIP-708), as ``{"zone": "eu-1a"}``."""
     session_timeout_ms: int = attrs.field(default=30_000, validator=fields.integer(1))
     lease_margin_ms: int = attrs.field(default=3_000, validator=fields.integer())
-    """How much earlier than `session_timeout_ms` the lease ends: at least max_step_ms per broker
-    failover tolerated (PROTOCOL M4).
+    """How many milliseconds before `session_timeout_ms` the lease ends: at least max_step_ms for
+    each broker failover to tolerate (docs/protocol.md#m4).
     """
     topology_epoch: int = attrs.field(default=0, validator=fields.integer())
     join_nonce: str = attrs.field(validator=fields.text())
     ended_incarnation: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
-    """An earlier incarnation of this member that is proven dead, for instance by the state
-    directory's lock (PROTOCOL M5).
+    """An earlier incarnation of this member that is proven dead, for example by the lock of the
+    state directory (docs/protocol.md#m5).
     """
     lags: dict[TaskId, Lag] = attrs.field(factory=dict, validator=fields.lags)
-    """Copies found on disk."""
+    """Copies found on disk, with their lags."""
     eager: bool = attrs.field(default=False, validator=fields.boolean)
-    """It cannot take tasks or give some up beside others: before any change of what it runs it
-    gives up everything (KIP-415, protocol `eager`).
+    """The member cannot take or give up single tasks: before any change of what it runs it gives up
+    all tasks (KIP-415, protocol `eager`).
     """
     readiness: str = attrs.field(default="word_or_lag", validator=fields.one_of(*READINESS))
-    """One of READINESS. Unless it is word_or_lag, its assignments carry the group's limit, by which
-    it judges.
+    """One of READINESS. Except for word_or_lag, its assignments carry the group's limit, by which
+    it judges its copies.
     """
     ready_lag_records: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
-    """A limit of its own: records that a copy may be behind and be ready; None: the group's
+    """The member's own limit: records that a ready copy may be behind. None: the group's
     acceptable_recovery_lag and acceptable_recovery_ms.
     """
 
 
 @attrs.frozen(kw_only=True)
 class Load:
-    """What a member's host is busy with. Shares in 0..1 of what it has, rates per second."""
+    """The load of a member's host. Shares are from 0 to 1 of what the host has; rates are per
+    second.
+    """
 
     cpu: float = attrs.field(default=0.0, validator=fields.number())
     memory: float = attrs.field(default=0.0, validator=fields.number())
     disk: float = attrs.field(default=0.0, validator=fields.number())
     records_per_s: float = attrs.field(default=0.0, validator=fields.number())
     restored_records_per_s: float = attrs.field(default=0.0, validator=fields.number())
-    """Restore speed of all its copies together, measured lately while there was something to
+    """Restore speed of all its copies together, measured recently while there was something to
     restore; 0: not measured.
     """
     tasks: dict[TaskId, int] = attrs.field(
         factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
     )
-    """Task it runs -> records it processes of it a second; may be left out. By this the load of the
-    host is told apart by tasks, where nothing tells more."""
+    """Task that it runs -> records per second that it processes. May be missing. Divides the host's
+    load among its tasks when `busy` is missing.
+    """
     behind: dict[TaskId, int] = attrs.field(
         factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
     )
-    """Task -> records of its sources that are still to be processed (KIP-169 "Lag"): of tasks it
-    runs, or any others; may be left out.
+    """Task -> records of its sources that are still to be processed (KIP-169 "Lag"), for tasks it
+    runs or any others. May be missing.
     """
     busy: dict[TaskId, int] = attrs.field(
         factory=dict, converter=fields.sorted_mapping, validator=fields.mapping_of(fields.task, fields.integer())
     )
-    """Task it runs -> microseconds in a second for which its records are with their handler, waits
-    included; may be left out. By this `cpu` is told apart by tasks."""
+    """Task that it runs -> microseconds per second that its records spend in their handler, waits
+    included. May be missing. Divides `cpu` among the tasks.
+    """
 
 
 @attrs.frozen(field_transformer=fields.asked_by_the_class)
 class LagReported:
-    """Heartbeat and whole truth of a member (PROTOCOL M2).
+    """Heartbeat and complete report of a member (docs/protocol.md#m2).
 
-    `held` and `ready` are always whole. `lags` is whole when `base` is None; else it changes the
-    report numbered `base`, and `forgotten` names the copies that are gone.
+    `held` and `ready` are always complete. `lags` is complete when `base` is None; else it changes
+    the report numbered `base`, and `forgotten` names the copies that are gone.
     """
 
     member_id: str = attrs.field(validator=fields.text())
@@ -221,10 +227,10 @@ class LagReported:
     number: int = attrs.field(validator=fields.integer())
     """Rises with every report of the incarnation."""
     assignment_epoch: int = attrs.field(validator=fields.integer())
-    """The last MemberAssigned it applied; 0: none yet."""
+    """Epoch of the last MemberAssigned that it applied; 0: none yet."""
     held: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
-    """Tasks it runs as active, those it is still closing included, those it still waits to start (a
-    hold) not.
+    """Tasks that it runs as active, including tasks that it is still closing, excluding tasks that
+    wait for a hold before they start.
     """
     ready: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
     """Copies it declares ready to become active."""
@@ -234,11 +240,11 @@ class LagReported:
     leaving: bool = attrs.field(default=False, validator=fields.boolean)
     load: Load | None = attrs.field(default=None, validator=fields.optional(fields.instance_of(Load)))
     preparing: dict[TaskId, int] = attrs.field(factory=dict, validator=fields.mapping_of(fields.task, fields.integer(0, PREPARED)))
-    """Tasks that its application prepares now -> how far that is, in thousandths. Of very many,
-    some.
+    """Task that its application is preparing -> progress in thousandths. Possibly shortened when
+    there are very many.
     """
     failed: tuple[TaskId, ...] = attrs.field(default=(), validator=fields.task_set)
-    """Tasks whose last preparation failed, and is tried again later."""
+    """Tasks whose last preparation failed and will be retried."""
 
     def __attrs_post_init__(self) -> None:
         incarnation, number, epoch, base = self.incarnation, self.number, self.assignment_epoch, self.base
@@ -266,8 +272,8 @@ class LagReported:
 
 @attrs.frozen(kw_only=True)
 class TaskReady:
-    """Copies have been restored and may become active; says sooner what the next LagReported says
-    in `ready`.
+    """Copies have been restored and may become active. Announces early what the next LagReported
+    has in `ready`.
     """
 
     member_id: str = _member
@@ -278,8 +284,8 @@ class TaskReady:
 
 @attrs.frozen(kw_only=True)
 class TasksRevoked:
-    """Tasks have been given up; says sooner what the next LagReported says by leaving them out of
-    `held`.
+    """The member has given up tasks. Announces early that the next LagReported does not have them
+    in `held`.
     """
 
     member_id: str = _member
@@ -290,8 +296,8 @@ class TasksRevoked:
 
 @attrs.frozen(kw_only=True)
 class LeaveIntended:
-    """The member wants to leave once its tasks run elsewhere. Belongs to the incarnation (PROTOCOL
-    M7).
+    """The member wants to leave once its tasks run elsewhere. The wish ends with the incarnation
+    (docs/protocol.md#m7).
     """
 
     member_id: str = _member
@@ -300,7 +306,7 @@ class LeaveIntended:
 
 @attrs.frozen(kw_only=True)
 class LeaveCancelled:
-    """It stays after all."""
+    """The member stays after all."""
 
     member_id: str = _member
     incarnation: int = _incarnation
@@ -308,16 +314,14 @@ class LeaveCancelled:
 
 @attrs.frozen(kw_only=True)
 class LeaveRequested:
-    """Somebody who is no member, an operator, asks these members to leave, all in one round; or
-    takes that back (PROTOCOL M8).
+    """An operator asks these members to leave, all in one round, or withdraws the request
+    (docs/protocol.md#m8).
     """
 
     members: tuple[str, ...] = attrs.field(validator=fields.tuple_of(fields.text()))
-    """At least one, in rising order. Whichever incarnation is there: the request is to whom the
-    name stands for.
-    """
+    """At least one, in rising order. The request is for the member, whatever its incarnation."""
     withdrawn: bool = attrs.field(default=False, validator=fields.boolean)
-    """They are to stay after all."""
+    """The members may stay after all."""
 
     def __attrs_post_init__(self) -> None:
         if not self.members:
@@ -329,14 +333,14 @@ class LeaveRequested:
 
 @attrs.frozen(kw_only=True)
 class DealRequested:
-    """Somebody who is no member, an operator, asks for a new deal: partitions that are even by
-    count need not stay where they are (PROTOCOL D11).
+    """An operator asks for a new deal: partitions that are balanced by count may move
+    (docs/protocol.md#d11).
     """
 
 
 @attrs.frozen(kw_only=True)
 class MemberLeft:
-    """The member's own word that it has stopped everything; nobody else may say it."""
+    """The member has stopped everything. Only the member itself may send this."""
 
     member_id: str = _member
     incarnation: int = _incarnation
@@ -344,14 +348,14 @@ class MemberLeft:
 
 @attrs.frozen(kw_only=True)
 class ProbingTick:
-    """Time passes: sent when a deadline is due, or when a group with members had no record for
-    max_step_ms (PROTOCOL L3).
+    """Time passes. Sent when a deadline is due, or when a group with members had no record for
+    max_step_ms (docs/protocol.md#l3).
     """
 
 
 @attrs.frozen(kw_only=True)
 class ObservedMember:
-    """What something else's leader gave one member."""
+    """What an external leader assigned to one member."""
 
     member_id: str = _member
     incarnation: int = _incarnation
@@ -361,8 +365,8 @@ class ObservedMember:
 
 @attrs.frozen(kw_only=True)
 class EndedMember:
-    """A member that an external group no longer has. `ended_ms` is wall time; `inferred` when
-    nobody wrote it down.
+    """A member that left an external group. `ended_ms`: wall time. `inferred`: nobody recorded the
+    end.
     """
 
     member_id: str = _member
@@ -374,28 +378,28 @@ class EndedMember:
 
 @attrs.frozen(kw_only=True)
 class AssignmentObserved:
-    """One generation of a group that something else leads: the complete set of members, and what is
-    current from here on (PROTOCOL D7).
+    """One generation of a group that something else leads: its complete set of members and their
+    assignments, current from here on (docs/protocol.md#d7).
     """
 
     generation: int = attrs.field(validator=fields.integer())
     members: tuple[ObservedMember, ...] = attrs.field(validator=fields.tuple_of(fields.instance_of(ObservedMember)))
     ended: tuple[EndedMember, ...] = attrs.field(default=(), validator=fields.tuple_of(fields.instance_of(EndedMember)))
     cause: str = attrs.field(default="unknown", validator=fields.text())
-    """What began the round, as far as it shows: join, leave, expiry, follow-up, probing, unknown.
+    """What began the round, as far as is known: join, leave, expiry, follow-up, probing or unknown.
     """
     next_probing_ms: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
-    """Wall time of the next round it has scheduled."""
+    """Wall time of the next round that its leader scheduled."""
 
 
 @attrs.frozen(kw_only=True)
 class Undecodable:
-    """Bytes that a sender appended and that are no sound fact. Folded in its place, so that live
-    and replay see the same (PROTOCOL L6).
+    """Bytes that are not a sound fact. They are folded in their place, so that live and replay see
+    the same (docs/protocol.md#l6).
     """
 
     code: str = attrs.field(validator=fields.text())
-    """What was wrong, from a fixed list: see `equipoise.events.codec.UNDECODABLE_CODES`."""
+    """A code of `equipoise.events.codec.UNDECODABLE_CODES`."""
     field: str = attrs.field(default="", validator=fields.text(0))
     kind: int | None = attrs.field(default=None, validator=fields.optional(fields.integer()))
     length_bytes: int = attrs.field(validator=fields.integer())

@@ -1,6 +1,6 @@
-"""Validators for event fields: each raises FieldError with ``Class.field`` and the fix.
+"""Validators of event fields. Each raises FieldError with ``Class.field`` and the fix.
 
-They are attrs validators, so an event cannot be constructed unsound, from Python or from bytes.
+They are attrs validators, so no unsound event can be constructed, from Python or from bytes.
 """
 
 from __future__ import annotations
@@ -19,27 +19,25 @@ MOST_TEXT_CHARS = 1_000
 INT64_MAX = 2**63 - 1
 _INFINITY = float("inf")
 MOST_TASK_NUMBER = 999_999_999
-"""Highest sub-topology and partition number: the nine digits that the text form of a task has room
-for.
-"""
+"""Highest sub-topology and partition number: the text form of a task has nine digits."""
 
 APPENDED = {"appended": True}
-"""Metadata of a field that a decision got within its version (`equipoise.events.codec`): it has a
-default, and is not written while it has that.
+"""Metadata of a field that was appended to a decision within its version
+(`equipoise.events.codec`). It has a default and is not written while it has that value.
 """
 
 Validator = Callable[[Any, "attrs.Attribute[Any]", Any], None]
 
 
 def _name(owner: object, attribute: attrs.Attribute[Any]) -> str:
-    """A class that was renamed keeps its old name here, as `STORED_NAME`: paths are stored in
-    `Undecodable.field`.
+    """The name of the class in error paths. A renamed class keeps its old name as `STORED_NAME`,
+    because paths are stored in `Undecodable.field`.
     """
     return f"{getattr(owner, 'STORED_NAME', owner.__class__.__name__)}.{attribute.name}"
 
 
 def integer(least: int = 0, most: int = INT64_MAX) -> Validator:
-    """A true int (no bool) within [least, most]."""
+    """Accepts an int, not a bool, within [least, most]."""
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value.__class__ is not int or value < least or value > most:
@@ -49,7 +47,7 @@ def integer(least: int = 0, most: int = INT64_MAX) -> Validator:
 
 
 def optional(inner: Validator) -> Validator:
-    """None, or what `inner` accepts."""
+    """Accepts None and what `inner` accepts."""
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value is not None:
@@ -59,7 +57,7 @@ def optional(inner: Validator) -> Validator:
 
 
 def text(least_chars: int = 1, most_chars: int = MOST_TEXT_CHARS) -> Validator:
-    """A str of least_chars to most_chars characters, each one that UTF-8 can carry."""
+    """Accepts a str of least_chars to most_chars characters that UTF-8 can encode."""
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value.__class__ is not str or not least_chars <= len(value) <= most_chars:
@@ -74,16 +72,14 @@ def text(least_chars: int = 1, most_chars: int = MOST_TEXT_CHARS) -> Validator:
 
 
 MOST_NAME_BYTES = 249
-"""Of a name that is given now, as Kafka limits the names of topics. Logs may hold longer ones, up
+"""Longest new name in bytes, as Kafka limits the names of topics. Names in logs may be longer, up
 to MOST_TEXT_CHARS.
 """
 
 
 def check_name(field: str, value: Any) -> None:
-    """Raises FieldError, under the name `field`, unless `value` is a name that may be given to a
-    group, a member, a rack or a topic from now on.
-
-    Names that others have given are not checked here: see `text`.
+    """Checks a new name of a group, a member, a rack or a topic. Raises FieldError, with `field`,
+    when `value` is not valid. Names that already exist are checked by `text` only.
     """
     if value.__class__ is not str or not value:
         raise FieldError(field, f"{value!r:.80} is not a name; write a text of 1 to {MOST_NAME_BYTES} bytes")
@@ -99,8 +95,8 @@ def check_name(field: str, value: Any) -> None:
 
 
 def is_hidden(char: str) -> bool:
-    """Whether a terminal obeys `char`, or shows nothing of it: a control character, a line's end, a
-    direction mark, a zero-width character.
+    """Returns whether a terminal obeys `char` or does not show it: a control character, a line
+    break, a direction mark, a zero-width character.
     """
     return unicodedata.category(char) in _HIDDEN
 
@@ -109,18 +105,18 @@ _HIDDEN = frozenset({"Cc", "Cf", "Cs", "Zl", "Zp"})
 
 
 def name(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """A name that is given now: see `check_name`."""
+    """Accepts a new name: see `check_name`."""
     check_name(_name(owner, attribute), value)
 
 
 def boolean(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """True or False."""
+    """Accepts True and False."""
     if value is not True and value is not False:
         raise FieldError(_name(owner, attribute), f"{value!r:.80} is neither true nor false")
 
 
 def one_of(*allowed: str) -> Validator:
-    """One of a few texts."""
+    """Accepts one of the given texts."""
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value.__class__ is not str or value not in allowed:
@@ -141,12 +137,12 @@ def _check_task(field: str, value: Any) -> None:
 
 
 def task(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """One TaskId."""
+    """Accepts a TaskId."""
     _check_task(_name(owner, attribute), value)
 
 
 def are_tasks(value: Any) -> bool:
-    """Whether `task_set` accepts it; every heartbeat passes here."""
+    """Returns whether `task_set` accepts `value`. Fast, because every heartbeat is checked."""
     if value.__class__ is not tuple:
         return False
     last_subtopology, last_partition = -1, MOST_TASK_NUMBER  # no partition is behind that one: a sub-topology -1 has none
@@ -167,7 +163,7 @@ def are_tasks(value: Any) -> bool:
 
 
 def task_set(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """A tuple of TaskIds in strictly rising order: canonical, so no task stands in it twice."""
+    """Accepts a tuple of TaskIds in strictly rising order, the canonical form of a set."""
     if are_tasks(value):
         return
     if value.__class__ is not tuple:
@@ -179,7 +175,7 @@ def task_set(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None
 
 
 def are_lags(value: Any) -> bool:
-    """Whether `lags` accepts it; every heartbeat passes here."""
+    """Returns whether `lags` accepts `value`. Fast, because every heartbeat is checked."""
     if value.__class__ is not dict:
         return False
     for key, lag in value.items():
@@ -189,10 +185,10 @@ def are_lags(value: Any) -> bool:
 
 
 def lags(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """dict TaskId -> Lag: a number of records >= 0, or a LagSentinel.
+    """Accepts a dict from TaskId to Lag: a number of records >= 0, or a LagSentinel.
 
-    Of the keys only the class is checked, because every heartbeat passes here; that their numbers
-    are in range is checked where they meet the wire (`equipoise.events.tasks.PARSED_TASKS`,
+    Checks only the class of the keys, because every heartbeat is checked. Their ranges are checked
+    where they are encoded or decoded (`equipoise.events.tasks.PARSED_TASKS`,
     `equipoise.events.tasks.TASK_TEXTS`).
     """
     if are_lags(value):
@@ -211,34 +207,34 @@ _VALIDATOR = "validator"
 
 
 def validator_of(attribute: attrs.Attribute[Any]) -> Any:
-    """What its values have to pass, whoever asks."""
+    """The validator of an attribute."""
     return attribute.metadata.get(_VALIDATOR, attribute.validator)
 
 
 def asked_by_the_class(_kind: type_, attributes: Attributes) -> Attributes:
-    """attrs field_transformer of a class of which there are very many: attrs calls no validator;
-    the class looks at all its fields at once.
+    """attrs field_transformer for classes with very many instances: attrs calls no validator.
 
-    Its `__attrs_post_init__` calls `ask_each` unless it sees that no validator can object.
+    The class checks all fields at once in its `__attrs_post_init__`, and calls `ask_each` only if a
+    validator might refuse.
     """
     return [each.evolve(validator=None, metadata={**each.metadata, _VALIDATOR: each.validator}) for each in attributes]
 
 
 def ask_each(owner: Any) -> None:
-    """Ask the validators of all fields in turn; the first that refuses raises FieldError."""
+    """Calls the validators of all fields in order. Raises FieldError from the first that refuses.
+    """
     for attribute in attrs.fields(owner.__class__):
         validator_of(attribute)(owner, attribute, getattr(owner, attribute.name))
 
 
 def _within(field: str, key: object, error: FieldError) -> FieldError:
-    """The error of an item, with its key between the name of the field and what the error says of
-    the place within the item.
-    """
+    """The error of an item, with its key in the path of the field."""
     return FieldError(f"{field}[{key!s:.80}]{error.field.removeprefix(field)}", error.problem)
 
 
 def mapping_of(key: Validator, item: Validator, *, most_items: int | None = None) -> Validator:
-    """A dict whose keys and values each pass their validator, of `most_items` at most."""
+    """Accepts a dict with at most `most_items` items whose keys and values pass their validators.
+    """
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value.__class__ is not dict:
@@ -256,8 +252,8 @@ def mapping_of(key: Validator, item: Validator, *, most_items: int | None = None
 
 
 def tuple_of(item: Validator, *, most_items: int | None = None, distinct: bool = False) -> Validator:
-    """A tuple whose items each pass the validator, of `most_items` at most, and no two the same if
-    they are to be `distinct`.
+    """Accepts a tuple of at most `most_items` items that each pass the validator and, if
+    `distinct`, all differ.
     """
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -277,7 +273,7 @@ def tuple_of(item: Validator, *, most_items: int | None = None, distinct: bool =
 
 
 def instance_of(kind: type_) -> Validator:
-    """An object of exactly this class."""
+    """Accepts an instance of exactly this class."""
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
         if value.__class__ is not kind:
@@ -287,8 +283,8 @@ def instance_of(kind: type_) -> Validator:
 
 
 def number(least: float = 0.0) -> Validator:
-    """A finite float, or an int of 64 bits, >= least. (What is written is always a float:
-    `equipoise.events.forms.write_float`.)
+    """Accepts a finite float, or an int of 64 bits, >= least. It is always written as a float:
+    `equipoise.events.forms.write_float`.
     """
 
     def check(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
@@ -303,8 +299,8 @@ _option_integer = integer(-(2**63))
 
 
 def scalar(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
-    """An option of a third-party assignor: a bool, a text, an int of 64 bits or a finite float
-    other than -0.0.
+    """Accepts an option of a third-party assignor: a bool, a text, an int of 64 bits or a finite
+    float other than -0.0.
     """
     if value.__class__ is str:
         _option_text(owner, attribute, value)
@@ -318,8 +314,8 @@ def scalar(owner: object, attribute: attrs.Attribute[Any], value: Any) -> None:
 
 
 def sorted_mapping(value: Any) -> Any:
-    """attrs converter: the same mapping in key order, mappings within it too, so that it reads the
-    same whoever built it.
+    """attrs converter: returns the mapping in key order, nested mappings included, so that its repr
+    does not depend on insertion order.
     """
     if value.__class__ is not dict or not value:
         return value

@@ -1,8 +1,8 @@
-"""What the two written forms of an event share: cattrs converters that leave every check a
-constructor makes to that constructor.
+"""What the wire form and the readable form share: cattrs converters that leave every check to the
+constructors.
 
-By itself cattrs would turn ``"5"`` into 5 and ``1.0`` into 1 on the way in. Here a value of the
-wrong type reaches the constructor as it is, and the constructor names its field.
+By default cattrs converts ``"5"`` to 5 and ``1.0`` to 1. Here a value of the wrong type reaches the
+constructor unchanged, and the constructor names its field.
 """
 
 from __future__ import annotations
@@ -27,31 +27,32 @@ Writer = Callable[[Any], Any]
 
 
 class MisshapenError(Exception):
-    """A value that no constructor would name: the caller knows its field, and turns this into an
-    UnsoundError.
+    """A value has the wrong shape and no constructor would name it. The caller knows the field and
+    raises UnsoundError instead.
     """
 
 
 def as_is(value: Any, _: Any = None) -> Any:
-    """Written as it is, and read as it is: the constructor checks it."""
+    """Reads and writes a value unchanged; the constructor checks it."""
     return value
 
 
 def columns(kind: Any) -> list[tuple[str, Any]]:
-    """Name and type of each field of an attrs class, in declared order."""
+    """Returns the name and type of each field of an attrs class, in declared order."""
     attrs.resolve_types(kind)
     return [(attribute.name, attribute.type) for attribute in attrs.fields(kind)]
 
 
 def appended(kind: Any) -> list[tuple[str, Any]]:
-    """Name and default of each field that a class got within its version
-    (`equipoise.events.fields.APPENDED`), in declared order: the last ones it has."""
+    """Returns the name and default of each field that was appended within the version of a class
+    (`equipoise.events.fields.APPENDED`), in declared order. They are its last fields.
+    """
     return [(attribute.name, attribute.default) for attribute in attrs.fields(kind) if attribute.metadata.get("appended")]
 
 
 def write_float(value: float) -> float:
-    """The one form of a number that may be an int or -0.0 in Python, where 1 == 1.0 and 0.0 ==
-    -0.0.
+    """Returns the canonical float of a number that may be an int or -0.0 in Python, where 1 == 1.0
+    and 0.0 == -0.0.
     """
     return float(value) + 0.0
 
@@ -70,7 +71,7 @@ _SENTINELS = {sentinel.value: sentinel for sentinel in LagSentinel}
 
 
 def read_lag(value: Any) -> Any:
-    """``"active"`` and ``"unknown"`` -> their LagSentinel; anything else as it is."""
+    """``"active"`` and ``"unknown"`` -> their LagSentinel; anything else unchanged."""
     return _SENTINELS.get(value, value) if value.__class__ is str else value
 
 
@@ -78,7 +79,7 @@ def read_lag(value: Any) -> Any:
 
 
 def is_mapping_from(key: type) -> Callable[[Any], bool]:
-    """True for ``dict[key, ...]``."""
+    """Returns a predicate that is True for ``dict[key, ...]``."""
     return lambda kind: typing.get_origin(kind) is dict and typing.get_args(kind)[0] is key
 
 
@@ -101,7 +102,7 @@ def _is_tuple_of_any_length(kind: Any) -> bool:
 # --------------------------------------------------------------------------------------- converters
 
 Form = tuple[type | Callable[[Any], bool], Callable[[cattrs.Converter, Any], Reader], Callable[[cattrs.Converter, Any], Writer]]
-"""Which types it is for, and what makes a reader and a writer for one of them."""
+"""The types that a form is for, and the makers of its reader and writer."""
 
 
 def simply(wanted: Any, reader: Reader, writer: Writer) -> Form:
@@ -111,8 +112,8 @@ def simply(wanted: Any, reader: Reader, writer: Writer) -> Form:
 
 
 def make_converter(forms: Iterable[Form]) -> cattrs.Converter:
-    """A converter with plain values, optional values and tuples, and then `forms`, of which a later
-    one wins.
+    """Returns a converter for plain values, optional values and tuples, and for `forms`. Later
+    forms win.
     """
     converter = cattrs.Converter(detailed_validation=False)
     everywhere: tuple[Form, ...] = (

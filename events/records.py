@@ -33,7 +33,7 @@ class Record:
 @attrs.frozen(slots=True)
 class DecisionRecord:
     """A decision in the log. Its id is (log_id, group, number); numbers are dense per group from 1
-    (PROTOCOL L4).
+    (docs/protocol.md#l4).
 
     `caused_by`: offset of the fact; `index`: place among that fact's decisions, from 0;
     `fact_checksum`: checksum of that fact.

@@ -55,7 +55,7 @@ class GroupSettings:
     """
     balance_factor: int = attrs.field(default=1, validator=fields.integer(1))
     """The most that the fullest and the emptiest member are to differ by, in tasks, where their
-    capacities are equal (PROTOCOL D4).
+    capacities are equal (docs/protocol.md#d4).
     """
     num_standbys: int = attrs.field(default=0, validator=fields.integer(0, 1_000))
     """Hot copies of each stateful task beside the active one. Kafka: num.standby.replicas."""
@@ -98,23 +98,23 @@ class GroupSettings:
     """Client tags that say where a member is; they take the place of its rack for standbys, and a
     tag `rack` that of its rack altogether. Kafka: rack.aware.assignment.tags."""
 
-    # Time, all in milliseconds of group time (PROTOCOL L2).
+    # Time, all in milliseconds of group time (docs/protocol.md#l2).
     max_step_ms: int = attrs.field(default=1_000, validator=fields.integer(1))
     """The most that group time moves from one record to the next: what one broker failover can add
     at most.
     """
     initial_delay_ms: int = attrs.field(default=3_000, validator=fields.integer())
-    """How long an empty group waits after its first member (PROTOCOL D2). Kafka:
+    """How long an empty group waits after its first member (docs/protocol.md#d2). Kafka:
     group.initial.rebalance.delay.ms.
     """
     revocation_timeout_ms: int = attrs.field(default=60_000, validator=fields.integer(1))
-    """A member that has not given up a task by then is expelled (PROTOCOL M7)."""
+    """A member that has not given up a task by then is expelled (docs/protocol.md#m7)."""
     warmup_stall_ms: int = attrs.field(default=300_000, validator=fields.integer(1))
     """A warm-up that got no nearer for this long loses its slot; doubled at each repeat (PROTOCOL
     M7).
     """
     drain_timeout_ms: int = attrs.field(default=600_000, validator=fields.integer())
-    """A leaving member's tasks are moved by then, caught-up destination or not (PROTOCOL M7)."""
+    """A leaving member's tasks are moved by then, caught-up destination or not (docs/protocol.md#m7)."""
     load_window_ms: int = attrs.field(default=60_000, validator=fields.integer(1))
     """Reported loads are averaged over so much (`equipoise.statemachine.loads`). A setting and no
     option of one assignor: the machine measures whoever decides."""

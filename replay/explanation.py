@@ -332,7 +332,7 @@ class _Explaining:
             if crashes is not None and crashes.until_ms is not None and concerns:
                 yield (
                     f"{member_id} crashed {counted(crashes.times, 'time')} in {span_text(state.now_ms - crashes.first_ms)}; its copies are not "
-                    f"preferred for another {span_text(max(0, crashes.until_ms - state.now_ms))} (PROTOCOL D10)."
+                    f"preferred for another {span_text(max(0, crashes.until_ms - state.now_ms))} (docs/protocol.md#d10)."
                 )
 
     def _gave_way(self, member: MemberState) -> list[str]:
@@ -370,7 +370,7 @@ class _Explaining:
         if hold_ms:
             said.append(
                 f"It was taken by force, so {owner.member_id} waits {span_text(hold_ms)} from reading its grant before it starts: "
-                "the process that had it may still run (PROTOCOL M5)."
+                "the process that had it may still run (docs/protocol.md#m5)."
             )
         lag = known_lag(owner.lags.get(self.task))
         if self.row.stateful and lag and self.task in owner.active and lag > state.acceptable_lag(owner):

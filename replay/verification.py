@@ -1,7 +1,7 @@
 """Does a log replay to the byte? Replays the facts of every group, recomputes every decision and
 compares it with the stored one.
 
-One pass, in memory that does not grow with the log (PROTOCOL L4-L7). Three answers:
+One pass, in memory that does not grow with the log (docs/protocol.md#l4-L7). Three answers:
 
 - *identical*: every stored decision is the recomputed one: number, cause, index, the fact's
   checksum, and the encoded bytes. Hashes of the state in a form that this build does not write are
@@ -115,7 +115,7 @@ class GroupVerification:
     checkpoints: int
     """Of them, hashes of the whole state."""
     not_compared: int
-    """Stored hashes of the whole state in a form that this build does not write (PROTOCOL L7): that
+    """Stored hashes of the whole state in a form that this build does not write (docs/protocol.md#l7): that
     one stands there was compared, not what it is.
     """
     repeated: int

@@ -159,7 +159,7 @@ def record_of(row: Row, log_id: str, fact_checksum: int) -> Record | DecisionRec
     """The record of a row. `log_id`, `fact_checksum`: what a decision's row need not repeat.
 
     A fact that no constructor accepts is `Undecodable`: what its sender appended is stored well,
-    and the group goes on (PROTOCOL L6). Raises UnknownKindError, and DamagedError for a decision
+    and the group goes on (docs/protocol.md#l6). Raises UnknownKindError, and DamagedError for a decision
     that no constructor accepts.
     """
     event = _decode(row)

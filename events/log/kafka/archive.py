@@ -1,7 +1,7 @@
 """A log in Kafka copied into a file, record by record: resumable, and no record twice.
 
 A fact is copied together with all that it caused, so only once it is *settled*: a decision of a
-later fact stands in the topic, which workers write in order (PROTOCOL L4). What is younger than the
+later fact stands in the topic, which workers write in order (docs/protocol.md#l4). What is younger than the
 last decision waits for the next run, or for the next round when following.
 """
 

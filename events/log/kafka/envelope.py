@@ -45,7 +45,7 @@ def partition_of(group: str, partitions: int) -> int:
     clients choose by key (murmur2).
 
     The count is that of the log's first record, never that of the topic today, so that partitions
-    added later move no group (PROTOCOL L1).
+    added later move no group (docs/protocol.md#l1).
     """
     from aiokafka.partitioner import murmur2
 

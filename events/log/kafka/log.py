@@ -177,7 +177,7 @@ class KafkaLog:
                 raise GapError(order.position, f"is missing: decision {head.row.number} was caused by offset {head.row.caused_by}")
 
     def _check_number(self, numbers: dict[str, int], stored: StoredDecision, from_offset: int) -> None:
-        """Numbers are dense; a lower one is a second copy (PROTOCOL L4)."""
+        """Numbers are dense; a lower one is a second copy (docs/protocol.md#l4)."""
         row = stored.row
         if stored.log_id != self.opened.log_id:
             raise DamagedError(row.caused_by, f"its decision {row.number} is of log {stored.log_id!r:.80}, and this is {self.opened.log_id!r}")

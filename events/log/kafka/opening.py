@@ -218,7 +218,7 @@ async def open_partitions(connection: Connection, topics: Topics) -> LogOpened:
 
 async def read_opening(connection: Connection, topics: Topics, *, timeout_s: float = 0.0) -> LogOpened:
     """What the log's first record says: who it is, and how many partitions groups are spread over
-    (PROTOCOL L1).
+    (docs/protocol.md#l1).
 
     Waits up to `timeout_s` for a worker to open the log. Raises NotThereError.
     """

@@ -19,7 +19,7 @@ MUST_BE = {
     "rejected": {"cleanup.policy": "delete"},
 }
 """Settings that a worker insists on. LogAppendTime: group time is the broker's, never a sender's
-(PROTOCOL L2). No unclean election: a record that was acknowledged stays. No compaction of facts and
+(docs/protocol.md#l2). No unclean election: a record that was acknowledged stays. No compaction of facts and
 decisions: it would leave gaps."""
 MADE_WITH = {
     "facts": {"retention.ms": "-1", "retention.bytes": "-1"},
