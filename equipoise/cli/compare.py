@@ -46,9 +46,9 @@ def compare(screen: Screen, logs: tuple[Log, ...], names: tuple[str, ...], setti
 
     \b
     Examples:
-      equipoise compare equipoise compare recorded.db --assignor high_availability --assignor
-      learner --assignor learner:strict=true equipoise compare --set num_standbys=1 --json | jq
-      '.rows[].runs[].totals.active_moves'
+      equipoise compare
+      equipoise compare recorded.db --assignor learner --assignor learner:strict=true
+      equipoise compare --set num_standbys=1 --json | jq '.rows[].runs[].totals.active_moves'
     """
     from equipoise.compare import all_contenders, cost_of, recorded_cost, recorded_runs, rows_of, run_of  # loads the solver
 

@@ -73,7 +73,7 @@ def members_table(view: GroupView) -> Table:
     rows = [
         (
             member.member_id,
-            member.incarnation,
+            str(member.incarnation),  # an id, not a count
             _state(member),
             member.capacity,
             len(member.active),

@@ -104,7 +104,7 @@ def lifelines_table(built: Timeline) -> Table:
     rows = [
         (
             life.member_id,
-            life.incarnation,
+            str(life.incarnation),  # an id, not a count
             life.capacity,
             clock_text(life.joined_ms),
             None if life.ended_ms is None else clock_text(life.ended_ms),

@@ -65,9 +65,10 @@ def what_if(
 
     \b
     Examples:
-      equipoise what-if group.db --sweep max_warmups=1,2,4 --sweep num_standbys=0,1 equipoise
-      what-if recorded.db --sweep assignor=kafka_streams,high_availability --svg costs.svg equipoise
-      what-if group.db --config calm.toml --config bold.toml --json | jq -r '.groups[].advice.line'
+      equipoise what-if group.db --sweep max_warmups=1,2,4 --sweep num_standbys=0,1
+      equipoise what-if recorded.db --sweep assignor=kafka_streams,high_availability --svg costs.svg
+      equipoise what-if group.db --config calm.toml --config bold.toml --json |
+        jq -r '.groups[].advice.line'
     """
     from equipoise.replay.whatif.advice import advise  # loads the solver
     from equipoise.replay.whatif.evaluate import LEAST_SPAN_MS, check_configurations, what_if_recorded

@@ -19,19 +19,20 @@ from equipoise.worker.settings import WorkerSettings
 @command("worker", json=False, short_help="Lead the groups of a log in Kafka, until stopped.")
 @settings_options(WorkerSettings, table="worker")
 def worker(screen: Screen, settings: WorkerSettings) -> None:
-    """Leads every group of the log's partitions that fall to this process: reads their facts,
-    decides, and writes the decisions. Several processes share the partitions; when one ends, the
-    others take over what it led and go on with the same decisions.
+    """Leads every group of the log partitions that this process is assigned: reads their facts,
+    decides, and publishes the decisions. Several workers share the partitions; when one ends, the
+    others take its partitions over and make the same decisions.
 
-    Topics that are not there are made; those with settings that the log's promises do not hold with
-    are refused. SIGTERM and SIGINT end it within 5 seconds. What it does is told on stderr, and
-    over HTTP: /health /ready /metrics /groups /groups/NAME.
+    Creates missing topics, and refuses topics with settings that the log cannot work with. SIGTERM
+    and SIGINT end it within 5 seconds. It logs to stderr, and serves an index of its state over
+    HTTP at /.
 
     \b
     Examples:
-      equipoise worker --bootstrap 127.0.0.1:9092 equipoise worker --settings worker.toml
-      --http-port 0 EQUIPOISE_SECURITY_PROTOCOL=SASL_SSL EQUIPOISE_SASL_USERNAME=u
-      EQUIPOISE_SASL_PASSWORD=p equipoise worker
+      equipoise worker --bootstrap 127.0.0.1:9092
+      equipoise worker --settings worker.toml --http-port 0
+      EQUIPOISE_SECURITY_PROTOCOL=SASL_SSL EQUIPOISE_SASL_USERNAME=u \\
+        EQUIPOISE_SASL_PASSWORD=p equipoise worker
     """
     said = logging.StreamHandler(sys.stderr)
     said.setFormatter(VisibleFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))

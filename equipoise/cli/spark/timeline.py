@@ -28,8 +28,9 @@ def timeline(screen: Screen, locations: tuple[str, ...], master: str | None, set
 
     \b
     Examples:
-      equipoise spark timeline archive/ --to history/ duckdb -c "select * from
-      'history/unavailability/*.parquet' order by to_ms - from_ms desc limit 10"
+      equipoise spark timeline archive/ --to history/
+      duckdb -c "select * from 'history/unavailability/*.parquet'
+        order by to_ms - from_ms desc limit 10"
     """
     from equipoise.replay.spark.timeline import TABLES, spark_timeline, write_tables
 

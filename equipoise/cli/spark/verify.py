@@ -29,8 +29,9 @@ def verify(screen: Screen, locations: tuple[str, ...], master: str | None, setti
 
     \b
     Examples:
-      equipoise spark verify archive/ equipoise spark verify archive/ --to verified/ --json | jq
-      '.groups[] | select(.verdict != "identical")'
+      equipoise spark verify archive/
+      equipoise spark verify archive/ --to verified/ --json |
+        jq '.groups[] | select(.verdict != "identical")'
     """
     from equipoise.replay.spark.verify import spark_verify
     from equipoise.replay.verification import Verdict

@@ -42,9 +42,9 @@ def what_if(
 
     \b
     Examples:
-      equipoise spark what-if archive/ --sweep max_warmups=1,2,4 --sweep num_standbys=0,1 --to
-      costs/ equipoise spark what-if archive/ --config calm.toml --json | jq -r '.groups[] | .group
-      + ": " + .advice'
+      equipoise spark what-if archive/ --sweep max_warmups=1,2,4 --to costs/
+      equipoise spark what-if archive/ --config calm.toml --json |
+        jq -r '.groups[] | .group + ": " + .advice'
     """
     from equipoise.replay.spark.what_if import by_configuration, what_if_rows
     from equipoise.replay.whatif.sweep import read_configurations
