@@ -222,7 +222,7 @@ def test_a_join_moves_the_fewest_in_the_fewest_rounds(count: int, members: int, 
 
 
 @given(count=st.integers(1, 60), members=st.integers(2, 7), gone=st.integers(1, 6), num_standbys=st.integers(0, 3))
-def test_who_stays_keeps_what_it_runs_when_others_go(count: int, members: int, gone: int, num_standbys: int):
+def test_staying_members_keep_their_tasks_when_others_leave(count: int, members: int, gone: int, num_standbys: int):
     """As Faust's own properties have it, of which the fresh deal and a join are above: survivors
     keep all they run, counts are floor or ceil of the share, every task runs once, and standbys are
     as many as asked for and as there are other members, on none beside its active task."""

@@ -66,7 +66,7 @@ def test_the_order_of_tasks_members_and_keys_is_nothing(seed: int, dice: random.
 
 
 @given(st.integers(0, 2**32))
-def test_nobody_is_given_what_another_still_runs(seed: int):
+def test_running_task_is_given_to_no_other_worker(seed: int):
     problem = played(seed).problem()
     plan = json.loads(assign_line(json.dumps(problem)))
     reported = {member["id"]: member["reported"] for member in problem["members"]}

@@ -106,7 +106,7 @@ class Watched(DelegatingAssignor):
 
 @settings(max_examples=100)
 @given(amounts=AMOUNTS, capacities=CAPACITIES, high=st.integers(5, 60), low=st.integers(1, 5), data=st.data())
-def test_what_moves_for_traffic_lowers_it_and_begins_no_rebalancing(
+def test_moves_for_traffic_lower_it_and_begin_no_rebalancing(
     amounts: list[int], capacities: list[int], high: int, low: int, data: st.DataObject
 ):
     """A group at rest without racks, and then the strategy is switched on."""
@@ -126,7 +126,7 @@ def test_what_moves_for_traffic_lowers_it_and_begins_no_rebalancing(
 
 @settings(max_examples=150)
 @given(amounts=AMOUNTS, capacities=CAPACITIES, data=st.data())
-def test_what_moves_for_traffic_leaves_no_move_that_pays_more(amounts: list[int], capacities: list[int], data: st.DataObject):
+def test_moves_for_traffic_leave_no_move_that_pays_more(amounts: list[int], capacities: list[int], data: st.DataObject):
     """What a move pays is written here anew."""
     group = made(amounts, capacities)
     for task in group.tasks:

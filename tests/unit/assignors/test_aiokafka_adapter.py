@@ -89,7 +89,7 @@ def test_every_round_deals_by_lag_and_members_keep_what_they_can():
     assert assigned(strategy().assign(cluster(t=3), without))["c1"] in (["t-0"], ["t-1"], ["t-2"])
 
 
-def test_what_two_claim_or_nobody_can_read_is_nobodys():
+def test_owned_partitions_claimed_twice_or_unreadable_have_no_owner():
     claims = {"c1": said("t", t=[0, 1]), "c2": said("t", t=[0, 1])}
     assert assigned(strategy().assign(cluster(t=2), claims)) == {"c1": ["t-0"], "c2": ["t-1"]}
     for unreadable in (b"\xff", b"[]", b'{"owned":{"t":5}}', b'{"owned":{"t":["x"]}}'):

@@ -72,7 +72,7 @@ def test_a_plan_names_everything_in_a_fixed_order():
     assert assign_line(json.dumps(two_members()).encode()) == line
 
 
-def test_loads_are_said_and_a_plan_by_load_says_how_even_it_is():
+def test_load_balanced_plan_reports_its_balance():
     question = two_members(assignor="load_balanced", memory={"rebalancing": 1}, config={"options": {"load_high_percent": 50}})
     question["tasks"][0]["load"] = {"cpu": 300_000, "records_per_s": 30}
     question["tasks"][1]["load"] = {"cpu": 100_000, "memory": 0, "disk": 7, "records_per_s": 10}
@@ -91,13 +91,13 @@ def test_loads_are_said_and_a_plan_by_load_says_how_even_it_is():
         problem_of(json.dumps(question))
 
 
-def test_order_in_the_problem_is_nothing():
+def test_order_in_the_problem_does_not_change_the_plan():
     question = two_members()
     turned = {key: list(reversed(value)) for key, value in reversed(question.items())}
     assert assign_line(json.dumps(turned)) == assign_line(json.dumps(question))
 
 
-def test_what_is_waiting_says_for_what_and_why():
+def test_waiting_movement_names_what_it_waits_for_and_why_it_is_wanted():
     question = two_members(config={"max_warmups": 1})
     question["members"].append({"id": "m3"})
     question["tasks"].append({"id": "0_2", "stateful": True, "end_offset": 90_000})
@@ -110,7 +110,7 @@ def test_what_is_waiting_says_for_what_and_why():
     )
 
 
-def test_everything_a_machine_knows_can_be_said():
+def test_every_field_of_a_problem_is_read():
     question = two_members(
         version=1,
         in_flight=[{"task": "0_0", "source": "m1", "destination": "m2", "state": "warming"}],
@@ -140,7 +140,7 @@ def test_everything_a_machine_knows_can_be_said():
     assert answer(question)["movements"] == [{"task": "0_0", "source": "m1", "destination": "m2", "state": "revoking"}]
 
 
-def test_a_member_that_keeps_crashing_can_be_said():
+def test_crash_looping_is_read():
     question = two_members()
     question["members"][0]["crash_looping"] = True
     _, _, problem = problem_of(json.dumps(question))
@@ -148,7 +148,7 @@ def test_a_member_that_keeps_crashing_can_be_said():
     assert {movement["source"] for movement in answer(question)["movements"]} == {"m1"}
 
 
-def test_a_zombie_may_say_that_it_runs_a_task():
+def test_active_lag_of_a_member_that_does_not_own_the_task_is_accepted():
     question = two_members()
     question["members"][1]["lags"] = {"0_0": "active"}
     assert answer(question)["members"]["m1"]["active"] == ["0_0", "0_1"]
@@ -234,7 +234,7 @@ def broken(path: str, value: Any) -> dict[str, Any]:
         (broken("blocked", [["0_0"]]), '$.blocked[0]: ["0_0"] is not a pair [task, member]'),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(question: dict[str, Any], complaint: str):
+def test_unsound_problem_is_refused_with_its_json_path(question: dict[str, Any], complaint: str):
     with pytest.raises(InputError) as caught:
         assign_line(json.dumps(question))
     assert str(caught.value).startswith(complaint)
@@ -254,7 +254,7 @@ def test_what_is_wrong_is_named_with_its_place(question: dict[str, Any], complai
         ("[" * 100_000, "$: nested too deep to be a problem"),
     ],
 )
-def test_what_is_no_problem_at_all(line: str | bytes, complaint: str):
+def test_line_that_is_no_problem_is_refused(line: str | bytes, complaint: str):
     with pytest.raises(InputError) as caught:
         assign_line(line)
     assert str(caught.value).startswith(complaint)
@@ -290,7 +290,7 @@ def lag_question(**config: Any) -> dict[str, Any]:
     return {"assignor": "lag_aware", "config": {"options": config}, "tasks": tasks, "members": [{"id": "C0"}, {"id": "C1"}]}
 
 
-def test_a_lag_may_be_said_by_the_offsets_that_brokers_give():
+def test_lag_is_computed_from_offsets():
     assert [task.lag for task in problem_of(json.dumps(lag_question()))[2].tasks] == [100_000, 60_000, 50_000]
     latest = problem_of(json.dumps(lag_question(auto_offset_reset="latest")))[2]
     assert [task.lag for task in latest.tasks] == [100_000, 60_000, 0], "a reader of the latest has nothing to read where nothing is committed"
@@ -307,7 +307,7 @@ def test_a_lag_may_be_said_by_the_offsets_that_brokers_give():
         ({"end": -9, "committed": 0}, "$.tasks[0].end: -9 is not a whole number"),
     ],
 )
-def test_offsets_that_say_no_lag_are_named(offsets: dict[str, Any], complaint: str):
+def test_offsets_without_a_lag_are_refused(offsets: dict[str, Any], complaint: str):
     question = lag_question()
     question["tasks"][0] = {"id": "t0-0", "topic": "t0", "partition": 0, **offsets}
     with pytest.raises(InputError) as caught:
@@ -315,7 +315,7 @@ def test_offsets_that_say_no_lag_are_named(offsets: dict[str, Any], complaint: s
     assert str(caught.value).startswith(complaint)
 
 
-def test_a_new_deal_may_be_asked_for():
+def test_anew_deals_an_even_topic_again():
     even: dict[str, Any] = {"members": [{"id": "C0", "active": ["t0-0", "t0-1"]}, {"id": "C1", "active": ["t0-2"]}]}
     assert json.loads(assign_line(json.dumps({**lag_question(), **even})))["movements"] == []
     (moved,) = json.loads(assign_line(json.dumps({**lag_question(), **even, "anew": True})))["movements"]

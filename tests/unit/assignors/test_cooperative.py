@@ -69,7 +69,7 @@ def test_lost_work_waits_for_its_member_and_nobody_else_moves():
     assert {reason.code for reason in answer.reasons.values()} == {"lost"}
 
 
-def test_who_comes_back_has_its_own_again():
+def test_returning_member_gets_its_lost_tasks_back():
     group = [member("w1", "0_0 0_1 0_2"), member("w2", "0_3 0_4 0_5"), member("w3", previously_owned="0_6 0_7 0_8")]
     answer = plan(asked(NINE, *group, lost="0_6 0_7 0_8", now_ms=1))
     assert text(answer.members["w3"].active) == "0_6 0_7 0_8"
@@ -77,7 +77,7 @@ def test_who_comes_back_has_its_own_again():
     assert {reason.code for reason in answer.reasons.values()} == {"return_home"}
 
 
-def test_who_comes_back_and_leaves_is_waited_for_as_if_it_were_away():
+def test_returning_member_that_leaves_is_waited_for():
     group = [member("w1", "0_0 0_1 0_2"), member("w3", previously_owned="0_6", leaving=True)]
     answer = plan(asked(NINE[:3] + NINE[6:7], *group, lost="0_6", now_ms=1))
     assert list(map(str, answer.lost_until_ms)) == ["0_6"]
@@ -103,7 +103,7 @@ def test_without_a_delay_nothing_waits():
     assert answer.reasons[parse_task("0_1")].code == "lost_for_good"
 
 
-def test_what_was_promised_to_somebody_before_it_was_lost_is_his():
+def test_lost_task_in_flight_goes_to_its_destination():
     group = [member("w1", "0_0"), member("w2")]
     answer = plan(asked(NINE[:2], *group, lost="0_1", in_flight=[in_flight("0_1", None, "w2", "revoking")]))
     assert text(answer.members["w2"].active) == "0_1"
@@ -181,13 +181,13 @@ def test_rest_does_not_cut_short_what_something_waited_for():
     assert again.scheduled_ms == 64_000
 
 
-def test_what_must_go_does_not_wait():
+def test_tasks_of_a_leaving_member_do_not_wait_for_the_back_off():
     group = [member("w1", "0_0 0_1", leaving=True), member("w2")]
     answer = plan(asked(TWELVE[:2], *group, revocations=Revocations(times=1, since_ms=0, until_ms=40), now_ms=1))
     assert states(answer) == {"revoking": 2}
 
 
-def test_what_was_begun_goes_on():
+def test_begun_revocations_continue():
     group = [member("w1", "0_0 0_1"), member("w2")]
     begun = [in_flight("0_0", "w1", "w2", "revoking")]
     answer = plan(asked(TWELVE[:2], *group, in_flight=begun, revocations=Revocations(times=1, since_ms=0, until_ms=40), now_ms=1))
@@ -243,7 +243,7 @@ def test_a_bounce_moves_nothing():
     assert group.owner_changes == 0
 
 
-def test_who_stays_away_is_replaced_when_the_delay_is_over():
+def test_lost_tasks_are_placed_when_the_delay_ends():
     group = Group(stateless(12), {"w1": 1, "w2": 1, "w3": 1}, assignor=COOPERATIVE)
     group.settle(3)
     group.die("w2")

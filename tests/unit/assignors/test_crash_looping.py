@@ -55,7 +55,7 @@ def test_task_without_a_warm_copy_elsewhere_runs_there_and_is_warmed_up_elsewher
 
 
 @pytest.mark.parametrize("assignor", STATE_FIRST)
-def test_what_it_runs_moves_when_another_is_ready(assignor: str):
+def test_tasks_of_a_crash_looping_member_move_when_another_is_ready(assignor: str):
     ready = attrs.evolve(member("m2", lags={"0_0": 0}), ready=frozenset({TaskId(0, 0)}))
     answer = asked(assignor, problem(tasks("0_0"), looping(member("m1", "0_0")), ready))
     assert text(answer.members["m1"].revoke) == "0_0"
@@ -85,7 +85,7 @@ def test_baselines_take_no_notice(assignor: str):
 
 
 @pytest.mark.parametrize("assignor", [*STATE_FIRST, *OTHERS])
-def test_what_no_other_member_knows_it_still_gets(assignor: str):
+def test_crash_looping_member_gets_tasks_that_only_it_knows(assignor: str):
     others = Member(id="m2", subtopologies={0: 1})
     question = AssignmentProblem(tasks=tuple(stateless("0_0", "3_0")), members=(looping(Member(id="m1")), others))
     answer = asked(assignor, question)
@@ -93,7 +93,7 @@ def test_what_no_other_member_knows_it_still_gets(assignor: str):
     assert answer.members["m2"].active == (TaskId(0, 0),)
 
 
-def test_nobody_caught_up_of_two_that_are_as_soon_the_other_is_preferred():
+def test_of_two_equally_soon_ready_the_member_that_does_not_crash_is_preferred():
     answer = plan(problem(tasks("0_0"), looping(member("m1", lags={"0_0": 500})), member("m2", lags={"0_0": 550})))
     assert text(answer.members["m2"].active) == "0_0"
 

@@ -103,7 +103,7 @@ def all_but_name_and_size(problem: AssignmentProblem, task: Task, *, racks_count
 
 @settings(max_examples=300)
 @given(groups())
-def test_tasks_that_are_alike_differ_in_name_and_size_alone(problem: AssignmentProblem):
+def test_equivalent_tasks_differ_in_name_and_size_alone(problem: AssignmentProblem):
     indexed = IndexedProblem(problem)
     for alike in indexed.equivalence_classes:
         tasks = [indexed.tasks[task] for task in alike.tasks]
@@ -121,7 +121,7 @@ def test_tasks_that_are_alike_differ_in_name_and_size_alone(problem: AssignmentP
 
 
 @given(groups())
-def test_in_a_new_group_all_tasks_are_alike_but_for_what_they_are(problem: AssignmentProblem):
+def test_tasks_of_a_new_group_form_one_class_per_kind(problem: AssignmentProblem):
     members = tuple(attrs.evolve(member, active=(), previously_owned=frozenset(), lags={}) for member in problem.members)
     assert IndexedProblem(attrs.evolve(problem, members=members, in_flight=(), blocked=frozenset())).others == []
 
@@ -139,7 +139,7 @@ def planned(name: str, problem: AssignmentProblem, *, together: bool) -> Plan:
 
 
 @pytest.mark.parametrize("name", ["high_availability", "learner", "cooperative", "kafka_streams"])
-def test_what_is_found_out_once_is_the_same_for_each(name: str):
+def test_plan_with_classes_equals_plan_without(name: str):
     """The same plan to the last field where it is the only one; otherwise one that costs the same.
     """
 
@@ -185,7 +185,7 @@ def most_that_fit(tasks: Iterable[TaskId], places: Mapping[str, int], shut: Mapp
 
 @settings(max_examples=300)
 @given(bundles())
-def test_nobody_is_left_out_for_whom_others_could_change_places(bundle: tuple[list[TaskId], dict[str, int], dict[TaskId, tuple[str, ...]]]):
+def test_round_robin_uses_every_augmenting_path(bundle: tuple[list[TaskId], dict[str, int], dict[TaskId, tuple[str, ...]]]):
     tasks, places, shut = bundle
     dealt = deal(tasks, places, shut.__getitem__)
     assert all(member not in shut[task] for task, member in dealt.items())
@@ -194,7 +194,7 @@ def test_nobody_is_left_out_for_whom_others_could_change_places(bundle: tuple[li
 
 
 @given(bundles())
-def test_who_may_go_everywhere_is_dealt_round_after_round(bundle: tuple[list[TaskId], dict[str, int], dict[TaskId, tuple[str, ...]]]):
+def test_unrestricted_tasks_are_dealt_round_robin(bundle: tuple[list[TaskId], dict[str, int], dict[TaskId, tuple[str, ...]]]):
     """A round gives one to each member that has a place left, in rising order; that is the same
     with a rule that forbids nothing.
     """

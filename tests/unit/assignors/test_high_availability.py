@@ -38,7 +38,7 @@ def test_of_the_caught_up_members_each_gets_its_share():
     assert movements(answer) == [f"{answer.movements[0].task} {answer.movements[0].source} -> m3 warming"]
 
 
-def test_nobody_caught_up_the_soonest_ready_gets_it():
+def test_without_caught_up_member_the_soonest_ready_gets_the_task():
     answer = plan(problem(tasks("0_0"), member("m1", lags={"0_0": 1000}), member("m2", lags={"0_0": 500}), member("m3")))
     assert text(answer.members["m2"].active) == "0_0"
     assert answer.reasons[parse_task("0_0")] == Reason(code="unowned_cold", lag_records=500)
@@ -60,7 +60,7 @@ def test_a_fast_member_without_a_copy_is_sooner_than_a_slow_one_with_half_of_it(
         assert text(answer.members[soonest].active) == "0_0", fast
 
 
-def test_what_nobody_has_goes_to_who_would_be_first_to_have_restored_it():
+def test_task_without_copies_goes_to_the_first_to_restore_it():
     """m1 is idle and slow, m2 restores something and is done with both before m1 is."""
     busy = member("m2", "0_0", lags={"0_0": 30_000}, speed=100_000, capacity=5)
     answer = plan(problem(tasks("0_0 0_1"), busy, member("m1", speed=10_000)))
@@ -68,7 +68,7 @@ def test_what_nobody_has_goes_to_who_would_be_first_to_have_restored_it():
     assert movements(answer) == ["0_1 m2 -> m1 waiting"] or not answer.movements
 
 
-def test_nobody_has_a_copy_the_restore_queue_decides():
+def test_without_copies_the_restore_queue_decides():
     """m1 restores 0_0 and would begin with 0_1 only after it (PROTOCOL D3)."""
     busy = member("m1", "0_0", lags={"0_0": 90_000}, capacity=5)
     answer = plan(problem(tasks("0_0 0_1"), busy, member("m2")))
@@ -227,7 +227,7 @@ def of_leaving(speed: int, deadline_ms: int | None) -> AssignmentProblem:
         (1, None, 6),
     ],
 )
-def test_what_leaves_is_learned_together_as_far_as_there_is_time(speed: int, deadline_ms: int | None, warming: int):
+def test_copies_for_a_leaving_member_begin_together_within_the_drain_deadline(speed: int, deadline_ms: int | None, warming: int):
     question = of_leaving(speed, deadline_ms)
     answer = plan(question)
     states = [movement.state for movement in answer.movements]
@@ -236,7 +236,7 @@ def test_what_leaves_is_learned_together_as_far_as_there_is_time(speed: int, dea
     assert [movement.state for movement in former.assign(question).movements].count(MovementState.WARMING) == 1
 
 
-def test_what_leaves_takes_no_slot_from_what_moves_for_balance():
+def test_copies_for_a_leaving_member_take_no_warmup_slots():
     """m3 joined when m1 began to leave: what comes to it from m2 goes on beside that."""
     question = problem(tasks(numbered(8)), member("m1", "0_0 0_1", leaving=True), member("m2", numbered(6, start=2)), member("m3"), max_warmups=2)
     answer = plan(question)
@@ -375,7 +375,7 @@ def test_a_standby_warms_up_without_a_slot():
     assert answer.members["m2"].warmup == ()
 
 
-def test_what_is_in_flight_is_carried_to_its_end():
+def test_movement_in_flight_is_carried_to_its_end():
     """Without it the target would be another: 0_1 has nothing left to restore on m2. But 0_0 was
     decided (PROTOCOL D9).
     """
@@ -390,7 +390,7 @@ def test_what_is_in_flight_is_carried_to_its_end():
     assert movements(plan(fresh)) == ["0_1 m1 -> m2 revoking"]
 
 
-def test_what_is_in_flight_keeps_its_slot_before_anything_new():
+def test_movement_in_flight_keeps_its_slot():
     four = numbered(4)
     question = problem(
         tasks(four),
@@ -522,7 +522,7 @@ def test_every_task_has_the_pool_of_those_that_know_it(partitions: int):
     assert indexed.eligible_for_any(0).members == ("m1",)
 
 
-def test_what_nobody_may_run_stays_unassigned():
+def test_task_without_eligible_member_stays_unassigned():
     answer = plan(problem(tasks("0_0 1_0"), member("m1", subtopologies=[0])))
     assert text(answer.members["m1"].active) == "0_0"
     assert text(answer.target["m1"]) == "0_0"

@@ -263,7 +263,7 @@ def test_task_assignment_when_connectors_are_deleted():
 
 @pytest.mark.parametrize(("running", "new", "expected"), [((2, 2, 2), 5, [4, 4, 3]), ((2, 3, 4), 5, [5, 5, 4]), ((2, 3, 4, 0), 15, [6, 6, 6, 6])])
 @pytest.mark.parametrize("kind", ["connectors", "tasks"])
-def test_what_is_new_is_dealt_to_who_has_least_from_the_lowest_id(kind: str, running: tuple[int, ...], new: int, expected: list[int]):
+def test_new_work_goes_to_the_least_loaded_workers_by_id(kind: str, running: tuple[int, ...], new: int, expected: list[int]):
     """testAssignConnectorsWhenBalanced, testAssignTasksWhenBalanced,
     testAssignConnectorsWhenImbalanced: what runs stays.
     """
@@ -289,7 +289,7 @@ def test_scheduled_delay_is_disabled():
 
 
 @pytest.mark.parametrize("deleted", [False, True])
-def test_what_a_joining_worker_claims_too_is_stopped_by_both(deleted: bool):
+def test_work_claimed_by_a_joining_worker_is_revoked_from_both(deleted: bool):
     group = Group()
     group.round()
     group.joins("worker2")

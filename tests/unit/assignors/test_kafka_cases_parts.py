@@ -145,7 +145,7 @@ def test_only_a_client_that_may_have_the_task_is_taken():
     assert found.poll(TASK) is None
 
 
-def test_who_is_passed_over_by_a_filter_stays_in_it():
+def test_client_refused_by_a_filter_stays_in_the_priority_set():
     """shouldApplyPollFilter."""
     idle, busy = clients(0, 2)
     found = filled([idle, busy])

@@ -155,7 +155,7 @@ def moved(before: dict[TaskId, str], group: Group) -> set[str]:
     return {name for task, name in group.owners().items() if before[task] != name}
 
 
-def test_what_is_balanced_is_answered_with_itself():
+def test_balanced_assignment_is_unchanged():
     """shouldCorrectlyReturnIdentityAssignment, shouldNotMigrateActiveTaskToOtherProcess."""
     group = settled(6, 3)
     before = group.owners()
@@ -183,7 +183,7 @@ def test_more_members_than_tasks_leave_tasks_where_they_are():
     assert group.owners() == before
 
 
-def test_who_dies_is_followed_by_who_has_the_copies():
+def test_tasks_of_a_dead_member_go_to_their_standbys():
     """shouldAssignTasksToClientWithPreviousStandbyTasks."""
     group = settled(6, 3, num_standbys=1)
     before, copies = group.owners(), {name: set(process.standby) for name, process in group.members.items()}

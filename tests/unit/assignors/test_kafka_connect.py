@@ -102,7 +102,7 @@ def test_a_member_that_says_itself_what_it_has_is_not_waited_for():
     assert plan(second).ask_again_ms == 40
 
 
-def test_who_leaves_is_gone_for_connect_and_its_work_waits():
+def test_work_of_a_leaving_member_waits_for_the_delay():
     lost = problem(tasks(stateless="0_0 0_1"), member("w1", "0_0"), member("w2", "0_1"))
     leaving = after(lost, members=(member("w1", "0_0"), member("w2", "0_1", leaving=True)))
     assert plan(leaving).members["w2"].revoke == ids("0_1")
@@ -123,7 +123,7 @@ def test_lost_work_is_said_to_wait_until_when():
     assert text(plan(expired).members["w1"].active) == "0_0 0_1"
 
 
-def test_what_two_claim_both_stop():
+def test_work_claimed_twice_is_revoked_from_both():
     claims = [attrs.evolve(member(name), reported=ids("0_0")) for name in ("w1", "w2")]
     answer = plan(problem(tasks(stateless="0_0 0_1"), *claims))
     assert all(answer.members[name].revoke == ids("0_0") for name in ("w1", "w2"))
@@ -135,7 +135,7 @@ def test_connectors_are_balanced_apart_from_tasks():
     assert {name: text(part.active) for name, part in plan(question).members.items()} == {"w1": "0_0 1_0", "w2": "0_1 1_1"}
 
 
-def test_nobody_is_given_what_it_does_not_know_or_when_nobody_is_there():
+def test_work_is_given_to_members_that_know_it():
     blind = member("w1", subtopologies=[7])
     assert plan(problem(tasks(stateless="0_0"), blind)).members["w1"].active == ()
     assert plan(problem(tasks(stateless="0_0"), member("w1", leaving=True))).members["w1"].active == ()
@@ -158,7 +158,7 @@ def test_nobody_is_given_what_it_does_not_know_or_when_nobody_is_there():
         ),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(question: dict[str, Any], complaint: str):
+def test_unsound_problem_is_refused_with_its_json_path(question: dict[str, Any], complaint: str):
     assert refused(question).startswith(complaint)
 
 

@@ -148,14 +148,14 @@ def test_warm_ups_beyond_the_slots_wait_without_a_copy() -> None:
     assert answer.reasons[parse_task("0_5")] == Reason(code="slot_full", lag_records=150_000, because="turn")
 
 
-def test_nobody_owns_it_so_a_caught_up_member_stands_in() -> None:
+def test_unowned_task_runs_on_a_caught_up_member_meanwhile() -> None:
     answer = plan(problem(tasks("0_0 0_1"), member("m1", lags={"0_0": 9_000}), member("m2", lags={"0_0": 3})))
     assert text(answer.members["m2"].active) == "0_0 0_1"
     assert movements(answer) == ["0_0 m2 -> m1 waiting"]
     assert answer.members["m1"].standby == ids("0_0")
 
 
-def test_who_stands_in_may_be_somebody_else_than_who_runs_it() -> None:
+def test_interim_owner_may_differ_from_the_present_owner() -> None:
     """Its owner says that it has much to restore, another is caught up, a third has its turn."""
     answer = plan(problem(tasks("0_0"), member("m1"), member("m2", "0_0", lags={"0_0": 5_000}), member("m3", lags={"0_0": 0})))
     assert movements(answer) == ["0_0 m2 -> m3 revoking"]
@@ -228,7 +228,7 @@ def test_members_of_an_older_topology_get_what_they_know() -> None:
     assert movements(answer) == ["0_1 m1 -> m2 waiting"]
 
 
-def test_what_no_topology_has_any_more_is_revoked() -> None:
+def test_task_of_no_topology_is_revoked() -> None:
     answer = plan(problem(tasks("0_0"), member("m1", "0_0 3_3")))
     assert answer.members["m1"].active == ids("0_0")
     assert answer.members["m1"].revoke == ids("3_3")

@@ -125,7 +125,7 @@ def test_a_topic_goes_to_those_alone_that_subscribe_to_it():
     assert assigned == {"c1": ["a-0", "a-3"], "c2": ["a-1", "a-2", "b-0"], "c3": [], "c4": []}
 
 
-def test_who_names_no_topics_subscribes_to_all():
+def test_member_without_topics_subscribes_to_all():
     question = vectors.lag_problem({"lags": {"a": [1], "b": [1]}, "subs": {"c1": ["a"]}})
     question["members"].append({"id": "c2"})
     answer = json.loads(assign_line(json.dumps(question)))
@@ -160,7 +160,7 @@ def test_a_plan_speaks_of_tasks_as_the_problem_does():
         ([{"id": "a-0", "topic": "a", "partition": 0}], [{"id": "c", "active": ["0_0"]}], "$.members[0].active[0]: there is no task 0_0 in $.tasks"),
     ],
 )
-def test_what_is_wrong_is_named_with_its_place(tasks_said: list[Any], members_said: list[Any], problem_said: str):
+def test_unsound_problem_is_refused_with_its_json_path(tasks_said: list[Any], members_said: list[Any], problem_said: str):
     assert refused({"tasks": tasks_said, "members": members_said}).startswith(problem_said)
 
 
@@ -233,7 +233,7 @@ def crossed(other_lag: int, **options: Any) -> AssignmentProblem:
     )
 
 
-def test_what_is_even_changes_places_for_traffic_and_says_why():
+def test_even_partitions_are_exchanged_for_traffic_with_a_reason():
     answer = plan(crossed(5))
     assert movements(answer) == ["0_0 m1 -> m2 revoking", "0_1 m2 -> m1 revoking"]
     assert {(reason.code, reason.rack_costs) for reason in answer.reasons.values()} == {("traffic", (1, 0))}
@@ -254,7 +254,7 @@ def test_partitions_change_places_only_if_their_lags_are_alike():
 # A group that runs
 
 
-def test_what_is_even_stays_whatever_lags_do():
+def test_even_topic_stays_whatever_its_lags():
     question = problem(tasks(stateless="0_0 0_1 1_0"), member("m1", "0_0", lags={"0_0": 1_000_000}), member("m2", "0_1 1_0"))
     assert plan(question).movements == ()
     assert not plan(question).probing
@@ -270,7 +270,7 @@ def test_equal_lags_move_as_few_as_counts_allow():
     assert group.plan.cost.moves == 0
 
 
-def test_who_leaves_gives_all_up_and_gets_nothing():
+def test_leaving_member_gives_everything_up():
     answer = plan(problem(tasks(stateless="0_0 0_1"), member("m1", "0_0 0_1", leaving=True), member("m2")))
     assert movements(answer) == ["0_0 m1 -> m2 revoking", "0_1 m1 -> m2 revoking"]
     assert answer.reasons[ids("0_0")[0]].because == "leaving"

@@ -81,7 +81,7 @@ def test_each_dimension_counts_by_its_sum_and_its_weight():
     assert weighed(every, load_disk=100) == weighed(every)  # nobody reports it
 
 
-def test_what_is_not_measured_weighs_as_its_like():
+def test_unmeasured_task_weighs_as_its_subtopology():
     """Of its sub-topology's others, else of all others: 20, 60 and 33 beside 30, 10 and 60."""
     every = (*weighing("30 10 -"), *weighing("60 -", subtopology=1), *weighing("-", subtopology=2))
     total = 30 + 10 + 20 + 60 + 60 + 100 / 3
@@ -222,7 +222,7 @@ def test_a_dead_members_tasks_go_to_who_is_caught_up_and_move_on_from_there():
     assert {each.source for each in answer.movements} == {"m2"}
 
 
-def test_what_nobody_has_is_dealt_by_weight_the_heaviest_first():
+def test_unowned_tasks_are_placed_heaviest_first():
     answer = asked("7 6 5 4 3 2 1", member("m1"), member("m2"), stateful=False)
     loads = {name: sum(7 - task.partition for task in held) for name, held in answer.target.items()}
     assert loads == {"m1": 14, "m2": 14}

@@ -171,7 +171,7 @@ def test_a_move_that_makes_room_says_so():
     }
 
 
-def test_who_has_no_rack_gets_what_has_no_better_place():
+def test_member_without_rack_gets_tasks_without_a_better_place():
     tasks = [reading("0_0", "a"), reading("0_1", "b"), reading("0_2", "c"), reading("0_3", "")]
     answer = plan(aware(tasks, at(A, member("m1")), at(B, member("m2")), at(None, member("m3", capacity=2))))
     assert target(answer) == {"m1": "0_0", "m2": "0_1", "m3": "0_2 0_3"}

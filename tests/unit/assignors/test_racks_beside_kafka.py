@@ -70,7 +70,7 @@ def worth(problem: AssignmentProblem, owner: dict[TaskId, str]) -> tuple[int, in
 
 @pytest.mark.parametrize("running", [False, True], ids=["new", "running"])
 @pytest.mark.parametrize("strategy", ["min_cost", "balanced_min_cost"])
-def test_what_is_left_of_traffic_is_never_more_than_kafka_leaves(strategy: str, running: bool):
+def test_traffic_is_never_more_than_kafka_leaves(strategy: str, running: bool):
     ours_is_less = 0
     for seed in range(60):
         problem = drawn(seed, strategy, running=running)

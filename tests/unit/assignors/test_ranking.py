@@ -33,7 +33,7 @@ T = tasks("0_0", end_offset=5000)[0]
         (None, False, True, True, 0),
     ],
 )
-def test_what_a_report_is_worth(lag: Lag | None, owns: bool, ready: bool, caught_up: bool, records: int):
+def test_copy_of_each_report(lag: Lag | None, owns: bool, ready: bool, caught_up: bool, records: int):
     copy = copy_of(T, lag, owns=owns, ready=ready, acceptable=100)
     assert (copy.caught_up, copy.records) == (caught_up, records)
 
@@ -52,7 +52,7 @@ def test_what_a_report_is_worth(lag: Lag | None, owns: bool, ready: bool, caught
         ("word_and_lag", None, True, False, 5000),
     ],
 )
-def test_what_a_word_is_worth(readiness: str, lag: Lag | None, ready: bool, caught_up: bool, records: int):
+def test_copy_of_each_readiness(readiness: str, lag: Lag | None, ready: bool, caught_up: bool, records: int):
     copy = copy_of(T, lag, owns=False, ready=ready, acceptable=100, readiness=readiness)
     assert (copy.caught_up, copy.records) == (caught_up, records)
 

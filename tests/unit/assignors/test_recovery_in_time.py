@@ -51,7 +51,7 @@ def test_each_assignor_is_of_one_kind():
 
 
 @pytest.mark.parametrize("name", RANK)
-def test_who_is_near_in_time_takes_over_without_a_warm_up(name: str):
+def test_copy_near_in_time_takes_over_without_a_warm_up(name: str):
     by_records = answer(name, near_in_time(0, owned=True))
     assert begins(by_records) == [MovementState.WARMING] * 2
     in_time = answer(name, near_in_time(500, owned=True))
@@ -60,7 +60,7 @@ def test_who_is_near_in_time_takes_over_without_a_warm_up(name: str):
 
 
 @pytest.mark.parametrize("name", [*RANK, *BY_WORD])
-def test_what_nobody_runs_goes_to_who_is_near_in_time(name: str):
+def test_unowned_task_goes_to_the_copy_near_in_time(name: str):
     """And as one that is caught up; without it as the one that is soonest ready of those that are
     not.
     """

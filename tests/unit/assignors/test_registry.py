@@ -66,7 +66,7 @@ def test_every_version_that_a_log_may_name_is_there():
 
 
 @pytest.mark.parametrize(("name", "version"), [("high_availability", 99), ("nobody", 1)])
-def test_what_is_not_installed_is_said_with_what_is(name: str, version: int):
+def test_unknown_assignor_is_refused_with_those_installed(name: str, version: int):
     with pytest.raises(InputError, match=rf"^assignor: '{name}' version {version} is not installed; here are .*high_availability version 1 and 2"):
         registry.load(name, version)
     with pytest.raises(InputError, match="not installed"):
@@ -89,7 +89,7 @@ def test_third_parties_add_theirs(install: Install):
         ("Missing", "mend or uninstall the package that declares it"),
     ],
 )
-def test_what_cannot_be_used_is_named(install: Install, target: str, complaint: str):
+def test_unusable_entry_point_is_named(install: Install, target: str, complaint: str):
     install(THEIRS, target)
     with pytest.raises(InputError, match=rf"^entry point theirs = their_assignors:{target}: .*{complaint}$"):
         registry.available()

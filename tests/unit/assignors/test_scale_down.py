@@ -95,7 +95,7 @@ def test_standbys_that_must_be_made_anew_count():
     assert [each.records for each in scale_down(attrs.evolve(question, settings=GroupSettings()), 60).asked] == [0, 0]
 
 
-def test_who_is_leaving_already_counts():
+def test_leaving_members_count_as_asked():
     question = problem(tasks("0_0 0_1 0_2"), member("m1", "0_0", leaving=True), member("m2", "0_1"), member("m3", "0_2"), member("m4"))
     found = scale_down(question, 50)
     assert (found.leaving, names(found), found.keep) == (("m1",), ["m4"], 2)
@@ -109,7 +109,7 @@ def test_a_share_that_is_none(percent: int):
         scale_down(forty(), percent)
 
 
-def test_nobody_to_ask():
+def test_group_without_members_is_refused():
     with pytest.raises(InputError, match="nobody to ask"):
         scale_down(problem(tasks("0_0")), 50)
 

@@ -93,7 +93,7 @@ def test_the_plan_these_tests_break():
         (attrs.evolve(PLAN, cost=attrs.evolve(PLAN.cost, moves_lower_bound=4)), "cost.moves is 3, below its own lower bound 4"),
     ],
 )
-def test_what_no_assignor_may_do(broken: Plan, fault: str):
+def test_fault_that_binds_every_assignor_is_found(broken: Plan, fault: str):
     assert fault in plan_faults(SMALL, broken, frozenset())
 
 
@@ -156,7 +156,7 @@ def two_warmups() -> tuple[AssignmentProblem, Plan]:
         (Guarantee.COPIES_CAPPED, two_warmups()[0], lambda: two_warmups()[1], "2 warm-ups, the group may have 1"),
     ],
 )
-def test_what_binds_those_who_promise_it(guarantee: Guarantee, question: AssignmentProblem, broken: Callable[[], Plan], fault: str):
+def test_fault_against_a_guarantee_is_found(guarantee: Guarantee, question: AssignmentProblem, broken: Callable[[], Plan], fault: str):
     assert fault in plan_faults(question, broken(), {guarantee})
     assert fault not in plan_faults(question, broken(), ALL - {guarantee})
 
@@ -226,11 +226,11 @@ def test_lost_work_may_be_left_to_nobody_for_a_stated_time():
         ({"1_1": 304_000}, False, "1_1 is left to nobody: no reason is given"),
     ],
 )
-def test_what_is_left_to_nobody_was_lost_and_is_not_left_for_ever(until_ms: dict[str, int], reasons: bool, fault: str):
+def test_task_left_unassigned_must_be_lost_and_have_an_end(until_ms: dict[str, int], reasons: bool, fault: str):
     plan = attrs.evolve(WAITS, lost_until_ms={parse_task(task): until for task, until in until_ms.items()}, reasons=WAITS.reasons if reasons else {})
     assert plan_faults(LOST, plan, ALL) == [fault]
 
 
-def test_what_is_left_to_nobody_is_nobodys():
+def test_task_left_unassigned_may_have_no_owner():
     given = attrs.evolve(WAITS, members={"m1": MemberPlan(active=ids("1_0 1_1"))})
     assert plan_faults(LOST, given, ALL) == ["1_1 is left to nobody until 304000, and somebody runs it"]
