@@ -1,8 +1,9 @@
 """`python -m bench`: runs every benchmark and prints one table.
 
 A benchmark is a module ``bench/<name>_bench.py`` with ``run() -> list[tuple[str, float, str]]``:
-what was measured, the number, and what it is to be held against ("at most 8: ..."). Numbers are
-ratios and counts, never wall time alone: this machine is not the next one.
+what was measured, the number, and a note, which may state a goal: "goal: at most 8", "goal: at
+least 0.5" or "goal: 0.9 to 1.1". The command exits with 1 when a number misses its goal. Numbers
+are ratios and counts, never wall time alone: this machine is not the next one.
 
 ``live_<name>_bench.py`` is the benchmark ``live-<name>``, on a real Kafka: it takes minutes, and
 runs only when it is asked for, by its name or by `--live`.
@@ -13,6 +14,8 @@ from __future__ import annotations
 import importlib
 import os
 import platform
+import re
+import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -25,6 +28,7 @@ from equipoise.events.errors import InputError
 FOLDER = Path(__file__).parent
 
 Row = tuple[str, float, str]
+GOAL = re.compile(r"goal: (?:(?P<bound>at most|at least) (?P<limit>[\d.]+)|(?P<low>[\d.]+) to (?P<high>[\d.]+))")
 
 
 def benchmarks(folder: Path) -> list[str]:
@@ -32,10 +36,23 @@ def benchmarks(folder: Path) -> list[str]:
     return sorted(path.name.removesuffix("_bench.py").replace("_", "-") for path in folder.glob("*_bench.py"))
 
 
-def environment() -> str:
-    """What a reader must know of the machine to read the numbers; to be asked before it is put to
-    work.
+def misses_goal(value: float, note: str) -> bool:
+    """Whether `value` misses the goal that `note` states; without a goal it misses none. Raises
+    ValueError when the note mentions a goal that cannot be read.
     """
+    found = GOAL.search(note)
+    if found is None:
+        if "goal" in note:
+            raise ValueError(f"{note!r}: write a goal as 'goal: at most 8', 'goal: at least 0.5' or 'goal: 0.9 to 1.1'")
+        return False
+    if found["bound"] is None:
+        return not float(found["low"]) <= value <= float(found["high"])
+    limit = float(found["limit"])
+    return value > limit if found["bound"] == "at most" else value < limit
+
+
+def environment() -> str:
+    """The machine and its load. Call it before the benchmarks load the machine."""
     machine = f"Python {platform.python_version()}, {platform.machine()}, {os.cpu_count()} cores"
     return f"{machine}, load {os.getloadavg()[0]:.1f} before"
 
@@ -43,8 +60,10 @@ def environment() -> str:
 @command("bench", short_help="Ratios that must not get worse.")
 @click.argument("names", nargs=-1)
 @click.option("--live", is_flag=True, help="All those on a real Kafka.")
-def bench(screen: Screen, names: Sequence[str], live: bool) -> None:
+def bench(screen: Screen, names: Sequence[str], live: bool) -> int:
     """Runs the benchmarks NAMES (default: all but live-...) and prints what they measured.
+
+    Exits with 1 when a number misses its stated goal.
 
     \b
     Examples:
@@ -65,6 +84,10 @@ def bench(screen: Screen, names: Sequence[str], live: bool) -> None:
     keys = ("benchmark", "measure", "value", "note")
     document = {"environment": where, "rows": [dict(zip(keys, row, strict=True)) for row in rows]}
     screen.answer(document, where, Table(columns=keys, rows=rows))
+    missed = [row for row in rows if misses_goal(row[2], row[3])]
+    for name, measure, value, note in missed:
+        print(f"goal missed: {name}: {measure}: {value:.3g} ({note})", file=sys.stderr)
+    return 1 if missed else 0
 
 
 if __name__ == "__main__":

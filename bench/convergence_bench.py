@@ -82,8 +82,8 @@ def rows_of(case: Case, draws: int = DRAWS) -> list[tuple[str, float, str]]:
     fewest = statistics.mean(each.fewest for each in ours)
     group = f"{case.tasks} tasks, {case.members} members, {case.standbys} standbys, {case.event}"
     compared = (
-        ("owners changed", [each.changed for each in ours], [each.changed for each in kafka], f"fewest {fewest:g}"),
-        ("rounds", [each.rounds_of_owners for each in ours], [each.rounds_of_owners for each in kafka], f"goal {-(-fewest // WARMUPS) + 1:g}"),
+        ("owners changed", [each.changed for each in ours], [each.changed for each in kafka], f"goal: at most {fewest:g}, the fewest"),
+        ("rounds", [each.rounds_of_owners for each in ours], [each.rounds_of_owners for each in kafka], f"goal: at most {-(-fewest // WARMUPS) + 1:g}"),
         ("rounds until at rest", [each.looking_rounds for each in ours], [each.looking_rounds for each in kafka], ""),
         ("changes of owner on the way", [each.moves for each in ours], [each.moves for each in kafka], f"fewest {fewest:g}"),
     )

@@ -17,7 +17,7 @@ def test_convergence_has_the_fewest_moves_beside_kafkas() -> None:
     rows = convergence_bench.rows_of(Change(12, 3, 0, "one joins", 1, 0), draws=1)
     assert [what.partition(": ")[2] for what, _, _ in rows] == ["owners changed", "rounds", "rounds until at rest", "changes of owner on the way"]
     assert [value for _, value, _ in rows] == [3, 2, 2, 3]
-    assert [note.partition(";")[0] for _, _, note in rows if ";" in note] == ["fewest 3", "goal 3", "fewest 3"]
+    assert [note.partition(";")[0] for _, _, note in rows if ";" in note] == ["goal: at most 3, the fewest", "goal: at most 3", "fewest 3"]
     assert all(float(note.rpartition(" ")[2]) > value for _, value, note in rows), "Kafka's assignor needs more of each"
 
 
