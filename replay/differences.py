@@ -1,6 +1,4 @@
-"""What two answers to one fact would have made different, place by place: the decisions of a log,
-and those that were recomputed.
-"""
+"""What the stored and the recomputed decisions of one fact change differently, field by field."""
 
 from __future__ import annotations
 
@@ -27,8 +25,7 @@ from equipoise.statemachine.state import GroupState
 
 @attrs.frozen(kw_only=True)
 class Difference:
-    """One thing that the two would have made different: ``m1.active``, and its value on each side.
-    """
+    """One field that the two sides set differently: ``m1.active``, and its value on each side."""
 
     place: str
     recomputed: str
@@ -39,10 +36,10 @@ class Difference:
 
 
 def differences(recomputed: Iterable[DecisionRecord], stored: Iterable[DecisionRecord], state: GroupState) -> list[Difference]:
-    """What the two lists of decisions of one fact make different, member by member and field by
+    """Returns the fields that two lists of decisions of one fact set differently, by member and
     field.
 
-    A member that only one of them tells something is compared with what it has in `state`, the
+    If only one side has a decision for a member, the other side is taken from `state`, the
     recomputed state after the fact.
     """
     ours, theirs = _by_place(recomputed), _by_place(stored)
@@ -59,7 +56,7 @@ def differences(recomputed: Iterable[DecisionRecord], stored: Iterable[DecisionR
 
 
 def _by_place(records: Iterable[DecisionRecord]) -> dict[str, str]:
-    """``m1.active`` -> ``(0_1,0_2)`` and so on for everything that these decisions say."""
+    """The fields that these decisions set: ``m1.active`` -> ``(0_1,0_2)`` and so on."""
     places: dict[str, str] = {}
     for decision in whole(record.decision for record in records):
         if isinstance(decision, MemberAssigned):
@@ -105,7 +102,7 @@ def _member_places(assigned: MemberAssigned) -> dict[str, str]:
 
 
 def _from_state(state: GroupState, place: str) -> str | None:
-    """What a member has in the state, for a decision of the log that was not recomputed."""
+    """The value of a field in the state, for a stored decision that was not recomputed."""
     who, _, what = place.rpartition(".")
     member = state.members.get(who)
     if member is None:

@@ -1,9 +1,9 @@
-"""Why is a task where it is, how did it come there, and what does it wait for: in words and
-numbers, from the log alone.
+"""Explains one task from the log alone, in sentences with numbers: why it is where it is, how it
+moved, and what it waits for.
 
-The log is folded by the machine that decides live, up to the offset asked about; there the real
-assignor is asked once more, so the answer to "what next" is its own. Works for a group that
-something else leads too: then what was observed is told, and what equipoise would do.
+The machine that decides live folds the log up to the requested offset. There the real assignor is
+called once more, so the answer to "what next" is its own. In a group that something else leads, the
+explanation has what was observed and what equipoise would do.
 """
 
 from __future__ import annotations
@@ -28,8 +28,8 @@ from equipoise.statemachine.state import GroupPhase, GroupState, MemberState, kn
 
 @attrs.frozen(kw_only=True)
 class SlotHolder:
-    """A warm-up that holds one of the group's slots. `expected_ms`: until it is caught up, at the
-    member's own restore speed; None: not measured.
+    """A warm-up that holds a slot of the group. `expected_ms`: time until it is caught up, at the
+    member's restore speed; None: not measured.
     """
 
     task: TaskId
@@ -45,7 +45,7 @@ class SlotHolder:
 
 @attrs.frozen(kw_only=True)
 class Explanation:
-    """The three answers for one task, as of the fact at `offset`."""
+    """The explanation of one task after the fact at `offset`."""
 
     group: str
     task: TaskId
@@ -53,22 +53,22 @@ class Explanation:
     append_ms: int
     row: TaskRow
     why_here: tuple[str, ...]
-    """Why it is on its member: sentences with numbers."""
+    """Sentences: why the task is on its member."""
     candidates: tuple[Candidate, ...]
-    """Who could have got it when that was decided, and how far behind each was; the same, now, when
-    it was not decided yet.
+    """Members that could have got it when that was decided, with their lags; or that could get it
+    now, if it is not decided yet.
     """
     candidates_ms: int | None
-    """Wall time of that moment; None: now."""
+    """Wall time of that decision; None: now."""
     moves: tuple[MoveStory, ...]
-    """How it moved, oldest first, its first placement included."""
+    """Its movements, oldest first, including its first placement."""
     what_next: tuple[str, ...]
-    """Why it has not moved yet, what it waits for, or why it stays."""
+    """Sentences: what it waits for, or why it stays."""
     slots: tuple[SlotHolder, ...]
-    """Warm-ups that hold a slot, when it waits for one."""
+    """Warm-ups that hold a slot, if the task waits for one."""
     max_warmups: int
     stopped: tuple[Interval, ...]
-    """When nobody ran it."""
+    """Intervals in which no member ran it."""
     first_divergence: int | None
 
     def document(self) -> dict[str, Any]:
@@ -109,7 +109,7 @@ def _candidate_document(candidate: Candidate) -> dict[str, Any]:
 
 
 def move_document(move: MoveStory, now_ms: int) -> dict[str, Any]:
-    """A movement for documents: its steps, and wall time spent in each state up to `now_ms`."""
+    """A movement for documents: its steps, and the wall time in each state up to `now_ms`."""
     return {
         "task": str(move.task),
         "source": move.source,
@@ -131,7 +131,7 @@ def move_document(move: MoveStory, now_ms: int) -> dict[str, Any]:
 def explain(
     entries: Iterable[Entry], task: TaskId, *, group: str | None = None, at_offset: int | None = None, load: Load = registry.load
 ) -> Explanation:
-    """The three answers for `task` after the fact at `at_offset` (None: at the log's end).
+    """Explains `task` after the fact at `at_offset` (None: at the end of the log).
 
     Raises InputError when the topology at that offset does not have the task, and what
     `Replayer.follow` raises.
@@ -151,7 +151,7 @@ def explain(
 
 
 class _Explaining:
-    """One task at one moment."""
+    """Explains one task at one offset."""
 
     def __init__(self, replayer: Replayer, history: History, row: TaskRow) -> None:
         self.replayer = replayer
@@ -229,8 +229,8 @@ class _Explaining:
         return said, move
 
     def _traffic_then(self, move: MoveStory) -> list[str]:
-        """What running it cost by racks where it came from, where it went, and where it would have
-        been cheapest.
+        """Traffic cost of the task at its source, its destination and the cheapest member, when
+        decided.
         """
         at = {candidate.member_id: candidate for candidate in move.candidates if candidate.traffic_cost is not None}
         costs = sorted((each.traffic_cost, each.member_id) for each in at.values() if not each.obstacle and each.traffic_cost is not None)
@@ -257,8 +257,8 @@ class _Explaining:
         return f"Its copy was {counted(step.lag_records, 'record')} behind then, {side} {limit}{and_time}."
 
     def _limit(self, member: MemberState | None) -> tuple[int, str]:
-        """Records that a copy of the member may be behind, speeds aside, and the setting that says
-        so.
+        """Acceptable lag of the member's copies in records, apart from speeds, and the setting it
+        comes from.
         """
         if member is not None and member.ready_lag_records is not None:
             return member.ready_lag_records, f"its own ready_lag_records = {member.ready_lag_records:,}"
@@ -322,7 +322,7 @@ class _Explaining:
         return [*said, *self._crash_loops()]
 
     def _crash_loops(self) -> Iterable[str]:
-        """Members that would have it, or have a copy of it, and are not preferred because they keep
+        """Members that should have the task or have a copy, but are not preferred because they keep
         crashing.
         """
         state = self.state
@@ -332,7 +332,7 @@ class _Explaining:
             if crashes is not None and crashes.until_ms is not None and concerns:
                 yield (
                     f"{member_id} crashed {counted(crashes.times, 'time')} in {span_text(state.now_ms - crashes.first_ms)}; its copies are not "
-                    f"preferred for another {span_text(max(0, crashes.until_ms - state.now_ms))} (docs/protocol.md#d10)."
+                    f"preferred for another {span_text(max(0, crashes.until_ms - state.now_ms))} (PROTOCOL D10)."
                 )
 
     def _gave_way(self, member: MemberState) -> list[str]:
@@ -348,7 +348,7 @@ class _Explaining:
         ]
 
     def _movement(self) -> Movement | None:
-        """The one in flight, else the one the assignor would begin now."""
+        """The movement in flight, else the one that the assignor would begin now."""
         if self.task in self.state.in_flight:
             return self.state.in_flight[self.task]
         if self.plan is None:
@@ -370,7 +370,7 @@ class _Explaining:
         if hold_ms:
             said.append(
                 f"It was taken by force, so {owner.member_id} waits {span_text(hold_ms)} from reading its grant before it starts: "
-                "the process that had it may still run (docs/protocol.md#m5)."
+                "the process that had it may still run (PROTOCOL M5)."
             )
         lag = known_lag(owner.lags.get(self.task))
         if self.row.stateful and lag and self.task in owner.active and lag > state.acceptable_lag(owner):
@@ -519,7 +519,7 @@ class _Explaining:
         return said
 
     def _is_prepared(self, member: MemberState, lag: int) -> list[str]:
-        """Its lag is near enough; what is awaited is the word of its member's application."""
+        """The copy's lag is acceptable; it waits for the member's application."""
         row = preparing_row(self.state, member, self.task)
         does = "has not begun to prepare it" if row is None else f"is {preparing_text(row.thousandths, row.since_ms, has_failed=row.has_failed)}"
         return [f"It is {counted(lag, 'record')} behind, which is near enough; the application of {member.member_id} {does}."]
@@ -550,7 +550,9 @@ class _Explaining:
 
 
 def _load_then(move: MoveStory) -> list[str]:
-    """What the task and both ends of its move carried when that was decided, where loads decide."""
+    """Loads of the task and of both ends of its movement, when decided; empty if loads do not
+    decide.
+    """
     at = {each.member_id: each for each in move.candidates}
     ends = [at[name] for name in dict.fromkeys((move.source, move.destination)) if name in at]
     told = [f"{share_text(each.load_share)} on {each.member_id}" for each in ends if each.load_share is not None]
@@ -561,7 +563,7 @@ def _load_then(move: MoveStory) -> list[str]:
 
 
 def expected_ms(member: MemberState, records: int) -> int | None:
-    """Time to restore `records` at the member's speed; None: it is not known."""
+    """Time to restore `records` at the member's speed; None: unknown."""
     speed = member.restore_records_per_s
     return None if not speed else max(0, records * 1_000 // speed)
 

@@ -1,6 +1,4 @@
-"""The folded state of one group at one offset, as values for tables and documents: the group, its
-members, its tasks.
-"""
+"""The state of one group at one offset, as values for tables and documents."""
 
 from __future__ import annotations
 
@@ -21,8 +19,9 @@ from equipoise.statemachine.state import GroupState, MemberState, known_lag
 
 @attrs.frozen(kw_only=True)
 class PreparingRow:
-    """A task that a member's application prepares. `thousandths` and `since_ms` (how long it has
-    done so by group time): None while it waits to try again."""
+    """A task that a member's application is preparing. `thousandths`: progress. `since_ms`: for how
+    long, in group time. Both None: it waits for a retry.
+    """
 
     thousandths: int | None
     since_ms: int | None
@@ -32,21 +31,21 @@ class PreparingRow:
 
 @attrs.frozen(kw_only=True)
 class CopyRow:
-    """One copy of a task that is not the running one. `best_lag_records`: the smallest seen since
+    """A copy of a task on a member that does not run it. `best_lag_records`: the lowest lag since
     the warm-up began.
     """
 
     member_id: str
     lag: Lag | None
-    """As its member last reported it; None: not yet."""
+    """As the member last reported it; None: not yet."""
     best_lag_records: int | None = None
     caught_up: bool
     is_learner: bool
-    """It is there to take the task over."""
+    """The copy is there to take the task over."""
     is_ready: bool
-    """Its member has said that it could."""
+    """The member has declared the copy ready."""
     preparing: PreparingRow | None
-    """What its application does to make it ready; None: nothing."""
+    """The preparation of the task by the member's application; None: none."""
 
     def document(self) -> dict[str, Any]:
         return {**attrs.asdict(self), "lag": lag_form(self.lag)}
@@ -54,8 +53,8 @@ class CopyRow:
 
 @attrs.frozen(kw_only=True)
 class TaskRow:
-    """One task. `state`: owned, revoking (its owner was told to give it up), nobody. `destination`:
-    of the movement in flight.
+    """A task. `state`: owned, revoking (its owner is to give it up) or nobody. `destination`: of
+    the movement in flight.
     """
 
     task: TaskId
@@ -63,14 +62,14 @@ class TaskRow:
     end_offset: int
     owner: str | None
     owner_lag: Lag | None
-    """As its owner last reported it; None: not yet, or nobody owns it, or it has no state."""
+    """As the owner last reported it; None: not yet, no owner, or no state."""
     state: str
     destination: str | None
     movement: str | None
     is_learned: bool
-    """Somebody restores a copy, or keeps one, in order to take it over."""
+    """A member restores or keeps a copy in order to take the task over."""
     preparing: PreparingRow | None
-    """What its owner's application does before its first record; None: nothing."""
+    """What the owner's application prepares before its first record; None: nothing."""
     warmups: tuple[CopyRow, ...]
     standbys: tuple[CopyRow, ...]
     token: int
@@ -97,7 +96,7 @@ class TaskRow:
 
 @attrs.frozen(kw_only=True)
 class MemberRow:
-    """One live incarnation. `silent_ms`: group time since its last valid fact; its session ends at
+    """A live incarnation. `silent_ms`: group time since its last valid fact. Its session ends at
     `session_timeout_ms`.
     """
 
@@ -117,19 +116,19 @@ class MemberRow:
     leaving: bool
     released: bool
     restore_records_per_s: int | None
-    """As it measured last, or as was known of others when it joined; None: not known."""
+    """As it last measured, or as was known of other members when it joined; None: unknown."""
     readiness: str = "word_or_lag"
-    """What makes a copy of it ready (`equipoise.events.facts.READINESS`)."""
+    """What makes its copies ready (`equipoise.events.facts.READINESS`)."""
     ready_lag_records: int | None = None
-    """A limit of its own for that; None: the group's."""
+    """Its own limit for ready copies; None: the group's."""
     acceptable_lag_records: int = 0
-    """How far behind a copy of it may be now."""
+    """Lag up to which its copies count as caught up now."""
     drain: Drain | None = None
-    """While it is leaving and still runs something: how long that takes."""
+    """How long it still needs while it is leaving and runs tasks; None: it is not."""
     crashes: int = 0
-    """How often it crashed, not long ago."""
+    """Recent crashes."""
     crash_backoff_ms: int | None = None
-    """Until its copies are preferred again; None: they are."""
+    """Time until its copies are preferred again; None: they are."""
 
     def document(self) -> dict[str, Any]:
         document = attrs.asdict(self, recurse=False)
@@ -142,7 +141,9 @@ class MemberRow:
 
 @attrs.frozen(kw_only=True)
 class GroupView:
-    """The group's state after the fact at `offset`. Times are group time but for `append_ms`."""
+    """The state of a group after the fact at `offset`. Times are group time in milliseconds, except
+    `append_ms`.
+    """
 
     group: str
     log_id: str
@@ -164,7 +165,9 @@ class GroupView:
     members: tuple[MemberRow, ...]
     tasks: tuple[TaskRow, ...]
     first_divergence: int | None
-    """Offset from which the log's own decisions differ from this state: see `verify`."""
+    """Offset of the first fact whose stored decisions differ from this state; None: none. See
+    `verify`.
+    """
 
     def document(self) -> dict[str, Any]:
         document = attrs.asdict(self, recurse=False)
@@ -175,11 +178,12 @@ class GroupView:
 
 
 def show(entries: Iterable[Entry], *, group: str | None = None, at_offset: int | None = None, load: Load = registry.load) -> GroupView:
-    """Folds `entries` up to and including the fact at `at_offset` (None: all) and returns what the
-    leader then knows of `group`.
+    """Folds `entries` up to and including the fact at `at_offset` (None: all) and returns the
+    state.
 
-    Raises InputError when the group must be named or is not there, or the log ends before
-    `at_offset`; and what the log and the machine raise.
+    Raises InputError when no group was named and the log holds several, when the group is not in
+    the log, or when the log ends before `at_offset`; LogError when an entry cannot be read;
+    GroupHalted when the group halts.
     """
     replayer = Replayer(group, load=load)
     for _ in replayer.follow(entries, until_offset=at_offset):
@@ -188,12 +192,12 @@ def show(entries: Iterable[Entry], *, group: str | None = None, at_offset: int |
 
 
 def view(replayer: Replayer) -> GroupView:
-    """The state as it is now."""
+    """Returns the state that `replayer` has reached."""
     return view_of(replayer.machine, first_divergence=replayer.first_divergence)
 
 
 def view_of(machine: GroupMachine, *, first_divergence: int | None = None) -> GroupView:
-    """What a machine knows, live or replayed."""
+    """Returns the state of a machine, live or replayed."""
     state = machine.state
     config = state.config
     draining = drains(state)
@@ -251,7 +255,7 @@ def _member_row(state: GroupState, member: MemberState, drain: Drain | None) -> 
 
 
 def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow]:
-    """Every task of the newest topology in rising order, or only one of them."""
+    """Yields the tasks of the latest topology in rising order; with `only`, that task."""
     standbys: dict[TaskId, list[str]] = {}
     warmups: dict[TaskId, list[str]] = {}
     for member_id in sorted(state.members):
@@ -287,7 +291,7 @@ def task_rows(state: GroupState, only: TaskId | None = None) -> Iterable[TaskRow
 
 
 def preparing_row(state: GroupState, member: MemberState, task: TaskId) -> PreparingRow | None:
-    """What the member's application does with the task; None: nothing."""
+    """What the member's application prepares of the task; None: nothing."""
     now, has_failed = member.preparing.get(task), task in member.failed
     if now is not None:
         return PreparingRow(thousandths=now.thousandths, since_ms=state.now_ms - now.since_ms, has_failed=has_failed)

@@ -1,14 +1,14 @@
-"""Who had which task when, and how each task came to move: what `explain` tells of one task and
-`timeline` of all.
+"""The history of a group: which member owned each task when, and how each task moved. `explain`
+shows one task, `timeline` all tasks.
 
-Watches a `Replayer` step by step; keeps what changed, never what stayed, so its size is that of the
-history's changes and not of its records.
+`History` observes a `Replayer` step by step. It keeps changes only, so its size grows with the
+changes of the group and not with the records of its log.
 
 ::
 
-    running   the owner was granted it, and nothing says that it does not run it
-    starting  granted, but it first waits for a hold, or restores state it did not have
-    silent    its owner was not heard of for longer than its lease, or until the leader noticed that it had gone (`silence`)
+    running   the owner was granted the task, and no record shows that it does not run it
+    starting  granted, but the owner waits for a hold or restores state first
+    silent    the owner was silent for longer than its lease, until the leader noticed
     nobody    no owner
 """
 
@@ -32,13 +32,11 @@ from equipoise.replay.silence import SilenceFinder, SilentPeriod
 from equipoise.statemachine.state import GroupPhase, GroupState
 
 FAR_BEHIND = 10_000
-"""Records. A copy that is further behind takes a while to restore, whatever larger lag the group
-accepts.
-"""
+"""Lag in records above which a copy takes a while to restore, whatever lag the group accepts."""
 
 
 class Condition(enum.Enum):
-    """How a task is, over one interval."""
+    """The condition of a task during one interval."""
 
     RUNNING = "running"
     STARTING = "starting"
@@ -48,7 +46,9 @@ class Condition(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class Interval:
-    """One task over [`from_ms`, `to_ms`), wall time of the log. `member_id` None: nobody."""
+    """One condition of one task over [`from_ms`, `to_ms`), in wall time of the log. `member_id`
+    None: no owner.
+    """
 
     task: TaskId
     member_id: str | None
@@ -56,13 +56,13 @@ class Interval:
     from_ms: int
     to_ms: int
     offset: int
-    """Of the fact that began it."""
+    """Offset of the fact that began it."""
     generation: int
 
 
 @attrs.frozen(kw_only=True)
 class Candidate:
-    """A member as it stood when a movement was decided."""
+    """A member at the time when a movement was decided."""
 
     member_id: str
     owns_it: bool
@@ -71,60 +71,58 @@ class Candidate:
     active_tasks: int
     capacity: int
     obstacle: str
-    """Why it could not get the task, or ""."""
+    """Why it could not get the task; "": it could."""
     restore_records_per_s: int
     rack: str | None = None
     traffic_cost: int | None = None
-    """What its traffic would cost there; None: the group is not rack-aware, or the racks are not
-    known.
-    """
+    """Traffic cost of the task there; None: the group is not rack-aware, or racks are unknown."""
     load_share: int | None = None
-    """What it carries per thread, in millionths of a fair share of the load
-    (`equipoise.assignors.load_balanced.weights`); None: its assignor does not go by load.
+    """Its load per thread, in millionths of a fair share
+    (`equipoise.assignors.load_balanced.weights`); None: its assignor does not use loads.
     """
     task_share: int | None = None
-    """What the task itself carries, in the same unit; the same on every member."""
+    """Load of the task itself, in the same unit; equal for all members."""
 
 
 WAITS = ("slot_full", "carried", "warming", "next_probing")
-"""Reasons that say what a movement waits for, or that it goes on; not why it was begun."""
+"""Reasons that name what a movement waits for, or that it continues; not why it began."""
 
 
 @attrs.frozen(kw_only=True)
 class MoveStep:
-    """One step of a movement. `state`: of `equipoise.events.decisions.MOVE_STATES`, or ``observed``
-    in a group that something else leads.
+    """One step of a movement. `state`: one of `equipoise.events.decisions.MOVE_STATES`, or
+    ``observed`` in a group that something else leads.
     """
 
     state: str
     offset: int
     number: int | None
-    """Of the decision that says so; None: no decision does (it only waits, or was observed)."""
+    """Number of the decision; None: there is no decision (the movement only waits, or was
+    observed).
+    """
     append_ms: int
     generation: int
     cause: str
     reason: str
     lag_records: int | None
     position: int | None
-    """Records that the destination's copy had then; None: unknown, or no state."""
+    """Records in the destination's copy at that time; None: unknown, or no state."""
 
 
 @attrs.define(kw_only=True)
 class MoveStory:
-    """A task's way from one member to another. `source` None: nobody had it before."""
+    """The movement of a task from one member to another. `source` None: it had no owner."""
 
     task: TaskId
     source: str | None
     destination: str
     steps: list[MoveStep]
     declared_ready_ms: int | None = None
-    """When the destination's member said that its copy is ready to take over; None: it has not, or
-    there is no state.
-    """
+    """When the destination declared its copy ready; None: it did not, or there is no state."""
     candidates: tuple[Candidate, ...] = ()
-    """As they stood when it was decided; only where one task is followed."""
+    """All members when the movement was decided. Filled only when one task is followed."""
     wanted_because: str | None = None
-    """Why, if the plan said so when it only waited."""
+    """The reason in the plan while the movement only waited; None: the plan had none."""
 
     @property
     def outcome(self) -> str:
@@ -141,13 +139,11 @@ class MoveStory:
 
     @property
     def reason(self) -> str:
-        """Why it was begun: what the plan said, or the first reason that says more than that it
-        waits or goes on.
-        """
+        """Why it began: the reason in the plan, or the first reason that is not in WAITS."""
         return self.wanted_because or next((step.reason for step in self.steps if step.reason not in WAITS), self.steps[0].reason)
 
     def spent_ms(self, state: str, now_ms: int) -> int:
-        """Wall time in `state`, up to `now_ms` for the state it is still in."""
+        """Wall time in milliseconds in `state`; until `now_ms` for the current state."""
         spent = 0
         for step, after in zip(self.steps, [*self.steps[1:], None], strict=True):
             if step.state == state:
@@ -157,8 +153,8 @@ class MoveStory:
 
     @property
     def restored_records(self) -> int | None:
-        """Records that the destination's copy gained from the first step to the last; None: there
-        was one step, it is unknown, or no state.
+        """Records that the destination's copy gained from the first step to the last. None:
+        unknown, only one step, or no state.
         """
         positions = [step.position for step in self.steps if step.position is not None]
         return positions[-1] - positions[0] if len(positions) > 1 else None
@@ -166,7 +162,7 @@ class MoveStory:
 
 @attrs.define(kw_only=True)
 class _Open:
-    """The interval a task is in now."""
+    """The current interval of a task."""
 
     member_id: str | None
     condition: Condition
@@ -176,10 +172,11 @@ class _Open:
 
 
 class History:
-    """`only`: follow one task, and note the candidates of each of its movements; None: follow all.
+    """The history of a group while its log is replayed.
 
-    `intervals` and `moves` grow as the log goes on; first placements are among the moves, with
-    source None. `finish` closes what is open.
+    `only`: follow this task and note the candidates of its movements; None: follow all tasks.
+    `intervals` and `moves` grow with the log. First placements are moves with source None. `finish`
+    closes the open intervals.
     """
 
     def __init__(self, only: TaskId | None = None) -> None:
@@ -187,20 +184,20 @@ class History:
         self.intervals: list[Interval] = []
         self.moves: list[MoveStory] = []
         self.waiting: dict[TaskId, MoveStory] = {}
-        """Wanted and not begun: no decision names these yet."""
+        """Movements that are wanted but have not begun; no decision names them yet."""
         self.under_way: dict[TaskId, MoveStory] = {}
         self._learned: dict[TaskId, MoveStory] = {}
-        """Movements that go on while the task's owner gives it up and takes it again."""
+        """Movements that continue while the owner gives the task up and takes it again."""
         self._open: dict[TaskId, _Open] = {}
         self._topology: TopologyDeclared | None = None
         self._tasks: dict[TaskId, None] = {}
-        """Those that are followed, of this topology."""
+        """The followed tasks of the current topology."""
         self._last_owner: dict[TaskId, str] = {}
         self._silences = SilenceFinder()
         self._starting: dict[str, set[TaskId]] = {}
 
     def observe(self, step: ReplayStep, state: GroupState) -> None:
-        """Takes in one step; `state` is as it is after it."""
+        """Takes one step. `state`: after the step."""
         record = step.record
         event = record.event
         self._note_waiting(step, state)
@@ -267,7 +264,7 @@ class History:
 
     def _note_move(self, step: ReplayStep, state: GroupState, decided: DecisionRecord, issued: AssignmentIssued, move: Move) -> None:
         if move.destination is None or move.reason == "eager":
-            return  # lost work that waits, and what an eager member is to have again, move nowhere
+            return  # deferred lost work and eager regrants have no destination
         task = move.task
         told = MoveStep(
             state=move.state,
@@ -284,7 +281,7 @@ class History:
         waited = self.waiting.pop(task, None)
         if story is None or story.destination != move.destination:
             if story is not None and move.source != move.destination:
-                story.steps.append(attrs.evolve(told, state="cancelled", reason="not_wanted"))  # passed on in one step, before anybody was told
+                story.steps.append(attrs.evolve(told, state="cancelled", reason="not_wanted"))  # granted elsewhere in one step, before the first grant was published
             if story is not None and move.source == move.destination and move.state == "revoking":
                 self._learned[task] = story
             source = move.source if move.source is not None else self._last_owner.get(task)
@@ -294,10 +291,10 @@ class History:
                 story = MoveStory(task=task, source=source, destination=move.destination, steps=[], candidates=self._candidates(step, task))
             self.moves.append(story)
             if move.state in ("warming", "revoking") and _is_ready(state, task, story.destination):
-                story.declared_ready_ms = step.record.append_ms  # said before anybody asked
+                story.declared_ready_ms = step.record.append_ms  # declared before the movement was wanted
         story.steps.append(told)
         if move.state in ("granted", "cancelled"):
-            if move.source != move.destination or self.under_way.get(task) is story:  # what an eager one got again may be on its way elsewhere
+            if move.source != move.destination or self.under_way.get(task) is story:  # an eager regrant may be moving elsewhere
                 self.under_way.pop(task, None)
             if move.source == move.destination and task in self._learned:
                 self.under_way[task] = self._learned.pop(task)
@@ -319,7 +316,7 @@ class History:
     # Owners
 
     def _cut(self, silences: Mapping[str, SilentPeriod]) -> None:
-        """What these members own was not run while they were silent, and goes on afterwards."""
+        """Marks the tasks of these members as silent for the period, and running after it."""
         for task, now in self._open.items() if silences else ():
             silence = silences.get(now.member_id or "")
             if silence is not None:
@@ -327,7 +324,8 @@ class History:
                 self._open[task] = attrs.evolve(now, from_ms=max(now.from_ms, silence.to_ms))
 
     def _note_owners(self, step: ReplayStep, state: GroupState, fell_silent_ms: Mapping[str, int]) -> None:
-        """`fell_silent_ms`: wall time of the last word of members whose end this step tells."""
+        """`fell_silent_ms`: member -> wall time of its last fact, for members that this step ends.
+        """
         gone: list[TaskId] = []
         if state.topology is not self._topology:
             self._topology = state.topology
@@ -338,8 +336,8 @@ class History:
             owner = state.owner.get(task)
             now = self._open.get(task)
             if now is None and owner is None and state.phase is not GroupPhase.LEADING and state.phase is not GroupPhase.SHADOWING:
-                continue  # before the group's first round there is nothing to tell
-            if now is None or now.member_id != owner or owner in fell_silent_ms:  # the same member may be back, as another incarnation
+                continue  # before the group's first round
+            if now is None or now.member_id != owner or owner in fell_silent_ms:  # the same member may have rejoined as another incarnation
                 self._change_owner(step, state, task, owner, fell_silent_ms)
         for task in gone:
             self._close(task, step.record.append_ms)
@@ -362,10 +360,10 @@ class History:
         self._open[task] = _Open(member_id=owner, condition=condition, from_ms=record.append_ms, offset=record.offset, generation=state.generation)
 
     def _first_condition(self, state: GroupState, task: TaskId, owner: str) -> Condition:
-        """A copy that is ready and near starts at once, and so does a task whose changelogs are
-        known to be empty. Others start by report.
+        """The first condition of a granted task. A ready, near copy starts at once, and so does a
+        task with empty changelogs. Other tasks start when a report shows it.
 
-        How long a copy takes is not known of a group that something else leads.
+        Restore times are unknown in a group that something else leads.
         """
         part = _part(state, task)
         if state.phase is GroupPhase.SHADOWING:
@@ -400,7 +398,7 @@ class History:
         self.moves.append(MoveStory(task=task, source=source, destination=owner, steps=[observed], candidates=self._candidates(step, task)))
 
     def _note_started(self, record: Record, state: GroupState, member_id: str) -> None:
-        """Its report says that it runs what it had to restore or to wait for."""
+        """Notes tasks that the member's report shows as running after a restore or a hold."""
         member = state.members[member_id]
         starting = self._starting[member_id]
         for task in sorted(starting):
@@ -422,8 +420,8 @@ class History:
                 )
 
     def _close(self, task: TaskId, at_ms: int, silent_ms: int | None = None) -> None:
-        """Ends the open interval; with `silent_ms`, its last part is one in which the owner was not
-        heard of any more.
+        """Ends the open interval. `silent_ms`: time from which the owner was silent; None: it was
+        not.
         """
         now = self._open[task]
         ends = [(now.condition, now.from_ms, at_ms)]
@@ -445,15 +443,15 @@ class History:
                 )
 
     def finish(self, at_ms: int) -> None:
-        """The log is read to its end: what is open lasts until then."""
+        """Ends all open intervals at the end of the log."""
         for task in sorted(self._open):
             self._close(task, at_ms)
         self._open.clear()
 
 
 def candidates(problem: AssignmentProblem, task: TaskId, *, by_load: bool = False) -> list[Candidate]:
-    """Every member as the assignor saw it when it was asked about `task`, by id. `by_load`: its
-    assignor goes by what tasks carry.
+    """Every member as the assignor saw it in `problem`, for `task`, in id order. `by_load`: its
+    assignor uses loads.
     """
     found = []
     weight = weights(problem.tasks, problem.members, problem.settings) if by_load else {}
@@ -501,7 +499,7 @@ def _is_ready(state: GroupState, task: TaskId, member_id: str) -> bool:
 
 
 def _position(state: GroupState, task: TaskId, member_id: str) -> int | None:
-    """Records that the member's copy of the task holds; None: unknown, or the task has no state."""
+    """Records in the member's copy of the task; None: unknown, or the task has no state."""
     part = _part(state, task)
     if part is None or not part.stateful:
         return None

@@ -1,5 +1,5 @@
-"""Interrupts that wait: SIGINT and SIGTERM raise an exception wherever the main thread is, and some
-places must not be left half done.
+"""Deferred interrupts. SIGINT and SIGTERM raise an exception wherever the main thread is, and some
+steps must not be left half done.
 """
 
 from __future__ import annotations
@@ -13,8 +13,8 @@ from types import FrameType
 
 @contextlib.contextmanager
 def undisturbed() -> Iterator[None]:
-    """SIGINT and SIGTERM wait until the block is done. In other threads than the main one, which
-    signals do not interrupt: nothing.
+    """Defers SIGINT and SIGTERM until the block ends. Does nothing outside the main thread, which
+    signals do not interrupt.
     """
     if threading.current_thread() is not threading.main_thread():
         yield

@@ -1,4 +1,4 @@
-"""A function called in several processes, which end with their parent, whatever ends it."""
+"""Calls a function in several processes, which end when their parent ends, however it ends."""
 
 from __future__ import annotations
 
@@ -22,24 +22,25 @@ R = TypeVar("R")
 
 _SIGNALS = frozenset({signal.SIGINT, signal.SIGTERM})
 _PATIENCE_S = 10.0
-"""A process that is told to end removes what it has not finished; after so long it is killed."""
+"""Seconds for a terminated process to remove unfinished files before it is killed."""
 
 
 class ProcessDiedError(EquipoiseError):
-    """A process ended without an answer: killed, by the kernel perhaps because memory was short."""
+    """A process ended without an answer. Perhaps the kernel killed it because memory was short."""
 
 
 class _Ended(BaseException):
-    """The parent told this process to end."""
+    """The parent terminated this process."""
 
 
 def in_processes(function: Callable[[T], R], arguments: Iterable[T], processes: int) -> Iterator[R]:
-    """Calls `function` with each argument in one of `processes` processes, and yields the results
-    as they come.
+    """Calls `function` with each argument in one of `processes` processes; yields the results as
+    they arrive.
 
-    `function` and what goes in and comes out are picklable. Raises what `function` raises, and
-    ProcessDiedError. When the caller stops, for an exception, an interrupt or because it has
-    enough, the processes end first: in them SIGTERM unwinds `function`, and SIGINT does nothing.
+    `function`, arguments and results must be picklable. Raises what `function` raises, and
+    ProcessDiedError when a process ends without an answer. When the caller stops early (an
+    exception, an interrupt, enough results), the processes end first: SIGTERM unwinds `function`
+    there, and SIGINT is ignored.
     """
     waiting = iter(arguments)
     running: dict[Connection, BaseProcess] = {}
@@ -114,13 +115,13 @@ def _end(running: dict[Connection, BaseProcess]) -> None:
 
 
 def _serve(function: Callable[[Any], Any], connection: Connection) -> None:
-    """In the process: answers each argument, until its parent has gone or tells it to end."""
+    """Runs in the process: answers each argument until the parent is gone or terminates it."""
 
     def end(number: int, frame: FrameType | None) -> None:
-        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # once is enough; what follows is tidying up
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only once; what follows is cleanup
         raise _Ended
 
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C comes to all of a terminal's processes; the parent decides
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches every process of the terminal; the parent decides
     signal.signal(signal.SIGTERM, end)
     threading.Thread(target=_die_with_parent, daemon=True).start()
     with contextlib.suppress(_Ended, EOFError, OSError):
@@ -133,7 +134,7 @@ def _serve(function: Callable[[Any], Any], connection: Connection) -> None:
             except (EquipoiseError, OSError) as error:
                 answer = (None, error)
             except Exception as error:  # noqa: BLE001 - the parent raises it
-                answer = (None, RuntimeError(f"{error.__class__.__name__}: {error}\n{traceback.format_exc()}"))  # itself it may not be picklable
+                answer = (None, RuntimeError(f"{error.__class__.__name__}: {error}\n{traceback.format_exc()}"))  # the exception may not be picklable
             connection.send(answer)
 
 

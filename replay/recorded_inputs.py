@@ -39,14 +39,14 @@ from equipoise.replay.replayer import ConfigurationAnswers
 from equipoise.replay.wording import groups_text
 
 HOLLOW_MS = 60_000
-"""A task that stood still for longer than this is taken for one that had nothing to do."""
+"""A task that wrote nothing for up to this long was stopped, not idle."""
 TAIL_MS = 60_000
-"""Past its last sample a curve goes on as it grew over this much time before."""
+"""After its last sample a curve grows as it did during this much time before."""
 
 
 @attrs.frozen
 class Curve:
-    """End offset of one partition over time. `samples`: (append_ms, end offset), in rising time, at
+    """End offset of one partition over time. `samples`: (append_ms, end offset) in rising time, at
     least one.
     """
 
@@ -57,8 +57,8 @@ class Curve:
         object.__setattr__(self, "_times", tuple(at_ms for at_ms, _ in self.samples))
 
     def at(self, ms: int) -> int:
-        """End offset at `ms`: linear between two samples, the first one's before it, growing on as
-        in the last TAIL_MS after the last one.
+        """End offset at `ms`: interpolated between samples, constant before the first, and growing
+        at the rate of the last TAIL_MS after the last.
         """
         index = bisect.bisect_right(self._times, ms)
         if index == 0:
@@ -74,12 +74,12 @@ class Curve:
         return before + max(0, before - start) * (ms - before_ms) // (before_ms - start_ms)
 
     def filled(self, hollow_ms: int = HOLLOW_MS) -> Curve:
-        """The curve without hollows up to so wide: a task that stands still writes nothing, and
-        then all at once what came in meanwhile.
+        """The curve without hollows of up to `hollow_ms`.
 
-        What came in is the outside's doing, and what stood still the leader's: so a sample under
-        the straight line between two others that are no further apart goes. A rate that rises for
-        good is smeared over as much.
+        A stopped task writes nothing, and afterwards everything that arrived meanwhile. The
+        arrivals are inputs, the stop is the leader's. So a sample below the line between two others
+        that are no further apart is removed. A lasting rise of the rate is spread over as much
+        time.
         """
         kept: list[tuple[int, int]] = []
         for at_ms, end in self.samples:
@@ -98,7 +98,7 @@ class Curve:
 
 @attrs.frozen(kw_only=True)
 class GroupStart:
-    """How the group began. `curves`: (topic, partition) -> end offsets over time."""
+    """The start of the group. `curves`: (topic, partition) -> end offsets over time."""
 
     at_ms: int
     group: str
@@ -107,7 +107,7 @@ class GroupStart:
     curves: Mapping[tuple[str, int], Curve]
 
     def end_offset(self, task: TaskId, ms: int) -> int:
-        """Records in the task's changelogs at `ms`; 0 for a task without state or of another
+        """Records in the task's changelogs at `ms`; 0 for a stateless task or one of another
         topology.
         """
         for part in self.topology.subtopologies:
@@ -119,58 +119,54 @@ class GroupStart:
 
 @attrs.frozen(kw_only=True)
 class ProcessStarted:
-    """A process began. `at_ms` is wall time."""
+    """A process began at `at_ms`, in wall time."""
 
     at_ms: int
     member_id: str
     incarnation: int
     identity: str
-    """What its state directory calls it, the same as long as that is kept (Kafka's process id); of
-    our own members: the member id.
+    """Identity of its state directory: Kafka's process id; for members of equipoise the member id.
     """
     capacity: int
     rack: str | None
     tags: Mapping[str, str]
     eager: bool
     ready_lag_records: int | None
-    """A limit of its own by which it judged its copies; None: the group's."""
+    """Its own limit for ready copies; None: the group's."""
     prepare_ms: int | None
-    """How long its application prepared a task before it moved: the median of this process, else of
-    the group, else 0; None: it did not prepare.
+    """How long its application prepared a task: the median of this process, else of the group, else
+    0. None: it did not prepare tasks.
     """
     session_timeout_ms: int
     lease_margin_ms: int
     state_kept: bool
-    """Its disk still has what an earlier process of that name, or one before the log began, left
-    there.
-    """
+    """Its disk still has the state of an earlier process of that name."""
     lags: Mapping[TaskId, Lag]
     """Copies it reported when it joined."""
     joined_ms: int
-    """When the log first has it: when it began, plus what it took to start and to be let in."""
+    """When it joined: its start, plus the time to start and to be admitted."""
     supplied: bool
-    """`at_ms` was written down by an operator; else it is `joined_ms`."""
+    """An operator recorded `at_ms`; else it is `joined_ms`."""
     pause_ms: int | None
-    """How long after its predecessor was gone somebody began it; None: no predecessor, or nobody
-    wrote it down.
-    """
+    """Time from the end of its predecessor to its start; None: no predecessor, or not recorded."""
 
 
 @attrs.frozen(kw_only=True)
 class ProcessEnded:
-    """A process ended. `at_ms`: from when on it was going, wall time."""
+    """A process ended. `at_ms`: wall time at which its end began."""
 
     at_ms: int
     member_id: str
     incarnation: int
     how: str
-    """``killed``: it stopped without a word. ``silent``: it closed its tasks and said nothing:
-    Kafka Streams' default close (a member leaves its group by
-    ``KafkaStreams.close(CloseOptions.leaveGroup(true))`` only, KIP-812). ``closed``: it stopped and
-    said so. ``announced``: it asked to leave and waits until it may."""
+    """``killed``: it stopped without any message. ``silent``: it closed its tasks and sent nothing,
+    the default close of Kafka Streams (a member leaves its group only by
+    ``KafkaStreams.close(CloseOptions.leaveGroup(true))``, KIP-812). ``closed``: it stopped and sent
+    MemberLeft. ``announced``: it asked to leave and waited for its release.
+    """
     inferred: bool
     done_ms: int | None
-    """When it was gone, if somebody wrote that down."""
+    """When it was gone; None: not recorded."""
 
 
 @attrs.frozen(kw_only=True)
@@ -191,8 +187,9 @@ class TopologyChanged:
 
 @attrs.frozen(kw_only=True)
 class PartitionsPlaced:
-    """Racks, weights and source lags of some partitions were told; without end offsets, which are
-    curves. How far sources are read is the leader's doing, too, but nothing else tells of it."""
+    """Racks, weights and source lags of some partitions changed. End offsets are curves instead.
+    Source lags depend on the leader too, but nothing else in the log has them.
+    """
 
     at_ms: int
     observed: PartitionsObserved
@@ -203,8 +200,8 @@ Happening = ProcessStarted | ProcessEnded | ConfigurationChanged | TopologyChang
 
 @attrs.frozen(kw_only=True)
 class Window:
-    """A stretch of the log that somebody marked, for tables. `measured`: what the group's own
-    leader cost there, as the manifest has it.
+    """A marked span of the log, for tables. `measured`: its cost under the group's own leader, from
+    the manifest.
     """
 
     label: str
@@ -215,28 +212,31 @@ class Window:
 
 @attrs.frozen(kw_only=True)
 class RecordedInputs:
-    """Everything the outside did, in order of time (ends before starts at the same moment)."""
+    """The recorded inputs of a group, in time order. At equal times, ends come before starts."""
 
     start: GroupStart
     happenings: tuple[Happening, ...]
     windows: tuple[Window, ...]
     end_ms: int
-    """When the log, or what was written down about it, ends."""
+    """End of the log, or of what operators recorded about it."""
     imported: bool
-    """Something else led this group."""
+    """Whether something else led this group."""
     settings: Mapping[str, Any]
-    """Of an imported group, what was supplied beside its dump
-    (`equipoise.replay.importers.kafka_streams.options.ImportOptions`); else nothing.
+    """For an imported group, the settings supplied with its dump
+    (`equipoise.replay.importers.kafka_streams.options.ImportOptions`); else empty.
     """
     first_leader: str
-    """Of an imported group, the `identity` of the process that was the first to join, and led; else
-    "".
+    """For an imported group, the `identity` of the first process that joined, which led; else "".
     """
     announce_closes: bool | None
-    """Every orderly close is ``announced`` (True) or ``closed`` (False); None: as each was."""
+    """True: every orderly close is ``announced``. False: every orderly close is ``closed``. None:
+    as recorded.
+    """
 
     def with_closes(self, announce_closes: bool | None) -> RecordedInputs:
-        """The same outside, whose processes close in this way. None: as they do now."""
+        """Returns the same inputs with all orderly closes announced (True) or not (False). None:
+        unchanged.
+        """
         if announce_closes is None:
             return self
         how = "announced" if announce_closes else "closed"
@@ -248,23 +248,23 @@ class RecordedInputs:
 
 @attrs.define
 class _Incarnation:
-    """One incarnation, while the log is read."""
+    """One incarnation while the log is read."""
 
     join: MemberJoined
     joined_ms: int
     offset: int
-    """Of its join."""
+    """Offset of its join."""
     before: _Incarnation | None
-    """The life of the same member that its join ended."""
+    """The incarnation of the same member that its join ended."""
     heard_ms: int
     intended_ms: int | None = None
     asked_ms: int | None = None
     removed_ms: int | None = None
     end: ProcessEnded | None = None
     preparing: dict[TaskId, int] = attrs.field(factory=dict)
-    """Task that its application was first said to prepare -> when."""
+    """Task -> when its application was first seen to prepare it."""
     prepared_ms: list[int] = attrs.field(factory=list)
-    """How long it prepared each task until it was ready or ran."""
+    """Milliseconds from there until each task was ready or ran."""
 
     def prepares(self, event: LagReported | TaskReady, now_ms: int) -> None:
         if isinstance(event, TaskReady):
@@ -277,7 +277,8 @@ class _Incarnation:
             self.prepared_ms.append(now_ms - self.preparing.pop(task))
 
     def ends(self, at_ms: int, how: str, *, inferred: bool, removed_ms: int, better: bool = False) -> None:
-        """The first word on its end counts, unless a later one is `better` founded."""
+        """Notes its end. The first record of it counts, unless a later one has `better` evidence.
+        """
         if self.end is None or better:
             self.removed_ms = removed_ms
             self.end = ProcessEnded(
@@ -322,7 +323,7 @@ class _Reading:
             self.start_ms = self.now_ms
         if isinstance(event, GroupConfigured):
             if record.refused:
-                pass  # never in force
+                pass  # never applied
             elif self.config is None:
                 self.config = event
             else:
@@ -365,7 +366,7 @@ class _Reading:
     def _joined(self, event: MemberJoined, offset: int) -> None:
         before = self.live.get(event.member_id)
         if before is not None and before.join.incarnation == event.incarnation:
-            return  # a repeat: the machine rejects it too
+            return  # a repeat, which the machine rejects too
         if before is not None and before.end is None:
             before.ends(before.heard_ms, "killed", inferred=True, removed_ms=self.now_ms)
         else:
@@ -389,8 +390,8 @@ class _Reading:
             life.ends(min(said_ms, default=self.now_ms), how, inferred=False, removed_ms=self.now_ms)
 
     def _refused(self, life: _Incarnation) -> None:
-        """Its join was rejected, as that of a member whose group has no configuration yet: it never
-        was one, and joins as another incarnation.
+        """Removes a process whose join was rejected, as in a group without configuration. It was
+        never a member and joins again with another incarnation.
         """
         self.lives.remove(life)
         del self.known[life.join.member_id, life.join.incarnation]
@@ -411,8 +412,8 @@ class _Reading:
 
 
 class RecordedInputsReader:
-    """`read_recorded_inputs` for who reads the log for other reasons as well: each record is taken once,
-    in stored order.
+    """Reads recorded inputs record by record, in stored order, for callers that read the log for
+    other reasons as well.
     """
 
     def __init__(self, *, group: str | None = None, announce_closes: bool | None = True) -> None:
@@ -423,8 +424,8 @@ class RecordedInputsReader:
         self._answers = ConfigurationAnswers()
 
     def take(self, record: Entry) -> None:
-        """Raises InputError for several groups of which none was named, UnknownKindError for what a
-        newer build wrote in the group.
+        """Takes the next record. Raises InputError when no group was named and the log holds
+        several, UnknownKindError for a record of a newer build in the group.
         """
         if self._group is None or record.group in ("", self._group):
             self._known(self._answers.take(record))
@@ -441,7 +442,7 @@ class RecordedInputsReader:
                 self._reading.fact(record)
 
     def inputs(self) -> RecordedInputs:
-        """What was told so far. Raises InputError as `read_recorded_inputs` does."""
+        """Returns the inputs read so far. Raises InputError as `read_recorded_inputs` does."""
         self._known(self._answers.rest())
         reading, group, announce_closes = self._reading, self._group, self._announce_closes
         if reading.config is None or reading.topology is None or reading.start_ms is None or reading.group is None:
@@ -477,16 +478,16 @@ class RecordedInputsReader:
 def read_recorded_inputs(
     records: Iterable[Entry], *, group: str | None = None, announce_closes: bool | None = True
 ) -> RecordedInputs:
-    """What the outside did, from a log of one group (or of several, when `group` names one).
+    """Reads the recorded inputs of one group. `group`: None means the only group of the log.
 
-    The log says when a process closed in an orderly way; whether that was announced is the leader's
-    side of it and not the outside's: a member of equipoise asks to leave and is drained first
-    (LeaveIntended), one of Kafka Streams cannot. Hence `announce_closes`; False: it stops at once;
-    None: each closes as it did.
+    The log shows when a process closed in an orderly way. Whether it announced the close depends on
+    the leader: a member of equipoise asks to leave and is drained first (LeaveIntended), a member
+    of Kafka Streams cannot. `announce_closes` True: it announces; False: it stops at once; None: as
+    recorded.
 
-    Raises:
-        InputError: no configuration or topology, several groups and none named, the named one not
-        there, or a manifest that is no JSON object.
+    Raises InputError when the log has no configuration or no topology, when it holds several groups
+    and none was named, when the group is not in it, or when its manifest is not a JSON object;
+    UnknownKindError for a record of a newer build.
     """
     reader = RecordedInputsReader(group=group, announce_closes=announce_closes)
     for record in records:
@@ -503,8 +504,8 @@ def _order(happening: Happening) -> tuple[int, int, str, int]:
 
 
 def read_manifest(text: str) -> dict[str, Any]:
-    """`LogOpened.manifest` as a dict; empty for a log that was lived. Raises InputError when it is
-    no JSON object.
+    """Returns `LogOpened.manifest` as a dict; empty for a live log. Raises InputError when it is
+    not a JSON object.
     """
     if not text:
         return {}
@@ -518,8 +519,8 @@ def read_manifest(text: str) -> dict[str, Any]:
 
 
 def marked_windows(manifest: str) -> tuple[Window, ...]:
-    """The windows that a log's manifest (`LogOpened.manifest`) marks; none for a log that was
-    lived. Raises InputError when it is no JSON object.
+    """Returns the windows that the manifest of a log (`LogOpened.manifest`) marks; none for a live
+    log. Raises InputError when it is not a JSON object.
     """
     return _windows(read_manifest(manifest))
 
@@ -534,7 +535,7 @@ def _windows(manifest: Mapping[str, Any]) -> tuple[Window, ...]:
 
 
 def _processes(lives: list[_Incarnation], supplied: list[dict[str, Any]], *, imported: bool) -> list[Happening]:
-    """Starts and ends of all processes; what operators wrote down wins."""
+    """Starts and ends of all processes. Records of operators win over inferred times."""
     by_member: dict[str, list[_Incarnation]] = {}
     for life in lives:
         by_member.setdefault(life.join.member_id, []).append(life)
@@ -542,7 +543,7 @@ def _processes(lives: list[_Incarnation], supplied: list[dict[str, Any]], *, imp
     of_group = [length_ms for life in lives for length_ms in life.prepared_ms]
     for member_id, theirs in sorted(by_member.items()):
         told = [each for each in supplied if each["instance"] == member_id]
-        starts = [_told_start(told, life, theirs[index - 1] if index else None) for index, life in enumerate(theirs)]
+        starts = [_recorded_start(told, life, theirs[index - 1] if index else None) for index, life in enumerate(theirs)]
         gone_ms: int | None = None
         for index, life in enumerate(theirs):
             start = starts[index]
@@ -572,7 +573,7 @@ def _processes(lives: list[_Incarnation], supplied: list[dict[str, Any]], *, imp
                     pause_ms=None if start is None or gone_ms is None else max(0, begin_ms - gone_ms),
                 )
             )
-            end = _told_end(told, life, begin_ms, next_begin_ms) or life.end
+            end = _recorded_end(told, life, begin_ms, next_begin_ms) or life.end
             gone_ms = None
             if end is not None:
                 found.append(end)
@@ -580,18 +581,16 @@ def _processes(lives: list[_Incarnation], supplied: list[dict[str, Any]], *, imp
     return found
 
 
-def _told_start(told: list[dict[str, Any]], life: _Incarnation, before: _Incarnation | None) -> dict[str, Any] | None:
-    """The last start that was written down before the log first has the process, and after its
-    predecessor joined.
-    """
+def _recorded_start(told: list[dict[str, Any]], life: _Incarnation, before: _Incarnation | None) -> dict[str, Any] | None:
+    """The last recorded start between the join of its predecessor and its own."""
     after_ms = -1 if before is None else before.joined_ms
     starts = [each for each in told if each["action"] == "start" and after_ms < each["at_ms"] <= life.joined_ms]
     return starts[-1] if starts else None
 
 
-def _told_end(told: list[dict[str, Any]], life: _Incarnation, begin_ms: int, next_begin_ms: int | None) -> ProcessEnded | None:
-    """The first kill or close that was written down between its start and its removal, or its
-    successor's start.
+def _recorded_end(told: list[dict[str, Any]], life: _Incarnation, begin_ms: int, next_begin_ms: int | None) -> ProcessEnded | None:
+    """The first recorded kill or close between its start and its removal, or the start of its
+    successor.
     """
     limits = [each for each in (life.removed_ms, next_begin_ms) if each is not None]
     for each in told:
@@ -611,8 +610,8 @@ def _told_end(told: list[dict[str, Any]], life: _Incarnation, begin_ms: int, nex
 
 
 def _state_kept(life: _Incarnation, before: _Incarnation | None, start: dict[str, Any] | None, *, imported: bool) -> bool:
-    """Written down; else, for an imported group, by the process id (it lives in the state
-    directory); else by what it joined with.
+    """As recorded; else, for an imported group, by the process id, which is stored in the state
+    directory; else by the copies it joined with.
     """
     if start is not None and start.get("state_dir") in ("kept", "empty"):
         return bool(start["state_dir"] == "kept")

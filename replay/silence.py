@@ -1,16 +1,15 @@
-"""When members were silent: what the log says of time in which a member could not run the tasks
-that it owned.
+"""Finds the periods in which a member could not run the tasks it owned because its lease had ended.
 
-A member runs a task only while its lease is fresh, and its lease is dated from the sending of its
-last fact that the broker appended (docs/protocol.md#m4). So two things in a log show silence:
+A member runs a task only under a fresh lease. The lease is dated from the sending of its last fact
+that the broker appended (docs/protocol.md#m4). So a log shows a silent period in two ways:
 
-- An incarnation expires. It was silent from its last fact on. (It may have run a little longer:
-  nobody can know.)
-- Two facts of one incarnation are further apart than its lease. Its lease had ended in between,
-  whatever it said later: facts that waited in a producer while the brokers were away are appended
-  when they are back. It was silent from the first to the second.
+- An incarnation expires. It was silent from its last fact on. It may have run a little longer;
+  nobody can know.
+- Two facts of one incarnation are further apart than its lease. It was silent between them,
+  whatever it reported later: facts that waited in its producer are appended when the brokers are
+  back.
 
-Time is the log's own append time.
+Times are append times of the log.
 """
 
 from __future__ import annotations
@@ -27,8 +26,7 @@ from equipoise.statemachine.state import GroupPhase, GroupState
 
 @attrs.frozen
 class SilentPeriod:
-    """`member_id` was silent over [`from_ms`, `to_ms`). `ended`: with the second, its incarnation
-    is over.
+    """`member_id` was silent over [`from_ms`, `to_ms`). `ended`: its incarnation ended at `to_ms`.
     """
 
     member_id: str
@@ -38,14 +36,16 @@ class SilentPeriod:
 
 
 class SilenceFinder:
-    """Finds the silences of one group, step by step. Costs no time in the group's size."""
+    """Finds the silent periods of one group, step by step. The cost of a step does not depend on
+    the size of the group.
+    """
 
     def __init__(self) -> None:
         self._heard: dict[str, tuple[int, int]] = {}
         """Member -> (incarnation, append time of its last fact in ms)."""
 
     def note(self, record: Record, decisions: Iterable[DecisionRecord], state: GroupState) -> list[SilentPeriod]:
-        """The silences that this step shows to be over. `state`: behind the step."""
+        """Returns the silent periods that this step ends. `state`: after the step."""
         event = record.event
         found = []
         for decision in decisions:
@@ -61,7 +61,7 @@ class SilenceFinder:
         if member is not None and member.incarnation == getattr(event, "incarnation", None):
             incarnation, heard_ms = self._heard.get(member.member_id, (member.incarnation, record.append_ms))
             lease_ms = member.session_timeout_ms - member.lease_margin_ms
-            leads = state.phase is not GroupPhase.SHADOWING  # members of something else hold no lease
+            leads = state.phase is not GroupPhase.SHADOWING  # members of another leader hold no lease
             if leads and incarnation == member.incarnation and record.append_ms - heard_ms > lease_ms:
                 found.append(SilentPeriod(member.member_id, heard_ms, record.append_ms, ended=False))
             self._heard[member.member_id] = member.incarnation, record.append_ms

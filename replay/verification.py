@@ -1,19 +1,19 @@
-"""Does a log replay to the byte? Replays the facts of every group, recomputes every decision and
-compares it with the stored one.
+"""Verification: replays the facts of every group, recomputes every decision and compares it with
+the stored one, byte for byte.
 
-One pass, in memory that does not grow with the log (docs/protocol.md#l4-L7). Three answers:
+One pass, in memory that does not grow with the log (docs/protocol.md#l4 to #l7). The verdict is one
+of three:
 
-- *identical*: every stored decision is the recomputed one: number, cause, index, the fact's
-  checksum, and the encoded bytes. Hashes of the state in a form that this build does not write are
-  the exception: they are counted apart, as not compared.
-- *divergence*: the first decision that is not; with its fact, both decisions, and what they would
-  have made different.
-- *cannot verify*: the log is damaged, or this build is not the one that may judge it (assignor,
-  behaviour or solver version). Never a false divergence: under another solver version a plan that
-  was not the only optimum may rightly differ (docs/architecture.md, "Determinism").
+- *identical*: every stored decision equals the recomputed one in number, cause, index, checksum of
+  its fact and encoded bytes. Hashes of the state in a form that this build does not write are not
+  compared; they are counted.
+- *divergence*: a stored decision differs. The answer has the first one, with its fact, both
+  decisions and what they change differently.
+- *cannot verify*: the log is damaged, or this build lacks the assignor, behaviour version or solver
+  version to judge it. So a divergence is never false: another solver version may choose another
+  plan where the optimum is not unique (docs/architecture.md, "Determinism").
 
-Facts at the end whose decisions are not stored yet (the worker had not answered) are counted, and
-are no divergence.
+Facts at the end of the log whose decisions are not stored yet are counted and are no divergence.
 """
 
 from __future__ import annotations
@@ -40,11 +40,11 @@ from equipoise.statemachine.published import PLACE_FIELDS, Match, compare, place
 from equipoise.statemachine.snapshots import is_of_another_form
 
 MOST_WAITING = 100_000
-"""Recomputed decisions kept until their stored copies come by: how far a log's decisions may lag
-behind its facts.
+"""Recomputed decisions kept until their stored copies arrive: how far decisions may lag behind
+facts.
 """
 MOST_REMEMBERED = 65_536
-"""Decisions back to which a stored duplicate is compared with its first copy."""
+"""Number of latest stored decisions with which a stored duplicate is compared."""
 MOST_COLLECTED = 20_000
 """Stored decisions of the diverging fact that are read for the report: more than the largest
 planned group has members.
@@ -52,7 +52,7 @@ planned group has members.
 
 
 class Verdict(enum.Enum):
-    """The answer; the value is what people and documents read."""
+    """Whether a log replays to the byte: identical, divergence or cannot verify."""
 
     IDENTICAL = "identical"
     DIVERGENCE = "divergence"
@@ -65,12 +65,12 @@ class Verdict(enum.Enum):
 
 @attrs.frozen(kw_only=True)
 class Divergence:
-    """The first decision of a group that is not the recomputed one. `recomputed` or `stored` None:
-    there is none on that side.
+    """The first stored decision of a group that differs from the recomputed one. `recomputed` or
+    `stored` None: that side has no such decision.
     """
 
     offset: int
-    """Of the fact that caused it."""
+    """Offset of the fact that caused the decision."""
     number: int
     problem: str
     """One sentence."""
@@ -105,28 +105,30 @@ def _decision_document(record: DecisionRecord | None) -> dict[str, Any] | None:
 
 @attrs.frozen(kw_only=True)
 class GroupVerification:
-    """The answer for one group."""
+    """The verification of one group."""
 
     group: str
     verdict: Verdict
     facts: int
     compared: int
-    """Stored decisions that are the recomputed ones."""
+    """Stored decisions that equal the recomputed ones."""
     checkpoints: int
-    """Of them, hashes of the whole state."""
+    """Of `compared`, hashes of the whole state."""
     not_compared: int
-    """Stored hashes of the whole state in a form that this build does not write (docs/protocol.md#l7): that
-    one stands there was compared, not what it is.
+    """Stored hashes of the whole state in a form that this build does not write
+    (docs/protocol.md#l7). Their place was compared, not their value.
     """
     repeated: int
-    """Stored a second time, identically."""
+    """Decisions that are stored twice, identically."""
     not_yet_written: int
     """Recomputed decisions at the end that the log does not have yet."""
     divergence: Divergence | None = None
     problem: str = ""
-    """Why it cannot be verified, or ""."""
+    """Why the group cannot be verified; "": it can."""
     offset: int | None = None
-    """Where it cannot be verified any further, or diverges; None: it was verified to the end."""
+    """Offset from which the group was not verified, or of the divergence; None: verified to the
+    end.
+    """
 
     def document(self) -> dict[str, Any]:
         return {
@@ -146,16 +148,16 @@ class GroupVerification:
 
 @attrs.frozen(kw_only=True)
 class Verification:
-    """The answer for a log: a divergence anywhere is one; else what cannot be verified; else
-    identical.
+    """The verification of a log. The verdict is divergence if any group diverges, else cannot
+    verify if any group or the log cannot be verified, else identical.
     """
 
     log_id: str
     groups: tuple[GroupVerification, ...]
     records: int
-    """Records read: facts, decisions, the opening."""
+    """Records read: LogOpened, facts and decisions."""
     problem: str = ""
-    """Why the log cannot be read to its end, or ""; names the offset."""
+    """Why the log cannot be read to its end, with the offset; "": it can."""
     offset: int | None = None
 
     @property
@@ -167,7 +169,7 @@ class Verification:
 
     @property
     def problems(self) -> list[str]:
-        """Why it cannot be verified: the log's own trouble first, then the groups'."""
+        """Why the log or its groups cannot be verified: problems of the log first."""
         return [problem for problem in (self.problem, *(group.problem for group in self.groups)) if problem]
 
     def document(self) -> dict[str, Any]:
@@ -184,10 +186,11 @@ class Verification:
 def verify(entries: Iterable[Entry], *, load: Load = registry.load, advance: Callable[[int], None] = lambda records: None) -> Verification:
     """Replays and compares every group of a log.
 
-    `entries`: facts and decisions in stored order, as `equipoise.events.log` reads them. What a
-    newer build wrote ends the verification of its group alone. What their reader raises (damage, a
-    gap) ends the pass and is in the answer; so is a log without any record. `load`: as for
-    GroupMachine. `advance`: told the number of records read since it was last called.
+    `entries`: facts and decisions in stored order, as `equipoise.events.log` reads them. A record
+    of a newer build ends the verification of its group only. Errors of the reader (damage, a gap)
+    end the pass and are part of the answer, as is an empty log. `load`: see `GroupMachine`.
+    `advance` is called with the number of records read since the last call. Raises nothing for a
+    damaged log.
     """
     groups: dict[str, GroupVerifier] = {}
     opened: Record | None = None
@@ -223,7 +226,7 @@ def _group(groups: dict[str, GroupVerifier], name: str, opened: Record | None, l
 
 @attrs.frozen
 class _Waiting:
-    """A recomputed decision whose stored copy has not come by."""
+    """A recomputed decision whose stored copy has not arrived."""
 
     record: DecisionRecord
     fact: Record
@@ -233,7 +236,7 @@ _SAVED = 3
 """Form of a saved verification."""
 _DIGEST_BYTES = 8
 _OF_A_HASH = b"\1"
-"""First byte of the digest of a `Checkpointed`; zero in all others."""
+"""First byte of the digest of a `Checkpointed`; 0 for other decisions."""
 _NOT_COMPARED = _OF_A_HASH + bytes(_DIGEST_BYTES - 1)
 """Digest of a `Checkpointed` that was not compared."""
 
@@ -252,10 +255,10 @@ def _restore_waiting(group: str, log_id: str, saved: list[Any]) -> _Waiting:
 
 
 class GroupVerifier:
-    """One group on its way through the log: give it facts and stored decisions in order. It can be
-    saved at any moment, and go on elsewhere.
+    """Verifies one group: takes its facts and stored decisions in order. It can be saved at any
+    point and restored elsewhere.
 
-    `remembered`: stored decisions back to which a duplicate is compared with its first copy.
+    `remembered`: number of latest stored decisions with which a stored duplicate is compared.
     """
 
     def __init__(self, name: str, load: Load = registry.load, *, remembered: int = MOST_REMEMBERED) -> None:
@@ -267,14 +270,14 @@ class GroupVerifier:
         self._overflowed = False
         self._digests: deque[bytes] = deque(maxlen=remembered)
         self._other_solver = ""
-        """The solver the log is pinned to, when it is not this build's."""
+        """The log's pinned solver, when this build has another one."""
         self._other_optimum = False
         self._facts = self._passed = self._checkpoints = self._not_compared = self._repeated = self._recomputed = 0
         self._problem = ""
         self._offset: int | None = None
         self._divergence: Divergence | None = None
         self._evidence: list[DecisionRecord] = []
-        """Stored decisions of the fact that diverges."""
+        """Stored decisions of the diverging fact."""
         self._answers = ConfigurationAnswers()
 
     def _remember(self, name: str, version: int) -> Assignor:
@@ -283,13 +286,13 @@ class GroupVerifier:
 
     @property
     def is_over(self) -> bool:
-        """It diverges, or cannot be verified any further: what comes now changes nothing but the
+        """Whether the group diverged or cannot be verified further. Later entries only add
         evidence.
         """
         return bool(self._problem) or self._divergence is not None
 
     def take(self, entry: Entry) -> None:
-        """The next fact or stored decision of the group."""
+        """Takes the next fact or stored decision of the group."""
         try:
             known = self._answers.take(entry)
         except DamagedError as error:
@@ -327,8 +330,8 @@ class GroupVerifier:
                 self._overflowed = True
 
     def _note_solver(self, record: DecisionRecord) -> None:
-        """Another solver version may rightly have chosen another of several optima; from there on
-        nothing that differs is ours to judge.
+        """Notes a plan with several optima under another solver. That solver may have chosen
+        another one, so later differences prove nothing.
         """
         decision = record.decision
         if self._other_solver and isinstance(decision, AssignmentIssued | AssignmentProposed) and not decision.unique:
@@ -397,13 +400,13 @@ class GroupVerifier:
         self._evidence = [stored] if stored.caused_by == offset else []
 
     def cannot_go_on(self, offset: int, problem: str) -> None:
-        """What its log holds at `offset` cannot be read."""
+        """Notes that the group's log cannot be read at `offset`."""
         if not self.is_over:
             self._problem, self._offset = problem, offset
 
     def save(self) -> bytes:
-        """Everything that `restore` needs to go on. Of one that is over only the counts are kept,
-        and that it is.
+        """Returns everything that `restore` needs. If the verification is over, that is the counts
+        and the problem.
         """
         over = self.is_over
         waiting = [] if over else [_save_waiting(each) for each in self._waiting]
@@ -418,7 +421,8 @@ class GroupVerifier:
 
     @classmethod
     def restore(cls, saved: bytes, load: Load = registry.load, *, remembered: int = MOST_REMEMBERED) -> GroupVerifier:
-        """One that goes on where `save` was called. Raises InputError for bytes of another build.
+        """Continues a verification that `save` returned. Raises InputError for bytes of another
+        build.
         """
         form = msgpack.unpackb(saved)
         if form[0] != _SAVED:
@@ -436,7 +440,7 @@ class GroupVerifier:
         return group
 
     def answer(self) -> GroupVerification:
-        """Of all that was taken: the log ends here."""
+        """Ends the verification and returns its result."""
         for held in self._answers.rest():
             self._take_known(held)
         divergence = self._divergence
@@ -474,8 +478,8 @@ def _digest(record: DecisionRecord) -> bytes:
 
 
 def _is_copy(record: DecisionRecord, known: bytes) -> bool:
-    """Whether a decision that comes again is the one whose digest is known. Of two hashes in two
-    forms only that both are hashes can be said.
+    """Whether a repeated decision equals the one with the digest `known`. Of two hashes in
+    different forms, only that both are hashes is known.
     """
     if isinstance(record.decision, Checkpointed) and known.startswith(_OF_A_HASH) and (known == _NOT_COMPARED or is_of_another_form(record.decision)):
         return True

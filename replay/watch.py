@@ -1,10 +1,9 @@
-"""Verification that never ends: records of one partition of a live log as they arrive, in any order
-and perhaps twice, and what is wrong at once.
+"""Continuous verification: takes the records of one partition of a live log as they arrive, in any
+order and possibly twice, and returns problems at once.
 
-What Kafka gives is complete and in order; what a reader of many partitions hands on need not be. So
-everything is held back until its offset is the next one, and dropped when it was before. Nothing
-here waits for time to pass. All of it can be saved at any moment and goes on elsewhere; then the
-answers are the same.
+Kafka delivers complete and in order; a reader of many partitions may not. So each record is held
+back until its offset is due, and repeated records are dropped. Nothing here waits for time. The
+state can be saved at any point and restored elsewhere with the same answers.
 """
 
 from __future__ import annotations
@@ -24,15 +23,15 @@ from equipoise.replay.verification import GroupVerifier, Verdict
 from equipoise.statemachine.machine import Load
 
 MOST_REMEMBERED = 4_096
-"""Decisions back to which a duplicate is compared: what a worker that takes over may publish again,
-several times over.
+"""Number of latest decisions with which a duplicate is compared: more than a worker publishes again
+when it takes over several times.
 """
 _SAVED = 1
 
 
 @attrs.frozen
 class Arrived:
-    """A record of one of the two topics, as Kafka has it. `append_ms`: its time, by the broker's
+    """A record of one of the two topics as Kafka stores it. `append_ms`: its time by the broker's
     clock.
     """
 
@@ -45,8 +44,8 @@ class Arrived:
 
 @attrs.frozen(kw_only=True)
 class Alert:
-    """One thing that is wrong. `group` "": with the partition itself. `offset`: of the fact, -1:
-    unknown. `document`: of a `GroupVerification`.
+    """One problem. `group` "": a problem of the partition. `offset`: of the fact; -1: unknown.
+    `document`: of a `GroupVerification`.
     """
 
     group: str
@@ -57,11 +56,9 @@ class Alert:
 
 
 class InOrder:
-    """Facts and decisions of one partition put into the order of the log: each fact, then what it
-    caused.
+    """Puts the facts and decisions of one partition into log order: each fact, then its decisions.
 
-    A decision stands in the topic behind its fact, perhaps far behind; it is given out once that
-    fact was.
+    A decision may arrive far behind its fact. It is returned after that fact.
     """
 
     def __init__(self) -> None:
@@ -70,13 +67,14 @@ class InOrder:
         self._decisions: dict[int, Arrived] = {}
 
     def add(self, arrived: Arrived) -> None:
-        """Takes what arrived; what was here before is dropped."""
+        """Takes a record. Drops it if it was already taken."""
         due, held = (self.next_fact, self._facts) if arrived.is_fact else (self.next_decision, self._decisions)
         if arrived.offset >= due:
             held[arrived.offset] = arrived
 
     def due(self) -> Iterator[FactRow | StoredDecision]:
-        """All that can be given out now. Raises DamagedError for what is no decision."""
+        """Yields every record that is due. Raises DamagedError for bytes that are not a decision.
+        """
         yield from self._due_decisions()
         while (arrived := self._facts.pop(self.next_fact, None)) is not None:
             self.next_fact += 1
@@ -94,8 +92,8 @@ class InOrder:
 
     @property
     def missing(self) -> list[str]:
-        """Offsets that others wait for: of a topic from which records are gone, or that was read
-        from the middle.
+        """Offsets that held records wait for, as text. They were deleted from the topic, or the
+        topic was read from the middle.
         """
         topics = (("facts", self.next_fact, self._facts), ("decisions", self.next_decision, self._decisions))
         return [f"{topic}@{due}" for topic, due, held in topics if held and due not in held]
@@ -113,10 +111,10 @@ class InOrder:
 
 
 class Watch:
-    """One partition. `groups`: where the groups' saved verifications are kept between calls of
-    `feed`, by name.
+    """Watches one partition. `groups`: saved verifications by group, kept by the caller between
+    calls of `feed`.
 
-    `facts`, `decisions`: how many were given out so far.
+    `facts`, `decisions`: numbers verified so far.
     """
 
     def __init__(self, groups: MutableMapping[str, bytes], *, load: Load = registry.load) -> None:
@@ -129,8 +127,8 @@ class Watch:
         self.facts = self.decisions = 0
 
     def feed(self, arrived: Iterable[Arrived]) -> list[Alert]:
-        """Takes what arrived and returns what is wrong now and was not before. Of each group only
-        the first thing is told.
+        """Takes records and returns new problems. Each group is reported once, with its first
+        problem.
         """
         for each in arrived:
             self._order.add(each)
@@ -160,7 +158,7 @@ class Watch:
     def _fact(self, row: FactRow, open_groups: dict[str, GroupVerifier]) -> None:
         self.facts += 1
         if row.offset == 0:
-            Order().take(row)  # that it is LogOpened, and sound
+            Order().take(row)  # it is a sound LogOpened
             self._opened = row
         elif not row.belongs_to_no_group:
             self._with_group(row.group, row.offset, open_groups, lambda group: group.take(fact_record(row)))
@@ -176,7 +174,7 @@ class Watch:
             saved = self._groups.get(name)
             group = self._begin(name) if saved is None else GroupVerifier.restore(saved, self._load, remembered=MOST_REMEMBERED)
             if group.is_over:
-                return  # it was told
+                return  # already reported
             open_groups[name] = group
         try:
             do(group)
@@ -195,22 +193,21 @@ class Watch:
 
     @property
     def log_id(self) -> str:
-        """Of the log; "" before its first record was here."""
+        """Id of the log; "" before its first record arrived."""
         if self._opened is None:
             return ""
         event = fact_record(self._opened).event
         return event.log_id if isinstance(event, LogOpened) else ""
 
     def save(self) -> bytes:
-        """All of it but the groups, which `groups` holds."""
+        """Returns the state without the groups, which are in `groups`."""
         opened = None if self._opened is None else attrs.astuple(self._opened)
         saved: bytes = msgpack.packb([_SAVED, self._order.save(), opened, self._told_missing, self._broken, self.facts, self.decisions])
         return saved
 
     @classmethod
     def restore(cls, saved: bytes, groups: MutableMapping[str, bytes], *, load: Load = registry.load) -> Watch:
-        """One that goes on where `save` was called. Raises InputError for bytes of another build.
-        """
+        """Continues a watch that `save` returned. Raises InputError for bytes of another build."""
         form = msgpack.unpackb(saved)
         if form[0] != _SAVED:
             raise InputError(f"the saved state of the stream has form {form[0]}, this build reads {_SAVED}; begin it anew, with another checkpoint")

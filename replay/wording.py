@@ -1,5 +1,5 @@
-"""Codes and numbers of the log as words for people. Every reader renders the same way: `explain`,
-`show`, `timeline`, the demo.
+"""Codes and numbers of the log as words, the same for every reader: `explain`, `show`, `timeline`
+and the demo.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from equipoise.events.facts import GroupConfigured
 from equipoise.events.tasks import Lag, LagSentinel
 
 MOST_NAMED = 10
-"""Names listed in one message."""
+"""Most names in one message."""
 
 MACHINE_REASONS: Mapping[str, str] = {
     "not_wanted": "the target changed: the move to {destination} is no longer wanted",
@@ -32,8 +32,7 @@ MACHINE_REASONS: Mapping[str, str] = {
     "outpaced": "{destination} restores it too slowly: the slot goes to a copy that will be ready far sooner",
     "reconfigured": "the new configuration has fewer warm-up slots",
 }
-"""Reasons that the machine gives itself, beside those of the assignor
-(`equipoise.assignors.REASONS`).
+"""Reason code of the machine -> text. The codes of assignors are in `equipoise.assignors.REASONS`.
 """
 
 CAUSES: Mapping[str, str] = {
@@ -64,15 +63,15 @@ CAUSES: Mapping[str, str] = {
     "follow-up": "revoked tasks were to be handed out",
     "unknown": "the log does not say",
 }
-"""What begins a round, of ours (`equipoise.statemachine.context.CAUSES`) or of a recorded group
-(`AssignmentObserved.cause`).
+"""Cause of a round -> text, for causes of equipoise (`equipoise.statemachine.context.CAUSES`) and
+of recorded groups (`AssignmentObserved.cause`).
 """
 
 NOBODY = "nobody"
 
 
 def preparing_text(thousandths: int | None, since_ms: int | None, *, has_failed: bool) -> str:
-    """``preparing 40 % (since 12.0 s)``, and that it has failed before."""
+    """Returns ``preparing 40 % (since 12.0 s)``, and whether it failed before."""
     if thousandths is None or since_ms is None:
         return "preparing failed, to be tried again"
     return f"preparing {thousandths // 10} % (since {span_text(since_ms)}{', failed before' if has_failed else ''})"
@@ -86,8 +85,7 @@ def reason_text(
     lag_records: int | None = None,
     rack_costs: tuple[int, int] | None = None,
 ) -> str:
-    """The reason as a clause without a full stop. Codes of other assignors are shown as they are.
-    """
+    """Returns the reason as a clause without a full stop. Unknown codes are returned unchanged."""
     template = REASONS.get(code) or MACHINE_REASONS.get(code)
     if template is None:
         return code
@@ -104,7 +102,7 @@ WARNING_TEXTS: Mapping[str, str] = {
 
 
 def warning_text(warning: MemberWarned) -> str:
-    """The warning as a clause without a full stop."""
+    """Returns the warning as a clause without a full stop."""
     return WARNING_TEXTS[warning.code].format(said=warning.said, tag=warning.tag)
 
 
@@ -113,7 +111,7 @@ def cause_text(cause: str) -> str:
 
 
 def lag_text(lag: Lag | None) -> str:
-    """A number of records, ``runs it``, ``unknown``, or ``no copy``."""
+    """Returns a number of records, ``runs it``, ``unknown``, or ``no copy``."""
     if lag is None:
         return "no copy"
     if isinstance(lag, LagSentinel):
@@ -122,19 +120,19 @@ def lag_text(lag: Lag | None) -> str:
 
 
 def lag_form(lag: Lag | None) -> int | str | None:
-    """A lag in a JSON document, as `equipoise assign` takes it: a number of records, "active",
-    "unknown", or None where none was reported.
+    """Returns a lag for a JSON document, as `equipoise assign` accepts it: a number of records,
+    "active", "unknown", or None for no report.
     """
     return lag.value if isinstance(lag, LagSentinel) else lag
 
 
 def clock_text(append_ms: int) -> str:
-    """Time of day in UTC to the millisecond, as in ``05:15:12.033``."""
+    """Returns the time of day in UTC with milliseconds, as in ``05:15:12.033``."""
     return _utc(append_ms).strftime("%H:%M:%S.") + f"{append_ms % 1_000:03}"
 
 
 def day_text(append_ms: int) -> str:
-    """``2026-11-20 05:15:12 UTC``."""
+    """Returns ``2026-11-20 05:15:12 UTC``."""
     return _utc(append_ms).strftime("%Y-%m-%d %H:%M:%S UTC")
 
 
@@ -143,8 +141,8 @@ def _utc(append_ms: int) -> dt.datetime:
 
 
 def span_text(ms: int) -> str:
-    """A duration with the digits that matter: ``0``, ``12 ms``, ``3.2 s``, ``5 min 03 s``, ``2 h 05
-    min``.
+    """Returns a duration with its significant digits: ``0``, ``12 ms``, ``3.2 s``, ``5 min 03 s``,
+    ``2 h 05 min``.
     """
     if ms < 0:
         return f"-{span_text(-ms)}"
@@ -159,17 +157,19 @@ def span_text(ms: int) -> str:
 
 
 def share_text(millionths: int) -> str:
-    """A part of a fair share of the load (`equipoise.assignors.load_balanced.weights`), as in ``131 %``."""
+    """Returns a part of a fair share of the load (`equipoise.assignors.load_balanced.weights`), as
+    in ``131 %``.
+    """
     return f"{millionths / 10_000:.0f} %"
 
 
 def counted(number: int, singular: str, plural: str | None = None) -> str:
-    """``1 task``, ``2 tasks``, ``1,204 tasks``."""
+    """Returns ``1 task``, ``2 tasks``, ``1,204 tasks``."""
     return f"{number:,} {singular if number == 1 else plural or singular + 's'}"
 
 
 def groups_text(groups: Iterable[str]) -> str:
-    """Which groups a log holds instead of the one that was asked for."""
+    """Returns which groups a log holds instead of the requested one."""
     names = sorted(groups)
     if not names:
         return "it holds no other"
@@ -177,8 +177,9 @@ def groups_text(groups: Iterable[str]) -> str:
 
 
 def setting_values(config: GroupConfigured) -> dict[str, Any]:
-    """Every setting of a configuration by name: ``assignor`` (``NAME@VERSION``), ``solver``,
-    ``led_by``, the group's settings, and ``options.NAME`` for each option of the assignor.
+    """Returns every setting of a configuration by name: ``assignor`` (``NAME@VERSION``),
+    ``solver``, ``led_by``, the group's settings, and ``options.NAME`` for each option of the
+    assignor.
     """
     settings = attrs.asdict(config.knobs)
     options = settings.pop("options")
@@ -187,7 +188,7 @@ def setting_values(config: GroupConfigured) -> dict[str, Any]:
 
 
 def setting_text(value: Any) -> str:
-    """The value of a setting as `equipoise configure --set` takes it."""
+    """Returns the value of a setting as `equipoise configure --set` accepts it."""
     if isinstance(value, tuple):
         return ",".join(value)
     return str(value).lower() if isinstance(value, bool) else str(value)
