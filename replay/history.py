@@ -209,8 +209,7 @@ class History:
                         self._note_move(step, state, decision, decision.decision, move)
         silences = self._silences.note(record, step.decisions, state)
         self._cut({silence.member_id: silence for silence in silences if not silence.ended})
-        # What is current in a group that something else leads, its leader says; between two of its
-        # rounds nothing is known to change.
+        # In a group that something else leads, owners are known from its rounds only.
         shadowing = state.phase is GroupPhase.SHADOWING
         if isinstance(event, AssignmentObserved) if shadowing else step.decisions or isinstance(event, MemberLeft | MemberJoined | TopologyDeclared):
             self._note_owners(step, state, {silence.member_id: silence.from_ms for silence in silences if silence.ended})
@@ -281,7 +280,7 @@ class History:
         waited = self.waiting.pop(task, None)
         if story is None or story.destination != move.destination:
             if story is not None and move.source != move.destination:
-                story.steps.append(attrs.evolve(told, state="cancelled", reason="not_wanted"))  # granted elsewhere in one step, before the first grant was published
+                story.steps.append(attrs.evolve(told, state="cancelled", reason="not_wanted"))  # regranted before the first grant was published
             if story is not None and move.source == move.destination and move.state == "revoking":
                 self._learned[task] = story
             source = move.source if move.source is not None else self._last_owner.get(task)

@@ -77,8 +77,8 @@ def _first(waiting: Iterator[T], count: int) -> Iterator[T]:
 def _started(function: Callable[[T], R]) -> tuple[Connection, BaseProcess]:
     ours, theirs = multiprocessing.Pipe()
     process = multiprocessing.Process(target=_serve, args=(function, theirs), daemon=True)
-    # The handlers wait, because Python drops what is raised in its hooks around a fork. The mask is
-    # for the process: until it has its own handlers.
+    # Signals are deferred, because Python drops exceptions that are raised in its hooks around a
+    # fork. The mask protects the new process until it has its own handlers.
     with undisturbed():
         before = signal.pthread_sigmask(signal.SIG_BLOCK, _SIGNALS)
         try:
