@@ -80,10 +80,11 @@ def rows_of(case: Case, draws: int = DRAWS) -> list[tuple[str, float, str]]:
     """Rows for `python -m bench`."""
     ours, kafka = measured(case, OURS, draws), measured(case, KAFKA, draws)
     fewest = statistics.mean(each.fewest for each in ours)
+    fewest_rounds = -(-fewest // WARMUPS) + 1
     group = f"{case.tasks} tasks, {case.members} members, {case.standbys} standbys, {case.event}"
     compared = (
         ("owners changed", [each.changed for each in ours], [each.changed for each in kafka], f"goal: at most {fewest:g}, the fewest"),
-        ("rounds", [each.rounds_of_owners for each in ours], [each.rounds_of_owners for each in kafka], f"goal: at most {-(-fewest // WARMUPS) + 1:g}"),
+        ("rounds", [each.rounds_of_owners for each in ours], [each.rounds_of_owners for each in kafka], f"goal: at most {fewest_rounds:g}"),
         ("rounds until at rest", [each.looking_rounds for each in ours], [each.looking_rounds for each in kafka], ""),
         ("changes of owner on the way", [each.moves for each in ours], [each.moves for each in kafka], f"fewest {fewest:g}"),
     )

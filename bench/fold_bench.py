@@ -85,7 +85,8 @@ def run() -> list[tuple[str, float, str]]:
         large_us = _folding_us(3_000, 60_000, payloads)
     finally:
         gc.enable()
+    grown = f"{large_us:.1f} us over {small_us:.1f} us; goal: at most 1.3"
     return [
         ("decode + fold a 20-lag report / bare unpackb", small_us / bare_us, f"{small_us:.1f} us over {bare_us:.1f} us; goal: at most 8"),
-        ("a report in 3,000 members and 60,000 tasks / in 3 and 60", large_us / small_us, f"{large_us:.1f} us over {small_us:.1f} us; goal: at most 1.3"),
+        ("a report in 3,000 members and 60,000 tasks / in 3 and 60", large_us / small_us, grown),
     ]
