@@ -159,7 +159,7 @@ async def test_every_changelog_of_a_task_is_fenced(bootstrap: str, prefix: str, 
 
 
 @DISKS
-async def test_the_guarantee_may_change_there_and_back(bootstrap: str, prefix: str, tmp_path: Path, disk: str) -> None:
+async def test_guarantee_may_change_and_change_back(bootstrap: str, prefix: str, tmp_path: Path, disk: str) -> None:
     lives = Lives(bootstrap, prefix, tmp_path, keeps_disk=disk == "kept")
     await lives.application.make_topics()
     async with lives.leading("log"):
@@ -187,7 +187,7 @@ async def test_members_of_both_guarantees_run_side_by_side(bootstrap: str, prefi
         assert leader.decided(MemberExpired) == []
 
 
-async def test_a_paused_owner_with_exactly_once_is_fenced_by_one_with_at_least_once(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_paused_exactly_once_owner_is_fenced_by_an_at_least_once_owner(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """It stands still in its transaction. Its heir must neither wait until Kafka ends that, nor
     read what comes of it.
     """
@@ -252,7 +252,7 @@ async def paused_in_its_commits(application: Application, member: Member) -> Asy
 # ------------------------------------------------------------------------------------- late commits
 
 
-async def test_a_late_commit_does_not_count(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_late_commit_of_a_former_owner_does_not_count(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """It lands after the next owner has restored, and before that one's first commit."""
     application = Application(bootstrap, prefix)
     await application.make_topics()
@@ -296,7 +296,7 @@ async def until_last_counts_are_right(application: Application) -> None:
     assert {key: max(count for count, _ in each) for key, each in counted.items()} == dict(application.sent)
 
 
-async def test_what_a_late_record_would_hide_from_compaction_is_written_once_more(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_keys_that_a_late_record_hides_from_compaction_are_written_again(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """Of keys that nobody orders again; and of one that has no state."""
     application = Application(bootstrap, prefix)
     await application.make_topics()

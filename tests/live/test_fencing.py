@@ -29,7 +29,7 @@ from tests.live.test_restorer import producing, until
 AROUND_MS = 4_000
 
 
-async def test_a_fenced_task_begins_anew_while_it_is_granted(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_fenced_task_is_reopened_while_it_is_granted(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
@@ -47,7 +47,7 @@ async def test_a_fenced_task_begins_anew_while_it_is_granted(bootstrap: str, pre
         assert leader.decided(MemberExpired) == []
 
 
-async def test_a_paused_writer_that_wakes_between_asking_and_sending_is_fenced(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_writer_paused_between_permit_and_send_is_fenced(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """It has asked, and was allowed; then its task is taken by force. What it writes after that
     must not be there.
     """
@@ -106,7 +106,7 @@ async def thaw(host: Any) -> None:
     host.wake()
 
 
-async def test_a_process_that_slept_through_its_lease_joins_with_lags_of_now(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_process_that_slept_through_its_lease_rejoins_with_present_lags(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """Somebody else has run its tasks. What it knew of them when it fell asleep, that they were up
     to date, is not what it says when it joins.
     """
@@ -151,7 +151,7 @@ def joins(leader: Leader, member_id: str) -> list[MemberJoined]:
 
 
 @pytest.mark.smoke
-async def test_records_of_another_writer_are_noticed_and_left_out(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_records_of_another_writer_are_noticed_and_ignored(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()
     led = leading(bootstrap, prefix, prefix, application.config, application.topology)
@@ -170,7 +170,7 @@ async def test_records_of_another_writer_are_noticed_and_left_out(bootstrap: str
         assert member.fenced_writes == PARTITIONS  # once for each task, and then they were restored without those records
 
 
-async def test_a_broker_that_is_away_costs_the_lease_and_nothing_else(tmp_path: Path) -> None:
+async def test_broker_outage_costs_only_the_lease(tmp_path: Path) -> None:
     with Brokers() as brokers:
         application = Application(brokers.bootstrap, "away")
         await application.make_topics()
@@ -225,7 +225,7 @@ async def check_silence(application: Application, killed_ms: float) -> None:
 
 
 @pytest.mark.parametrize("guarantee", ["at_least_once", "exactly_once"])
-async def test_a_commit_that_kafka_interrupts_is_made_again(tmp_path: Path, guarantee: str) -> None:
+async def test_commit_that_a_broker_outage_interrupts_is_repeated(tmp_path: Path, guarantee: str) -> None:
     """A broker that is away for less than the lease: tasks stay where they are, and nothing is
     counted twice or lost.
     """

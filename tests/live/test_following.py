@@ -53,7 +53,7 @@ class Following:
 
 
 @pytest.mark.smoke
-async def test_what_changes_is_seen_and_copied_until_an_interrupt(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_following_commands_show_and_copy_changes_until_an_interrupt(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0)
     archived = tmp_path / "followed.db"
     async with Worker(settings), Swarm(settings, settings.topics) as swarm:

@@ -62,7 +62,7 @@ async def watching(*members: Member) -> AsyncIterator[list[str]]:
         task.cancel()
 
 
-async def test_topic_that_is_made_again_has_another_id(bootstrap: str, prefix: str) -> None:
+async def test_topic_that_is_created_again_has_another_id(bootstrap: str, prefix: str) -> None:
     connection, topics = Connection(bootstrap=bootstrap), Topics(prefix)
     await ensure_topics(connection, topics)
     place = TopicPartition(topics.decisions, 0)
@@ -84,7 +84,7 @@ async def test_topic_that_is_made_again_has_another_id(bootstrap: str, prefix: s
     assert not set(after) & set(before)
 
 
-async def test_members_of_a_log_that_was_replaced_stop_and_join_the_new_one_and_no_task_has_two_owners(
+async def test_members_of_a_replaced_log_join_the_new_one_and_no_task_has_two_owners(
     bootstrap: str, prefix: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     application = Application(bootstrap, prefix)
@@ -116,7 +116,7 @@ async def test_members_of_a_log_that_was_replaced_stop_and_join_the_new_one_and_
         assert len([each for each in said if f"member m1 has stopped its tasks: log {former} was replaced by another log" in each]) == 1
 
 
-async def test_member_whose_place_was_deleted_from_the_decisions_joins_again(bootstrap: str, prefix: str) -> None:
+async def test_member_whose_next_decision_was_deleted_rejoins(bootstrap: str, prefix: str) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with (
@@ -135,7 +135,7 @@ async def test_member_whose_place_was_deleted_from_the_decisions_joins_again(boo
 
 
 @pytest.mark.smoke
-async def test_worker_whose_log_was_replaced_leads_the_new_one_and_writes_nothing_of_the_former_one(bootstrap: str, prefix: str) -> None:
+async def test_worker_of_a_replaced_log_leads_the_new_one_and_writes_nothing_of_the_former(bootstrap: str, prefix: str) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, http_port=0, worker_session_timeout_ms=6_000)
     async with Worker(settings) as worker:
         async with Swarm(settings, settings.topics) as swarm:
@@ -160,7 +160,7 @@ async def test_worker_whose_log_was_replaced_leads_the_new_one_and_writes_nothin
         assert [each.row.number for each in published] == list(range(1, len(published) + 1))
 
 
-async def test_worker_that_was_paused_while_its_log_was_replaced_folds_nothing_of_the_new_one(
+async def test_worker_paused_while_its_log_was_replaced_folds_nothing_of_the_new_one(
     bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its next offset is one of the new log's by then, so the broker finds nothing wrong with it.
@@ -206,7 +206,7 @@ async def test_worker_that_was_paused_while_its_log_was_replaced_folds_nothing_o
         await host.stop()
 
 
-async def test_worker_does_not_lead_from_a_checkpoint_that_is_ahead_of_the_facts(bootstrap: str, prefix: str) -> None:
+async def test_worker_refuses_a_checkpoint_ahead_of_the_facts(bootstrap: str, prefix: str) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix)
     await ensure_topics(settings, settings.topics)
     opened = await open_partitions(settings, settings.topics)

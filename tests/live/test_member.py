@@ -26,6 +26,7 @@ from equipoise.member import Member, SupersededError, TaskContext, host
 from equipoise.member.origin import read_origin
 from tests.live.leader import leading
 from tests.live.test_restorer import make_topic, producing, until
+from tests.unit.equipoise.member.test_example import example
 
 PARTITIONS = 3
 SHORT = {"session_timeout_ms": 12_000, "lease_margin_ms": 2_000, "heartbeat_interval_ms": 500}
@@ -137,7 +138,7 @@ async def test_members_count_and_hand_over(bootstrap: str, prefix: str, tmp_path
         assert sum(committed.values()) == 600
 
 
-async def test_who_joins_behind_a_worker_that_woke_late_finds_its_place(bootstrap: str, prefix: str) -> None:
+async def test_member_that_joins_after_repeated_decisions_finds_the_highest_number(bootstrap: str, prefix: str) -> None:
     """A worker that was paused publishes once more what another one has published meanwhile: the
     last decision has not the highest number.
     """
@@ -153,7 +154,7 @@ async def test_who_joins_behind_a_worker_that_woke_late_finds_its_place(bootstra
         assert leader.decided(MemberExpired) == []
 
 
-async def test_who_cannot_read_its_decisions_loses_its_lease_and_joins_anew(bootstrap: str, prefix: str) -> None:
+async def test_member_that_misses_a_decision_loses_its_lease_and_rejoins(bootstrap: str, prefix: str) -> None:
     """Whatever keeps the reader from its decisions, its next life begins where they end."""
     application = Application(bootstrap, prefix)
     await application.make_topics()
@@ -178,7 +179,7 @@ async def _committed(application: Application) -> dict[int, int]:
     return {tp.partition: each.offset for tp, each in offsets.items() if tp.topic == application.source}
 
 
-async def test_a_handler_that_blocks_expires_nobody(bootstrap: str, prefix: str) -> None:
+async def test_handler_that_blocks_does_not_expire_its_member(bootstrap: str, prefix: str) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()
 
@@ -217,7 +218,7 @@ async def _leader_apart(application: Application) -> Any:
         await thread.stop()
 
 
-async def test_what_a_handler_raises_ends_the_member(bootstrap: str, prefix: str) -> None:
+async def test_error_of_a_handler_ends_the_member(bootstrap: str, prefix: str) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()
 
@@ -234,7 +235,7 @@ async def test_what_a_handler_raises_ends_the_member(bootstrap: str, prefix: str
         assert await application.counted() == {}
 
 
-async def test_a_second_process_with_the_same_id(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_second_process_with_the_same_id_supersedes_the_first(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with leading(bootstrap, prefix, prefix, application.config, application.topology) as leader:
@@ -257,7 +258,7 @@ async def test_a_second_process_with_the_same_id(bootstrap: str, prefix: str, tm
                 await application.until_counted(exactly=True)
 
 
-async def test_a_second_process_whose_clock_is_behind_joins_above_the_first(
+async def test_second_process_with_a_slow_clock_joins_above_the_first(
     bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     application = Application(bootstrap, prefix)
@@ -282,7 +283,7 @@ async def _entered(member: Member) -> Any:
             yield member
 
 
-async def test_tasks_run_on_while_nobody_leads(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_tasks_run_on_while_no_worker_leads(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()
     async with contextlib.AsyncExitStack() as stack:
@@ -295,3 +296,22 @@ async def test_tasks_run_on_while_nobody_leads(bootstrap: str, prefix: str, tmp_
         await application.until_counted(exactly=True)
         assert (member.incarnation, len(member.running)) == (incarnation, PARTITIONS)
         assert leader.failure is None
+
+
+async def test_example_of_the_docstring_counts_orders(bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The program in the docstring of `equipoise.member`, with topics, group and log of this test."""
+    application = Application(bootstrap, prefix)
+    program = example()
+    for name, here in (("orders-changelog", "log"), ("order-counts", "group"), ("counts", "counts"), ("orders", "orders")):
+        program = program.replace(f'"{name}"', f'"{prefix}-{here}"')
+    program = program.replace("lead=True,", f'lead=True,\n            prefix="{prefix}",').replace("partitions=6", f"partitions={PARTITIONS}")
+    await application.make_topics()
+    await application.order(60)
+    monkeypatch.chdir(tmp_path)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(program, "example", "exec"), names)  # noqa: S102  # the example itself
+    running = asyncio.ensure_future(names["main"]("m1", bootstrap))
+    await application.until_counted(exactly=True)
+    running.cancel()
+    await asyncio.gather(running, return_exceptions=True)
+    assert running.cancelled()

@@ -18,7 +18,7 @@ from tests.live.test_restorer import until
 
 
 @pytest.mark.smoke
-async def test_the_leader_knows_what_is_still_to_be_processed(bootstrap: str, prefix: str) -> None:
+async def test_leader_knows_the_source_records_still_to_be_processed(bootstrap: str, prefix: str) -> None:
     application = Application(bootstrap, prefix)
     assignor = registry.latest("lag_aware")
     application.config = attrs.evolve(application.config, assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver)

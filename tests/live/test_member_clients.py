@@ -35,7 +35,7 @@ async def clients(bootstrap: str, prefix: str) -> Callable[[str], TaskClients]:
 
 
 @pytest.mark.smoke
-async def test_the_owner_is_fenced_by_the_beginning_and_not_by_the_connecting(bootstrap: str, prefix: str, clients: Any) -> None:
+async def test_begin_fences_the_owner_and_connect_does_not(bootstrap: str, prefix: str, clients: Any) -> None:
     from aiokafka import TopicPartition
     from aiokafka.errors import ProducerFenced
 
@@ -57,7 +57,7 @@ async def test_the_owner_is_fenced_by_the_beginning_and_not_by_the_connecting(bo
         await ahead.close()
 
 
-async def test_nothing_is_read_before_the_sources_are_placed(bootstrap: str, prefix: str, clients: Any) -> None:
+async def test_consumer_fetches_nothing_before_its_sources_are_placed(bootstrap: str, prefix: str, clients: Any) -> None:
     async with producing(bootstrap) as producer:
         await producer.send_and_wait(f"{prefix}-in", b"early", partition=TASK.partition)
     ahead = clients("at_least_once")
@@ -72,7 +72,7 @@ async def test_nothing_is_read_before_the_sources_are_placed(bootstrap: str, pre
 
 @pytest.mark.parametrize("guarantee", ["exactly_once", "at_least_once"])
 @pytest.mark.parametrize("connected_for_s", [None, 0.0, 0.01, 1.0])
-async def test_what_nothing_comes_of_leaves_no_connection(clients: Any, guarantee: str, connected_for_s: float | None) -> None:
+async def test_clients_of_a_task_that_is_not_granted_leave_no_connection(clients: Any, guarantee: str, connected_for_s: float | None) -> None:
     before = _sockets()
     ahead = clients(guarantee)
     if connected_for_s is not None:

@@ -16,7 +16,7 @@ RECORDS = 300
 
 
 @pytest.mark.smoke
-async def test_commits_that_take_longer_than_their_interval_still_hold_many_records(
+async def test_commits_slower_than_their_interval_still_hold_many_records(
     bootstrap: str, prefix: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Slow brokers, short interval: a task that is behind must catch up, and not send one record

@@ -18,7 +18,7 @@ from tests.live.test_member import Application
 MOST_ROUNDS = 60
 
 
-async def test_the_leader_knows_what_each_task_processes(bootstrap: str, prefix: str) -> None:
+async def test_leader_knows_the_rate_of_each_task(bootstrap: str, prefix: str) -> None:
     application = Application(bootstrap, prefix)
     assignor = registry.latest("load_balanced")
     application.config = attrs.evolve(application.config, assignor=assignor.name, behaviour_version=assignor.version, solver=assignor.solver)

@@ -26,7 +26,7 @@ from equipoise.events.log.kafka.topics import Topics
 
 
 @pytest.mark.smoke
-async def test_a_log_is_opened_once_by_several_workers(bootstrap: str, prefix: str) -> None:
+async def test_log_is_opened_once_by_several_workers(bootstrap: str, prefix: str) -> None:
     connection, topics = Connection(bootstrap=bootstrap), Topics(prefix)
     with pytest.raises(NotThereError, match="start a worker"):
         await read_opening(connection, topics)
@@ -40,7 +40,7 @@ async def test_a_log_is_opened_once_by_several_workers(bootstrap: str, prefix: s
     assert await open_partitions(connection, topics) == first
 
 
-async def test_topics_with_other_settings_are_refused(bootstrap: str, prefix: str) -> None:
+async def test_topics_with_wrong_settings_are_refused(bootstrap: str, prefix: str) -> None:
     from aiokafka.admin import NewTopic
 
     connection, topics = Connection(bootstrap=bootstrap), Topics(prefix)
@@ -50,12 +50,12 @@ async def test_topics_with_other_settings_are_refused(bootstrap: str, prefix: st
         await ensure_topics(connection, topics)
 
 
-async def test_a_broker_that_is_not_there_is_named() -> None:
+async def test_unreachable_broker_is_named() -> None:
     with pytest.raises(InputError, match=r"bootstrap: no broker answers at 127\.0\.0\.1:1"):
         await read_opening(Connection(bootstrap="127.0.0.1:1"), Topics("x"))
 
 
-async def test_a_log_is_there_once_every_partition_is_open(bootstrap: str, prefix: str) -> None:
+async def test_log_exists_once_every_partition_is_open(bootstrap: str, prefix: str) -> None:
     """A worker that ended in the middle of it has opened the last ones; nobody writes yet, and the
     next worker goes on with the same name.
     """

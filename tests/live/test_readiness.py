@@ -64,7 +64,7 @@ def reported_lags(leader: Leader, member_id: str) -> list[int]:
     return [lag for report in reports for lag in report.lags.values() if isinstance(lag, int)]
 
 
-async def test_a_task_is_handed_over_within_the_groups_limit(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_task_moves_when_its_copy_is_within_the_groups_limit(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """A member that says nothing of a limit judges by the group's, 100 here, and not by one of its
     own.
     """
@@ -80,7 +80,7 @@ async def test_a_task_is_handed_over_within_the_groups_limit(bootstrap: str, pre
         assert len(first.running) == PARTITIONS - 1
 
 
-async def test_a_changed_limit_takes_effect_while_a_copy_restores(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_changed_limit_takes_effect_while_a_copy_restores(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     async with (
         running(bootstrap, prefix, tmp_path, 100) as (application, leader, _),
         application.member("m2", tmp_path, "at_least_once", **SLOW) as second,
@@ -96,7 +96,7 @@ async def test_a_changed_limit_takes_effect_while_a_copy_restores(bootstrap: str
         await until(lambda: len(second.running) == 1)
 
 
-async def test_a_limit_of_its_own_is_said_and_kept_to(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_members_own_limit_is_reported_and_applied(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     options: dict[str, Any] = {**SLOW, "ready_lag_records": 4_000}
     async with (
         running(bootstrap, prefix, tmp_path, 100) as (application, leader, _),
@@ -111,7 +111,7 @@ async def test_a_limit_of_its_own_is_said_and_kept_to(bootstrap: str, prefix: st
         await until(lambda: len(second.running) == 1)
 
 
-async def test_a_task_that_was_given_up_and_is_not_put_away_yet_is_at_no_known_place(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_lag_of_a_task_given_up_but_not_closed_is_unknown(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """Who gets it writes on. That it was up to date while it ran here says nothing any more,
     however long its store takes to close.
     """
@@ -199,7 +199,7 @@ def _revoking(issued: AssignmentIssued) -> set[TaskId]:
 
 
 @pytest.mark.parametrize("kind", ["stateful", "stateless"])
-async def test_a_task_moves_when_it_is_prepared_and_not_before(bootstrap: str, prefix: str, tmp_path: Path, kind: str) -> None:
+async def test_task_moves_only_when_it_is_prepared(bootstrap: str, prefix: str, tmp_path: Path, kind: str) -> None:
     """With a changelog or without one: m2 has no lag long before its cache is warm."""
     application = Application(bootstrap, prefix)
     if kind == "stateless":
@@ -245,7 +245,7 @@ async def test_a_task_moves_when_it_is_prepared_and_not_before(bootstrap: str, p
 
 
 @pytest.mark.smoke
-async def test_a_function_prepares_on_a_thread_of_its_own(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_prepare_function_runs_on_a_thread_of_its_own(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """Nobody's records wait for it: m1 runs in the same loop."""
     application = Application(bootstrap, prefix)
     await application.make_topics()
@@ -265,7 +265,7 @@ async def test_a_function_prepares_on_a_thread_of_its_own(bootstrap: str, prefix
             assert longest_s < 1.5
 
 
-async def test_an_application_declares_by_itself(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_application_declares_tasks_ready_itself(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     application = Application(bootstrap, prefix)
     await application.make_topics()
     kept: list[TaskId] = []

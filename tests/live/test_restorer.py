@@ -98,7 +98,7 @@ async def until(condition: Any) -> None:
 
 @pytest.mark.parametrize("open_store", [MemoryStore, RocksStore])
 @pytest.mark.smoke
-async def test_a_copy_follows_and_is_handed_over_whole(bootstrap: str, prefix: str, tmp_path: Path, open_store: OpenStore) -> None:
+async def test_copy_follows_its_changelog_and_is_handed_over_whole(bootstrap: str, prefix: str, tmp_path: Path, open_store: OpenStore) -> None:
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     async with producing(bootstrap) as producer, contextlib.AsyncExitStack() as stack:
@@ -134,7 +134,7 @@ async def test_a_copy_follows_and_is_handed_over_whole(bootstrap: str, prefix: s
                 assert restorer.lags == {TASKS[0]: 0, TASKS[1]: 0}
 
 
-async def test_what_was_not_committed_is_not_restored(bootstrap: str, prefix: str) -> None:
+async def test_restorer_ignores_uncommitted_records(bootstrap: str, prefix: str) -> None:
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     async with producing(bootstrap, transactional_id=f"{prefix}/0_0") as producer:
@@ -155,7 +155,7 @@ async def test_what_was_not_committed_is_not_restored(bootstrap: str, prefix: st
                 assert again[topic].position == 8
 
 
-async def test_records_of_a_former_owner_are_left_out(bootstrap: str, prefix: str) -> None:
+async def test_restorer_ignores_late_records_of_a_former_owner(bootstrap: str, prefix: str) -> None:
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     async with producing(bootstrap) as producer:
@@ -169,7 +169,7 @@ async def test_records_of_a_former_owner_are_left_out(bootstrap: str, prefix: st
             assert stores[topic].fence.owner == ChangelogOwner(Origin(1, "log", "g/x", "0_0", 5))
 
 
-async def test_a_copy_is_followed_until_it_has_reached_its_fence(bootstrap: str, prefix: str) -> None:
+async def test_copy_is_followed_until_it_has_reached_its_fence(bootstrap: str, prefix: str) -> None:
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     async with producing(bootstrap) as producer:
@@ -190,7 +190,7 @@ async def test_a_copy_is_followed_until_it_has_reached_its_fence(bootstrap: str,
                 await waiting
 
 
-async def test_a_task_that_is_to_run_comes_before_copies(bootstrap: str, prefix: str) -> None:
+async def test_opening_task_is_restored_before_copies(bootstrap: str, prefix: str) -> None:
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     async with producing(bootstrap) as producer:
@@ -209,7 +209,7 @@ async def test_a_task_that_is_to_run_comes_before_copies(bootstrap: str, prefix:
 
 
 @pytest.mark.parametrize("limit", [{"records_per_s": 3_000.0}, {"bytes_per_s": 450_000.0}])
-async def test_a_limit_is_kept(bootstrap: str, prefix: str, limit: Any) -> None:
+async def test_restorer_keeps_its_rate_limit(bootstrap: str, prefix: str, limit: Any) -> None:
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
     async with producing(bootstrap) as producer:
@@ -222,7 +222,7 @@ async def test_a_limit_is_kept(bootstrap: str, prefix: str, limit: Any) -> None:
     assert size / took_s <= 1.1 * next(iter(limit.values()))  # from below only: a busy machine may be slower, never faster
 
 
-async def test_a_changelog_that_is_gone_or_cut_begins_anew(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_copy_out_of_its_changelogs_range_is_restored_from_scratch(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     from aiokafka import TopicPartition
     from aiokafka.admin import RecordsToDelete
 

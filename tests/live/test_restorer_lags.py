@@ -43,7 +43,7 @@ async def until_fetched(restorer: ChangelogRestorer) -> None:
 
 
 @pytest.mark.smoke
-async def test_what_was_fetched_for_a_former_copy_says_nothing_of_the_next(bootstrap: str, prefix: str) -> None:
+async def test_lag_of_a_copy_ignores_fetches_for_a_former_copy(bootstrap: str, prefix: str) -> None:
     """A task was restored here and ran; then it ran elsewhere, and is followed again. The consumer
     still had the first record of its next owner, and with it an end of the changelog that was long
     past."""
@@ -64,7 +64,7 @@ async def test_what_was_fetched_for_a_former_copy_says_nothing_of_the_next(boots
             assert lowest(said) > MANY // 2
 
 
-async def test_a_copy_that_ran_here_meanwhile_goes_on_where_it_is(bootstrap: str, prefix: str) -> None:
+async def test_copy_that_ran_here_meanwhile_keeps_its_position(bootstrap: str, prefix: str) -> None:
     """And is not set back to where the consumer was."""
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
@@ -84,7 +84,7 @@ async def test_a_copy_that_ran_here_meanwhile_goes_on_where_it_is(bootstrap: str
 
 
 @pytest.mark.parametrize(("open_store", "pause_s"), [(MemoryStore, 0.1), (RocksStore, 0.0)])
-async def test_a_copy_that_is_left_and_followed_again_loses_no_record(
+async def test_copy_that_is_left_and_followed_again_loses_no_record(
     bootstrap: str, prefix: str, tmp_path: Path, open_store: OpenStore, pause_s: float
 ) -> None:
     """It is left just when records for it have been taken from the consumer; they are not for its
@@ -117,7 +117,7 @@ async def test_a_copy_that_is_left_and_followed_again_loses_no_record(
             restorer.put_back(TASK)
 
 
-async def test_an_end_of_long_ago_is_no_end(bootstrap: str, prefix: str) -> None:
+async def test_end_of_an_old_fetch_lowers_no_known_end(bootstrap: str, prefix: str) -> None:
     """A throttled copy takes little at a time of what one fetch brought; meanwhile the changelog
     has grown.
     """
@@ -135,7 +135,7 @@ async def test_an_end_of_long_ago_is_no_end(bootstrap: str, prefix: str) -> None
             assert lowest(said) >= MANY
 
 
-async def test_a_task_that_stopped_is_as_far_as_somebody_asks(bootstrap: str, prefix: str) -> None:
+async def test_lag_of_a_stopped_task_is_unknown_until_its_ends_are_requested(bootstrap: str, prefix: str) -> None:
     """A process that was stopped in its sleep lets go of a task that somebody else has run since:
     what it knows of the end is from before.
     """
@@ -151,7 +151,7 @@ async def test_a_task_that_stopped_is_as_far_as_somebody_asks(bootstrap: str, pr
             await until(lambda: restorer.lags == {TASK: MANY})  # it asks without being told to
 
 
-async def test_an_end_from_before_a_copy_was_dropped_is_not_known_any_more(bootstrap: str, prefix: str) -> None:
+async def test_end_from_before_a_copy_was_dropped_is_unknown(bootstrap: str, prefix: str) -> None:
     """The changelog was empty when a copy of it was here."""
     topic = f"{prefix}-log"
     await make_topic(bootstrap, topic)
@@ -168,7 +168,7 @@ async def test_an_end_from_before_a_copy_was_dropped_is_not_known_any_more(boots
         await until(lambda: records_behind(restorer) == 0)
 
 
-async def test_a_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, prefix: str, tmp_path: Path) -> None:
+async def test_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, prefix: str, tmp_path: Path) -> None:
     """Its changelog was made again: nothing of the copy can be used. Followed beside another one,
     it is not taken for what it says.
     """
@@ -204,7 +204,7 @@ async def test_a_copy_ahead_of_its_changelog_is_not_up_to_date(bootstrap: str, p
             assert len(items((await restored(restorer, TASK))[topic])) == 10
 
 
-async def test_a_changelog_that_nobody_leads_is_unknown_and_hides_no_other(
+async def test_end_of_a_changelog_without_leader_is_unknown_and_hides_no_other(
     bootstrap: str, prefix: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its last known end would be taken for the end for as long as that lasts, and so would those

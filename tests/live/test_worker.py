@@ -94,7 +94,7 @@ def workers() -> Iterator[list[WorkerProcess]]:
             each.end(signal.SIGKILL)
 
 
-async def test_a_worker_killed_under_load_loses_nothing_and_repeats_itself_to_the_byte(
+async def test_worker_killed_under_load_loses_nothing_and_repeats_decisions_to_the_byte(
     bootstrap: str, prefix: str, tmp_path: Path, workers: list[WorkerProcess]
 ) -> None:
     settings = WorkerSettings(bootstrap=bootstrap, prefix=prefix, partitions=2)
@@ -144,7 +144,7 @@ async def test_a_worker_killed_under_load_loses_nothing_and_repeats_itself_to_th
     print(f"{sent} facts sent, {copies['first']} decisions, {copies['again']} written again, {confirmed} recomputed, all alike")
 
 
-def test_wrong_settings_end_with_one_line_that_names_them(tmp_path: Path) -> None:
+def test_worker_with_wrong_settings_ends_with_one_line_that_names_them(tmp_path: Path) -> None:
     file = tmp_path / "worker.toml"
     file.write_text("[worker]\nhttp_prot = 1\n")
     for arguments, says in (
@@ -174,7 +174,7 @@ async def hosting(settings: WorkerSettings) -> AsyncIterator[PartitionHost]:
         await host.stop()
 
 
-async def test_a_reader_that_stands_still_is_replaced(settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_stalled_reader_is_replaced(settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch) -> None:
     async with hosting(settings) as host, Swarm(settings, settings.topics) as swarm:
         stuck: list[FactReader] = []
         real = FactReader.batch
@@ -196,7 +196,7 @@ async def test_a_reader_that_stands_still_is_replaced(settings: WorkerSettings, 
     assert verified(settings).verdict is Verdict.IDENTICAL
 
 
-async def test_the_first_send_that_fails_ends_the_round_and_the_next_one_sends_what_is_missing(
+async def test_failed_send_ends_the_takeover_session_and_the_next_sends_the_missing(
     settings: WorkerSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with hosting(settings) as host, Swarm(settings, settings.topics) as swarm:
@@ -219,7 +219,7 @@ async def test_the_first_send_that_fails_ends_the_round_and_the_next_one_sends_w
     assert (found.verdict, found.groups[0].not_yet_written, found.groups[0].repeated) == (Verdict.IDENTICAL, 0, 0)
 
 
-async def test_a_published_decision_that_differs_halts_its_group_alone(settings: WorkerSettings) -> None:
+async def test_published_decision_that_differs_halts_only_its_group(settings: WorkerSettings) -> None:
     await ensure_topics(settings, settings.topics)
     opened = await open_partitions(settings, settings.topics)
     async with Swarm(settings, settings.topics) as swarm:
@@ -241,7 +241,7 @@ async def test_a_published_decision_that_differs_halts_its_group_alone(settings:
     assert (found["bad"].verdict, found["good"].verdict) == (Verdict.DIVERGENCE, Verdict.IDENTICAL)
 
 
-async def test_an_event_that_this_build_does_not_know_halts_its_group_alone(settings: WorkerSettings) -> None:
+async def test_unknown_event_halts_only_its_group(settings: WorkerSettings) -> None:
     async with Worker(settings) as worker, Swarm(settings, settings.topics) as swarm:
         for group in ("new", "old"):
             await swarm.configure(group, CONFIG, topology(4))
@@ -260,7 +260,7 @@ async def test_an_event_that_this_build_does_not_know_halts_its_group_alone(sett
 
 
 @pytest.mark.smoke
-async def test_checkpoints_only_save_reading(settings: WorkerSettings) -> None:
+async def test_takeover_without_checkpoints_gives_the_same_state(settings: WorkerSettings) -> None:
     """A worker that begins at checkpoints, one that finds them damaged and one that finds none go
     on alike.
     """
@@ -290,7 +290,7 @@ async def test_checkpoints_only_save_reading(settings: WorkerSettings) -> None:
     assert verified(settings).verdict is Verdict.IDENTICAL
 
 
-async def test_a_port_that_is_taken_and_a_topic_of_others_are_named(settings: WorkerSettings) -> None:
+async def test_worker_names_a_port_in_use_and_a_topic_of_others(settings: WorkerSettings) -> None:
     import attrs
 
     async with Worker(settings) as worker:
@@ -305,7 +305,7 @@ async def test_a_port_that_is_taken_and_a_topic_of_others_are_named(settings: Wo
 
 
 @pytest.mark.smoke
-async def test_end_offsets_of_the_groups_topics_become_facts(settings: WorkerSettings) -> None:
+async def test_worker_appends_end_offsets_as_facts(settings: WorkerSettings) -> None:
     from aiokafka.admin import NewTopic
 
     from equipoise.events.log.kafka.opening import admin_client
@@ -330,7 +330,7 @@ async def test_end_offsets_of_the_groups_topics_become_facts(settings: WorkerSet
             assert (await http.get("/groups/none")).status == 404
 
 
-async def test_its_ticks_alone_end_the_initial_delay_begin_probing_rounds_and_end_sessions(settings: WorkerSettings) -> None:
+async def test_ticks_alone_end_the_initial_delay_begin_probing_rounds_and_end_sessions(settings: WorkerSettings) -> None:
     """Two members join and are never heard of again: from then on the worker's ticks are all that
     the log has (L3).
     """
@@ -362,7 +362,7 @@ async def test_its_ticks_alone_end_the_initial_delay_begin_probing_rounds_and_en
     assert expired == {("m1", "session_timeout"), ("m2", "session_timeout")}
 
 
-async def test_a_worker_that_does_not_know_that_it_was_replaced_says_the_same_as_its_successor(settings: WorkerSettings) -> None:
+async def test_replaced_worker_publishes_the_same_as_its_successor(settings: WorkerSettings) -> None:
     """Both fold every fact and publish; whoever reads takes each decision once."""
     async with hosting(settings) as zombie, hosting(settings) as successor, Swarm(settings, settings.topics) as swarm:
         await swarm.configure("g", CONFIG, topology(6))

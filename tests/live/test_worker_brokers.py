@@ -24,7 +24,7 @@ from tests.live.swarm import Swarm, topology
 from tests.live.test_worker import CONFIG, MOST_S, until, verified
 
 
-async def test_a_broker_that_was_away_is_led_on_as_if_nothing_had_been() -> None:
+async def test_worker_leads_on_after_a_broker_restart() -> None:
     with Brokers() as brokers:
         settings = WorkerSettings(bootstrap=brokers.bootstrap, http_port=0, worker_session_timeout_ms=6_000)
         async with Worker(settings) as worker:
@@ -44,7 +44,7 @@ async def test_a_broker_that_was_away_is_led_on_as_if_nothing_had_been() -> None
         assert found.verdict is Verdict.IDENTICAL, found.problems
 
 
-async def test_tasks_that_stood_still_while_the_broker_was_away_are_in_the_metric_and_in_the_timeline_alike() -> None:
+async def test_metric_and_timeline_agree_on_tasks_unavailable_during_a_broker_outage() -> None:
     """The worker's own session ends too: it learns of the silence while it takes the partition
     over.
     """
@@ -93,7 +93,7 @@ def certificate(folder: Path) -> tuple[Path, Path]:
 
 
 @pytest.mark.smoke
-async def test_a_broker_that_wants_tls_and_a_password(tmp_path: Path) -> None:
+async def test_worker_connects_with_tls_and_a_password(tmp_path: Path) -> None:
     chain, key = certificate(tmp_path)
     jaas = 'org.apache.kafka.common.security.plain.PlainLoginModule required username="broker" password="b" user_broker="b" user_lead="secret";'
     secured = {

@@ -48,7 +48,7 @@ def test_way_back_restores_the_settings_before(after: GroupConfigured) -> None:
         assert applied(other, way_back("a group", one, other)) == one
 
 
-def test_another_assignor_begins_without_options_of_the_former_one() -> None:
+def test_with_assignor_drops_the_options_of_the_former_assignor() -> None:
     before = attrs.evolve(BEFORE, knobs=attrs.evolve(BEFORE.knobs, options={"cross_topic": True}))
     assert with_assignor(before, "learner").knobs.options == {}
     assert with_assignor(before, "lag_aware@1").knobs.options == {"cross_topic": True}
@@ -67,7 +67,7 @@ def test_unknown_default_is_named() -> None:
         with_defaults(BEFORE.knobs, ["max_warmup"])
 
 
-def test_settings_that_the_assignor_refuses_are_refused_before_anything_is_appended() -> None:
+def test_check_configuration_refuses_settings_that_the_assignor_refuses() -> None:
     config = attrs.evolve(BEFORE, knobs=attrs.evolve(BEFORE.knobs, options={"no_such_option": 1}))
     with pytest.raises(InputError, match="no_such_option"):
         check_configuration(config)

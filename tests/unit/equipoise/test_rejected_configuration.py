@@ -12,7 +12,7 @@ from tests.unit.equipoise.test_commands import run
 from tests.unit.statemachine.test_refused_configuration import TYPO, lead, log, stored
 
 
-def test_tail_says_what_was_meant_and_verify_finds_the_log_the_same(tmp_path: Path) -> None:
+def test_tail_shows_a_rejected_configuration_and_verify_finds_the_log_identical(tmp_path: Path) -> None:
     records = log(TYPO)
     _, decisions = lead(records, real_machine)
     location = f"{tmp_path}/group.db"

@@ -45,7 +45,7 @@ async def test_a_fetch_raises_an_end_and_never_lowers_it() -> None:
     assert ends.behind(ONE, 80) == 3_420
 
 
-async def test_what_was_read_makes_no_unknown_end_known() -> None:
+async def test_read_makes_no_unknown_end_known() -> None:
     ends = ChangelogEnds()
     ends.read(ONE, 40, 40)
     assert ends.behind(ONE, 40) is None
@@ -57,13 +57,13 @@ async def test_a_leader_may_lower_an_end() -> None:
     assert (ends.behind(ONE, 90), ends.behind(ONE, 200)) == (10, None)
 
 
-async def test_what_was_learned_while_an_answer_was_on_its_way_is_newer() -> None:
+async def test_end_learned_during_a_request_is_newer_than_its_answer() -> None:
     ends = await learned(ChangelogEnds(), {ONE: 16, OTHER: 16})
     await learned(ends, {ONE: 16, OTHER: 20}, meanwhile=lambda: ends.answered({ONE: 3_016}))
     assert (ends.behind(ONE, 16), ends.behind(OTHER, 16)) == (3_000, 4)
 
 
-async def test_an_answer_to_a_question_from_before_it_was_forgotten_does_not_count() -> None:
+async def test_answer_to_a_request_from_before_forget_does_not_count() -> None:
     """The task ran and stopped here while the answer was on its way."""
     ends = await learned(ChangelogEnds(), {ONE: 10, OTHER: 10})
     await learned(ends, {ONE: 10, OTHER: 12}, meanwhile=lambda: ends.forget([ONE]))
@@ -71,7 +71,7 @@ async def test_an_answer_to_a_question_from_before_it_was_forgotten_does_not_cou
 
 
 @pytest.mark.parametrize("error", [KafkaConnectionError(), TimeoutError()])
-async def test_a_leader_that_does_not_answer_hides_its_own_ends_alone(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_leader_that_does_not_answer_hides_only_its_own_ends(error: Exception, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "ASK_S", 0.01)
     ends = await learned(ChangelogEnds(), {ONE: 10, OTHER: 10})
 

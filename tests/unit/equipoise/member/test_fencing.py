@@ -127,14 +127,14 @@ def test_kafka_fences_an_owner_with_the_same_transactional_id_only() -> None:
     assert not attrs.evolve(owner, guarantee="").is_fenced_by_kafka("g/0_0")
 
 
-def test_records_of_nobody_count() -> None:
+def test_records_without_an_owner_count() -> None:
     owner = granted(2, epoch=1)
     values, after = restored([(b"a", b"1", ()), fence(owner), (b"b", b"2", ()), (b"a", None, ())])
     assert values == {b"b": b"2"}
     assert after.owner == ChangelogOwner(owner, AT_LEAST_ONCE)
 
 
-def test_keys_whose_last_record_does_not_count_are_to_be_written_once_more() -> None:
+def test_keys_whose_last_record_does_not_count_are_stale() -> None:
     first, second = granted(1, epoch=1), granted(2, epoch=1)
     fenced = FencedStore(MemoryStore(), "log/0")
     late = [put(first, b"late", key) for key in (b"a", b"b", b"c", SOURCES_KEY)]
@@ -168,7 +168,7 @@ def test_the_first_fence_takes_over_and_members_of_the_former_build_go_on_by_tok
     assert restored([*records, former(9, b"of another task", task="1_0")])[0] == {b"k": b"d"}
 
 
-def test_how_far_the_sources_were_read_is_out_of_date_once_the_former_build_wrote_without_it() -> None:
+def test_source_positions_expire_once_the_former_build_wrote_without_them() -> None:
     at_least_once = [former(1, b"a"), former(1, b"10", SOURCES_KEY)]
     values, after = restored(at_least_once)
     assert values[SOURCES_KEY] == b"10"
@@ -187,7 +187,7 @@ def test_how_far_the_sources_were_read_is_out_of_date_once_the_former_build_wrot
 
 
 @BOTH_STORES
-def test_what_is_known_of_the_owners_is_kept_with_the_position(open_store: OpenStore, tmp_path: Path) -> None:
+def test_fence_state_is_stored_with_the_position(open_store: OpenStore, tmp_path: Path) -> None:
     store = open_store(tmp_path / "store")
     first, second = granted(1, epoch=1), granted(2, epoch=1)
     FencedStore(store, "log/0").apply([fence(first), put(first, b"1"), fence(second, EXACTLY_ONCE), put(first, b"late")], position=4)
@@ -217,7 +217,7 @@ def test_a_store_of_the_former_build_is_restored_from_the_beginning(tmp_path: Pa
 
 
 @pytest.mark.parametrize("unreadable", [b"", b"x", b"\xc1", b"\x93\x02\xc0\x90", b"\x93\x01\x90\x90", b"\x93\x01\x07\x90"])
-def test_what_cannot_be_read_of_the_owners_restores_from_the_beginning(unreadable: bytes, caplog: pytest.LogCaptureFixture) -> None:
+def test_unreadable_fence_state_restores_from_the_beginning(unreadable: bytes, caplog: pytest.LogCaptureFixture) -> None:
     store = MemoryStore()
     store.apply([(b"k", b"1"), (FENCE_KEY, unreadable)], position=9)
     fenced = FencedStore(store, "log/0")

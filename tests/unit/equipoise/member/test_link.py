@@ -57,7 +57,7 @@ def test_decision_of_any_build_is_read_or_says_whom_it_binds(of: Any, expected: 
     assert read.number == link()._number_of(of) == 4
 
 
-def test_damaged_decision_is_an_error_when_it_is_read_and_no_number_when_the_end_is_looked_for(caplog: pytest.LogCaptureFixture) -> None:
+def test_damaged_decision_is_an_error_when_read_and_has_no_number(caplog: pytest.LogCaptureFixture) -> None:
     with pytest.raises(DamagedError, match="differ from their checksum"):
         link()._decode(record(damaged=True))
     with caplog.at_level(logging.WARNING):

@@ -45,12 +45,12 @@ def test_names_of_249_bytes_are_taken() -> None:
         ({"group_config": GroupConfigured(assignor="a" * 250)}, "group_config.assignor: .* has 250 bytes"),
     ],
 )
-def test_longer_names_are_refused_by_the_name_of_their_field(changes: dict[str, Any], says: str) -> None:
+def test_too_long_names_are_refused_with_their_field(changes: dict[str, Any], says: str) -> None:
     with pytest.raises(FieldError, match=says):
         member(**changes)
 
 
-def test_a_topology_and_a_configuration_that_no_event_can_hold_are_refused_by_the_name_of_their_field() -> None:
+def test_topology_and_configuration_too_large_for_an_event_name_their_field() -> None:
     many = [f"{number}{'t' * 230}" for number in range(5_000)]
     with pytest.raises(TooLargeError, match=r"TopologyDeclared\.subtopologies: 11[0-9]{5} of the 11[0-9]{5} bytes of its event; an event has"):
         member(of=topology(*many))

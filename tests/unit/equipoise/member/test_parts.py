@@ -19,7 +19,7 @@ CHANGES = st.lists(st.tuples(KEYS, st.none() | st.binary(max_size=2)), max_size=
 
 
 @given(stored=CHANGES, written=CHANGES)
-def test_what_was_written_lies_over_what_is_stored(stored: list, written: list) -> None:
+def test_state_shows_changes_over_the_store(stored: list, written: list) -> None:
     store = MemoryStore()
     store.apply([*stored, (SOURCES_KEY, b"x"), (FENCE_KEY, b"y")], position=1)
     state = State(store)
@@ -53,7 +53,7 @@ def test_state_keeps_the_members_own_keys(key: bytes) -> None:
     assert state.written() == []
 
 
-def test_what_is_written_again_is_committed_once_more() -> None:
+def test_state_write_again_commits_the_change_again() -> None:
     store = MemoryStore()
     store.apply([(b"a", b"1")], position=1)
     state = State(store)
@@ -73,7 +73,7 @@ def test_the_one_state_of_a_task_needs_no_name() -> None:
         TaskContext(TaskId(0, 0), 1, {}).send("topic", None)
 
 
-def test_a_source_goes_on_where_every_changelog_has_got() -> None:
+def test_source_position_is_the_lowest_of_all_changelogs() -> None:
     first, second = MemoryStore(), MemoryStore()
     states = {"a": State(first), "b": State(second)}
     assert read_sources(states) == {}
@@ -101,7 +101,7 @@ def test_a_throttle_lets_its_rate_through_and_one_burst(takes: list[int], quiet_
 
 
 @pytest.mark.parametrize(("more", "waits_s"), [(True, 0.0), (False, 0.5 - BURST_S)])
-def test_what_a_busy_machine_could_not_take_is_made_up_for_while_there_was_more_to_take(more: bool, waits_s: float) -> None:
+def test_throttle_makes_up_for_a_slow_moment_while_there_is_more_to_take(more: bool, waits_s: float) -> None:
     now = 0.0
     throttle = Throttle(records_per_s=1_000, clock=lambda: now)
     throttle.taken(500, 0, more=more)

@@ -63,7 +63,7 @@ def test_a_checkpoint_that_was_cut_off_anywhere_leaves_the_one_before_it(monkeyp
     assert find("log", compacted([*kept, *third, *shorter])).checkpoints["g"] == stored(20, b"xy")
 
 
-def test_what_is_of_another_log_or_no_checkpoint_at_all_is_passed_over() -> None:
+def test_find_ignores_records_of_other_logs_and_other_records() -> None:
     of_another = [*checkpoint_records("another", stored(5), 0), *index_records("another", Index(position=9))]
     records: list[Pair] = [(b"rubbish", b"rubbish"), (b"", None), *of_another]
     found = find("log", records)
@@ -74,7 +74,7 @@ def published(decision: Decision) -> StoredDecision:
     return stored_decision(b"g", pack_decision(DecisionRecord("log", "g", 7, 12, 0, 99, decision)), "decisions/0@5")
 
 
-def test_what_is_published_is_known_by_its_checksum_and_a_hash_of_another_form_by_nothing() -> None:
+def test_published_identity_is_the_checksum_and_of_another_form_unknown() -> None:
     """Bytes of a version before, too: `Checkpointed` of version 1 names no form."""
     of_today = Checkpointed(state_sha256="a" * 64, seq=5, form=FORM)
     for decision in (of_today, MemberAsked(member_id="m1", incarnation=1, leave=True)):
@@ -86,7 +86,7 @@ def test_what_is_published_is_known_by_its_checksum_and_a_hash_of_another_form_b
     assert published_identity(StoredDecision(attrs.evolve(row, version=1, payload=payload), "log", 99)) == OTHER_FORM
 
 
-def test_an_index_is_good_only_with_every_checkpoint_that_it_rests_on() -> None:
+def test_index_is_valid_only_with_all_its_checkpoints() -> None:
     index = Index(position=50, recovery_offset=10, decisions_offset=3, checkpoints={"g": 9, "h": 30})
     parts: list[list[Pair]] = [list(checkpoint_records("log", stored(9), 0)), list(checkpoint_records("log", stored(30, group="h"), 0))]
     assert find("log", [*itertools.chain(*parts), *index_records("log", index)]).index == index
@@ -113,7 +113,7 @@ def test_settings_come_from_flags_over_environment_over_file(tmp_path: Path) -> 
 
 
 @pytest.mark.parametrize("name", ["log.db", "log.jsonl"])
-def test_a_record_of_nobodys_keeps_its_place_and_is_not_given_out(tmp_path: Path, name: str) -> None:
+def test_record_without_a_group_keeps_its_offset_and_is_not_read(tmp_path: Path, name: str) -> None:
     row = fact_row(None, b"rubbish", 1, 7)
     with open_log(tmp_path / name, "w") as log:
         log.append_fact("", 0, LogOpened(log_id="log"))
@@ -128,7 +128,7 @@ def test_a_record_of_nobodys_keeps_its_place_and_is_not_given_out(tmp_path: Path
         assert log.position() == 3
 
 
-def test_what_is_no_place_for_a_record_of_nobodys_is_damage(tmp_path: Path) -> None:
+def test_record_without_a_group_at_a_wrong_place_is_damage(tmp_path: Path) -> None:
     from equipoise.events.log.rows import Order
 
     order = Order()
@@ -136,7 +136,7 @@ def test_what_is_no_place_for_a_record_of_nobodys_is_damage(tmp_path: Path) -> N
         order.take(fact_row(None, b"rubbish", 0, 7))
 
 
-def test_every_metric_and_every_reason_to_halt_is_told_to_whoever_operates_it() -> None:
+def test_every_metric_and_halt_code_is_in_the_operations_page() -> None:
     page = (Path(__file__).parents[4] / "docs" / "operations.md").read_text(encoding="utf-8")
     counts = WorkerMetrics()
     counts.registry.register(GroupCollector(list, list))
@@ -151,7 +151,7 @@ def test_every_metric_and_every_reason_to_halt_is_told_to_whoever_operates_it() 
     assert [code for code in sorted(codes) if f"`{code}`" not in page] == []
 
 
-def test_metrics_show_what_the_assignor_promises_and_the_settings_in_force() -> None:
+def test_metrics_show_the_assignors_promises_and_the_settings_in_force() -> None:
     group = Group().starts("m1", stateful=4, end_offset=1_000, max_warmups=3)
     group.settles()
     lead = GroupLead("orders", group.machine)
@@ -179,7 +179,7 @@ def test_metrics_show_what_the_assignor_promises_and_the_settings_in_force() -> 
     assert value("equipoise_target_moves", count="planned") is None, "there was no round since"
 
 
-def test_unavailability_is_counted_between_facts_and_not_across_another_workers() -> None:
+def test_unavailability_is_counted_between_facts_but_not_while_another_worker_leads() -> None:
     counts = WorkerMetrics()
     machine = GroupMachine()
     machine.step(make_record("g", 0, 0, LOG_OPENED))
@@ -208,7 +208,7 @@ def test_unavailability_is_counted_between_facts_and_not_across_another_workers(
     assert fold(at_ms + 21_000, ProbingTick()) == seconds + 4
 
 
-def test_identity_of_a_published_decision_does_not_depend_on_the_build_that_wrote_it_as_long_as_it_can_be_read() -> None:
+def test_published_identity_does_not_depend_on_the_build_that_wrote_the_decision() -> None:
     record = DecisionRecord("log", "g", 3, 40, 1, 77, MemberAsked(member_id="m1", incarnation=7, leave=True))
     kind, version, payload = codec.encode(record.decision)
 
@@ -225,7 +225,7 @@ def test_identity_of_a_published_decision_does_not_depend_on_the_build_that_wrot
     assert "MemberAsked version 2 is not known to this build" in unread.problem
 
 
-def test_the_index_of_very_many_groups_comes_in_parts_and_is_good_only_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_index_of_many_groups_comes_in_parts_and_is_valid_only_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(checkpoints, "INDEX_PART_BYTES", 100)
     groups = {f"group-{number:02}": number for number in range(30)}
     index = Index(position=50, recovery_offset=10, decisions_offset=3, checkpoints=groups)
@@ -244,14 +244,14 @@ def test_the_index_of_very_many_groups_comes_in_parts_and_is_good_only_whole(mon
 @pytest.mark.parametrize(
     "value", [[], ["log"], ["log", 1, 1, 10**12, 0, b"x"], ["log", "1", None, [], 0, {}], ["log", 1, 1, 1, 1, {"g": "x"}], {"log": 1}]
 )
-def test_whatever_stands_in_the_topic_of_checkpoints_is_passed_over_when_it_is_none(key: object, value: object) -> None:
+def test_find_ignores_any_bytes_that_are_no_checkpoint(key: object, value: object) -> None:
     sound = list(checkpoint_records("log", stored(9), 1))
     found = find("log", [(msgpack.packb(key), msgpack.packb(value)), *sound])
     assert found.checkpoints == {"g": stored(9)}
     assert found.index == Index()
 
 
-def test_a_group_whose_state_cannot_be_read_hides_no_other_from_the_metrics() -> None:
+def test_group_with_an_unreadable_state_hides_no_other_from_the_metrics() -> None:
     leads = [GroupLead(name, GroupMachine()) for name in ("broken", "sound")]
     leads[0].machine.state.members["m1"] = None  # type: ignore[assignment]  # half a step was taken
     leads[0].halted = GroupHalted("broken", 5, "defect", "a defect")
